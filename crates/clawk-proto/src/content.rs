@@ -1,0 +1,51 @@
+//! Content blocks in MCP's shape (CKP §9.3.2).
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One block of a tool result's `content`. `text` is what every implementation must read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum ContentBlock {
+    /// Plain text for the model.
+    Text {
+        /// The text, UTF-8.
+        text: String,
+    },
+    /// An image, base64 in `data`.
+    Image {
+        /// Base64 of the bytes.
+        data: String,
+        /// For example `image/png`.
+        #[serde(rename = "mimeType")]
+        mime_type: String,
+    },
+    /// An embedded or linked resource, kept as MCP gave it.
+    Resource {
+        /// MCP's `resource` object.
+        resource: Value,
+    },
+}
+
+impl ContentBlock {
+    /// A text block.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text { text: text.into() }
+    }
+
+    /// What a model that reads only text gets to see of this block.
+    #[must_use]
+    pub fn as_model_text(&self) -> String {
+        match self {
+            Self::Text { text } => text.clone(),
+            Self::Image { mime_type, data } => format!("[image {mime_type}, {} bytes as base64]", data.len()),
+            Self::Resource { resource } => {
+                let uri = resource.get("uri").and_then(Value::as_str).unwrap_or("without uri");
+                match resource.get("text").and_then(Value::as_str) {
+                    Some(text) => format!("[resource {uri}]\n{text}"),
+                    None => format!("[resource {uri}]"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Wire types of the two protocol families: what travels, and nothing else.
+//!
+//! *Owns:* JSON-RPC frames, CKP methods with params and results, TRACE wire types, the error-code table, `claw://` URIs, ids.
+//! *Depends on:* serde only.
+//! *Must not know:* tokio, files, manifests, time.
+//! *Start reading at:* [`rpc`], then [`method`], then [`error`].
+
+pub mod content;
+pub mod error;
+pub mod id;
+pub mod method;
+pub mod rpc;
+pub mod trace;
+pub mod uri;
+
+pub use content::ContentBlock;
+pub use error::{ErrorCode, RpcError};
+pub use id::{Digest, MessageId, RequestId, SessionId};

@@ -1,0 +1,480 @@
+//! The fifteen CKP methods with their params and results (CKP §9.3).
+//!
+//! Wire params tolerate unknown members (R10); required ones are checked by their types.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::content::ContentBlock;
+use crate::id::RequestId;
+
+macro_rules! methods {
+    ($($name:ident = $text:literal, $group:ident, $notification:literal;)*) => {
+        /// A method of the protocol.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Method { $(#[doc = $text] $name,)* }
+
+        impl Method {
+            /// All methods in the specification's order.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The wire name.
+            #[must_use]
+            pub const fn name(self) -> &'static str { match self { $(Self::$name => $text,)* } }
+
+            /// The capability group it belongs to.
+            #[must_use]
+            pub const fn group(self) -> Group { match self { $(Self::$name => Group::$group,)* } }
+
+            /// It is sent as a notification and never answered.
+            #[must_use]
+            pub const fn is_notification(self) -> bool { match self { $(Self::$name => $notification,)* } }
+
+            /// The method with this wire name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> { match name { $($text => Some(Self::$name),)* _ => None } }
+        }
+    };
+}
+
+/// Groups of methods, as `capabilities` names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Lifecycle; every level.
+    Core,
+    /// `claw.tool.*`; from Level 2.
+    Tools,
+    /// `claw.swarm.*`; Level 3.
+    Swarm,
+    /// `claw.memory.*`; Level 3.
+    Memory,
+}
+
+methods! {
+    Initialize = "claw.initialize", Core, false;
+    Initialized = "claw.initialized", Core, true;
+    Status = "claw.status", Core, false;
+    Shutdown = "claw.shutdown", Core, false;
+    Heartbeat = "claw.heartbeat", Core, true;
+    ToolCall = "claw.tool.call", Tools, false;
+    ToolApprove = "claw.tool.approve", Tools, false;
+    ToolDeny = "claw.tool.deny", Tools, false;
+    SwarmDelegate = "claw.swarm.delegate", Swarm, false;
+    SwarmReport = "claw.swarm.report", Swarm, false;
+    SwarmBroadcast = "claw.swarm.broadcast", Swarm, true;
+    SwarmDiscover = "claw.swarm.discover", Swarm, false;
+    MemoryQuery = "claw.memory.query", Memory, false;
+    MemoryStore = "claw.memory.store", Memory, false;
+    MemoryCompact = "claw.memory.compact", Memory, false;
+}
+
+/// Who sent `claw.initialize`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientInfo {
+    /// The operator's implementation.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// Params of `claw.initialize`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitializeParams {
+    /// The highest version that the operator supports, semver.
+    pub protocol_version: String,
+    /// Who asks.
+    pub client_info: ClientInfo,
+    /// A manifest object, or a `claw://` URI as a string.
+    pub manifest: Value,
+    /// Empty: unrestricted; else only the groups named (R2).
+    pub capabilities: Map<String, Value>,
+}
+
+/// Who answers `claw.initialize`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentInfo {
+    /// The Identity's name.
+    pub name: String,
+    /// The manifest's `metadata.version`.
+    pub version: String,
+}
+
+/// Result of `claw.initialize`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitializeResult {
+    /// The version in use (R1).
+    pub protocol_version: String,
+    /// The agent.
+    pub agent_info: AgentInfo,
+    /// `level-1`, `level-2` or `level-3`.
+    pub conformance_level: String,
+    /// Groups that the agent serves and the operator asked for.
+    pub capabilities: Map<String, Value>,
+}
+
+/// Lifecycle states (CKP §8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum LifecycleState {
+    /// Manifest being read.
+    Init,
+    /// Parts being connected.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Draining.
+    Stopping,
+    /// Ended; may be initialized again.
+    Stopped,
+    /// Failed; recovering or on the way to stopping.
+    Error,
+}
+
+impl LifecycleState {
+    /// The wire text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Init => "INIT",
+            Self::Starting => "STARTING",
+            Self::Ready => "READY",
+            Self::Stopping => "STOPPING",
+            Self::Stopped => "STOPPED",
+            Self::Error => "ERROR",
+        }
+    }
+}
+
+/// Result of `claw.status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusResult {
+    /// The state now.
+    pub state: LifecycleState,
+    /// Milliseconds since initialize was answered (R5).
+    pub uptime_ms: u64,
+}
+
+/// Params of the `claw.heartbeat` notification.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeartbeatParams {
+    /// The state now.
+    pub state: LifecycleState,
+    /// Milliseconds since initialize was answered.
+    pub uptime_ms: u64,
+    /// RFC 3339, UTC.
+    pub timestamp: String,
+}
+
+/// Params of `claw.shutdown`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShutdownParams {
+    /// For the trace.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// How long to drain, milliseconds.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+}
+
+/// Result of `claw.shutdown`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShutdownResult {
+    /// Everything in flight ended before the timeout.
+    pub drained: bool,
+}
+
+/// `context` of `claw.tool.call`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallContext {
+    /// For idempotency (R19).
+    pub request_id: RequestId,
+    /// The calling agent's Identity.
+    pub identity: String,
+    /// A narrower sandbox (R15).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// A further policy (R15).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+}
+
+/// Params of `claw.tool.call`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCallParams {
+    /// The tool's name in the manifest.
+    pub name: String,
+    /// Input by the tool's `input_schema`.
+    pub arguments: Map<String, Value>,
+    /// Who calls, and how narrow.
+    pub context: CallContext,
+}
+
+/// Result of `claw.tool.call` (R20, R20a).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCallResult {
+    /// What a model reads.
+    pub content: Vec<ContentBlock>,
+    /// The tool ran and failed.
+    #[serde(default, rename = "isError")]
+    pub is_error: bool,
+    /// Facts beside the text.
+    #[serde(default, rename = "structuredContent", skip_serializing_if = "Option::is_none")]
+    pub structured_content: Option<Value>,
+}
+
+/// Params of `claw.tool.approve` and `claw.tool.deny`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerParams {
+    /// The pending call.
+    pub request_id: RequestId,
+    /// The person's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// `{"acknowledged": bool}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// It was taken.
+    pub acknowledged: bool,
+}
+
+/// The task of `claw.swarm.delegate`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// What is to be done, in words.
+    pub description: String,
+    /// Structured input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+}
+
+/// `context` of `claw.swarm.delegate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DelegateContext {
+    /// For idempotency.
+    pub request_id: RequestId,
+    /// The swarm's name.
+    pub swarm: String,
+}
+
+/// Params of `claw.swarm.delegate`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DelegateParams {
+    /// UUID of the task.
+    pub task_id: RequestId,
+    /// The work.
+    pub task: Task,
+    /// Where it belongs.
+    pub context: DelegateContext,
+}
+
+/// How a delegated task ended (R22).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskStatus {
+    /// Done.
+    Completed,
+    /// Not done.
+    Failed,
+    /// Done in part.
+    Partial,
+}
+
+/// Params of `claw.swarm.report`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReportParams {
+    /// The task's id.
+    pub task_id: RequestId,
+    /// Its end.
+    pub status: TaskStatus,
+    /// The task's own output.
+    pub result: Value,
+    /// Tokens spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_usage: Option<u64>,
+    /// Wall time, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+}
+
+/// Params of the `claw.swarm.broadcast` notification.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BroadcastParams {
+    /// The swarm's name.
+    pub swarm: String,
+    /// The payload.
+    pub message: Value,
+}
+
+/// Params of `claw.swarm.discover`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiscoverParams {
+    /// Only this swarm.
+    #[serde(default)]
+    pub swarm: Option<String>,
+}
+
+/// A peer's readiness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PeerStatus {
+    /// Takes work.
+    Ready,
+    /// At its bound.
+    Busy,
+    /// Not there.
+    Unavailable,
+}
+
+/// One peer of `claw.swarm.discover`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its Identity's name.
+    pub identity: String,
+    /// Its `claw://` URI, canonical.
+    pub uri: String,
+    /// Its readiness.
+    pub status: PeerStatus,
+}
+
+/// Result of `claw.swarm.discover`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiscoverResult {
+    /// The peers found.
+    pub peers: Vec<Peer>,
+}
+
+/// What `claw.memory.query` asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum MemoryQuery {
+    /// By meaning or words.
+    Semantic {
+        /// The text.
+        text: String,
+        /// At most so many entries.
+        #[serde(default)]
+        top_k: Option<u32>,
+    },
+    /// By exact key, or by entry id in stores without keys (R21).
+    Key {
+        /// The key.
+        key: String,
+        /// At most so many entries.
+        #[serde(default)]
+        top_k: Option<u32>,
+    },
+    /// By time, in chronological order.
+    TimeRange {
+        /// From and to, inclusive.
+        time_range: TimeRange,
+        /// At most so many entries.
+        #[serde(default)]
+        top_k: Option<u32>,
+    },
+}
+
+/// Two RFC 3339 times.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeRange {
+    /// Start, inclusive.
+    pub from: String,
+    /// End, inclusive.
+    pub to: String,
+}
+
+/// Params of `claw.memory.query`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryQueryParams {
+    /// The store's name.
+    pub store: String,
+    /// The question.
+    pub query: MemoryQuery,
+}
+
+/// One found entry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryEntry {
+    /// Its id.
+    pub id: String,
+    /// A string or an object.
+    pub content: Value,
+    /// 0..1, for semantic queries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<f64>,
+    /// RFC 3339, UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+    /// Its key, in key-value stores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What came with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+}
+
+/// Result of `claw.memory.query`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryQueryResult {
+    /// Best first, or oldest first for time ranges.
+    pub entries: Vec<MemoryEntry>,
+}
+
+/// One entry to keep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NewEntry {
+    /// A string or an object.
+    pub content: Value,
+    /// Required by key-value stores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+}
+
+/// `context` of `claw.memory.store`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryContext {
+    /// For idempotency (R19).
+    pub request_id: RequestId,
+}
+
+/// Params of `claw.memory.store`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryStoreParams {
+    /// The store's name.
+    pub store: String,
+    /// What to keep.
+    pub entries: Vec<NewEntry>,
+    /// The request's id.
+    pub context: MemoryContext,
+}
+
+/// Result of `claw.memory.store`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStoreResult {
+    /// How many were kept.
+    pub stored: u64,
+    /// Their ids, in the order given.
+    pub ids: Vec<String>,
+}
+
+/// Params of `claw.memory.compact`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryCompactParams {
+    /// The store's name.
+    pub store: String,
+}
+
+/// Result of `claw.memory.compact`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryCompactResult {
+    /// Entries before.
+    pub entries_before: u64,
+    /// Entries after; never more.
+    pub entries_after: u64,
+}
