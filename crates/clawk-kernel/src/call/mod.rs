@@ -1,0 +1,3 @@
+//! The one path of a tool call.
+mod permit;
+pub use permit::Permit;

@@ -1,0 +1,74 @@
+//! The permit: authority to run one call once, as a value.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clawk_proto::{Digest, RequestId, SessionId};
+use clawk_sandbox::Plan;
+use serde_json::{Map, Value};
+
+/// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
+///
+/// INVARIANT: only [`crate::call::call`] makes one, after the decision is in the journal. It is no `Clone` and is
+/// consumed by the run, so what was approved is what runs, and it runs at most once.
+#[derive(Debug)]
+pub struct Permit {
+    pub(super) tool: Arc<str>,
+    pub(super) arguments: Map<String, Value>,
+    pub(super) digest: Digest,
+    pub(super) plan: Arc<Plan>,
+    pub(super) workdir: PathBuf,
+    pub(super) timeout_ms: u64,
+    pub(super) request_id: RequestId,
+    pub(super) session: SessionId,
+}
+
+impl Permit {
+    /// The tool's name.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
+    /// The arguments that were decided on.
+    #[must_use]
+    pub fn arguments(&self) -> &Map<String, Value> {
+        &self.arguments
+    }
+
+    /// SHA-256 of the arguments' canonical JSON.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The sandbox to run in.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The agent's working directory.
+    #[must_use]
+    pub fn workdir(&self) -> &Path {
+        &self.workdir
+    }
+
+    /// How long it may run, milliseconds.
+    #[must_use]
+    pub fn timeout_ms(&self) -> u64 {
+        self.timeout_ms
+    }
+
+    /// The call's id.
+    #[must_use]
+    pub fn request_id(&self) -> &RequestId {
+        &self.request_id
+    }
+
+    /// The session it belongs to.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+}

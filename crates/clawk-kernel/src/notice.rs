@@ -1,0 +1,120 @@
+//! What a surface (terminal, channel, RPC client) is told while a session works.
+
+use clawk_proto::{MessageId, RequestId, SessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::ports::Usage;
+use crate::time::Timestamp;
+
+/// A question to a person: may this call run?
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// The call; what [`crate::Kernel::answer`] takes.
+    pub request_id: RequestId,
+    /// Its session.
+    pub session: SessionId,
+    /// The tool.
+    pub tool: String,
+    /// Exactly what it will get.
+    pub arguments: Map<String, Value>,
+    /// What will happen, for people: a diff, a command line, a host.
+    pub preview: Vec<String>,
+    /// The rule that asks, or the autonomy.
+    pub rule_id: Option<String>,
+    /// Why it is asked.
+    pub reason: String,
+    /// Why each earlier layer and rule did not decide, for `why`.
+    pub explanation: Vec<String>,
+    /// When the question lapses.
+    pub expires_at: Timestamp,
+    /// What happens then.
+    pub default_if_timeout: &'static str,
+}
+
+/// A person's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// This call may run.
+    Approve,
+    /// This call, and later ones of the same tool in this session: a standing grant (R13).
+    ApproveForSession,
+    /// It may not.
+    Deny,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TurnEnd {
+    /// The agent answered.
+    Answered,
+    /// The user cancelled.
+    Cancelled,
+    /// It could not be finished; the message lies in the dead-letter box. For people: why, and the cure.
+    Failed(String),
+}
+
+/// One thing that happened. Text in it is what a person may see.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Notice {
+    /// A turn began.
+    TurnStarted {
+        /// The message it answers.
+        message: MessageId,
+    },
+    /// A piece of the answer; may be dropped when the surface is slow, [`Notice::Said`] has it all.
+    Delta(String),
+    /// A whole text of the agent.
+    Said(String),
+    /// A provider attempt failed and another follows.
+    Retrying {
+        /// The provider that failed.
+        provider: String,
+        /// What it said.
+        reason: String,
+        /// The next attempt: after this wait, at this provider.
+        wait_ms: u64,
+        /// Its name.
+        next: String,
+    },
+    /// A call was decided on.
+    CallDecided {
+        /// The call.
+        request_id: RequestId,
+        /// The tool.
+        tool: String,
+        /// What it gets.
+        arguments: Map<String, Value>,
+        /// `allow`, `audit-only`, `approved`, `deny`.
+        verdict: String,
+        /// The rule, if one decided.
+        rule_id: Option<String>,
+    },
+    /// A person is asked.
+    Asking(Box<Question>),
+    /// A call ended.
+    CallFinished {
+        /// The call.
+        request_id: RequestId,
+        /// The tool.
+        tool: String,
+        /// It ran and failed, or did not run.
+        is_error: bool,
+        /// The first lines of what came out, bounded.
+        summary: String,
+        /// Wall time.
+        duration_ms: u64,
+        /// The sandbox level really obtained; empty when it did not run.
+        level: String,
+    },
+    /// A turn ended.
+    TurnEnded {
+        /// The message it answered.
+        message: MessageId,
+        /// How.
+        end: TurnEnd,
+        /// Tokens of the whole turn.
+        usage: Usage,
+    },
+}

@@ -1,0 +1,202 @@
+//! The journal: the one log, durable before the effect. It *is* the TRACE log (DESIGN §2).
+
+use std::fmt;
+
+use clawk_proto::{Digest, MessageId, SessionId};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::Later;
+use crate::time::Timestamp;
+
+/// Bytes that an event refers to by digest. They lie outside the chain and can be erased without breaking it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Content {
+    /// SHA-256 of `bytes`.
+    pub digest: Digest,
+    /// Usually JSON.
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Content({}, {} bytes)", self.digest, self.bytes.len())
+    }
+}
+
+/// One event to be chained and kept. The journal adds sequence, trace id and hashes.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The chain that it joins; the first entry of a new session starts its chain.
+    pub session: SessionId,
+    /// Its id.
+    pub event_id: Uuid,
+    /// The span.
+    pub span: Uuid,
+    /// The span above; ignored in a chain's first event.
+    pub parent: Option<Uuid>,
+    /// When.
+    pub at: Timestamp,
+    /// The event type, for example `action.executed`.
+    pub kind: &'static str,
+    /// Canonical JSON (JCS) of the payload object: no floats, no integers beyond 2^53 (R27).
+    pub payload: Box<RawValue>,
+    /// What the payload refers to by digest.
+    pub content: Option<Content>,
+}
+
+/// A change of the inbox projection: every inbound message ends answered, refused or dead (promise 5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InboxChange {
+    /// It was taken; its turn is to run.
+    Accepted {
+        /// Its session.
+        session: SessionId,
+        /// Its id.
+        message: MessageId,
+    },
+    /// Its turn ended with an answer, or it was refused with a reason, or it lies in the dead-letter box.
+    Closed {
+        /// Its id.
+        message: MessageId,
+        /// `answered`, `refused` or `dead`.
+        how: &'static str,
+        /// Why, for the latter two.
+        reason: Option<String>,
+    },
+}
+
+/// Entries that become durable together or not at all.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// In chain order.
+    pub entries: Vec<Entry>,
+    /// Changed in the same transaction.
+    pub inbox: Vec<InboxChange>,
+}
+
+/// Why the journal did not take or find something.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum JournalError {
+    /// The bounded queue is full.
+    #[error("the journal's queue is full ({limit} waiting); the disk is slower than the work")]
+    Full {
+        /// The bound that was hit, entries.
+        limit: usize,
+    },
+    /// It can't be written: disk full, I/O error, closed.
+    #[error("the journal can't be written: {0}")]
+    Unwritable(String),
+    /// It can't be read.
+    #[error("the journal can't be read: {0}")]
+    Unreadable(String),
+}
+
+/// The promise that a submitted batch will be durable.
+#[derive(Debug)]
+pub struct Ticket(tokio::sync::oneshot::Receiver<Result<(), JournalError>>);
+
+impl Ticket {
+    /// A ticket and the sender that fulfils it.
+    #[must_use]
+    pub fn new() -> (tokio::sync::oneshot::Sender<Result<(), JournalError>>, Self) {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        (sender, Self(receiver))
+    }
+
+    /// Waits until the batch is durable.
+    ///
+    /// # Errors
+    /// It will never be: the write failed or the journal is gone.
+    pub async fn durable(self) -> Result<(), JournalError> {
+        match self.0.await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(JournalError::Unwritable("the writer has ended".to_owned())), // silent-ok: RecvError says no more
+        }
+    }
+}
+
+/// One event as kept.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Its place in the whole journal; grows.
+    pub row: u64,
+    /// Its chain.
+    pub session: SessionId,
+    /// Its place in the chain.
+    pub sequence: u64,
+    /// When.
+    pub at: Timestamp,
+    /// The type.
+    pub kind: String,
+    /// The payload's canonical text.
+    pub payload: String,
+    /// The content it refers to; `None` when there is none or it was erased.
+    pub content: Option<Content>,
+}
+
+/// What [`Journal::scan`] looks for: all given conditions hold; in order of rows.
+#[derive(Debug, Clone, Default)]
+pub struct Scan {
+    /// Only rows after this one.
+    pub after_row: u64,
+    /// At most so many; 0 means the journal's own page size.
+    pub limit: usize,
+    /// Only this chain.
+    pub session: Option<SessionId>,
+    /// Only these types; empty: all.
+    pub kinds: &'static [&'static str],
+    /// Only events at or after this time.
+    pub since: Option<Timestamp>,
+    /// Also load contents.
+    pub with_content: bool,
+}
+
+/// An accepted message whose turn did not end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenMessage {
+    /// Its session.
+    pub session: SessionId,
+    /// Its id.
+    pub message: MessageId,
+}
+
+/// What is known of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRow {
+    /// Its id.
+    pub session: SessionId,
+    /// Events in its chain.
+    pub events: u64,
+    /// The first event's time.
+    pub started: Timestamp,
+    /// The last event's time.
+    pub last: Timestamp,
+}
+
+/// The one log. Submission order is chain order; nothing is ever written past it.
+pub trait Journal: Send + Sync + fmt::Debug {
+    /// Queues a batch; never blocks. The ticket is fulfilled when the batch is durable.
+    ///
+    /// # Errors
+    /// The queue is full, or the journal can't be written: nothing was taken.
+    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError>;
+
+    /// Reads events in row order.
+    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>>;
+
+    /// The last row of this type, if any. Fast for `ckp.lifecycle.transition`.
+    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>>;
+
+    /// Bytes by digest; `None` when erased or unknown.
+    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>>;
+
+    /// Messages that were accepted and not closed, oldest first.
+    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>>;
+
+    /// Sessions, the latest first.
+    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>>;
+
+    /// Waits until all that was submitted is durable.
+    fn flush(&self) -> Later<'_, Result<(), JournalError>>;
+}

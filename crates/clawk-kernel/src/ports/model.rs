@@ -1,0 +1,195 @@
+//! Models (CKP §5.2). One call of the port is one attempt at one endpoint; retry, fallback, limits and the record are the kernel's.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::Later;
+
+/// One message of the conversation as a model sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "kebab-case")]
+pub enum Message {
+    /// The user's words.
+    User {
+        /// Text.
+        text: String,
+    },
+    /// The model's words and the tools it asks for.
+    Assistant {
+        /// Text; may be empty when there are calls.
+        text: String,
+        /// Calls in the order asked.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        calls: Vec<ToolUse>,
+    },
+    /// The answer to one call. Untrusted text.
+    ToolResult {
+        /// [`ToolUse::id`].
+        call_id: String,
+        /// What the model reads.
+        text: String,
+        /// The tool failed or was refused.
+        is_error: bool,
+    },
+}
+
+/// A call that a model asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolUse {
+    /// The model's own id for it; unique within the turn (made up by the adapter when the server gives none).
+    pub id: String,
+    /// The tool's name as offered.
+    pub name: String,
+    /// The arguments; `Err` holds the text that is no JSON object (bounded), which the model is told.
+    pub arguments: Result<Map<String, Value>, String>,
+}
+
+/// A tool as offered to a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolOffer {
+    /// Its name, `[A-Za-z0-9-]{1,63}`.
+    pub name: String,
+    /// For the model.
+    pub description: String,
+    /// JSON Schema of its arguments.
+    pub input_schema: Value,
+}
+
+/// What a model is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InferRequest {
+    /// The system prompt.
+    pub system: String,
+    /// The conversation; the last one is the user's or tool results.
+    pub messages: Vec<Message>,
+    /// Tools on offer; may be empty.
+    pub tools: Vec<ToolOffer>,
+    /// At most so many output tokens.
+    pub max_output_tokens: u64,
+}
+
+/// Tokens of one attempt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens read, cached ones included.
+    pub input_tokens: u64,
+    /// Tokens written.
+    pub output_tokens: u64,
+    /// The server gave no counts; ours are bytes / 4.
+    #[serde(default)]
+    pub estimated: bool,
+}
+
+impl Usage {
+    /// Both together.
+    #[must_use]
+    pub const fn total(self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
+/// Why the model stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StopReason {
+    /// It was done.
+    End,
+    /// It waits for tools.
+    ToolUse,
+    /// It hit the output bound: the text is cut.
+    Length,
+    /// It or its server refused.
+    Refusal,
+}
+
+/// A whole answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Completion {
+    /// Its words.
+    pub text: String,
+    /// The tools it asks for, in order.
+    pub calls: Vec<ToolUse>,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// What it cost.
+    pub usage: Usage,
+    /// The model that the server says answered.
+    pub model: String,
+}
+
+/// A piece of a streamed answer, for people to watch; what counts is the [`Completion`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delta<'a> {
+    /// More words.
+    Text(&'a str),
+    /// A call's name became known.
+    Call(&'a str),
+}
+
+/// What kind of failure an attempt was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// No connection: refused, DNS, TLS.
+    Unreachable,
+    /// No byte in time, or none for too long.
+    Timeout,
+    /// 429.
+    RateLimited,
+    /// 500, 502, 503, 529 and other 5xx.
+    ServerFault,
+    /// The stream ended before the answer did.
+    Cut,
+    /// The answer can't be read.
+    Malformed,
+    /// 401, 403, or the secret can't be resolved.
+    Auth,
+    /// Another 4xx: the request itself is wrong.
+    Rejected,
+    /// The conversation is too long for the model.
+    ContextTooLong,
+    /// The caller cancelled.
+    Cancelled,
+}
+
+impl FaultKind {
+    /// The same attempt may succeed later.
+    #[must_use]
+    pub const fn retryable(self) -> bool {
+        match self {
+            Self::Unreachable | Self::Timeout | Self::RateLimited | Self::ServerFault | Self::Cut | Self::Malformed => true,
+            Self::Auth | Self::Rejected | Self::ContextTooLong | Self::Cancelled => false,
+        }
+    }
+}
+
+/// A failed attempt. Its text holds no secret and at most 1 KiB of what the server said.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct ProviderError {
+    /// The kind.
+    pub kind: FaultKind,
+    /// For people: what, where, what would mend it.
+    pub message: String,
+    /// HTTP status, if there was one.
+    pub status: Option<u16>,
+    /// The server's own wish, milliseconds.
+    pub retry_after_ms: Option<u64>,
+    /// Tokens that were spent all the same, as far as known.
+    pub usage: Option<Usage>,
+}
+
+/// A model endpoint.
+pub trait Provider: Send + Sync + fmt::Debug {
+    /// One attempt. `on_delta` is called as pieces arrive, when the provider streams; it must not block.
+    /// Every wait inside has a deadline; `cancel` ends the attempt and drops the connection.
+    fn infer<'a>(
+        &'a self,
+        request: &'a InferRequest,
+        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Completion, ProviderError>>;
+}

@@ -1,0 +1,77 @@
+//! Running tools: only ever with a [`Permit`], which only the call path can make.
+
+use std::fmt;
+
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::{Obtained, Refusal};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::Later;
+use crate::call::Permit;
+
+/// What a tool is, as its executor knows it; the manifest's words come first where it gives them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Description {
+    /// For the model.
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub input_schema: Value,
+    /// Hints that count: a built-in's own, or an MCP server's that `clawk.toml` trusts (R13).
+    pub trusted_annotations: Map<String, Value>,
+    /// The default `labels.category`, for tools whose manifest names none.
+    pub category: Option<&'static str>,
+}
+
+/// A tool that ran (R20): it may have failed, and says so in `is_error`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunOutcome {
+    /// What a model reads.
+    pub content: Vec<ContentBlock>,
+    /// It ran and failed.
+    pub is_error: bool,
+    /// Facts beside the text (R20a).
+    pub structured: Option<Value>,
+    /// What really enclosed it.
+    pub obtained: Obtained,
+}
+
+/// A tool that did not run, or was cut short.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RunError {
+    /// The sandbox refused or can't be had; nothing ran.
+    #[error("{0}")]
+    Sandbox(Refusal),
+    /// It ran past its deadline and was ended with all its processes.
+    #[error("ended after {timeout_ms} ms, its `timeout_ms`")]
+    Timeout {
+        /// The deadline, milliseconds.
+        timeout_ms: u64,
+        /// What enclosed it.
+        obtained: Obtained,
+    },
+    /// It could not be started or reached; surely nothing happened. Says what would mend it.
+    #[error("{0}")]
+    Unavailable(String),
+    /// It died or lost its connection on the way; what it did is not known.
+    #[error("{0}; what it did before is not known")]
+    Unknown(String),
+    /// The caller cancelled; it was ended.
+    #[error("cancelled; what it did before is not known")]
+    Cancelled,
+}
+
+/// Runs tools by the executor bound to their name.
+pub trait ToolRunner: Send + Sync + fmt::Debug {
+    /// What the tool is. Local for built-ins; asks the server, started on first need, for MCP tools.
+    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>>;
+
+    /// Runs exactly what the permit says, once. The arguments are read from the permit and nowhere else.
+    fn run<'a>(&'a self, permit: Permit, cancel: &'a CancellationToken) -> Later<'a, Result<RunOutcome, RunError>>;
+
+    /// What a person should see before saying yes: a diff, a command, a host and body. Lines of plain text, bounded.
+    fn preview<'a>(&'a self, tool: &'a str, arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>>;
+
+    /// Ends servers and processes that outlive calls.
+    fn close(&self) -> Later<'_, ()>;
+}
