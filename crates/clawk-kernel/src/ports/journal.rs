@@ -43,6 +43,21 @@ pub struct Entry {
     pub payload: Box<RawValue>,
     /// What the payload refers to by digest.
     pub content: Option<Content>,
+    /// This event's content is the stored answer to this request (R19): [`Journal::answer_to`] finds it for at least
+    /// [`ANSWER_KEPT_MS`] after `at`.
+    pub answers: Option<AnswerKey>,
+}
+
+/// How long a request's stored answer is found, milliseconds (R19: 5 minutes).
+pub const ANSWER_KEPT_MS: i64 = 300_000;
+
+/// The key of a stored answer: which method, which request id (R19).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AnswerKey {
+    /// 0 `claw.tool.call`, 1 `claw.memory.store`, 2 `claw.swarm.delegate`.
+    pub method: u8,
+    /// The UUID's bytes.
+    pub request_id: [u8; 16],
 }
 
 /// A change of the inbox projection: every inbound message ends answered, refused or dead (promise 5).
@@ -187,6 +202,10 @@ pub trait Journal: Send + Sync + fmt::Debug {
 
     /// The last row of this type, if any. Fast for `ckp.lifecycle.transition`.
     fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>>;
+
+    /// The event that holds the stored answer to a request, with its content (see [`Entry::answers`]). Submitted
+    /// entries are found as soon as they are durable. Answers older than [`ANSWER_KEPT_MS`] may be forgotten.
+    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>>;
 
     /// Bytes by digest; `None` when erased or unknown.
     fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>>;

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 pub use journal::{
-    Batch, Content, Entry, InboxChange, Journal, JournalError, OpenMessage, Recorded, Scan, SessionRow, Ticket,
+    ANSWER_KEPT_MS, AnswerKey, Batch, Content, Entry, InboxChange, Journal, JournalError, OpenMessage, Recorded, Scan, SessionRow, Ticket,
 };
 pub use memory::{Memory, MemoryError, Place, StoreQuery};
 pub use model::{
