@@ -1,0 +1,224 @@
+//! Channel (CKP §5.3): how people and events reach the agent.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::closed::closed_set;
+
+closed_set! {
+    /// The platform or event source.
+    pub enum ChannelType {
+        Telegram = "telegram", Discord = "discord", Whatsapp = "whatsapp", Slack = "slack", Email = "email",
+        Webhook = "webhook", Cli = "cli", Voice = "voice", Web = "web", Lark = "lark", Matrix = "matrix",
+        Line = "line", Wechat = "wechat", Qq = "qq", Dingtalk = "dingtalk", Cron = "cron", Queue = "queue",
+        Imap = "imap", DbTrigger = "db-trigger", Custom = "custom",
+    }
+}
+
+closed_set! {
+    /// How the channel's messages travel.
+    pub enum Transport {
+        Polling = "polling", Webhook = "webhook", Websocket = "websocket", Stdio = "stdio",
+    }
+}
+
+closed_set! {
+    /// Who may talk to the agent through the channel.
+    pub enum AccessMode {
+        Open = "open", Allowlist = "allowlist", Pairing = "pairing", RoleBased = "role-based",
+    }
+}
+
+closed_set! {
+    /// What a person may do. Ordered: a later one may do more.
+    pub enum Role {
+        /// Reads answers, triggers nothing.
+        Viewer = "viewer",
+        /// Talks to the agent; policy applies.
+        User = "user",
+        /// Everything, approvals included.
+        Admin = "admin",
+    }
+}
+
+closed_set! {
+    /// What happens to an event that arrives while `max_parallel` runs are under way.
+    pub enum OverlapPolicy { Skip = "skip", Queue = "queue", Allow = "allow" }
+}
+
+closed_set! {
+    /// Database operations that a `db-trigger` channel hears.
+    pub enum DbEvent { Insert = "INSERT", Update = "UPDATE", Delete = "DELETE" }
+}
+
+/// A communication surface.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channel {
+    /// Unique name; `channel-N` when none is given (R7).
+    pub name: String,
+    /// Semantic version; the Claw's own when none is given.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Labels, for filtering and policy.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The platform.
+    #[serde(rename = "type")]
+    pub kind: ChannelType,
+    /// The transport.
+    pub transport: Transport,
+    /// Authentication with the platform.
+    pub auth: SecretAuth,
+    /// Who is let in; absent: the runtime's default for the type.
+    #[serde(default)]
+    pub access_control: Option<AccessControl>,
+    /// Message handling.
+    #[serde(default)]
+    pub processing: Processing,
+    /// Abilities of the platform to use.
+    #[serde(default)]
+    pub features: Features,
+    /// For event-driven types; present for `cron`, `queue`, `imap` and `db-trigger` (R7a).
+    #[serde(default)]
+    pub trigger: Option<Trigger>,
+}
+
+/// Authentication by one named secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretAuth {
+    /// Name of the secret (never its value).
+    pub secret_ref: String,
+}
+
+/// Who may talk to the agent (CKP §5.3). Each mode carries exactly the field it needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "mode", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum AccessControl {
+    /// Anyone on the platform.
+    Open,
+    /// Listed platform user ids only.
+    Allowlist {
+        /// The ids.
+        allowed_ids: Vec<String>,
+    },
+    /// Unknown users get a code that an admin approves.
+    Pairing {
+        /// How.
+        pairing: Pairing,
+    },
+    /// Each listed user has a role.
+    RoleBased {
+        /// The assignments.
+        roles: Vec<RoleAssignment>,
+    },
+}
+
+impl AccessControl {
+    /// The mode's word.
+    #[must_use]
+    pub fn mode(&self) -> AccessMode {
+        match self {
+            Self::Open => AccessMode::Open,
+            Self::Allowlist { .. } => AccessMode::Allowlist,
+            Self::Pairing { .. } => AccessMode::Pairing,
+            Self::RoleBased { .. } => AccessMode::RoleBased,
+        }
+    }
+}
+
+/// How unknown users are let in by a code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pairing {
+    /// Life of a code.
+    pub code_expiry_minutes: u64,
+    /// Codes that may wait at once.
+    pub max_pending: u64,
+}
+
+/// A user's role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoleAssignment {
+    /// Platform user id.
+    pub id: String,
+    /// The role.
+    pub role: Role,
+}
+
+/// Message handling.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Processing {
+    /// In characters.
+    pub max_message_length: Option<u64>,
+    /// Messages let in.
+    pub rate_limit: Option<MessageRate>,
+    /// Show that the agent is writing.
+    pub typing_indicator: bool,
+    /// Confirm that a message was read.
+    pub read_receipts: bool,
+}
+
+/// Messages let in per sender.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MessageRate {
+    /// Sustained rate.
+    pub messages_per_minute: Option<u64>,
+    /// Messages let in at once on top.
+    pub burst: Option<u64>,
+}
+
+/// Abilities of the platform to use; all off by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Features {
+    /// Voice messages.
+    pub voice: bool,
+    /// File attachments.
+    pub files: bool,
+    /// Reactions.
+    pub reactions: bool,
+    /// Threads.
+    pub threads: bool,
+    /// Images inside messages.
+    pub inline_images: bool,
+}
+
+/// When an event-driven channel runs the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Trigger {
+    /// Five-field cron expression; present for `cron`.
+    pub schedule: Option<String>,
+    /// Queue or topic; present for `queue`.
+    pub queue_name: Option<String>,
+    /// Mailbox; present for `imap`.
+    pub mailbox: Option<String>,
+    /// Table; present for `db-trigger`.
+    pub table: Option<String>,
+    /// Operations heard; empty means all.
+    pub events: Vec<DbEvent>,
+    /// Runs at once; 1 by default.
+    pub max_parallel: u32,
+    /// `skip` by default.
+    pub overlap_policy: OverlapPolicy,
+}
+
+impl Default for Trigger {
+    fn default() -> Self {
+        Self {
+            schedule: None,
+            queue_name: None,
+            mailbox: None,
+            table: None,
+            events: Vec::new(),
+            max_parallel: 1,
+            overlap_policy: OverlapPolicy::Skip,
+        }
+    }
+}

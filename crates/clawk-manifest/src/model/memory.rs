@@ -1,0 +1,280 @@
+//! Memory (CKP §5.6 and 0.3.0): what the agent keeps.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Duration, closed::closed_set};
+
+closed_set! {
+    /// What a store is for.
+    pub enum StoreType {
+        Conversation = "conversation", Semantic = "semantic", KeyValue = "key-value", Workspace = "workspace",
+        /// Resumable task state (0.3.0).
+        Checkpoint = "checkpoint",
+    }
+}
+
+closed_set! {
+    /// Where a store keeps its entries.
+    pub enum StoreBackend {
+        Sqlite = "sqlite", Postgresql = "postgresql", Filesystem = "filesystem", SqliteVec = "sqlite-vec",
+        Pgvector = "pgvector", Qdrant = "qdrant", Custom = "custom",
+    }
+}
+
+closed_set! {
+    /// How old conversation is made smaller.
+    pub enum CompactionStrategy { Summarize = "summarize", Truncate = "truncate", SlidingWindow = "sliding-window" }
+}
+
+closed_set! {
+    /// How a semantic store finds.
+    pub enum SearchStrategy { VectorOnly = "vector-only", FtsOnly = "fts-only", Hybrid = "hybrid" }
+}
+
+closed_set! {
+    /// How two rankings become one.
+    pub enum SearchFusion { ReciprocalRank = "reciprocal-rank", LinearCombination = "linear-combination" }
+}
+
+closed_set! {
+    /// Who shares a store's entries.
+    pub enum StoreScope { Global = "global", PerIdentity = "per-identity", PerChannel = "per-channel" }
+}
+
+closed_set! {
+    /// Who shares a workspace's files.
+    pub enum Isolation { Shared = "shared", PerIdentity = "per-identity", PerChannel = "per-channel" }
+}
+
+closed_set! {
+    /// The part a store plays (0.3.0).
+    pub enum StoreRole {
+        Sensory = "sensory", Working = "working", Episodic = "episodic", Semantic = "semantic",
+        Procedural = "procedural",
+    }
+}
+
+closed_set! {
+    /// When entries are taken in (0.3.0).
+    pub enum Acquisition { EventDriven = "event-driven", Continuous = "continuous", Manual = "manual" }
+}
+
+closed_set! {
+    /// What happens to entries in idle time (0.3.0).
+    pub enum Consolidation { None = "none", Summarize = "summarize", Merge = "merge", Adaptive = "adaptive" }
+}
+
+closed_set! {
+    /// How entries are brought back (0.3.0).
+    pub enum Retrieval { Exact = "exact", Semantic = "semantic", Contextual = "contextual", Hybrid = "hybrid" }
+}
+
+closed_set! {
+    /// How entries fade (0.3.0).
+    pub enum ForgettingStrategy { None = "none", Decay = "decay", Summarize = "summarize", Adaptive = "adaptive" }
+}
+
+closed_set! {
+    /// How confidence in an entry fades (0.3.0).
+    pub enum ConfidenceDecay { Optional = "optional", None = "none", Adaptive = "adaptive" }
+}
+
+/// What the agent keeps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// Name; `memory` when none is given (R7).
+    pub name: String,
+    /// Semantic version; the Claw's own when none is given.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Labels, for filtering and policy.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// At least one; names are unique.
+    pub stores: Vec<Store>,
+}
+
+impl Memory {
+    /// The store of this name.
+    #[must_use]
+    pub fn store(&self, name: &str) -> Option<&Store> {
+        self.stores.iter().find(|store| store.name == name)
+    }
+}
+
+/// One store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Store {
+    /// Unique within the memory.
+    pub name: String,
+    /// What it is for.
+    #[serde(rename = "type")]
+    pub kind: StoreType,
+    /// Absent: the runtime's own storage.
+    #[serde(default)]
+    pub backend: Option<StoreBackend>,
+    /// How long and how much.
+    #[serde(default)]
+    pub retention: Retention,
+    /// How it is made smaller.
+    #[serde(default)]
+    pub compaction: Option<Compaction>,
+    /// Vectors of a semantic store.
+    #[serde(default)]
+    pub embedding: Option<Embedding>,
+    /// Search of a semantic store.
+    #[serde(default)]
+    pub search: Search,
+    /// Absent: the runtime's default.
+    #[serde(default)]
+    pub scope: Option<StoreScope>,
+    /// Entries are encrypted at rest.
+    #[serde(default)]
+    pub encryption: bool,
+    /// Directory of a workspace; may hold `{identity_name}` and `{tenant_id}`.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Absent: the runtime's default.
+    #[serde(default)]
+    pub isolation: Option<Isolation>,
+    /// Size limit of a workspace.
+    #[serde(default)]
+    pub max_size_mb: Option<u64>,
+    /// Snapshots of a checkpoint store (0.3.0).
+    #[serde(default)]
+    pub checkpoint: Option<Checkpoint>,
+    /// The part it plays (0.3.0).
+    #[serde(default)]
+    pub role: Option<StoreRole>,
+    /// (0.3.0)
+    #[serde(default)]
+    pub lifecycle: Option<Lifecycle>,
+    /// (0.3.0)
+    #[serde(default)]
+    pub forgetting: Option<Forgetting>,
+    /// (0.3.0)
+    #[serde(default)]
+    pub salience: Option<Salience>,
+    /// (0.3.0)
+    #[serde(default)]
+    pub confidence: Option<Confidence>,
+}
+
+/// How long and how much a store keeps; absent means without limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retention {
+    /// Entries older than this go.
+    pub max_age: Option<Duration>,
+    /// The oldest beyond this go.
+    pub max_entries: Option<u64>,
+}
+
+/// How a conversation is made smaller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Compaction {
+    /// On by default once the block is given.
+    pub enabled: bool,
+    /// `summarize` by default.
+    pub strategy: CompactionStrategy,
+}
+
+impl Default for Compaction {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            strategy: CompactionStrategy::Summarize,
+        }
+    }
+}
+
+/// Vectors of a semantic store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Embedding {
+    /// Name of a declared provider.
+    pub provider_ref: String,
+    /// The embedding model.
+    pub model: String,
+    /// Length of a vector.
+    pub dimensions: u64,
+}
+
+/// Search of a semantic store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Search {
+    /// `hybrid` by default.
+    pub strategy: SearchStrategy,
+    /// `reciprocal-rank` by default.
+    pub fusion: SearchFusion,
+    /// 10 by default.
+    pub top_k: u64,
+}
+
+impl Default for Search {
+    fn default() -> Self {
+        Self {
+            strategy: SearchStrategy::Hybrid,
+            fusion: SearchFusion::ReciprocalRank,
+            top_k: 10,
+        }
+    }
+}
+
+/// Snapshots of a checkpoint store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Checkpoint {
+    /// Kept per task.
+    pub max_snapshots: Option<u64>,
+    /// Life of a snapshot.
+    pub ttl: Option<Duration>,
+}
+
+/// How entries come in, settle and come back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lifecycle {
+    /// Taking in.
+    pub acquisition: Option<Acquisition>,
+    /// Settling.
+    pub consolidation: Option<Consolidation>,
+    /// Bringing back.
+    pub retrieval: Option<Retrieval>,
+}
+
+/// How entries fade.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Forgetting {
+    /// The way.
+    pub strategy: Option<ForgettingStrategy>,
+    /// What counts.
+    pub signals: Vec<String>,
+}
+
+/// What makes an entry stand out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Salience {
+    /// Off by default.
+    pub enabled: bool,
+    /// What counts.
+    pub signals: Vec<String>,
+}
+
+/// How sure an entry is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Confidence {
+    /// Keep where an entry came from.
+    pub source_tracking: bool,
+    /// How it fades.
+    pub decay: Option<ConfidenceDecay>,
+}

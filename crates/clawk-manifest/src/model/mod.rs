@@ -1,0 +1,136 @@
+//! The validated manifest: what the rest of the runtime consumes. Every default is applied, every closed set is an enum.
+//!
+//! These types are built by the loader after the whole document was checked; reading them with serde alone skips the rules.
+
+mod channel;
+mod closed;
+mod duration;
+mod identity;
+mod level;
+mod mcp;
+mod memory;
+mod policy;
+mod provider;
+mod sandbox;
+mod skill;
+mod swarm;
+mod telemetry;
+mod tool;
+mod world_model;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub use channel::*;
+pub use duration::{Duration, NotADuration};
+pub use identity::*;
+pub use level::{ConformanceLevel, MissingForNext};
+pub use mcp::McpUriError;
+pub(crate) use mcp::host_of;
+pub use memory::*;
+pub use policy::*;
+pub use provider::*;
+pub use sandbox::*;
+pub use skill::*;
+pub use swarm::*;
+pub use telemetry::*;
+pub use tool::*;
+pub use world_model::*;
+
+/// A whole agent: the root document with every reference resolved (CKP §6).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Manifest {
+    /// Protocol version of the root document, 0.2.x or 0.3.x (R1).
+    pub claw: semver::Version,
+    /// Name, version and what else the root says of itself.
+    pub metadata: Metadata,
+    /// Who the agent is.
+    pub identity: Identity,
+    /// At least one; the first is the primary.
+    pub providers: Vec<Provider>,
+    /// Empty: the implicit local channel.
+    pub channels: Vec<Channel>,
+    /// What the agent can call.
+    pub tools: Vec<Tool>,
+    /// What the agent knows how to do.
+    pub skills: Vec<Skill>,
+    /// What the agent keeps.
+    pub memory: Option<Memory>,
+    /// What skills plan with (0.3.0).
+    pub world_models: Vec<WorldModel>,
+    /// Where tools run; absent: the most restrictive.
+    pub sandbox: Option<Sandbox>,
+    /// In order: their rules form one list (CKP §5.8). Empty: everything is denied (R14).
+    pub policies: Vec<Policy>,
+    /// Several agents at one task.
+    pub swarm: Option<Swarm>,
+    /// What is told about the agent.
+    pub telemetry: Option<Telemetry>,
+    /// The directory that the manifest's relative paths start from.
+    #[serde(skip)]
+    pub dir: PathBuf,
+}
+
+/// What the root document says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Metadata {
+    /// The agent's name (R8).
+    pub name: String,
+    /// Semantic version.
+    pub version: Option<String>,
+    /// For people.
+    pub description: Option<String>,
+    /// Labels, for filtering.
+    pub labels: BTreeMap<String, String>,
+    /// As given; they never steer the runtime, but for the heartbeat (R7a).
+    pub annotations: Map<String, Value>,
+    /// `annotations.heartbeat_interval_ms` (CKP §9.3.1); absent: 30 seconds.
+    pub heartbeat_interval_ms: Option<u64>,
+}
+
+impl Manifest {
+    /// The declared tool of this name.
+    #[must_use]
+    pub fn tool(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// The declared skill of this name.
+    #[must_use]
+    pub fn skill(&self, name: &str) -> Option<&Skill> {
+        self.skills.iter().find(|skill| skill.name == name)
+    }
+
+    /// The declared provider of this name.
+    #[must_use]
+    pub fn provider(&self, name: &str) -> Option<&Provider> {
+        self.providers.iter().find(|provider| provider.name == name)
+    }
+
+    /// The declared channel of this name.
+    #[must_use]
+    pub fn channel(&self, name: &str) -> Option<&Channel> {
+        self.channels.iter().find(|channel| channel.name == name)
+    }
+
+    /// The declared policy of this name.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Policy> {
+        self.policies.iter().find(|policy| policy.name == name)
+    }
+
+    /// The declared sandbox of this name.
+    #[must_use]
+    pub fn sandbox_named(&self, name: &str) -> Option<&Sandbox> {
+        self.sandbox.as_ref().filter(|sandbox| sandbox.name == name)
+    }
+
+    /// The declared world model of this name.
+    #[must_use]
+    pub fn world_model(&self, name: &str) -> Option<&WorldModel> {
+        self.world_models.iter().find(|model| model.name == name)
+    }
+}

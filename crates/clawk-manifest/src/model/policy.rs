@@ -1,0 +1,287 @@
+//! Policy (CKP §5.8): what is allowed, asked for and denied. First match decides.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Duration, closed::closed_set};
+
+closed_set! {
+    /// What a matching rule does.
+    pub enum RuleAction {
+        Allow = "allow", Deny = "deny", RequireApproval = "require-approval",
+        /// Allows, with a full audit event (R16).
+        AuditOnly = "audit-only",
+    }
+}
+
+closed_set! {
+    /// What a rule is about (R11).
+    pub enum RuleScope { Tool = "tool", Category = "category", All = "all" }
+}
+
+closed_set! {
+    /// What happens when nobody answers.
+    pub enum TimeoutDefault { Deny = "deny", Allow = "allow" }
+}
+
+closed_set! {
+    /// How prompt injection is looked for.
+    pub enum Detection { Pattern = "pattern", LlmBased = "llm-based", Hybrid = "hybrid", None = "none" }
+}
+
+closed_set! {
+    /// What happens to a suspected prompt injection.
+    pub enum InjectionAction { BlockAndLog = "block-and-log", Warn = "warn", LogOnly = "log-only", Ignore = "ignore" }
+}
+
+closed_set! {
+    /// Which texts are scanned for secrets.
+    pub enum ScanScope { Input = "input", Output = "output", Both = "both" }
+}
+
+closed_set! {
+    /// What happens to a secret that was found.
+    pub enum ScanAction { Redact = "redact", Block = "block", Warn = "warn" }
+}
+
+closed_set! {
+    /// Where audit records go.
+    pub enum AuditDestination { File = "file", Sqlite = "sqlite", Webhook = "webhook", Syslog = "syslog" }
+}
+
+/// What is allowed, asked for and denied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Unique name; `policy-N` when none is given (R7).
+    pub name: String,
+    /// Semantic version; the Claw's own when none is given.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Labels, for filtering.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// At least one; ids are unique within the policy.
+    pub rules: Vec<Rule>,
+    /// Defence against prompt injection; absent: none was configured.
+    #[serde(default)]
+    pub prompt_injection: Option<PromptInjection>,
+    /// Secret scanning; absent: none was configured.
+    #[serde(default)]
+    pub secret_scanning: Option<SecretScanning>,
+    /// Input validation; absent: none was configured.
+    #[serde(default)]
+    pub input_validation: Option<InputValidation>,
+    /// Rates of the whole agent.
+    #[serde(default)]
+    pub rate_limits: PolicyRates,
+    /// Audit; absent: the trace alone.
+    #[serde(default)]
+    pub audit: Option<Audit>,
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Named in verdicts and in the trace.
+    pub id: String,
+    /// What it does.
+    pub action: RuleAction,
+    /// What it is about.
+    pub scope: RuleScope,
+    /// What must hold of the tool; all that is given.
+    #[serde(default, rename = "match")]
+    pub matcher: RuleMatch,
+    /// What must hold of the arguments, as given; `path_within` is known.
+    #[serde(default)]
+    pub conditions: Map<String, Value>,
+    /// The rule applies once this is spent (R11).
+    #[serde(default)]
+    pub rate_limit: Option<RuleRate>,
+    /// Told to people.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// For `require-approval`.
+    #[serde(default)]
+    pub approval: Approval,
+}
+
+impl Rule {
+    /// `conditions.path_within`.
+    #[must_use]
+    pub fn path_within(&self) -> Option<&str> {
+        self.conditions.get("path_within").and_then(Value::as_str)
+    }
+}
+
+/// What must hold of a tool; all that is given (R11).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuleMatch {
+    /// Exact name, or a glob.
+    pub name: Option<String>,
+    /// The tool's `labels.category`.
+    pub category: Option<String>,
+    /// Labels that must be equal.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations that must be equal.
+    pub annotations: Map<String, Value>,
+}
+
+impl RuleMatch {
+    /// Nothing is asked of the tool.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.name.is_none()
+            && self.category.is_none()
+            && self.labels.is_empty()
+            && self.annotations.is_empty()
+    }
+}
+
+/// Limits that, once spent, make a rule apply.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuleRate {
+    /// In US dollars per UTC day.
+    pub cost_per_day_usd: Option<f64>,
+    /// Tokens per UTC day.
+    pub tokens_per_day: Option<u64>,
+}
+
+/// How approval is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Approval {
+    /// At least 1; 300 by default.
+    pub timeout_seconds: u64,
+    /// `deny` by default (R16).
+    pub default_if_timeout: TimeoutDefault,
+}
+
+impl Default for Approval {
+    fn default() -> Self {
+        Self {
+            timeout_seconds: 300,
+            default_if_timeout: TimeoutDefault::Deny,
+        }
+    }
+}
+
+/// Defence against prompt injection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PromptInjection {
+    /// `pattern` by default (runtime profile §1).
+    pub detection: Detection,
+    /// As given.
+    pub pattern_engine: Option<String>,
+    /// At least so many patterns.
+    pub pattern_count: Option<u64>,
+    /// `block-and-log` by default.
+    pub action: InjectionAction,
+}
+
+impl Default for PromptInjection {
+    fn default() -> Self {
+        Self {
+            detection: Detection::Pattern,
+            pattern_engine: None,
+            pattern_count: None,
+            action: InjectionAction::BlockAndLog,
+        }
+    }
+}
+
+/// Secret scanning.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SecretScanning {
+    /// On by default once the block is given.
+    pub enabled: bool,
+    /// `output` by default.
+    pub scope: ScanScope,
+    /// At least so many built-in patterns.
+    pub patterns: u64,
+    /// `redact` by default.
+    pub action: ScanAction,
+}
+
+impl Default for SecretScanning {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            scope: ScanScope::Output,
+            patterns: 22,
+            action: ScanAction::Redact,
+        }
+    }
+}
+
+/// Input validation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InputValidation {
+    /// Largest input.
+    pub max_size_bytes: Option<u64>,
+    /// Refuse null bytes; on by default once the block is given.
+    pub null_byte_detection: bool,
+    /// Look for text hidden by white space.
+    pub whitespace_analysis: bool,
+    /// Expected encoding; `utf-8` by default.
+    pub encoding: String,
+}
+
+impl Default for InputValidation {
+    fn default() -> Self {
+        Self {
+            max_size_bytes: None,
+            null_byte_detection: true,
+            whitespace_analysis: false,
+            encoding: "utf-8".to_owned(),
+        }
+    }
+}
+
+/// Rates of the whole agent; absent means unlimited.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyRates {
+    /// Tool calls in a minute.
+    pub tool_calls_per_minute: Option<u64>,
+    /// Tokens in an hour.
+    pub tokens_per_hour: Option<u64>,
+    /// In US dollars per UTC day.
+    pub cost_per_day_usd: Option<f64>,
+}
+
+/// Audit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Audit {
+    /// Keep arguments.
+    pub log_inputs: bool,
+    /// Keep results.
+    pub log_outputs: bool,
+    /// Keep approvals; on by default.
+    pub log_approvals: bool,
+    /// How long; absent: for ever.
+    pub retention: Option<Duration>,
+    /// `sqlite` by default.
+    pub destination: AuditDestination,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            log_inputs: false,
+            log_outputs: false,
+            log_approvals: true,
+            retention: None,
+            destination: AuditDestination::Sqlite,
+        }
+    }
+}

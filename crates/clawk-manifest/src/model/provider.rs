@@ -1,0 +1,181 @@
+//! Provider (CKP §5.2): where the model answers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::closed::closed_set;
+
+closed_set! {
+    /// The protocol an endpoint speaks.
+    pub enum ProviderProtocol {
+        OpenaiCompatible = "openai-compatible",
+        AnthropicNative = "anthropic-native",
+        /// In clawk: a scripted model.
+        Custom = "custom",
+    }
+}
+
+closed_set! {
+    /// How a request to the provider is authenticated.
+    pub enum AuthType {
+        Bearer = "bearer",
+        ApiKeyHeader = "api-key-header",
+        Oauth2 = "oauth2",
+        None = "none",
+    }
+}
+
+closed_set! {
+    /// How the delay between two attempts grows.
+    pub enum Backoff {
+        Exponential = "exponential",
+        Linear = "linear",
+        Constant = "constant",
+    }
+}
+
+closed_set! {
+    /// What a model takes and gives.
+    pub enum Modality {
+        Text = "text",
+        Image = "image",
+        Audio = "audio",
+        Video = "video",
+        Realtime = "realtime",
+    }
+}
+
+closed_set! {
+    /// How bytes reach the provider.
+    pub enum ProviderTransport {
+        Http = "http",
+        Websocket = "websocket",
+        Webrtc = "webrtc",
+        Grpc = "grpc",
+    }
+}
+
+/// An inference endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provider {
+    /// Unique name; `provider-N` when none is given (R7).
+    pub name: String,
+    /// Semantic version; the Claw's own when none is given.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Labels, for filtering and policy.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The endpoint's protocol.
+    pub protocol: ProviderProtocol,
+    /// Base URL of the inference API (`http` or `https`; any text for `custom`, where it names the script).
+    pub endpoint: String,
+    /// Model identifier.
+    pub model: String,
+    /// Authentication.
+    pub auth: ProviderAuth,
+    /// Whether to ask for a stream; `false` by default.
+    #[serde(default)]
+    pub streaming: bool,
+    /// Selection hints.
+    #[serde(default)]
+    pub hints: Hints,
+    /// Providers to try, in order, when this one fails.
+    #[serde(default)]
+    pub fallback: Vec<Fallback>,
+    /// Usage limits.
+    #[serde(default)]
+    pub limits: ProviderLimits,
+    /// Retry of transient failures; absent: no retry was configured.
+    #[serde(default)]
+    pub retry: Option<ProviderRetry>,
+    /// `[text]` by default.
+    #[serde(default = "default_modalities")]
+    pub capabilities: Vec<Modality>,
+    /// `http` by default.
+    #[serde(default = "default_transport")]
+    pub transport: ProviderTransport,
+}
+
+/// Authentication of a provider.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderAuth {
+    /// The method.
+    #[serde(rename = "type")]
+    pub kind: AuthType,
+    /// Name of the secret (never its value); present unless the type is `none`.
+    #[serde(default)]
+    pub secret_ref: Option<String>,
+}
+
+/// Weights from 0 (ignore) to 1 (matters most).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hints {
+    /// Minimise cost.
+    pub cost_priority: Option<f64>,
+    /// Minimise latency.
+    pub speed_priority: Option<f64>,
+    /// Maximise quality.
+    pub intelligence_priority: Option<f64>,
+}
+
+/// One link of a fallback chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fallback {
+    /// Name of a declared provider.
+    pub provider_ref: String,
+}
+
+/// Usage limits; absent means unlimited.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProviderLimits {
+    /// Tokens per UTC day (`-32021` beyond).
+    pub tokens_per_day: Option<u64>,
+    /// Tokens of one request.
+    pub tokens_per_request: Option<u64>,
+    /// Requests in a minute.
+    pub requests_per_minute: Option<u64>,
+    /// Tokens the model's context holds.
+    pub max_context_window: Option<u64>,
+}
+
+/// Retry of a provider's transient failures (defaults: runtime profile §5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProviderRetry {
+    /// Attempts in all; 3 by default.
+    pub max_attempts: u32,
+    /// `exponential` by default.
+    pub backoff: Backoff,
+    /// Before the second attempt; 1000 by default.
+    pub initial_delay_ms: u64,
+}
+
+impl ProviderRetry {
+    /// The longest wait between two attempts (runtime profile §5).
+    pub const MAX_DELAY_MS: u64 = 30_000;
+}
+
+impl Default for ProviderRetry {
+    fn default() -> Self {
+        Self {
+            max_attempts: 3,
+            backoff: Backoff::Exponential,
+            initial_delay_ms: 1000,
+        }
+    }
+}
+
+fn default_modalities() -> Vec<Modality> {
+    vec![Modality::Text]
+}
+
+fn default_transport() -> ProviderTransport {
+    ProviderTransport::Http
+}

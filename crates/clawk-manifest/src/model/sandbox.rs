@@ -1,0 +1,256 @@
+//! Sandbox (CKP §5.7): where tools run. What is not granted is denied.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::closed::closed_set;
+
+closed_set! {
+    /// How a tool is kept apart. Ordered: a later one isolates more (R32: served as asked, or stronger).
+    pub enum SandboxLevel {
+        None = "none", Process = "process", Wasm = "wasm", Container = "container", Vm = "vm",
+    }
+}
+
+closed_set! {
+    /// What does the isolating.
+    pub enum SandboxRuntime {
+        Docker = "docker", AppleContainer = "apple-container", Wasmtime = "wasmtime",
+        Firecracker = "firecracker", Gvisor = "gvisor", Native = "native",
+    }
+}
+
+closed_set! {
+    /// Outbound network. Ordered: a later one may do more.
+    pub enum NetworkMode { Deny = "deny", Allowlist = "allowlist", AllowAll = "allow-all" }
+}
+
+closed_set! {
+    /// View of the file system (R33). Ordered: a later one may do more.
+    pub enum FilesystemMode { Deny = "deny", ReadOnly = "read-only", Scoped = "scoped", Full = "full" }
+}
+
+closed_set! {
+    /// Rights on a mounted path.
+    pub enum Permission { Ro = "ro", Rw = "rw" }
+}
+
+closed_set! {
+    /// How secrets reach a tool (R37).
+    pub enum SecretInjection { HostBoundary = "host-boundary", Environment = "environment", FileMount = "file-mount" }
+}
+
+closed_set! {
+    /// Shell commands. Ordered: a later one may do more.
+    pub enum ShellMode { Deny = "deny", Restricted = "restricted", Full = "full" }
+}
+
+/// Where tools run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sandbox {
+    /// Name; `sandbox` when none is given (R7).
+    pub name: String,
+    /// Semantic version; the Claw's own when none is given.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Labels, for filtering and policy.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// How strongly tools are isolated.
+    pub level: SandboxLevel,
+    /// As given; see [`Sandbox::runtime`] for the one in force.
+    #[serde(default)]
+    pub runtime: Option<SandboxRuntime>,
+    /// What is granted.
+    #[serde(default)]
+    pub capabilities: Capabilities,
+    /// Limits of one execution.
+    #[serde(default)]
+    pub resource_limits: ResourceLimits,
+}
+
+impl Sandbox {
+    /// The runtime given, else the one that goes with the level (runtime profile §1).
+    #[must_use]
+    pub fn runtime(&self) -> SandboxRuntime {
+        self.runtime.unwrap_or(match self.level {
+            SandboxLevel::None | SandboxLevel::Process => SandboxRuntime::Native,
+            SandboxLevel::Wasm => SandboxRuntime::Wasmtime,
+            SandboxLevel::Container => SandboxRuntime::Docker,
+            SandboxLevel::Vm => SandboxRuntime::Firecracker,
+        })
+    }
+}
+
+/// What the sandbox grants; every part denies by default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Capabilities {
+    /// Outbound network.
+    pub network: Network,
+    /// Files.
+    pub filesystem: Filesystem,
+    /// Secrets.
+    pub secrets: Secrets,
+    /// Shell commands.
+    pub shell: Shell,
+}
+
+/// Outbound network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// `deny` by default.
+    pub mode: NetworkMode,
+    /// Host names, `*.example.com` for subdomains; for `allowlist`.
+    pub allowed_hosts: Vec<String>,
+    /// Guards against requests into private networks.
+    pub ssrf_protection: SsrfProtection,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            mode: NetworkMode::Deny,
+            allowed_hosts: Vec::new(),
+            ssrf_protection: SsrfProtection::default(),
+        }
+    }
+}
+
+/// Guards against requests into private networks; all on by default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SsrfProtection {
+    /// The whole guard.
+    pub enabled: bool,
+    /// Refuse private addresses.
+    pub block_private_ips: bool,
+    /// Connect to the address that was checked.
+    pub dns_pinning: bool,
+}
+
+impl Default for SsrfProtection {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            block_private_ips: true,
+            dns_pinning: true,
+        }
+    }
+}
+
+/// Files (R33).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Filesystem {
+    /// `deny` by default.
+    pub mode: FilesystemMode,
+    /// Paths made visible.
+    pub mount_paths: Vec<Mount>,
+    /// Paths that stay invisible, whatever is mounted.
+    pub denied_paths: Vec<String>,
+}
+
+impl Default for Filesystem {
+    fn default() -> Self {
+        Self {
+            mode: FilesystemMode::Deny,
+            mount_paths: Vec::new(),
+            denied_paths: Vec::new(),
+        }
+    }
+}
+
+/// A path made visible.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mount {
+    /// The path.
+    pub path: String,
+    /// Read only, or read and write.
+    pub permissions: Permission,
+}
+
+/// Secrets (R37).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Secrets {
+    /// `host-boundary` by default.
+    pub injection: SecretInjection,
+    /// Cipher for secrets at rest, as given.
+    pub encryption: Option<String>,
+    /// Scan of what leaves the sandbox.
+    pub leak_detection: LeakDetection,
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self {
+            injection: SecretInjection::HostBoundary,
+            encryption: None,
+            leak_detection: LeakDetection::default(),
+        }
+    }
+}
+
+/// Scan of what leaves the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LeakDetection {
+    /// On by default.
+    pub enabled: bool,
+    /// At least so many secret patterns (R36); 22 by default.
+    pub patterns: u64,
+}
+
+impl Default for LeakDetection {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            patterns: 22,
+        }
+    }
+}
+
+/// Shell commands (R35).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shell {
+    /// `deny` by default.
+    pub mode: ShellMode,
+    /// Commands refused; `*` is any text.
+    pub blocked_commands: Vec<String>,
+    /// Regular expressions refused, tested against the whole command.
+    pub blocked_patterns: Vec<String>,
+}
+
+impl Default for Shell {
+    fn default() -> Self {
+        Self {
+            mode: ShellMode::Deny,
+            blocked_commands: Vec::new(),
+            blocked_patterns: Vec::new(),
+        }
+    }
+}
+
+/// Limits of one execution; absent means the runtime's own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResourceLimits {
+    /// Memory in MiB.
+    pub memory_mb: Option<u64>,
+    /// 1024 is one core's weight (R36).
+    pub cpu_shares: Option<u64>,
+    /// Processes and threads (R36).
+    pub max_processes: Option<u64>,
+    /// File descriptors.
+    pub max_open_files: Option<u64>,
+    /// Wall-clock time.
+    pub timeout_ms: Option<u64>,
+    /// Bytes of output kept.
+    pub max_output_bytes: Option<u64>,
+}

@@ -1,0 +1,74 @@
+//! Skill (CKP §5.5): a workflow of tools, told in words.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::closed::closed_set;
+
+closed_set! {
+    /// What a skill may do to files. Ordered: a later one may do more.
+    pub enum SkillFilesystem {
+        None = "none", ReadOnly = "read-only", WriteWorkspace = "write-workspace", Full = "full",
+    }
+}
+
+/// A workflow of tools, told in words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skill {
+    /// Unique name; `skill-N` when none is given (R7).
+    pub name: String,
+    /// Semantic version; the Claw's own when none is given.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Labels, for filtering and policy.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// What the skill accomplishes.
+    pub description: String,
+    /// Names of declared tools that it needs.
+    pub tools_required: Vec<String>,
+    /// How the model is to go about it.
+    pub instruction: String,
+    /// JSON Schema of the input (`type: object`).
+    #[serde(default)]
+    pub input_schema: Option<Value>,
+    /// JSON Schema of the result.
+    #[serde(default)]
+    pub output_schema: Option<Value>,
+    /// A ceiling on what happens while the skill runs; absent: no ceiling of its own.
+    #[serde(default)]
+    pub permissions: Option<SkillPermissions>,
+    /// Expected use of resources.
+    #[serde(default)]
+    pub estimates: Estimates,
+    /// Name of the declared world model that it plans with (0.3.0).
+    #[serde(default)]
+    pub world_model_ref: Option<String>,
+}
+
+/// What a skill may use; an absent member sets no ceiling.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SkillPermissions {
+    /// Network access.
+    pub network: Option<bool>,
+    /// File access.
+    pub filesystem: Option<SkillFilesystem>,
+    /// A person must approve before it starts.
+    pub approval_required: bool,
+}
+
+/// Expected use of resources.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Estimates {
+    /// Tokens of one run.
+    pub avg_tokens: Option<u64>,
+    /// Seconds of one run.
+    pub avg_duration_seconds: Option<f64>,
+    /// Tool calls of one run.
+    pub avg_tool_calls: Option<u64>,
+}

@@ -1,0 +1,113 @@
+//! Tool (CKP §5.4): a function the agent can call.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+pub use super::mcp::{McpSource, McpUri};
+use super::provider::Backoff;
+
+/// A function the agent can call. A superset of an MCP tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tool {
+    /// Unique name; `tool-N` when none is given (R7).
+    pub name: String,
+    /// Semantic version; the Claw's own when none is given.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Labels; `category` is what policy rules of scope `category` match.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Present unless an MCP server supplies it.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// JSON Schema of the arguments (`type: object`); present unless an MCP server supplies it.
+    #[serde(default)]
+    pub input_schema: Option<Value>,
+    /// JSON Schema of the result.
+    #[serde(default)]
+    pub output_schema: Option<Value>,
+    /// Name of the declared sandbox that the tool runs in.
+    #[serde(default)]
+    pub sandbox_ref: Option<String>,
+    /// Name of the declared policy that governs the tool besides the manifest's list.
+    #[serde(default)]
+    pub policy_ref: Option<String>,
+    /// The MCP server that serves it.
+    #[serde(default)]
+    pub mcp_source: Option<McpSource>,
+    /// MCP annotations as given, unknown ones included.
+    #[serde(default)]
+    pub annotations: Map<String, Value>,
+    /// Runs a skill's workflow as one call; `skill_ref` is then present.
+    #[serde(default)]
+    pub composite: bool,
+    /// Name of the declared skill.
+    #[serde(default)]
+    pub skill_ref: Option<String>,
+    /// Time limit of one execution (`-32014` beyond).
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// Retry of transient failures, for idempotent tools.
+    #[serde(default)]
+    pub retry: Option<ToolRetry>,
+}
+
+/// Retry of a tool's transient failures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ToolRetry {
+    /// Attempts in all; 3 by default.
+    pub max_attempts: u32,
+    /// `exponential` by default.
+    pub backoff: Backoff,
+}
+
+impl Default for ToolRetry {
+    fn default() -> Self {
+        Self {
+            max_attempts: 3,
+            backoff: Backoff::Exponential,
+        }
+    }
+}
+
+impl Tool {
+    /// The label that category rules match.
+    #[must_use]
+    pub fn category(&self) -> Option<&str> {
+        self.labels.get("category").map(String::as_str)
+    }
+
+    /// A boolean annotation; `None` when absent or not a boolean.
+    #[must_use]
+    pub fn hint(&self, name: &str) -> Option<bool> {
+        self.annotations.get(name).and_then(Value::as_bool)
+    }
+
+    /// `readOnlyHint`.
+    #[must_use]
+    pub fn read_only_hint(&self) -> Option<bool> {
+        self.hint("readOnlyHint")
+    }
+
+    /// `destructiveHint`.
+    #[must_use]
+    pub fn destructive_hint(&self) -> Option<bool> {
+        self.hint("destructiveHint")
+    }
+
+    /// `idempotentHint`.
+    #[must_use]
+    pub fn idempotent_hint(&self) -> Option<bool> {
+        self.hint("idempotentHint")
+    }
+
+    /// `openWorldHint`.
+    #[must_use]
+    pub fn open_world_hint(&self) -> Option<bool> {
+        self.hint("openWorldHint")
+    }
+}
