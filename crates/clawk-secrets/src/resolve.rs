@@ -1,0 +1,198 @@
+//! From a reference to a value, in the order of runtime profile §7.
+
+use std::path::{Component, Path};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use zeroize::Zeroizing;
+
+use crate::store::{Answer, Store, read_file};
+use crate::{Env, Redactor, Secret, StoreConfig, StoreError};
+
+/// Why a reference has no value. Never holds one.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// The reference itself is not usable.
+    #[error("secret reference {name:?} is not valid: {why}")]
+    BadName {
+        /// The reference, shortened.
+        name: String,
+        /// The rule it breaks.
+        why: &'static str,
+    },
+    /// No place knows it.
+    #[error("secret `{name}` not found: looked in {}", .looked.join("; "))]
+    NotFound {
+        /// The reference.
+        name: String,
+        /// Every place that was asked, with what it said.
+        looked: Vec<String>,
+    },
+    /// A place that should be asked is broken.
+    #[error("secret `{name}` could not be looked up: {source}")]
+    Store {
+        /// The reference.
+        name: String,
+        /// What is broken.
+        source: StoreError,
+    },
+}
+
+/// Resolves references, and remembers what it gave out so that [`Resolver::redactor`] can take it out of text again.
+/// Clones share that memory.
+#[derive(Debug, Clone)]
+pub struct Resolver {
+    env: Env,
+    store: Option<Store>,
+    max_bytes: usize,
+    given: Arc<Mutex<Vec<Secret>>>,
+}
+
+impl Resolver {
+    /// A resolver over `config`; a relative `file` lies under `base`.
+    ///
+    /// # Errors
+    /// When `config` contradicts itself. No store is contacted yet.
+    pub fn new(config: &StoreConfig, base: &Path, env: Env) -> Result<Self, StoreError> {
+        let store = Store::new(config, base)?;
+        Ok(Self {
+            env,
+            store,
+            max_bytes: config.max_bytes,
+            given: Arc::default(),
+        })
+    }
+
+    /// A resolver without a configured store: environment, then `$CLAW_SECRETS_DIR`.
+    pub fn without_store(env: Env) -> Self {
+        Self {
+            env,
+            store: None,
+            max_bytes: StoreConfig::default().max_bytes,
+            given: Arc::default(),
+        }
+    }
+
+    /// The environment it reads, for questions that are not about secrets.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The value of `name`: configured store, environment variable, file `$CLAW_SECRETS_DIR/{name}` (profile §7). An
+    /// empty value counts as absent. A store command blocks the thread, at most for its deadline.
+    ///
+    /// # Errors
+    /// [`ResolveError`]: the reference is malformed, known nowhere, or a place is broken (then nothing weaker is tried).
+    pub fn resolve(&self, name: &str) -> Result<Secret, ResolveError> {
+        check_name(name)?;
+        let mut looked = Vec::new();
+        for place in [Self::in_store, Self::in_environment, Self::in_directory] {
+            match place(self, name) {
+                Ok(Answer::Value(value)) if !value.is_empty() => return Ok(self.remember(name, &value)),
+                Ok(Answer::Value(_)) => looked.push(format!("{} (empty)", self.describe(looked.len(), name))),
+                Ok(Answer::Absent(words)) => looked.push(words),
+                Err(source) => {
+                    return Err(ResolveError::Store {
+                        name: name.to_owned(),
+                        source,
+                    });
+                }
+            }
+        }
+        looked.retain(|words| !words.is_empty());
+        Err(ResolveError::NotFound {
+            name: name.to_owned(),
+            looked,
+        })
+    }
+
+    /// Takes every secret resolved so far out of text.
+    pub fn redactor(&self) -> Redactor {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        Redactor::new(given.iter())
+    }
+
+    /// Adds a value derived from a secret (a token, one half of a pair) to what [`Resolver::redactor`] takes out.
+    pub fn guard(&self, secret: &Secret) {
+        const KEPT_MAX: usize = 1024;
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        if given.iter().any(|known| known.expose() == secret.expose()) {
+            return;
+        }
+        if given.len() == KEPT_MAX {
+            given.remove(0);
+        }
+        given.push(secret.clone());
+    }
+
+    fn remember(&self, name: &str, value: &Zeroizing<String>) -> Secret {
+        let secret = Secret::new(name, value.as_str());
+        self.guard(&secret);
+        secret
+    }
+
+    fn in_store(&self, name: &str) -> Result<Answer, StoreError> {
+        match &self.store {
+            Some(store) => store.look(name, self.max_bytes),
+            None => Ok(Answer::Absent(String::new())),
+        }
+    }
+
+    fn in_environment(&self, name: &str) -> Result<Answer, StoreError> {
+        let place = format!("environment variable `{name}`");
+        match self.env.get(name) {
+            Some(value) if value.len() > self.max_bytes => Err(StoreError::TooLarge {
+                place,
+                max_bytes: self.max_bytes,
+            }),
+            Some(value) => Ok(Answer::Value(Zeroizing::new(value))),
+            None => Ok(Answer::Absent(format!("{place} (not set)"))),
+        }
+    }
+
+    fn in_directory(&self, name: &str) -> Result<Answer, StoreError> {
+        let place = format!("file `$CLAW_SECRETS_DIR/{name}`");
+        let Some(dir) = self.env.path("CLAW_SECRETS_DIR") else {
+            return Ok(Answer::Absent(format!("{place} (CLAW_SECRETS_DIR is not set)")));
+        };
+        if !is_file_name(name) {
+            return Ok(Answer::Absent(
+                "`$CLAW_SECRETS_DIR` (not asked: the reference is not a plain file name)".to_owned(),
+            ));
+        }
+        read_file(&dir.join(name), &place, self.max_bytes)
+    }
+
+    fn describe(&self, place: usize, name: &str) -> String {
+        match place {
+            0 => "the secrets store".to_owned(),
+            1 => format!("environment variable `{name}`"),
+            _ => format!("file `$CLAW_SECRETS_DIR/{name}`"),
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ResolveError> {
+    const NAME_MAX_BYTES: usize = 256;
+    let why = if name.is_empty() {
+        "it is empty"
+    } else if name.len() > NAME_MAX_BYTES {
+        "it is longer than 256 bytes"
+    } else if name.chars().any(char::is_control) {
+        "it holds control characters"
+    } else if name.starts_with('-') {
+        "it starts with `-`, which a store command would read as an option"
+    } else {
+        return Ok(());
+    };
+    Err(ResolveError::BadName {
+        name: name.chars().take(64).collect(),
+        why,
+    })
+}
+
+/// One ordinary component: no separator, no `..`, not absolute.
+fn is_file_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+    plain && !name.contains(['/', '\\']) && !name.contains("..")
+}

@@ -1,0 +1,277 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+use super::*;
+
+const CANARY: &str = "sk-canary/7f3+\"Zz\\ é!";
+
+fn config(toml: &str) -> StoreConfig {
+    toml::from_str(toml).unwrap()
+}
+
+fn resolver(toml: &str, base: &Path, env: Env) -> Resolver {
+    Resolver::new(&config(toml), base, env).unwrap()
+}
+
+fn no_env() -> Env {
+    Env::fixed([("PATH", "/bin")])
+}
+
+#[test]
+fn places_are_asked_in_the_profiles_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let secrets = dir.path().join("secrets");
+    fs::create_dir(&secrets).unwrap();
+    for name in ["A", "B", "C"] {
+        fs::write(secrets.join(name), format!("dir-{name}\n")).unwrap();
+    }
+    let table = dir.path().join("s.toml");
+    fs::write(&table, "A = 'store-A'").unwrap();
+    fs::set_permissions(&table, fs::Permissions::from_mode(0o600)).unwrap();
+    let env = Env::fixed([
+        ("A", "env-A"),
+        ("B", "env-B"),
+        ("CLAW_SECRETS_DIR", secrets.to_str().unwrap()),
+    ]);
+    let found = resolver("file = 's.toml'", dir.path(), env);
+    assert_eq!(found.resolve("A").unwrap().expose(), "store-A");
+    assert_eq!(found.resolve("B").unwrap().expose(), "env-B");
+    assert_eq!(found.resolve("C").unwrap().expose(), "dir-C");
+}
+
+#[test]
+fn a_missing_secret_names_itself_and_every_place() {
+    let missing = Resolver::without_store(Env::fixed([("KEY", "")]))
+        .resolve("KEY")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        missing,
+        "secret `KEY` not found: looked in environment variable `KEY` (empty); \
+         file `$CLAW_SECRETS_DIR/KEY` (CLAW_SECRETS_DIR is not set)"
+    );
+}
+
+#[test]
+fn references_do_not_leave_the_secrets_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("in")).unwrap();
+    fs::write(dir.path().join("out"), "outside").unwrap();
+    let env = Env::fixed([("CLAW_SECRETS_DIR", dir.path().join("in").to_str().unwrap())]);
+    for name in [
+        "../out",
+        "..",
+        ".",
+        "a/../../out",
+        "/etc/hostname",
+        "..\\out",
+        "x\0y",
+        "",
+        "-rf",
+        "a\nb",
+    ] {
+        assert!(
+            Resolver::without_store(env.clone()).resolve(name).is_err(),
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn only_one_trailing_newline_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::fixed([("CLAW_SECRETS_DIR", dir.path().to_str().unwrap())]);
+    for (written, read) in [
+        ("v", "v"),
+        ("v\n", "v"),
+        ("v\r\n", "v"),
+        ("v\n\n", "v\n"),
+        (" v ", " v "),
+    ] {
+        fs::write(dir.path().join("K"), written).unwrap();
+        assert_eq!(
+            Resolver::without_store(env.clone())
+                .resolve("K")
+                .unwrap()
+                .expose(),
+            read
+        );
+    }
+    fs::write(dir.path().join("K"), [0xff, 0xfe]).unwrap();
+    assert!(matches!(
+        Resolver::without_store(env).resolve("K"),
+        Err(ResolveError::Store { .. })
+    ));
+}
+
+#[test]
+fn a_store_file_others_may_touch_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = dir.path().join("s.toml");
+    fs::write(&table, "K = 'v'").unwrap();
+    for (mode, fine) in [
+        (0o600, true),
+        (0o400, true),
+        (0o640, false),
+        (0o604, false),
+        (0o620, false),
+        (0o602, false),
+    ] {
+        fs::set_permissions(&table, fs::Permissions::from_mode(mode)).unwrap();
+        // Not even when the environment knows the name: a broken store is not a reason to go on.
+        let answer = resolver("file = 's.toml'", dir.path(), Env::fixed([("K", "env")])).resolve("K");
+        assert_eq!(answer.is_ok(), fine, "{mode:o}");
+    }
+    fs::set_permissions(&table, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&table, format!("K = \"{}", "canary-value")).unwrap();
+    let broken = resolver("file = 's.toml'", dir.path(), no_env())
+        .resolve("K")
+        .unwrap_err();
+    assert!(!format!("{broken} {broken:?}").contains("canary-value"));
+}
+
+#[test]
+fn a_store_command_gets_the_name_as_one_argument() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = resolver(
+        "command = ['printf', '%s\\n', 'value of {name}']",
+        dir.path(),
+        no_env(),
+    );
+    assert_eq!(
+        found.resolve("a b;$(id)/c").unwrap().expose(),
+        "value of a b;$(id)/c"
+    );
+}
+
+#[test]
+fn a_store_command_that_fails_is_passed_over_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::fixed([("B", "env-B")]);
+    let found = resolver(
+        "command = ['sh', '-c', 'echo canary-out; echo canary-err >&2; exit 3']",
+        dir.path(),
+        env,
+    );
+    assert_eq!(found.resolve("B").unwrap().expose(), "env-B");
+    let missing = found.resolve("C").unwrap_err().to_string();
+    assert!(
+        missing.contains("exit status: 3") && !missing.contains("canary"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn a_store_command_is_bounded_in_time_and_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = Instant::now();
+    // A grandchild holds the pipe: the whole group must go.
+    let slow = resolver(
+        "command = ['sh', '-c', 'sleep 30 & sleep 30']\ndeadline_ms = 150",
+        dir.path(),
+        no_env(),
+    );
+    assert!(matches!(
+        slow.resolve("K"),
+        Err(ResolveError::Store {
+            source: StoreError::Deadline { .. },
+            ..
+        })
+    ));
+    let flood = resolver(
+        "command = ['sh', '-c', 'yes']\nmax_bytes = 1000",
+        dir.path(),
+        no_env(),
+    );
+    assert!(matches!(
+        flood.resolve("K"),
+        Err(ResolveError::Store {
+            source: StoreError::TooLarge { .. },
+            ..
+        })
+    ));
+    let absent = resolver(
+        "command = ['/no/such/program']",
+        dir.path(),
+        Env::fixed([("K", "v")]),
+    );
+    assert!(matches!(
+        absent.resolve("K"),
+        Err(ResolveError::Store {
+            source: StoreError::Command { .. },
+            ..
+        })
+    ));
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_contradictory_configuration_is_refused() {
+    for toml in [
+        "command = ['a']\nfile = 'b'",
+        "command = []",
+        "command = ['{name}']",
+        "deadline_ms = 0",
+    ] {
+        assert!(
+            Resolver::new(&config(toml), Path::new("."), no_env()).is_err(),
+            "{toml}"
+        );
+    }
+    assert!(toml::from_str::<StoreConfig>("comand = ['a']").is_err());
+}
+
+#[test]
+fn nothing_prints_a_value() {
+    let env = Env::fixed([("K", CANARY)]);
+    let resolver = Resolver::without_store(env.clone());
+    let secret = resolver.resolve("K").unwrap();
+    let shown = format!("{secret:?} {resolver:?} {env:?} {:?}", resolver.redactor());
+    assert!(!shown.contains("canary"), "{shown}");
+    assert!(shown.contains("Secret(K)"));
+}
+
+#[test]
+fn every_usual_spelling_is_redacted() {
+    let resolver = Resolver::without_store(Env::fixed([("K", CANARY)]));
+    resolver.resolve("K").unwrap();
+    let redactor = resolver.redactor();
+    let mut spellings = vec![
+        CANARY.to_owned(),
+        serde_json::to_string(CANARY).unwrap(),
+        "sk-canary%2F7f3%2B%22Zz%5C%20%C3%A9%21".to_owned(),
+        "sk-canary%2f7f3%2b%22Zz%5c%20%c3%a9%21".to_owned(),
+        "sk-canary%2F7f3%2B%22Zz%5C+%C3%A9%21".to_owned(),
+    ];
+    for lead in ["", "u", "us", "user:"] {
+        spellings.push(STANDARD.encode(format!("{lead}{CANARY}tail")));
+        spellings.push(URL_SAFE.encode(format!("{lead}{CANARY}")));
+    }
+    for spelling in spellings {
+        let cleaned = redactor.clean(&format!("before {spelling} after"));
+        assert!(cleaned.contains("[secret K]"), "{cleaned}");
+        assert!(
+            !cleaned.contains("canary") && !cleaned.contains("Y2FuYXJ5"),
+            "{cleaned}"
+        );
+    }
+    assert_eq!(redactor.clean("nothing here"), "nothing here");
+}
+
+#[test]
+fn overlapping_secrets_leave_no_tail() {
+    let (short, long) = (
+        Secret::new("SHORT", "abcdef"),
+        Secret::new("LONG", "abcdef-ghijkl"),
+    );
+    let redactor = Redactor::new([&short, &long]);
+    assert_eq!(
+        redactor.clean("abcdef-ghijkl abcdef SHORT"),
+        "[secret LONG] [secret SHORT] SHORT"
+    );
+}
