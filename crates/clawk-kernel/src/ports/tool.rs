@@ -1,9 +1,10 @@
 //! Running tools: only ever with a [`Permit`], which only the call path can make.
 
 use std::fmt;
+use std::path::Path;
 
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Obtained, Refusal};
+use clawk_sandbox::{Obtained, Plan, Refusal};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +66,19 @@ pub enum RunError {
 pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the tool is. Local for built-ins; asks the server, started on first need, for MCP tools.
     fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>>;
+
+    /// The sandbox's static checks of one call, before anybody is asked: is the level to be had, and do command, paths
+    /// and hosts fit the plan? Pure; the run checks again.
+    ///
+    /// # Errors
+    /// The plan refuses (-32010).
+    fn preflight(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        workdir: &Path,
+    ) -> Result<(), Refusal>;
 
     /// Runs exactly what the permit says, once. The arguments are read from the permit and nowhere else.
     fn run<'a>(&'a self, permit: Permit, cancel: &'a CancellationToken) -> Later<'a, Result<RunOutcome, RunError>>;
