@@ -1,2 +1,48 @@
-#![allow(missing_docs, reason="skeleton")]
-fn main() {}
+//! The project's own chores: `cargo xtask tidy | ci | parts`.
+//!
+//! *Owns:* checks of the tree that no compiler makes, and the order of CI.
+//! *Depends on:* nothing of ours; it runs tools.
+//! *Must not know:* what the product does.
+//! *Start reading at:* [`ci`], then [`tidy`].
+
+mod ci;
+mod parts;
+mod run;
+mod tidy;
+
+use std::process::ExitCode;
+
+use run::say;
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  tidy    check what no compiler checks: layers, file sizes, crate headers, docs that name what exists
+  ci      run everything CI runs; installs what the tests need (cargo, pip, npm, apt-get) and prints a summary
+  parts   only install the real parts that tests run against, and print where they are
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let command = args.first().map(String::as_str).unwrap_or_default();
+    let done = match (command, args.len()) {
+        ("tidy", 1) => tidy::check(&run::root()),
+        ("ci", 1) => ci::run(),
+        ("parts", 1) => parts::install().map(|dir| say(&dir.display().to_string())),
+        ("help" | "--help" | "-h", 1) => {
+            say(HELP);
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            say(HELP);
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("xtask: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}

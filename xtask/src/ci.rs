@@ -1,0 +1,217 @@
+//! What CI runs, in order. One step's failure does not hide the next one's, but for those that nothing can follow.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::run::{self, command, say};
+use crate::{parts, tidy};
+
+/// How one step went.
+struct Outcome {
+    name: &'static str,
+    ok: bool,
+    took: Duration,
+}
+
+/// Tests counted over all runners.
+#[derive(Default)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+}
+
+/// Runs every step, then prints a table and, last, `N passed, N failed`.
+pub(crate) fn run() -> Result<()> {
+    let began = Instant::now();
+    let mut outcomes = Vec::new();
+    let mut tally = Tally::default();
+    let steps: &[(&'static str, Step)] = &[
+        ("system packages", |_| parts::system().map(|()| true)),
+        ("fmt", |_| {
+            plain(command("cargo").args(["fmt", "--all", "--check"]))
+        }),
+        ("tidy", |_| tidy::check(&run::root()).map(|()| true)),
+        ("clippy", |_| {
+            plain(command("cargo").args([
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ]))
+        }),
+        ("build", |_| {
+            plain(command("cargo").args(["build", "--workspace", "--locked"]))
+        }),
+        ("docs", |_| {
+            plain(
+                command("cargo")
+                    .args(["doc", "--workspace", "--no-deps", "--locked"])
+                    .env("RUSTDOCFLAGS", "-D warnings"),
+            )
+        }),
+        ("real parts", |_| parts::install().map(|_| true)),
+        ("tests", tests),
+        ("doc tests", |tally| {
+            counted(
+                command("cargo").args(["test", "--workspace", "--doc", "--locked"]),
+                tally,
+            )
+        }),
+        ("conformance ckp", conformance),
+    ];
+    for (name, step) in steps {
+        say(&format!("\n==> {name}"));
+        let start = Instant::now();
+        let failed_before = tally.failed;
+        let ok = step(&mut tally).unwrap_or_else(|error| {
+            say(&format!("{name}: {error:#}"));
+            false
+        });
+        // A step that failed without counting a failed test counts as one, so that the last line can't look clean.
+        if !ok && tally.failed == failed_before {
+            tally.failed += 1;
+        }
+        outcomes.push(Outcome {
+            name,
+            ok,
+            took: start.elapsed(),
+        });
+        if !ok && *name == "build" {
+            break;
+        }
+    }
+    summary(&outcomes, &tally, began.elapsed())
+}
+
+type Step = fn(&mut Tally) -> Result<bool>;
+
+fn summary(outcomes: &[Outcome], tally: &Tally, total: Duration) -> Result<()> {
+    say("\n==> summary");
+    for outcome in outcomes {
+        let word = if outcome.ok { "ok" } else { "FAILED" };
+        say(&format!(
+            "{:<18} {word:<7} {:>7.1} s",
+            outcome.name,
+            outcome.took.as_secs_f64()
+        ));
+    }
+    say(&format!("{:<18} {:<7} {:>7.1} s", "all", "", total.as_secs_f64()));
+    say(&format!("{} passed, {} failed", tally.passed, tally.failed));
+    let failed: Vec<_> = outcomes
+        .iter()
+        .filter(|outcome| !outcome.ok)
+        .map(|outcome| outcome.name)
+        .collect();
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn plain(command: &mut Command) -> Result<bool> {
+    run::must(command).map(|()| true)
+}
+
+fn tests(tally: &mut Tally) -> Result<bool> {
+    // nextest shows hung tests and runs each in a process of its own; the ordinary runner is good enough without it.
+    let mut command = command("cargo");
+    if run::has("cargo", &["nextest", "--version"]) {
+        command.args(["nextest", "run", "--workspace", "--locked", "--no-fail-fast"]);
+    } else {
+        command.args([
+            "test",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+            "--locked",
+            "--no-fail-fast",
+        ]);
+    }
+    counted(command.env(parts::VARIABLE, parts::dir()?), tally)
+}
+
+fn conformance(tally: &mut Tally) -> Result<bool> {
+    let clawk = built("clawk")?;
+    let mut target = std::ffi::OsString::from(&clawk);
+    target.push(" serve --stdio");
+    counted(
+        command(&clawk)
+            .args(["conformance", "ckp", "--target"])
+            .arg(target),
+        tally,
+    )
+}
+
+/// A program that the `build` step made.
+fn built(name: &str) -> Result<std::path::PathBuf> {
+    let metadata =
+        run::output(command("cargo").args(["metadata", "--no-deps", "--format-version", "1", "--locked"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+    let Some(target) = metadata
+        .get("target_directory")
+        .and_then(serde_json::Value::as_str)
+    else {
+        bail!("`cargo metadata` names no target_directory");
+    };
+    Ok(std::path::Path::new(target).join("debug").join(name))
+}
+
+fn counted(command: &mut Command, tally: &mut Tally) -> Result<bool> {
+    let (mut passed, mut failed) = (0, 0);
+    let ok = run::watched(command.env("CARGO_TERM_COLOR", "never"), |line| {
+        if let Some((good, bad)) = counts(line) {
+            passed += good;
+            failed += bad;
+        }
+    })?;
+    tally.passed += passed;
+    tally.failed += failed;
+    Ok(ok)
+}
+
+/// Passed and failed tests, if this is a runner's line of counts: the ordinary one's `test result: ok. 3 passed; 0 failed; …`,
+/// nextest's `Summary [ 1.2s] 5 tests run: 4 passed, 1 failed, 0 skipped`, or our own `31 passed, 0 failed`.
+fn counts(line: &str) -> Option<(u64, u64)> {
+    let line = line.trim();
+    let words = if let Some(rest) = line.strip_prefix("test result:") {
+        rest.split_once('.').map_or(rest, |(_, counts)| counts)
+    } else if line.starts_with("Summary [") {
+        line.split_once("run:")?.1
+    } else if line.starts_with(|first: char| first.is_ascii_digit()) && line.contains(" passed, ") {
+        line
+    } else {
+        return None;
+    };
+    let before = |what: &str| {
+        let part = words.split([',', ';']).find(|part| part.contains(what))?;
+        part.split_whitespace().next()?.parse::<u64>().ok() // silent-ok: not a line of counts then
+    };
+    let failed = before(" failed").unwrap_or(0) + before(" timed out").unwrap_or(0);
+    Some((before(" passed")?, failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counts;
+
+    #[test]
+    fn reads_the_counts_of_each_runner_and_nothing_else() {
+        let ordinary = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s";
+        assert_eq!(counts(ordinary), Some((12, 3)));
+        let nextest = "     Summary [   1.234s] 5 tests run: 4 passed (1 slow), 1 failed, 2 skipped";
+        assert_eq!(counts(nextest), Some((4, 1)));
+        assert_eq!(
+            counts("     Summary [   1.234s] 5 tests run: 4 passed, 1 timed out, 0 skipped"),
+            Some((4, 1))
+        );
+        assert_eq!(counts("31 passed, 0 failed"), Some((31, 0)));
+        assert_eq!(counts("running 3 tests"), None);
+        assert_eq!(counts("test some::test ... ok"), None);
+    }
+}

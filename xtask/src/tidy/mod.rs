@@ -1,0 +1,70 @@
+//! Checks of the tree that no compiler makes. Each check returns its findings; all are shown at once.
+
+mod docs;
+mod layers;
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{command, output, say};
+
+/// One thing that is wrong: where, what, and what would mend it.
+pub(crate) type Finding = String;
+
+/// Runs every check; fails when one found something.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let files = files(root)?;
+    let mut findings = layers::check(root)?;
+    for path in &files {
+        let Ok(text) = fs::read_to_string(root.join(path)) else {
+            continue;
+        }; // silent-ok: binary, or just removed
+        findings.extend(source::size(path, &text));
+        findings.extend(source::words(path, &text, &machine_paths(root)));
+        if path.extension().is_some_and(|extension| extension == "md") {
+            findings.extend(docs::links(root, path, &text));
+        }
+    }
+    findings.extend(source::headers(root)?);
+    findings.extend(docs::architecture(root)?);
+    findings.sort();
+    for finding in &findings {
+        say(finding);
+    }
+    if !findings.is_empty() {
+        bail!("tidy: {} findings", findings.len());
+    }
+    say(&format!("tidy: {} files, nothing to mend", files.len()));
+    Ok(())
+}
+
+/// Every file that is committed or would be, relative to the root.
+fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let list = output(
+        command("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root),
+    )
+    .context("tidy looks at the files that git knows")?;
+    Ok(list
+        .split('\0')
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .collect())
+}
+
+/// Paths that exist on this machine only: the checkout, its neighbours, and the home folder's hidden ones.
+fn machine_paths(root: &Path) -> Vec<String> {
+    let mut paths = vec![root.display().to_string()];
+    // A checkout directly under `/` or a home folder has neighbours with ordinary names.
+    if let Some(parent) = root.parent().filter(|parent| parent.components().count() == 2) {
+        paths.push(parent.join("shared").display().to_string());
+    }
+    if let Some(home) = crate::run::env("HOME").filter(|home| home.len() > 1) {
+        paths.push(format!("{home}/."));
+    }
+    paths
+}
