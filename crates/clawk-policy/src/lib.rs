@@ -1,1 +1,23 @@
-//! clawk-policy
+//! What may happen: policy rules and autonomy, decided on values and explained.
+//!
+//! *Owns:* the compiled rule set, first-match decisions and their order of strictness, `path_within`, explanations, warnings.
+//! *Depends on:* clawk-manifest's validated Policy; nothing that waits.
+//! *Must not know:* I/O, time, randomness: usage and the working directory are passed in.
+//! *Start reading at:* [`engine`], then [`rule`], then [`path`].
+
+pub mod engine;
+pub mod explain;
+mod glob;
+mod index;
+pub mod path;
+pub mod rule;
+pub mod source;
+pub mod verdict;
+
+#[cfg(test)]
+mod tests;
+
+pub use engine::{Engine, Subject, UsageView};
+pub use explain::{Explanation, Step, WhyNot};
+pub use source::{CompileError, Warning, WarningKind};
+pub use verdict::{Approval, Effect, TimeoutDefault, Verdict, autonomy};

@@ -1,0 +1,102 @@
+//! Why a call was decided as it was, for approval prompts and `clawk policy explain`.
+
+use std::fmt;
+
+use crate::engine::Call;
+use crate::rule::{Condition, Rule, from_workdir};
+use crate::verdict::{Effect, Verdict};
+
+/// The first thing that kept a rule from applying.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyNot<'e> {
+    /// `match.name` is another.
+    Name(&'e str),
+    /// `scope: category`, and the tool has none.
+    NoCategory,
+    /// `match.category` is another.
+    Category(&'e str),
+    /// The label with this key is absent or another.
+    Label(&'e str),
+    /// The annotation with this key is absent or another.
+    Annotation(&'e str),
+    /// `rate_limit` is not spent.
+    LimitNotSpent,
+    /// `conditions.path_within` does not hold.
+    Path,
+    /// A permissive rule has a condition that this version does not understand.
+    UnknownCondition(&'e str),
+}
+
+/// One rule that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step<'e> {
+    /// The policy that holds it.
+    pub policy: &'e str,
+    /// Its id.
+    pub rule_id: &'e str,
+    /// What it would have said.
+    pub effect: Effect,
+    /// Why it did not apply; `None`: it decided.
+    pub why_not: Option<WhyNot<'e>>,
+    /// Which path was outside or refused.
+    pub detail: Option<String>,
+}
+
+/// A decision with every rule that was looked at, in order; the last one decided, unless no rule did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation<'e> {
+    /// The same as [`Engine::decide`](crate::Engine::decide) gives.
+    pub verdict: Verdict,
+    /// The rules in their order.
+    pub steps: Vec<Step<'e>>,
+}
+
+impl fmt::Display for WhyNot<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(wanted) => write!(f, "it is for tools named `{wanted}`"),
+            Self::NoCategory => f.write_str("the tool has no category"),
+            Self::Category(wanted) => write!(f, "it is for the category `{wanted}`"),
+            Self::Label(key) => write!(f, "the tool's label `{key}` is not the one asked for"),
+            Self::Annotation(key) => write!(f, "the tool's annotation `{key}` is not the one asked for"),
+            Self::LimitNotSpent => f.write_str("its rate limit is not spent"),
+            Self::Path => f.write_str("`path_within` does not hold"),
+            Self::UnknownCondition(key) => write!(f, "its condition `{key}` is not understood"),
+        }
+    }
+}
+
+impl fmt::Display for Explanation<'_> {
+    /// One line per rule, then the outcome.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.steps {
+            write!(f, "{}/{} ({}): ", step.policy, step.rule_id, step.effect.name())?;
+            match (&step.why_not, &step.detail) {
+                (None, _) => writeln!(f, "decides")?,
+                (Some(why), None) => writeln!(f, "passed over, {why}")?,
+                (Some(why), Some(detail)) => writeln!(f, "passed over, {why}: {detail}")?,
+            }
+        }
+        write!(f, "{}", self.verdict.effect.name())?;
+        match &self.verdict.reason {
+            Some(reason) => write!(f, ": {reason}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Call<'_> {
+    /// The path because of which `rule`'s `path_within` fails.
+    pub(crate) fn paths_detail(&self, rule: &Rule) -> Option<String> {
+        let paths = self.paths();
+        if let Some(refused) = paths.refused() {
+            return Some(refused.to_owned());
+        }
+        rule.conditions.iter().find_map(|condition| match condition {
+            Condition::PathWithin(roots) => paths
+                .outside(&from_workdir(roots, self.subject.workdir))
+                .map(|path| format!("`{}` lies outside", path.display())),
+            Condition::Unknown(_) => None,
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! Name patterns: `*` is any run of characters, `?` is one, everything else is itself; the whole name must fit.
+//!
+//! The same reading as for Atlas patterns (R29). Matching goes back no further than the last star, so a hostile
+//! name costs at most pattern × name.
+
+/// A pattern, or a plain name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// No wildcard: equality.
+    Exact(Box<str>),
+    /// At least one wildcard.
+    Glob(Glob),
+}
+
+impl Name {
+    pub(crate) fn new(text: &str) -> Self {
+        if text.contains(['*', '?']) {
+            Self::Glob(Glob::new(text))
+        } else {
+            Self::Exact(text.into())
+        }
+    }
+
+    pub(crate) fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Exact(text) => &**text == name,
+            Self::Glob(glob) => glob.matches(name),
+        }
+    }
+
+    /// The text as the manifest has it.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Exact(text) => text,
+            Self::Glob(glob) => &glob.text,
+        }
+    }
+
+    /// Every name that fits `other` fits this, too (`other` absent: any name). Never claims too much.
+    pub(crate) fn covers(&self, other: Option<&Self>) -> bool {
+        match (self, other) {
+            (_, None) => self.text() == "*",
+            (name, Some(Self::Exact(text))) => name.matches(text),
+            (Self::Exact(_), Some(Self::Glob(_))) => false,
+            // A star in the other pattern can stand for anything, so only a star of ours may take it.
+            (Self::Glob(ours), Some(Self::Glob(theirs))) => {
+                fits(ours.text.as_bytes(), theirs.text.as_bytes(), true)
+            }
+        }
+    }
+}
+
+/// A pattern with wildcards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Glob {
+    text: Box<str>,
+}
+
+impl Glob {
+    fn new(text: &str) -> Self {
+        Self { text: text.into() }
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        fits(self.text.as_bytes(), name.as_bytes(), false)
+    }
+
+    /// The characters before the first wildcard.
+    pub(crate) fn prefix(&self) -> &str {
+        self.text.split(['*', '?']).next().unwrap_or_default()
+    }
+
+    /// The characters after the last wildcard.
+    pub(crate) fn suffix(&self) -> &str {
+        self.text.rsplit(['*', '?']).next().unwrap_or_default()
+    }
+}
+
+/// Whether `text` fits `pattern`. With `symbolic`, `text` is itself a pattern, whose `*` only a `*` may take.
+fn fits(pattern: &[u8], text: &[u8], symbolic: bool) -> bool {
+    let (mut at, mut from) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    loop {
+        match (pattern.get(at), text.get(from)) {
+            (Some(b'*'), _) => {
+                retry = Some((at, from));
+                at += 1;
+            }
+            (Some(b'?'), Some(&found)) if !is_continuation(found) && (found != b'*' || !symbolic) => {
+                at += 1;
+                from += 1;
+                while text.get(from).is_some_and(|&byte| is_continuation(byte)) {
+                    from += 1;
+                }
+            }
+            (Some(wanted), Some(found)) if wanted == found && *wanted != b'?' => {
+                at += 1;
+                from += 1;
+            }
+            (None, None) => return true,
+            (_, _) => match retry {
+                // The last star takes one byte more.
+                Some((star, taken)) if taken < text.len() => {
+                    retry = Some((star, taken + 1));
+                    at = star + 1;
+                    from = taken + 1;
+                }
+                _ => return false,
+            },
+        }
+    }
+}
+
+/// The byte is not the first one of its character.
+const fn is_continuation(byte: u8) -> bool {
+    byte & 0b1100_0000 == 0b1000_0000
+}

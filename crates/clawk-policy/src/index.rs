@@ -1,0 +1,230 @@
+//! Finding the first rule that applies without asking every rule.
+//!
+//! Each rule lies in exactly one bucket, by the most telling thing its `match` asks for. A call looks only into the
+//! buckets that its own name, category, annotations and labels open, and gives up on a bucket as soon as it could
+//! only find rules later than the best one. So the cost grows with the rules that nearly fit, not with all of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::engine::{Subject, UsageView};
+use crate::glob::{Glob, Name};
+use crate::rule::{Rule, Scope};
+use crate::source::{Warning, WarningKind};
+
+/// Positions of rules, ascending.
+type Bucket = Vec<usize>;
+
+/// Rules by the value of one scalar.
+#[derive(Debug, Clone, Default)]
+struct ByValue {
+    yes: Bucket,
+    no: Bucket,
+    text: HashMap<Box<str>, Bucket>,
+}
+
+/// The buckets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Index {
+    exact: HashMap<Box<str>, Bucket>,
+    category: HashMap<Box<str>, Bucket>,
+    /// Patterns by the text before the first wildcard, where there is one.
+    prefix: HashMap<Box<str>, Bucket>,
+    /// Lengths, in bytes, that occur as keys of `prefix`.
+    prefix_lengths: BTreeSet<usize>,
+    /// Patterns that begin with a wildcard, by the text after the last one.
+    suffix: HashMap<Box<str>, Bucket>,
+    suffix_lengths: BTreeSet<usize>,
+    annotation: HashMap<Box<str>, ByValue>,
+    label: HashMap<Box<str>, HashMap<Box<str>, Bucket>>,
+    /// Nothing above: patterns without a literal end, annotations that are neither boolean nor text, no `match` at all.
+    rest: Bucket,
+}
+
+impl Index {
+    pub(crate) fn new(rules: &[Arc<Rule>]) -> Self {
+        let mut index = Self::default();
+        for (at, rule) in rules.iter().enumerate() {
+            index.bucket_for(rule).push(at);
+        }
+        index.prefix_lengths = index.prefix.keys().map(|key| key.len()).collect();
+        index.suffix_lengths = index.suffix.keys().map(|key| key.len()).collect();
+        index
+    }
+
+    fn bucket_for(&mut self, rule: &Rule) -> &mut Bucket {
+        let matcher = &rule.matcher;
+        if let Some(Name::Exact(name)) = &matcher.name {
+            return self.exact.entry(name.clone()).or_default();
+        }
+        if let Some(category) = &matcher.category {
+            return self.category.entry(category.clone()).or_default();
+        }
+        if let Some(Name::Glob(glob)) = &matcher.name
+            && let Some(bucket) = by_ends(&mut self.prefix, &mut self.suffix, glob)
+        {
+            return bucket;
+        }
+        let scalar = matcher
+            .annotations
+            .iter()
+            .find(|(_, value)| value.is_boolean() || value.is_string());
+        if let Some((key, value)) = scalar {
+            let by_value = self.annotation.entry(key.clone()).or_default();
+            return match value {
+                Value::Bool(true) => &mut by_value.yes,
+                Value::String(text) => by_value.text.entry(text.as_str().into()).or_default(),
+                _ => &mut by_value.no,
+            };
+        }
+        match matcher.labels.first() {
+            Some((key, value)) => self
+                .label
+                .entry(key.clone())
+                .or_default()
+                .entry(value.clone())
+                .or_default(),
+            None => &mut self.rest,
+        }
+    }
+
+    /// The smallest position for which `applies` holds. `applies` is asked only for rules that may match.
+    pub(crate) fn first(&self, subject: &Subject<'_>, applies: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut best = usize::MAX;
+        self.each_bucket(subject, |bucket| {
+            for &at in bucket.iter().take_while(|&&at| at < best) {
+                if applies(at) {
+                    best = at;
+                    break;
+                }
+            }
+        });
+        (best != usize::MAX).then_some(best)
+    }
+
+    /// Hands over every bucket that may hold a rule matching the subject.
+    fn each_bucket<'i>(&'i self, subject: &Subject<'_>, mut take: impl FnMut(&'i Bucket)) {
+        take(&self.rest);
+        let mut give = |bucket: Option<&'i Bucket>| {
+            if let Some(bucket) = bucket {
+                take(bucket);
+            }
+        };
+        give(self.exact.get(subject.tool));
+        give(
+            subject
+                .category()
+                .and_then(|category| self.category.get(category)),
+        );
+        for &length in &self.prefix_lengths {
+            give(
+                subject
+                    .tool
+                    .get(..length)
+                    .and_then(|prefix| self.prefix.get(prefix)),
+            );
+        }
+        for &length in &self.suffix_lengths {
+            let start = subject.tool.len().checked_sub(length);
+            give(
+                start
+                    .and_then(|start| subject.tool.get(start..))
+                    .and_then(|suffix| self.suffix.get(suffix)),
+            );
+        }
+        if !self.annotation.is_empty() {
+            for (key, value) in subject.annotations {
+                let by_value = self.annotation.get(key.as_str());
+                give(by_value.and_then(|by_value| match value {
+                    Value::Bool(true) => Some(&by_value.yes),
+                    Value::Bool(false) => Some(&by_value.no),
+                    Value::String(text) => by_value.text.get(text.as_str()),
+                    Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_) => None,
+                }));
+            }
+        }
+        if !self.label.is_empty() {
+            for (key, value) in subject.labels {
+                give(
+                    self.label
+                        .get(key.as_str())
+                        .and_then(|values| values.get(value.as_str())),
+                );
+            }
+        }
+    }
+
+    /// Rules that an earlier one always keeps from deciding.
+    pub(crate) fn unreachable(&self, rules: &[Arc<Rule>]) -> Vec<Warning> {
+        let mut found = Vec::new();
+        for (at, rule) in rules.iter().enumerate() {
+            // The least a call must have for `rule` to match; whatever matches it as well, matches every such call.
+            let mut labels: BTreeMap<String, String> = BTreeMap::new();
+            labels.extend(
+                rule.matcher
+                    .labels
+                    .iter()
+                    .map(|(key, value)| (key.to_string(), value.to_string())),
+            );
+            if let Some(category) = &rule.matcher.category {
+                labels.insert("category".to_owned(), category.to_string());
+            }
+            let annotations: Map<String, Value> = rule
+                .matcher
+                .annotations
+                .iter()
+                .map(|(key, value)| (key.to_string(), value.clone()))
+                .collect();
+            let least = Subject {
+                tool: rule.matcher.name.as_ref().map_or("*", Name::text),
+                labels: &labels,
+                annotations: &annotations,
+                arguments: &Map::new(),
+                schema: None,
+                workdir: Path::new("/"),
+                usage: UsageView::default(),
+            };
+            let by = self.first(&least, |other| {
+                other < at && rules.get(other).is_some_and(|other| covers(other, rule, &least))
+            });
+            if let Some(by) = by.and_then(|by| rules.get(by)) {
+                let kind = WarningKind::Unreachable {
+                    by: Arc::clone(&by.id),
+                    by_policy: Arc::clone(&by.policy),
+                };
+                found.push(Warning {
+                    policy: Arc::clone(&rule.policy),
+                    rule_id: Arc::clone(&rule.id),
+                    kind,
+                });
+            }
+        }
+        found
+    }
+}
+
+fn by_ends<'m>(
+    prefix: &'m mut HashMap<Box<str>, Bucket>,
+    suffix: &'m mut HashMap<Box<str>, Bucket>,
+    glob: &Glob,
+) -> Option<&'m mut Bucket> {
+    match (glob.prefix(), glob.suffix()) {
+        ("", "") => None,
+        ("", end) => Some(suffix.entry(end.into()).or_default()),
+        (start, _) => Some(prefix.entry(start.into()).or_default()),
+    }
+}
+
+/// Every call that `rule` matches, `other` decides before it.
+fn covers(other: &Rule, rule: &Rule, least: &Subject<'_>) -> bool {
+    let name = other.matcher.name.as_ref();
+    let category_sure =
+        other.scope != Scope::Category || rule.scope == Scope::Category || least.category().is_some();
+    other.is_unconditional()
+        && category_sure
+        && name.is_none_or(|name| name.covers(rule.matcher.name.as_ref()))
+        && other.matcher.facts_match(least).is_ok()
+}

@@ -1,0 +1,175 @@
+//! One compiled rule and what it takes for it to apply.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::engine::{Call, Subject, UsageView};
+use crate::explain::WhyNot;
+use crate::glob::Name;
+use crate::verdict::{Effect, Verdict};
+
+/// What kind of thing a rule speaks about (R11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Any tool call.
+    Tool,
+    /// Calls of tools that have a category (`labels.category`).
+    Category,
+    /// Everything; what `match` gives must still hold.
+    All,
+}
+
+/// The `match` of a rule: everything given must hold; nothing given holds always.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Matcher {
+    pub(crate) name: Option<Name>,
+    pub(crate) category: Option<Box<str>>,
+    /// Equal texts.
+    pub(crate) labels: Vec<(Box<str>, Box<str>)>,
+    /// Equal JSON values; an absent annotation equals nothing, not even `false`.
+    pub(crate) annotations: Vec<(Box<str>, Value)>,
+}
+
+impl Matcher {
+    /// Everything but the name.
+    pub(crate) fn facts_match<'r>(&'r self, subject: &Subject<'_>) -> Result<(), WhyNot<'r>> {
+        if let Some(wanted) = self
+            .category
+            .as_deref()
+            .filter(|wanted| subject.category() != Some(wanted))
+        {
+            return Err(WhyNot::Category(wanted));
+        }
+        for (key, value) in &self.labels {
+            if subject.labels.get(&**key).map(String::as_str) != Some(value) {
+                return Err(WhyNot::Label(key));
+            }
+        }
+        for (key, value) in &self.annotations {
+            if subject.annotations.get(&**key) != Some(value) {
+                return Err(WhyNot::Annotation(key));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is asked for that only a known tool can have.
+    pub(crate) fn asks_for_name_only(&self) -> bool {
+        self.category.is_none() && self.labels.is_empty() && self.annotations.is_empty()
+    }
+}
+
+/// One entry of `conditions`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// See [`crate::path`]. Relative roots start at the call's working directory.
+    PathWithin(Vec<PathBuf>),
+    /// A key that this version does not know, or a value that it can't read. Fails closed: a permissive rule never
+    /// applies, a restrictive one is not held back.
+    Unknown(Box<str>),
+}
+
+/// `rate_limit` of a rule: the rule applies once any of them is spent (R11).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) tokens_per_day: Option<u64>,
+    pub(crate) cost_per_day_microusd: Option<u64>,
+}
+
+impl Limit {
+    fn is_spent(&self, usage: UsageView) -> bool {
+        self.tokens_per_day
+            .is_some_and(|limit| usage.tokens_today >= limit)
+            || self
+                .cost_per_day_microusd
+                .is_some_and(|limit| usage.cost_today_microusd >= limit)
+    }
+}
+
+/// A rule, ready to be asked.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Rule {
+    pub(crate) policy: Arc<str>,
+    pub(crate) id: Arc<str>,
+    pub(crate) effect: Effect,
+    pub(crate) scope: Scope,
+    pub(crate) matcher: Matcher,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) limit: Option<Limit>,
+    pub(crate) reason: Option<Arc<str>>,
+}
+
+impl Rule {
+    /// The rule lets calls through without a person.
+    pub(crate) const fn is_permissive(&self) -> bool {
+        matches!(self.effect, Effect::Allow | Effect::AuditOnly)
+    }
+
+    /// Nothing but `match` and `scope` decides whether it applies.
+    pub(crate) const fn is_unconditional(&self) -> bool {
+        self.conditions.is_empty() && self.limit.is_none()
+    }
+
+    /// Whether the rule decides this call, and if not, the first thing that kept it from it.
+    ///
+    /// # Errors
+    /// What did not hold. Cheap: texts are made only when the reason is shown.
+    pub(crate) fn applies<'r>(&'r self, call: &Call<'_>) -> Result<(), WhyNot<'r>> {
+        self.matches(call.subject)?;
+        match self.limit {
+            Some(limit) if !limit.is_spent(call.subject.usage) => return Err(WhyNot::LimitNotSpent),
+            Some(_) | None => {}
+        }
+        self.conditions
+            .iter()
+            .try_for_each(|condition| self.holds(condition, call))
+    }
+
+    /// `scope` and `match` alone.
+    fn matches<'r>(&'r self, subject: &Subject<'_>) -> Result<(), WhyNot<'r>> {
+        if self.scope == Scope::Category && subject.category().is_none() {
+            return Err(WhyNot::NoCategory);
+        }
+        match &self.matcher.name {
+            Some(name) if !name.matches(subject.tool) => Err(WhyNot::Name(name.text())),
+            Some(_) | None => self.matcher.facts_match(subject),
+        }
+    }
+
+    fn holds<'r>(&'r self, condition: &'r Condition, call: &Call<'_>) -> Result<(), WhyNot<'r>> {
+        let permissive = self.is_permissive();
+        match condition {
+            Condition::Unknown(key) if permissive => Err(WhyNot::UnknownCondition(key)),
+            Condition::Unknown(_) => Ok(()),
+            Condition::PathWithin(roots) => {
+                let roots = from_workdir(roots, call.subject.workdir);
+                let paths = call.paths();
+                let holds = if permissive {
+                    paths.all_within(&roots)
+                } else {
+                    paths.any_within(&roots)
+                };
+                if holds { Ok(()) } else { Err(WhyNot::Path) }
+            }
+        }
+    }
+
+    /// What the rule says when it applies.
+    pub(crate) fn verdict(&self) -> Verdict {
+        Verdict {
+            effect: self.effect,
+            rule_id: Some(Arc::clone(&self.id)),
+            policy: Some(Arc::clone(&self.policy)),
+            reason: self.reason.clone(),
+            audit: self.effect == Effect::AuditOnly,
+            limit_spent: self.limit.is_some(),
+        }
+    }
+}
+
+/// The roots with relative ones resolved; absolute ones replace the base by themselves.
+pub(crate) fn from_workdir(roots: &[PathBuf], workdir: &Path) -> Vec<PathBuf> {
+    roots.iter().map(|root| workdir.join(root)).collect()
+}

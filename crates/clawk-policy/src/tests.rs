@@ -1,0 +1,5 @@
+//! Table tests of every form, attacks on paths, and the engine against a naive reading of the specification.
+
+mod forms;
+mod naive;
+mod paths;

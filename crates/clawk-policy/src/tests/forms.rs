@@ -1,0 +1,552 @@
+//! Every form of a rule, from the manifest's types to the verdict.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use clawk_manifest::model;
+use serde_json::{Value, json};
+
+use crate::engine::{Engine, Subject, UsageView};
+use crate::source::{CompileError, WarningKind};
+use crate::verdict::{Approval, Effect, TimeoutDefault, Verdict, autonomy};
+
+fn policy(name: &str, rules: &Value) -> model::Policy {
+    serde_json::from_value(json!({"name": name, "rules": rules})).expect("a policy")
+}
+
+fn engine(rules: &Value) -> Engine {
+    Engine::compile(&[policy("main", rules)]).expect("compiles")
+}
+
+/// A call described as JSON: tool, category, labels, annotations, arguments, tokens.
+fn decide_with<T>(call: &Value, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
+    let map = |key: &str| {
+        call.get(key)
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default()
+    };
+    let mut labels: BTreeMap<String, String> = map("labels")
+        .iter()
+        .map(|(k, v)| (k.clone(), v.as_str().expect("text").to_owned()))
+        .collect();
+    if let Some(category) = call.get("category").and_then(Value::as_str) {
+        labels.insert("category".to_owned(), category.to_owned());
+    }
+    let usage = UsageView {
+        tokens_today: call.get("tokens").and_then(Value::as_u64).unwrap_or(0),
+        cost_today_microusd: call.get("cost").and_then(Value::as_u64).unwrap_or(0),
+    };
+    ask(&Subject {
+        tool: call["tool"].as_str().expect("tool"),
+        labels: &labels,
+        annotations: &map("annotations"),
+        arguments: &map("arguments"),
+        schema: None,
+        workdir: Path::new("/workspace"),
+        usage,
+    })
+}
+
+fn decide(engine: &Engine, call: &Value) -> Verdict {
+    decide_with(call, |subject| engine.decide(subject))
+}
+
+fn deciding(rules: &Value, call: &Value) -> Option<String> {
+    decide(&engine(rules), call).rule_id.map(|id| id.to_string())
+}
+
+#[test]
+fn every_form_of_match() {
+    let rule = |scope: &str, matcher: Value| json!([{"id": "r", "action": "allow", "scope": scope, "match": matcher}]);
+    for (scope, matcher, call, applies) in [
+        ("tool", json!({}), json!({"tool": "x"}), true),
+        ("all", json!({}), json!({"tool": "x"}), true),
+        ("category", json!({}), json!({"tool": "x"}), false),
+        (
+            "category",
+            json!({}),
+            json!({"tool": "x", "category": "any"}),
+            true,
+        ),
+        ("tool", json!({"name": "x"}), json!({"tool": "x"}), true),
+        ("tool", json!({"name": "x"}), json!({"tool": "xy"}), false),
+        ("tool", json!({"name": "X"}), json!({"tool": "x"}), false),
+        (
+            "tool",
+            json!({"name": "file-*"}),
+            json!({"tool": "file-read"}),
+            true,
+        ),
+        (
+            "tool",
+            json!({"name": "file-*"}),
+            json!({"tool": "a-file-read"}),
+            false,
+        ),
+        ("tool", json!({"name": "f?le"}), json!({"tool": "file"}), true),
+        ("tool", json!({"name": "[ab]"}), json!({"tool": "a"}), false),
+        ("all", json!({"name": "x"}), json!({"tool": "y"}), false),
+        (
+            "category",
+            json!({"category": "net"}),
+            json!({"tool": "x", "category": "net"}),
+            true,
+        ),
+        (
+            "tool",
+            json!({"category": "net"}),
+            json!({"tool": "x", "category": "net"}),
+            true,
+        ),
+        (
+            "category",
+            json!({"category": "net"}),
+            json!({"tool": "x", "category": "fs"}),
+            false,
+        ),
+        (
+            "category",
+            json!({"category": "net"}),
+            json!({"tool": "net"}),
+            false,
+        ),
+        (
+            "tool",
+            json!({"labels": {"tier": "gold"}}),
+            json!({"tool": "x", "labels": {"tier": "gold"}}),
+            true,
+        ),
+        (
+            "tool",
+            json!({"labels": {"tier": "gold"}}),
+            json!({"tool": "x", "labels": {"tier": "iron"}}),
+            false,
+        ),
+        (
+            "tool",
+            json!({"annotations": {"d": true}}),
+            json!({"tool": "x", "annotations": {"d": true}}),
+            true,
+        ),
+        (
+            "tool",
+            json!({"annotations": {"d": true}}),
+            json!({"tool": "x", "annotations": {"d": "true"}}),
+            false,
+        ),
+        (
+            "tool",
+            json!({"annotations": {"d": false}}),
+            json!({"tool": "x"}),
+            false,
+        ),
+        (
+            "tool",
+            json!({"annotations": {"n": {"a": 1}}}),
+            json!({"tool": "x", "annotations": {"n": {"a": 1}}}),
+            true,
+        ),
+        (
+            "tool",
+            json!({"name": "x", "category": "net"}),
+            json!({"tool": "x", "category": "fs"}),
+            false,
+        ),
+        (
+            "tool",
+            json!({"name": "x", "category": "net"}),
+            json!({"tool": "y", "category": "net"}),
+            false,
+        ),
+        (
+            "tool",
+            json!({"name": "x", "category": "net"}),
+            json!({"tool": "x", "category": "net"}),
+            true,
+        ),
+    ] {
+        let verdict = decide(&engine(&rule(scope, matcher.clone())), &call);
+        assert_eq!(verdict.rule_id.is_some(), applies, "{scope} {matcher} {call}");
+        assert_eq!(verdict.is_allowed(), applies);
+    }
+}
+
+#[test]
+fn all_four_actions() {
+    let rules = json!([
+        {"id": "a", "action": "allow", "scope": "tool", "match": {"name": "a"}},
+        {"id": "b", "action": "deny", "scope": "tool", "match": {"name": "b"}, "reason": "no b"},
+        {"id": "c", "action": "require-approval", "scope": "tool", "match": {"name": "c"},
+         "approval": {"timeout_seconds": 2, "default_if_timeout": "allow"}},
+        {"id": "d", "action": "require-approval", "scope": "tool", "match": {"name": "d"}},
+        {"id": "e", "action": "audit-only", "scope": "tool", "match": {"name": "e"}},
+    ]);
+    let engine = engine(&rules);
+    let ask = |timeout_ms, default_if_timeout| {
+        Effect::Ask(Approval {
+            timeout_ms,
+            default_if_timeout,
+        })
+    };
+    for (tool, effect, reason) in [
+        ("a", Effect::Allow, None),
+        ("b", Effect::Deny, Some("no b")),
+        ("c", ask(2000, TimeoutDefault::Allow), None),
+        ("d", ask(300_000, TimeoutDefault::Deny), None),
+        ("e", Effect::AuditOnly, None),
+        ("f", Effect::Deny, Some("no policy rule allows this call")),
+    ] {
+        let verdict = decide(&engine, &json!({"tool": tool}));
+        assert_eq!(
+            (verdict.effect, verdict.reason.as_deref()),
+            (effect, reason),
+            "{tool}"
+        );
+        assert_eq!(verdict.audit, tool == "e", "R16");
+    }
+}
+
+#[test]
+fn r14_no_policy_denies_without_a_rule() {
+    let verdict = decide(&Engine::compile(&[]).expect("compiles"), &json!({"tool": "echo"}));
+    assert_eq!((verdict.effect, verdict.rule_id), (Effect::Deny, None));
+}
+
+#[test]
+fn first_match_wins_across_policies_in_their_order() {
+    let first = policy(
+        "one",
+        &json!([{"id": "1", "action": "deny", "scope": "tool", "match": {"name": "sh*"}}]),
+    );
+    let second = policy("two", &json!([{"id": "2", "action": "allow", "scope": "all"}]));
+    let call = json!({"tool": "shell"});
+    let verdict = decide(
+        &Engine::compile(&[first.clone(), second.clone()]).expect("compiles"),
+        &call,
+    );
+    assert_eq!(
+        (verdict.rule_id.as_deref(), verdict.policy.as_deref()),
+        (Some("1"), Some("one"))
+    );
+    let engine = Engine::compile(&[second, first]).expect("compiles");
+    assert_eq!(decide(&engine, &call).rule_id.as_deref(), Some("2"));
+    assert!(
+        matches!(&engine.warnings().first().expect("shadowed").kind, WarningKind::Unreachable { by, .. } if &**by == "2")
+    );
+}
+
+#[test]
+fn r15_named_policies_narrow() {
+    let wide = policy("wide", &json!([{"id": "w", "action": "allow", "scope": "all"}]));
+    let narrow = policy(
+        "narrow",
+        &json!([{"id": "n", "action": "allow", "scope": "tool", "match": {"name": "echo"}}]),
+    );
+    let engine = Engine::compile(&[wide, narrow]).expect("compiles");
+    let named = |tool: &str, name: &str| {
+        decide_with(&json!({"tool": tool}), |subject| {
+            engine.decide_named(name, subject).map(|verdict| verdict.effect)
+        })
+    };
+    assert_eq!(named("echo", "narrow"), Some(Effect::Allow));
+    assert_eq!(
+        named("shell", "narrow"),
+        Some(Effect::Deny),
+        "a policy alone denies by default"
+    );
+    assert_eq!(named("echo", "deny-all"), Some(Effect::Deny));
+    assert_eq!(named("echo", "unheard-of"), None);
+    assert!(engine.has_policy("deny-all") && engine.has_policy("wide") && !engine.has_policy("unheard-of"));
+    let both = decide(&engine, &json!({"tool": "shell"})).stricter(
+        decide_with(&json!({"tool": "shell"}), |s| engine.decide_named("narrow", s)).expect("known"),
+    );
+    assert_eq!(both.effect, Effect::Deny);
+    let pretender = policy(
+        "deny-all",
+        &json!([{"id": "w", "action": "allow", "scope": "all"}]),
+    );
+    let engine = Engine::compile(&[pretender]).expect("compiles");
+    let verdict =
+        decide_with(&json!({"tool": "x"}), |s| engine.decide_named("deny-all", s)).expect("built in");
+    assert_eq!(verdict.effect, Effect::Deny);
+    assert!(
+        engine
+            .warnings()
+            .iter()
+            .any(|warning| warning.kind == WarningKind::ReservedName)
+    );
+}
+
+#[test]
+fn r17_only_a_deny_rule_that_names_it_denies_an_unknown_tool() {
+    let rules = json!([
+        {"id": "cat", "action": "deny", "scope": "category", "match": {"name": "rm"}},
+        {"id": "spent", "action": "deny", "scope": "tool", "match": {"name": "rm"}, "rate_limit": {"tokens_per_day": 0}},
+        {"id": "shell", "action": "deny", "scope": "tool", "match": {"name": "shell*"}},
+        {"id": "ok", "action": "allow", "scope": "tool", "match": {"name": "dd"}},
+        {"id": "late", "action": "deny", "scope": "tool", "match": {"name": "dd"}},
+        {"id": "maybe", "action": "allow", "scope": "tool", "match": {"name": "mv"}, "conditions": {"path_within": "/"}},
+        {"id": "mv", "action": "deny", "scope": "tool", "match": {"name": "mv"}, "conditions": {"path_within": "/etc"}},
+        {"id": "rest", "action": "deny", "scope": "all"},
+    ]);
+    let engine = engine(&rules);
+    let by = |tool| {
+        engine
+            .denies_by_name(tool)
+            .and_then(|verdict| verdict.rule_id)
+            .map(|id| id.to_string())
+    };
+    assert_eq!(by("shell-2").as_deref(), Some("shell"));
+    assert_eq!(
+        by("mv").as_deref(),
+        Some("mv"),
+        "conditions of a deny rule fail closed"
+    );
+    for tool in ["rm", "dd", "other"] {
+        assert_eq!(by(tool), None, "{tool}");
+    }
+}
+
+#[test]
+fn conditions_fail_closed() {
+    let rule = |action: &str, conditions: Value| json!([{"id": "r", "action": action, "scope": "all", "conditions": conditions}]);
+    for conditions in [
+        json!({"weather": "fine"}),
+        json!({"path_within": 7}),
+        json!({"path_within": []}),
+        json!({"path_within": ["/workspace", 7]}),
+        json!({"path_within": "~/x"}),
+        json!({"path_within": "/workspace/.."}),
+        json!({"path_within": "/workspace", "weather": "fine"}),
+    ] {
+        let call = json!({"tool": "x", "arguments": {"path": "/workspace/a"}});
+        for (action, applies) in [
+            ("allow", false),
+            ("audit-only", false),
+            ("deny", true),
+            ("require-approval", true),
+        ] {
+            let rules = rule(action, conditions.clone());
+            assert_eq!(
+                deciding(&rules, &call).is_some(),
+                applies,
+                "{action} {conditions}"
+            );
+            let warned = engine(&rules)
+                .warnings()
+                .iter()
+                .any(|w| matches!(w.kind, WarningKind::UnknownCondition(_)));
+            assert!(warned, "{conditions}");
+        }
+    }
+    let inside = json!({"tool": "x", "arguments": {"path": "/workspace/a"}});
+    let outside = json!({"tool": "x", "arguments": {"path": "/etc/a"}});
+    for (conditions, call, applies) in [
+        (json!({"path_within": "/workspace"}), &inside, true),
+        (json!({"path_within": "/workspace"}), &outside, false),
+        (json!({"path_within": ["/workspace", "/etc"]}), &outside, true),
+        (json!({"path_within": "."}), &inside, true),
+        (json!({"path_within": "sub"}), &inside, false),
+    ] {
+        for action in ["allow", "deny"] {
+            assert_eq!(
+                deciding(&rule(action, conditions.clone()), call).is_some(),
+                applies,
+                "{action} {conditions}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_rate_limited_rule_applies_once_spent() {
+    let rules = json!([
+        {"id": "cap", "action": "deny", "scope": "tool", "rate_limit": {"tokens_per_day": 1000, "cost_per_day_usd": 0.29}},
+        {"id": "ok", "action": "allow", "scope": "all"},
+    ]);
+    let engine = engine(&rules);
+    for (tokens, cost, id) in [
+        (999, 0, "ok"),
+        (1000, 0, "cap"),
+        (0, 289_999, "ok"),
+        (0, 290_000, "cap"),
+    ] {
+        let verdict = decide(&engine, &json!({"tool": "x", "tokens": tokens, "cost": cost}));
+        assert_eq!(verdict.rule_id.as_deref(), Some(id), "{tokens} {cost}");
+        assert_eq!(verdict.limit_spent, id == "cap", "R16a: -32021");
+    }
+    let odd = json!([{"id": "x", "action": "allow", "scope": "tool", "rate_limit": {"tokens_per_day": 5}}]);
+    let odd = Engine::compile(&[policy("p", &odd)]).expect("compiles");
+    assert_eq!(
+        odd.warnings().first().map(|w| w.kind.clone()),
+        Some(WarningKind::AllowsWhenSpent)
+    );
+    assert_eq!(
+        decide(&odd, &json!({"tool": "x", "tokens": 4})).effect,
+        Effect::Deny
+    );
+}
+
+#[test]
+fn values_that_cannot_be_compiled() {
+    let cost = |usd: f64| json!([{"id": "x", "action": "deny", "scope": "tool", "rate_limit": {"cost_per_day_usd": usd}}]);
+    for usd in [-0.01, 1e10] {
+        let error = Engine::compile(&[policy("p", &cost(usd))]).expect_err("refused");
+        assert!(matches!(error, CompileError::Cost { .. }), "{usd}");
+    }
+    for seconds in [0u64, 40_000_000, u64::MAX] {
+        let rules = json!([{"id": "x", "action": "require-approval", "scope": "tool", "approval": {"timeout_seconds": seconds}}]);
+        let error = Engine::compile(&[policy("p", &rules)]).expect_err("refused");
+        assert!(matches!(error, CompileError::Timeout { .. }), "{seconds}");
+    }
+}
+
+#[test]
+fn the_order_of_strictness() {
+    let verdict = |effect| Verdict {
+        effect,
+        audit: effect == Effect::AuditOnly,
+        ..Verdict::allow()
+    };
+    let ask = |default_if_timeout| {
+        Effect::Ask(Approval {
+            timeout_ms: 1,
+            default_if_timeout,
+        })
+    };
+    let order = [
+        Effect::Allow,
+        Effect::AuditOnly,
+        ask(TimeoutDefault::Allow),
+        ask(TimeoutDefault::Deny),
+        Effect::Deny,
+    ];
+    for (i, low) in order.iter().enumerate() {
+        for high in &order[i..] {
+            for (a, b) in [(low, high), (high, low)] {
+                let both = verdict(*a).stricter(verdict(*b));
+                assert_eq!(both.effect, *high);
+                assert_eq!(
+                    both.audit,
+                    [a, b].contains(&&Effect::AuditOnly),
+                    "an audit owed stays owed (R16)"
+                );
+            }
+        }
+    }
+    let first = Verdict {
+        rule_id: Some("first".into()),
+        ..Verdict::deny("x")
+    };
+    let second = Verdict {
+        rule_id: Some("second".into()),
+        ..Verdict::deny("x")
+    };
+    assert_eq!(
+        first.stricter(second).rule_id.as_deref(),
+        Some("first"),
+        "the outer layer keeps the word"
+    );
+}
+
+#[test]
+fn r13_autonomy() {
+    use model::Autonomy::{Autonomous, Observer, Supervised};
+    let asks = Effect::Ask(Approval::default());
+    for (level, read_only, effect) in [
+        (Observer, true, Effect::Deny),
+        (Observer, false, Effect::Deny),
+        (Supervised, true, Effect::Allow),
+        (Supervised, false, asks),
+        (Autonomous, true, Effect::Allow),
+        (Autonomous, false, Effect::Allow),
+    ] {
+        assert_eq!(autonomy(level, read_only).effect, effect, "{level:?} {read_only}");
+    }
+    assert!(
+        autonomy(Observer, true)
+            .reason
+            .is_some_and(|reason| reason.contains("observer"))
+    );
+}
+
+#[test]
+fn an_explanation_names_each_rule_that_was_passed_over() {
+    let rules = json!([
+        {"id": "name", "action": "deny", "scope": "tool", "match": {"name": "rm"}},
+        {"id": "cat", "action": "deny", "scope": "category"},
+        {"id": "hint", "action": "deny", "scope": "tool", "match": {"annotations": {"destructiveHint": true}}},
+        {"id": "cap", "action": "deny", "scope": "tool", "rate_limit": {"tokens_per_day": 5}},
+        {"id": "in", "action": "allow", "scope": "tool", "conditions": {"path_within": "/workspace"}},
+        {"id": "odd", "action": "allow", "scope": "tool", "conditions": {"weather": "fine"}},
+        {"id": "rest", "action": "deny", "scope": "all", "reason": "nothing else"},
+        {"id": "never", "action": "allow", "scope": "all"},
+    ]);
+    let engine = engine(&rules);
+    let call = json!({"tool": "cp", "arguments": {"path": "/etc/x"}});
+    let text = decide_with(&call, |subject| engine.explain(subject).to_string());
+    let expected = "main/name (deny): passed over, it is for tools named `rm`
+main/cat (deny): passed over, the tool has no category
+main/hint (deny): passed over, the tool's annotation `destructiveHint` is not the one asked for
+main/cap (deny): passed over, its rate limit is not spent
+main/in (allow): passed over, `path_within` does not hold: `/etc/x` lies outside
+main/odd (allow): passed over, its condition `weather` is not understood
+main/rest (deny): decides
+deny: nothing else";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn unreachable_rules_are_named() {
+    let rules = json!([
+        {"id": "glob", "action": "deny", "scope": "tool", "match": {"name": "file-*"}},
+        {"id": "sub", "action": "allow", "scope": "tool", "match": {"name": "file-read"}},
+        {"id": "subglob", "action": "allow", "scope": "tool", "match": {"name": "file-read-*", "category": "x"}},
+        {"id": "other", "action": "allow", "scope": "tool", "match": {"name": "files"}},
+        {"id": "net", "action": "deny", "scope": "category", "match": {"category": "net"}},
+        {"id": "net2", "action": "allow", "scope": "tool", "match": {"category": "net", "annotations": {"a": true}}},
+        {"id": "cond", "action": "allow", "scope": "all", "conditions": {"path_within": "/w"}},
+        {"id": "rest", "action": "deny", "scope": "all"},
+        {"id": "last", "action": "allow", "scope": "tool", "match": {"name": "x"}},
+    ]);
+    let engine = engine(&rules);
+    let named: Vec<&str> = engine
+        .warnings()
+        .iter()
+        .map(|warning| &*warning.rule_id)
+        .collect();
+    assert_eq!(named, ["sub", "subglob", "net2", "last"]);
+}
+
+#[test]
+fn ten_thousand_rules_are_indexed() {
+    let rules: Vec<Value> = (0..10_000)
+        .map(|i| match i % 4 {
+            0 => json!({"id": format!("r{i}"), "action": "deny", "scope": "tool", "match": {"name": format!("tool-{i}")}}),
+            1 => json!({"id": format!("r{i}"), "action": "deny", "scope": "category", "match": {"category": format!("c{i}")}}),
+            2 => json!({"id": format!("r{i}"), "action": "deny", "scope": "tool", "match": {"name": format!("g{i}-*")}}),
+            _ => json!({"id": format!("r{i}"), "action": "deny", "scope": "tool", "match": {"labels": {"owner": format!("o{i}")}}}),
+        })
+        .chain([json!({"id": "rest", "action": "allow", "scope": "all"})])
+        .collect();
+    let engine = engine(&Value::Array(rules));
+    assert!(engine.warnings().is_empty());
+    let asked = std::cell::Cell::new(0);
+    for (call, id) in [
+        (json!({"tool": "tool-9996"}), "r9996"),
+        (json!({"tool": "x", "category": "c9997"}), "r9997"),
+        (json!({"tool": "g9998-x"}), "r9998"),
+        (json!({"tool": "x", "labels": {"owner": "o9999"}}), "r9999"),
+        (json!({"tool": "x"}), "rest"),
+    ] {
+        assert_eq!(decide(&engine, &call).rule_id.as_deref(), Some(id));
+        decide_with(&call, |subject| {
+            engine.index().first(subject, |_| {
+                asked.set(asked.get() + 1);
+                false
+            })
+        });
+    }
+    assert!(asked.get() <= 12, "asked {} rules for 5 calls", asked.get());
+}

@@ -1,0 +1,148 @@
+//! The answer of a decision, and the order of strictness among answers.
+
+use std::sync::Arc;
+
+use clawk_manifest::model::Autonomy;
+pub use clawk_manifest::model::TimeoutDefault;
+
+/// How a person is to be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Approval {
+    /// How long the question stands, milliseconds.
+    pub timeout_ms: u64,
+    /// What happens when nobody answers.
+    pub default_if_timeout: TimeoutDefault,
+}
+
+impl Default for Approval {
+    /// Five minutes, then no: used where a rule or the autonomy asks without saying how.
+    fn default() -> Self {
+        Self {
+            timeout_ms: 300_000,
+            default_if_timeout: TimeoutDefault::Deny,
+        }
+    }
+}
+
+/// What a rule, an autonomy or a whole stack of layers says about a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Go on.
+    Allow,
+    /// Go on and write a full audit event (R16).
+    AuditOnly,
+    /// Ask a person first.
+    Ask(Approval),
+    /// Refuse.
+    Deny,
+}
+
+impl Effect {
+    /// The word of the manifest for it: `allow`, `audit-only`, `require-approval`, `deny`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::AuditOnly => "audit-only",
+            Self::Ask(_) => "require-approval",
+            Self::Deny => "deny",
+        }
+    }
+
+    /// Higher is stricter. Of two questions the one that refuses when unanswered is the stricter.
+    const fn rank(self) -> u8 {
+        match self {
+            Self::Allow => 0,
+            Self::AuditOnly => 1,
+            Self::Ask(Approval {
+                default_if_timeout: TimeoutDefault::Allow,
+                ..
+            }) => 2,
+            Self::Ask(Approval {
+                default_if_timeout: TimeoutDefault::Deny,
+                ..
+            }) => 3,
+            Self::Deny => 4,
+        }
+    }
+}
+
+/// A decision with its origin. Cloning copies three reference counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// What is to happen.
+    pub effect: Effect,
+    /// The rule that decided; `None` when no rule did (R14, autonomy).
+    pub rule_id: Option<Arc<str>>,
+    /// The policy that holds the rule.
+    pub policy: Option<Arc<str>>,
+    /// For a person: the rule's own `reason`, or ours.
+    pub reason: Option<Arc<str>>,
+    /// A full audit event is owed, whatever the effect: an `audit-only` verdict took part (R16).
+    pub audit: bool,
+    /// The rule applied because its `rate_limit` is spent: a refusal is `-32021`, not `-32011` (R16a).
+    pub limit_spent: bool,
+}
+
+impl Verdict {
+    /// An allowance without an origin.
+    #[must_use]
+    pub const fn allow() -> Self {
+        Self {
+            effect: Effect::Allow,
+            rule_id: None,
+            policy: None,
+            reason: None,
+            audit: false,
+            limit_spent: false,
+        }
+    }
+
+    /// A refusal that no rule made.
+    #[must_use]
+    pub fn deny(reason: impl Into<Arc<str>>) -> Self {
+        Self {
+            effect: Effect::Deny,
+            reason: Some(reason.into()),
+            ..Self::allow()
+        }
+    }
+
+    /// The call goes on without a person.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.effect, Effect::Allow | Effect::AuditOnly)
+    }
+
+    /// The stricter of two layers (R12): deny, then ask, then audit-only, then allow. Between equals `self`, the
+    /// outer layer, keeps the word. An audit that either owes is still owed.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        let audit = self.audit || other.audit;
+        let winner = if other.effect.rank() > self.effect.rank() {
+            other
+        } else {
+            self
+        };
+        Self { audit, ..winner }
+    }
+}
+
+/// What the identity's autonomy says before any rule is read (R13, CKP §5.1).
+///
+/// `read_only` is true only when the manifest's annotations or the built-in's own say `readOnlyHint: true`.
+/// A standing grant that a person gave is the caller's to apply to the `Ask`.
+#[must_use]
+pub fn autonomy(level: Autonomy, read_only: bool) -> Verdict {
+    match (level, read_only) {
+        (Autonomy::Observer, _) => {
+            Verdict::deny("the identity's autonomy is `observer`: it may not run tools")
+        }
+        (Autonomy::Supervised, false) => Verdict {
+            effect: Effect::Ask(Approval::default()),
+            reason: Some("the identity's autonomy is `supervised` and the tool has side effects".into()),
+            ..Verdict::allow()
+        },
+        (Autonomy::Supervised, true) | (Autonomy::Autonomous, _) => Verdict::allow(),
+    }
+}
