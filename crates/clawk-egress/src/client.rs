@@ -1,0 +1,370 @@
+//! The two kinds of client: for an endpoint the operator declared, and for addresses an agent chose.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clawk_secrets::Env;
+use http::header::{self, HeaderMap};
+use http::{Method, StatusCode};
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{LookupFailed, classify};
+use crate::response::Clock;
+use crate::{EgressError, Phase, Refusal, Response, Rules, Target, tls};
+
+/// How long each wait may last, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Deadlines {
+    /// Name look-up, TCP and TLS.
+    pub connect_ms: u64,
+    /// From the request to the response's head, connecting included.
+    pub first_byte_ms: u64,
+    /// Between two pieces of the body.
+    pub idle_ms: u64,
+    /// The whole exchange, redirects included.
+    pub total_ms: u64,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            connect_ms: 10_000,
+            first_byte_ms: 30_000,
+            idle_ms: 30_000,
+            total_ms: 120_000,
+        }
+    }
+}
+
+/// What to send.
+#[derive(Clone)]
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// The address, http or https.
+    pub url: Url,
+    /// Headers. Mark a secret value with `HeaderValue::set_sensitive`: it is then dropped on a redirect to another origin.
+    pub headers: HeaderMap,
+    /// The body; empty for none.
+    pub body: Bytes,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.url.host_str().unwrap_or_default();
+        write!(f, "Request({} {host}, {} bytes)", self.method, self.body.len())
+    }
+}
+
+/// Who answers for names: the system, or a fixed table (tests, simulation).
+#[derive(Debug, Clone, Default)]
+pub enum Names {
+    /// The system's resolver.
+    #[default]
+    System,
+    /// Exactly these names.
+    Fixed(BTreeMap<String, Vec<IpAddr>>),
+}
+
+impl Names {
+    async fn look_up(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, LookupFailed> {
+        let failed = |reason: String| LookupFailed {
+            host: host.to_owned(),
+            reason,
+        };
+        let found: Vec<SocketAddr> = match self {
+            Self::System => {
+                let found = tokio::net::lookup_host((host, port)).await;
+                found.map_err(|error| failed(error.to_string()))?.collect()
+            }
+            Self::Fixed(table) => table
+                .get(host)
+                .into_iter()
+                .flatten()
+                .map(|address| SocketAddr::new(*address, port))
+                .collect(),
+        };
+        if found.is_empty() {
+            Err(failed("the name is not known".to_owned()))
+        } else {
+            Ok(found)
+        }
+    }
+}
+
+/// Answers for one name with the addresses that were judged, and for no other. Without a pin it asks the system.
+#[derive(Debug)]
+struct Pins(Option<(String, Vec<SocketAddr>)>);
+
+impl Resolve for Pins {
+    fn resolve(&self, name: Name) -> Resolving {
+        let pinned = self
+            .0
+            .as_ref()
+            .map(|(host, found)| (host == name.as_str(), found.clone()));
+        Box::pin(async move {
+            let found = match pinned {
+                None => Names::System.look_up(name.as_str(), 0).await?,
+                Some((true, found)) => found,
+                Some((false, _)) => {
+                    let reason = "not the host that was judged".to_owned();
+                    return Err(LookupFailed {
+                        host: name.as_str().to_owned(),
+                        reason,
+                    }
+                    .into());
+                }
+            };
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// An HTTP client; the only way out of the process by HTTP.
+#[derive(Clone)]
+pub struct Client {
+    kind: Kind,
+    deadlines: Deadlines,
+    max_response_bytes: u64,
+}
+
+#[derive(Clone)]
+enum Kind {
+    /// One endpoint, connections kept.
+    Declared(reqwest::Client),
+    /// Any URL that the rules admit; a connection per request, to the addresses judged for that request.
+    Guarded {
+        rules: Arc<Rules>,
+        names: Names,
+        tls: Box<rustls::ClientConfig>,
+    },
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Declared(_) => f.write_str("Client(declared endpoint)"),
+            Kind::Guarded { rules, .. } => write!(f, "Client(guarded: {rules:?})"),
+        }
+    }
+}
+
+impl Client {
+    /// A client for `endpoint`, which the operator wrote down: any address is fine, redirects are not followed, and
+    /// `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` count (never for loopback).
+    ///
+    /// # Errors
+    /// [`EgressError::Setup`] for a proxy or root certificates that are not usable; [`EgressError::Refused`] for an endpoint
+    /// that is neither http nor https.
+    pub fn for_provider(
+        endpoint: &Url,
+        env: &Env,
+        deadlines: Deadlines,
+        max_response_bytes: u64,
+    ) -> Result<Self, EgressError> {
+        if !matches!(endpoint.scheme(), "http" | "https") {
+            return Err(Refusal::Scheme(endpoint.scheme().to_owned()).into());
+        }
+        let proxy = proxy_for(endpoint, env)?;
+        let tls = tls::config(endpoint.scheme() == "https" || proxy.is_some(), env)?;
+        let mut builder = builder(tls, Pins(None), deadlines).pool_idle_timeout(Duration::from_secs(60));
+        if let Some(proxy) = proxy {
+            builder = builder.proxy(proxy);
+        }
+        Ok(Self {
+            kind: Kind::Declared(build(builder)?),
+            deadlines,
+            max_response_bytes,
+        })
+    }
+
+    /// A client for URLs that an agent, a model or a web page chose: each request, and each redirect, must pass `rules`. It
+    /// never uses a proxy, which would look names up again.
+    ///
+    /// # Errors
+    /// [`EgressError::Setup`] when root certificates are not usable.
+    pub fn guarded(rules: Rules, env: &Env, deadlines: Deadlines) -> Result<Self, EgressError> {
+        Self::guarded_with(rules, env, deadlines, Names::System)
+    }
+
+    /// [`Client::guarded`] with another source of names.
+    ///
+    /// # Errors
+    /// As [`Client::guarded`].
+    pub fn guarded_with(
+        rules: Rules,
+        env: &Env,
+        deadlines: Deadlines,
+        names: Names,
+    ) -> Result<Self, EgressError> {
+        let max_response_bytes = rules.max_response_bytes;
+        let kind = Kind::Guarded {
+            rules: Arc::new(rules),
+            names,
+            tls: Box::new(tls::config(true, env)?),
+        };
+        Ok(Self {
+            kind,
+            deadlines,
+            max_response_bytes,
+        })
+    }
+
+    /// Sends `request` once (a redirect that a guarded client follows is part of it) and returns the response's head.
+    ///
+    /// # Errors
+    /// [`EgressError`]; a status is not an error.
+    pub async fn send(&self, request: Request) -> Result<Response, EgressError> {
+        let clock = Clock::start(self.deadlines);
+        let (response, clock) = match &self.kind {
+            Kind::Declared(client) => (execute(client, request, &clock).await?, clock),
+            Kind::Guarded { rules, names, tls } => (follow(rules, names, tls, request, &clock).await?, clock),
+        };
+        Response::new(response, clock, self.max_response_bytes)
+    }
+}
+
+async fn follow(
+    rules: &Rules,
+    names: &Names,
+    tls: &rustls::ClientConfig,
+    mut request: Request,
+    clock: &Clock,
+) -> Result<reqwest::Response, EgressError> {
+    for _ in 0..=rules.max_redirects {
+        let target = rules.judge(&request.url)?;
+        let addresses = clock
+            .limit(Phase::Connect, judged_addresses(names, &target))
+            .await??;
+        let pins = Pins(Some((target.host, addresses)));
+        let client = build(builder(tls.clone(), pins, clock.deadlines))?;
+        let response = execute(&client, request.clone(), clock).await?;
+        let Some(next) = redirect(&response) else {
+            return Ok(response);
+        };
+        request = redirected(request, response.status(), next)?;
+    }
+    Err(Refusal::Redirects(rules.max_redirects).into())
+}
+
+/// Every address of the host, each judged: one that is not public refuses them all.
+async fn judged_addresses(names: &Names, target: &Target) -> Result<Vec<SocketAddr>, EgressError> {
+    let found = match target.literal {
+        Some(address) => vec![SocketAddr::new(address, target.port)],
+        None => names
+            .look_up(&target.host, target.port)
+            .await
+            .map_err(|LookupFailed { host, reason }| EgressError::Dns { host, reason })?,
+    };
+    for address in &found {
+        target.admit(address.ip())?;
+    }
+    Ok(found)
+}
+
+async fn execute(
+    client: &reqwest::Client,
+    request: Request,
+    clock: &Clock,
+) -> Result<reqwest::Response, EgressError> {
+    let Request {
+        method,
+        url,
+        headers,
+        body,
+    } = request;
+    let mut request = client.request(method, url).headers(headers);
+    if !body.is_empty() {
+        request = request.body(body);
+    }
+    let answer = clock.limit(Phase::FirstByte, request.send()).await?;
+    answer.map_err(|error| classify(error, clock.deadlines.connect_ms))
+}
+
+fn redirect(response: &reqwest::Response) -> Option<Url> {
+    if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let location = response.headers().get(header::LOCATION)?.to_str().ok()?; // silent-ok: then it is the answer
+    response.url().join(location).ok() // silent-ok: as above
+}
+
+/// The request that a redirect asks for; another origin gets no secrets.
+fn redirected(mut request: Request, status: StatusCode, next: Url) -> Result<Request, EgressError> {
+    if request.url.scheme() == "https" && next.scheme() == "http" {
+        return Err(Refusal::Downgrade.into());
+    }
+    let kept = matches!(status.as_u16(), 307 | 308) || matches!(request.method, Method::GET | Method::HEAD);
+    if !kept {
+        request.method = Method::GET;
+        request.body = Bytes::new();
+        request.headers.remove(header::CONTENT_TYPE);
+        request.headers.remove(header::CONTENT_LENGTH);
+    }
+    if request.url.origin() != next.origin() {
+        let named = [header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION];
+        let secret = |(name, value): (&header::HeaderName, &header::HeaderValue)| {
+            (value.is_sensitive() || named.contains(name)).then(|| name.clone())
+        };
+        let dropped: Vec<_> = request.headers.iter().filter_map(secret).collect();
+        for name in dropped {
+            request.headers.remove(name);
+        }
+    }
+    request.url = next;
+    Ok(request)
+}
+
+fn builder(tls: rustls::ClientConfig, pins: Pins, deadlines: Deadlines) -> reqwest::ClientBuilder {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this crate is the constructor of HTTP clients"
+    )]
+    let builder = reqwest::Client::builder();
+    builder
+        .tls_backend_preconfigured(tls)
+        .dns_resolver(Arc::new(pins))
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        // One call is one attempt: who retries must know, count and record it.
+        .retry(reqwest::retry::never())
+        .referer(false)
+        .user_agent(concat!("clawk/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(Duration::from_millis(deadlines.connect_ms))
+}
+
+fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, EgressError> {
+    builder
+        .build()
+        .map_err(|error| EgressError::Setup(error.without_url().to_string()))
+}
+
+fn proxy_for(endpoint: &Url, env: &Env) -> Result<Option<reqwest::Proxy>, EgressError> {
+    let host = endpoint.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    // Upper-case `HTTP_PROXY` is left out where a request header could set it (CGI); we are no CGI.
+    let names: &[&str] = match endpoint.scheme() {
+        "https" => &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
+        _ => &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"],
+    };
+    let Some((name, value)) = names.iter().find_map(|name| Some((name, env.non_empty(name)?))) else {
+        return Ok(None);
+    };
+    if loopback {
+        return Ok(None);
+    }
+    // The value may hold a password: it is not shown.
+    let proxy = reqwest::Proxy::all(&value)
+        .map_err(|_| EgressError::Setup(format!("`{name}` is not a proxy URL")))?;
+    let except = env.non_empty("no_proxy").or_else(|| env.non_empty("NO_PROXY"));
+    Ok(Some(proxy.no_proxy(
+        except.as_deref().and_then(reqwest::NoProxy::from_string),
+    )))
+}

@@ -1,0 +1,139 @@
+//! A response whose body is read under limits.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, StatusCode};
+use reqwest::Url;
+use tokio::time::Instant;
+
+use crate::error::classify;
+use crate::{Deadlines, EgressError, Phase};
+
+/// The head of a response; the body comes by [`Response::chunk`] or [`Response::bytes`]. Dropping it closes the connection.
+pub struct Response {
+    inner: reqwest::Response,
+    clock: Clock,
+    left: u64,
+    max_bytes: u64,
+}
+
+impl Response {
+    pub(crate) fn new(inner: reqwest::Response, clock: Clock, max_bytes: u64) -> Result<Self, EgressError> {
+        if inner.content_length().is_some_and(|length| length > max_bytes) && inner.status().is_success() {
+            return Err(EgressError::TooLarge(max_bytes));
+        }
+        Ok(Self {
+            inner,
+            clock,
+            left: max_bytes,
+            max_bytes,
+        })
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.inner.status()
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &HeaderMap {
+        self.inner.headers()
+    }
+
+    /// The URL that answered, after redirects.
+    pub fn url(&self) -> &Url {
+        self.inner.url()
+    }
+
+    /// The next piece of the body; `None` at its proper end.
+    ///
+    /// # Errors
+    /// [`EgressError::TooLarge`], [`EgressError::Timeout`] or [`EgressError::Broken`] (also when the body ends early).
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, EgressError> {
+        let piece = self.clock.limit(Phase::Idle, self.inner.chunk()).await?;
+        let Some(piece) = piece.map_err(|error| classify(error, self.clock.deadlines.connect_ms))? else {
+            return Ok(None);
+        };
+        let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        self.left = self
+            .left
+            .checked_sub(length)
+            .ok_or(EgressError::TooLarge(self.max_bytes))?;
+        Ok(Some(piece))
+    }
+
+    /// The whole body.
+    ///
+    /// # Errors
+    /// As [`Response::chunk`].
+    pub async fn bytes(mut self) -> Result<Bytes, EgressError> {
+        let mut body = BytesMut::new();
+        while let Some(piece) = self.chunk().await? {
+            body.extend_from_slice(&piece);
+        }
+        Ok(body.freeze())
+    }
+
+    /// The first `max_bytes` bytes of the body, whatever happens after them: for error bodies.
+    pub async fn beginning(mut self, max_bytes: usize) -> Bytes {
+        let mut body = BytesMut::new();
+        while body.len() < max_bytes {
+            // silent-ok: what came before a break is all there is to show
+            let Ok(Some(piece)) = self.chunk().await else {
+                break;
+            };
+            body.extend_from_slice(&piece);
+        }
+        body.truncate(max_bytes);
+        body.freeze()
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Response({})", self.status())
+    }
+}
+
+/// One exchange's deadlines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    pub(crate) deadlines: Deadlines,
+    until: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start(deadlines: Deadlines) -> Self {
+        Self {
+            deadlines,
+            until: Instant::now() + Duration::from_millis(deadlines.total_ms),
+        }
+    }
+
+    /// Waits for `work` at most as long as `phase` allows, and never past the whole exchange's end.
+    pub(crate) async fn limit<T>(
+        &self,
+        phase: Phase,
+        work: impl Future<Output = T>,
+    ) -> Result<T, EgressError> {
+        let deadlines = self.deadlines;
+        let ms = match phase {
+            Phase::Connect => deadlines.connect_ms,
+            Phase::FirstByte => deadlines.first_byte_ms,
+            Phase::Idle => deadlines.idle_ms,
+            Phase::Total => deadlines.total_ms,
+        };
+        let end = Instant::now() + Duration::from_millis(ms);
+        let (end, phase, ms) = if end > self.until {
+            (self.until, Phase::Total, deadlines.total_ms)
+        } else {
+            (end, phase, ms)
+        };
+        tokio::time::timeout_at(end, work)
+            .await
+            .map_err(|_| EgressError::Timeout { phase, ms })
+    }
+}

@@ -1,0 +1,259 @@
+//! Where an agent's own requests may go: the judgement of a URL, without I/O.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+
+/// An allow-list for requests that an agent chose. The default allows nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rules {
+    /// Public hosts: `example.com`, `*.example.com` (names below it, not itself), `example.com:8443`, an IP literal, or `*`.
+    pub hosts: Vec<HostPattern>,
+    /// Hosts that may have addresses inside the own network: exact names or IP literals, with or without a port. They need
+    /// not stand under `hosts`, too.
+    pub allow_private: Vec<HostPattern>,
+    /// Ports for entries without one.
+    pub ports: Vec<u16>,
+    /// How many redirects are followed; each is judged like a first request.
+    pub max_redirects: u8,
+    /// Largest response body, in bytes.
+    pub max_response_bytes: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            allow_private: Vec::new(),
+            ports: vec![80, 443],
+            max_redirects: 5,
+            max_response_bytes: 4 * 1024 * 1024,
+        }
+    }
+}
+
+/// One entry of an allow-list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostPattern {
+    kind: Kind,
+    port: Option<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Any,
+    Below(String),
+    Exact(String),
+}
+
+/// An entry that is no host, `host:port` or `*.suffix`.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a host, `*.suffix`, IP literal or `*`, each with or without `:port`")]
+pub struct PatternError(String);
+
+/// Why a URL is not requested.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Neither http nor https.
+    #[error("scheme `{0}` is not allowed, only http and https")]
+    Scheme(String),
+    /// `user:password@` in the URL.
+    #[error("credentials in a URL are not allowed")]
+    Credentials,
+    /// The URL has no host.
+    #[error("the URL has no host")]
+    NoHost,
+    /// The host is not on the list.
+    #[error("host `{0}` is not on the allow-list")]
+    Host(String),
+    /// An IP literal that no entry names.
+    #[error("IP literal `{0}` is not named in the allow-list")]
+    Literal(IpAddr),
+    /// The port is not allowed for this host.
+    #[error("port {port} is not allowed for host `{host}`")]
+    Port {
+        /// The host asked for.
+        host: String,
+        /// The port asked for.
+        port: u16,
+    },
+    /// The host has an address that is not public.
+    #[error("host `{host}` has the address {address}, which is not public ({range})")]
+    Address {
+        /// The host asked for.
+        host: String,
+        /// The first address that is not public.
+        address: IpAddr,
+        /// The name of its range.
+        range: &'static str,
+    },
+    /// A redirect from https to http.
+    #[error("redirect from https to http is not followed")]
+    Downgrade,
+    /// More redirects than allowed.
+    #[error("more than {0} redirects")]
+    Redirects(u8),
+}
+
+/// A URL that passed: what may be connected to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Lower case, without a trailing dot; an IPv6 literal without brackets.
+    pub host: String,
+    /// The port to connect to.
+    pub port: u16,
+    /// The address, when the URL holds a literal.
+    pub literal: Option<IpAddr>,
+    /// Whether addresses that are not public are fine.
+    pub private: bool,
+}
+
+impl Rules {
+    /// Judges everything about `url` that can be judged before its name is looked up.
+    ///
+    /// # Errors
+    /// [`Refusal`] with what the URL breaks.
+    pub fn judge(&self, url: &Url) -> Result<Target, Refusal> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(Refusal::Scheme(url.scheme().to_owned()));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(Refusal::Credentials);
+        }
+        // The parser has made `0x7f.1`, `2130706433` and `[::ffff:7f00:1]` into plain literals by now.
+        let host = normal(url.host_str().ok_or(Refusal::NoHost)?);
+        let port = url.port_or_known_default().ok_or(Refusal::NoHost)?;
+        let literal: Option<IpAddr> = host.parse().ok(); // silent-ok: not a literal
+        let target = |private| Target {
+            host: host.clone(),
+            port,
+            literal,
+            private,
+        };
+
+        if self
+            .allow_private
+            .iter()
+            .any(|entry| entry.names(&host) && entry.opens(port, &self.ports))
+        {
+            return Ok(target(true));
+        }
+        let mut named = self.hosts.iter().filter(|entry| match literal {
+            Some(_) => entry.names(&host),
+            None => entry.covers(&host),
+        });
+        match (named.clone().next(), literal) {
+            (None, Some(address)) => Err(Refusal::Literal(address)),
+            (None, None) => Err(Refusal::Host(host)),
+            (Some(_), _) if named.any(|entry| entry.opens(port, &self.ports)) => {
+                let target = target(false);
+                literal.map_or(Ok(()), |address| target.admit(address))?;
+                Ok(target)
+            }
+            (Some(_), _) => Err(Refusal::Port { host, port }),
+        }
+    }
+}
+
+impl Target {
+    /// Judges one address that the host has.
+    ///
+    /// # Errors
+    /// [`Refusal::Address`] when it is not public and need be.
+    pub fn admit(&self, address: IpAddr) -> Result<(), Refusal> {
+        match crate::address::judge(address) {
+            Err(range) if !self.private => Err(Refusal::Address {
+                host: self.host.clone(),
+                address,
+                range,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl HostPattern {
+    fn names(&self, host: &str) -> bool {
+        matches!(&self.kind, Kind::Exact(name) if name == host)
+    }
+
+    fn covers(&self, host: &str) -> bool {
+        match &self.kind {
+            Kind::Any => true,
+            Kind::Exact(name) => name == host,
+            Kind::Below(suffix) => host
+                .strip_suffix(suffix.as_str())
+                .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+        }
+    }
+
+    fn opens(&self, port: u16, default: &[u16]) -> bool {
+        self.port
+            .map_or_else(|| default.contains(&port), |own| own == port)
+    }
+}
+
+impl TryFrom<String> for HostPattern {
+    type Error = PatternError;
+
+    fn try_from(text: String) -> Result<Self, PatternError> {
+        let bad = || PatternError(text.clone());
+        // A bare IPv6 literal has colons of its own.
+        if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return Ok(Self {
+                kind: Kind::Exact(address.to_string()),
+                port: None,
+            });
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port.parse().map_err(|_| bad())?)),
+            None => (text.as_str(), None),
+        };
+        let name = |host: &str| {
+            // The URL parser's own normal form: case, IDNA, odd spellings of IPv4.
+            let url = Url::parse(&format!("http://{host}/")).map_err(|_| bad())?;
+            let plain = url.username().is_empty()
+                && url.path() == "/"
+                && url.port().is_none()
+                && !host.contains(['*', '?', '#']);
+            url.host_str()
+                .filter(|_| plain && !host.is_empty())
+                .map(normal)
+                .ok_or_else(bad)
+        };
+        let kind = match (host, host.strip_prefix("*.")) {
+            ("*", _) => Kind::Any,
+            (_, Some(suffix)) => Kind::Below(name(suffix)?),
+            (_, None) => Kind::Exact(name(host)?),
+        };
+        Ok(Self { kind, port })
+    }
+}
+
+impl From<HostPattern> for String {
+    fn from(pattern: HostPattern) -> Self {
+        pattern.to_string()
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Any => f.write_str("*"),
+            Kind::Below(suffix) => write!(f, "*.{suffix}"),
+            Kind::Exact(name) if name.contains(':') => write!(f, "[{name}]"),
+            Kind::Exact(name) => f.write_str(name),
+        }?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+fn normal(host: &str) -> String {
+    host.trim_matches(['[', ']'])
+        .trim_end_matches('.')
+        .to_ascii_lowercase()
+}

@@ -1,0 +1,429 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clawk_secrets::Env;
+use http::{HeaderMap, HeaderValue, Method};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+fn rules(toml: &str) -> Rules {
+    toml::from_str(toml).unwrap()
+}
+
+fn judged(rules: &Rules, url: &str) -> Result<Target, Refusal> {
+    rules.judge(&Url::parse(url).unwrap())
+}
+
+const PUBLIC: &str = "
+    1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.0 172.15.255.255 172.32.0.0 192.0.1.1 198.17.255.255
+    198.20.0.0 223.255.255.255 2606:4700:4700::1111 2a00:1450::1 ::ffff:8.8.8.8 64:ff9b::8.8.8.8
+    2002:0808:0808::1 2001:4860:4860::8888
+";
+
+const SPECIAL: &str = "
+    0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.127.255.255 127.0.0.1 127.255.255.254 169.254.169.254
+    172.16.0.1 172.31.255.255 192.0.0.1 192.0.2.1 192.88.99.1 192.168.0.1 198.18.0.1 198.19.255.255
+    198.51.100.7 203.0.113.7 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255 :: ::1 ::7f00:1
+    ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:169.254.169.254 64:ff9b::7f00:1 64:ff9b::a9fe:a9fe
+    64:ff9b:1::1 2002:7f00:1:: 2002:a9fe:a9fe::1 2001::1 2001:db8::1 2001:10::1 3fff::1 100::1
+    fc00::1 fd12::1 fe80::1 fec0::1 ff02::1 5f00::1 2a00::5efe:7f00:1 4000::1
+";
+
+#[test]
+fn addresses_are_public_or_named() {
+    for address in PUBLIC.split_whitespace() {
+        assert_eq!(address::judge(address.parse().unwrap()), Ok(()), "{address}");
+    }
+    for address in SPECIAL.split_whitespace() {
+        assert!(address::judge(address.parse().unwrap()).is_err(), "{address}");
+    }
+}
+
+#[test]
+fn every_spelling_of_a_literal_is_seen_through() {
+    let open = rules("hosts = ['*']");
+    for host in [
+        "127.0.0.1",
+        "127.1",
+        "127.0.1",
+        "2130706433",
+        "0x7f000001",
+        "0x7f.1",
+        "0177.0.0.1",
+        "017700000001",
+        "127.0.0.1.",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[0:0:0:0:0:0:0:1]",
+        "%31%32%37.0.0.1",
+        "１２７.0.0.1",
+        "127。0。0。1",
+        "169.254.169.254",
+        "[64:ff9b::a9fe:a9fe]",
+        "0",
+        "0.0.0.0",
+        "[::]",
+        "8.8.8.8",
+    ] {
+        let answer = judged(&open, &format!("http://{host}/"));
+        assert!(matches!(answer, Err(Refusal::Literal(_))), "{host}: {answer:?}");
+    }
+    // Named, a public literal is fine and a private one still is not.
+    let named = rules("hosts = ['8.8.8.8', '127.0.0.1', '::1']");
+    assert!(judged(&named, "https://8.8.8.8/").is_ok());
+    assert!(matches!(
+        judged(&named, "http://127.1/"),
+        Err(Refusal::Address { .. })
+    ));
+    assert!(matches!(
+        judged(&named, "http://[::1]/"),
+        Err(Refusal::Address { .. })
+    ));
+}
+
+#[test]
+fn hosts_ports_and_schemes_are_judged() {
+    let some = rules("hosts = ['Example.com', '*.example.org', 'bücher.example', 'alt.example:8443']");
+    for url in [
+        "https://example.com/",
+        "http://EXAMPLE.com./x",
+        "https://a.example.org/",
+        "https://a.b.example.org/",
+        "https://xn--bcher-kva.example/",
+        "https://alt.example:8443/",
+    ] {
+        assert!(judged(&some, url).is_ok(), "{url}");
+    }
+    for url in [
+        "https://a.example.com/",
+        "https://example.org/",
+        "https://notexample.org/",
+        "https://example.com.evil.test/",
+    ] {
+        assert!(matches!(judged(&some, url), Err(Refusal::Host(_))), "{url}");
+    }
+    for url in [
+        "https://example.com:8443/",
+        "http://example.com:22/",
+        "https://alt.example/",
+    ] {
+        assert!(matches!(judged(&some, url), Err(Refusal::Port { .. })), "{url}");
+    }
+    assert!(matches!(
+        judged(&some, "ftp://example.com/"),
+        Err(Refusal::Scheme(_))
+    ));
+    assert!(matches!(
+        judged(&some, "file:///etc/passwd"),
+        Err(Refusal::Scheme(_))
+    ));
+    assert_eq!(
+        judged(&some, "https://u:p@example.com/"),
+        Err(Refusal::Credentials)
+    );
+    assert!(matches!(
+        judged(&Rules::default(), "https://example.com/"),
+        Err(Refusal::Host(_))
+    ));
+}
+
+#[test]
+fn a_private_host_is_open_at_its_port_only() {
+    let some = rules("hosts = ['*']\nallow_private = ['localhost:8080', '127.0.0.1:9']");
+    assert!(judged(&some, "http://localhost:8080/").unwrap().private);
+    assert!(!judged(&some, "http://localhost/").unwrap().private);
+    assert!(judged(&some, "http://127.0.0.1:9/").unwrap().private);
+    assert!(matches!(
+        judged(&some, "http://127.0.0.1/"),
+        Err(Refusal::Literal(_))
+    ));
+    // A wildcard never opens the own network.
+    assert!(
+        !judged(&rules("hosts = ['*']\nallow_private = ['*']"), "http://x.test/")
+            .unwrap()
+            .private
+    );
+}
+
+#[test]
+fn patterns_are_checked_and_print_as_they_read() {
+    for text in [
+        "example.com",
+        "*.example.com:8443",
+        "*",
+        "[::1]:80",
+        "[::1]",
+        "10.0.0.1:5",
+    ] {
+        let pattern = HostPattern::try_from(text.to_owned()).unwrap();
+        assert_eq!(pattern.to_string(), text);
+    }
+    for text in [
+        "", "*.", "a/b", "http://a", "a:b", "a:99999", "a@b", "a*b", "*.*.a", "a b", "a?x", "a#x",
+    ] {
+        assert!(HostPattern::try_from(text.to_owned()).is_err(), "{text:?}");
+    }
+    assert!(toml::from_str::<Rules>("host = ['a']").is_err());
+}
+
+/// A server that answers each connection with the next of `answers`, and returns the requests' heads.
+async fn server(answers: Vec<String>) -> (u16, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    #[expect(clippy::disallowed_methods, reason = "a test's server, awaited by the test")]
+    let task = tokio::spawn(async move {
+        let mut heads = Vec::new();
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                if stream.read_buf(&mut head).await.unwrap() == 0 {
+                    break;
+                }
+            }
+            heads.push(String::from_utf8(head).unwrap());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            if answer.is_empty() {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        }
+        heads
+    });
+    (port, task)
+}
+
+fn found(location: &str) -> String {
+    format!("HTTP/1.1 302 Found\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n")
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+
+fn get(url: &str) -> Request {
+    Request {
+        method: Method::GET,
+        url: Url::parse(url).unwrap(),
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+    }
+}
+
+fn names(table: &[(&str, &[&str])]) -> Names {
+    let parse = |list: &[&str]| {
+        list.iter()
+            .map(|address| address.parse::<IpAddr>().unwrap())
+            .collect()
+    };
+    Names::Fixed(
+        table
+            .iter()
+            .map(|(name, list)| ((*name).to_owned(), parse(list)))
+            .collect::<BTreeMap<_, _>>(),
+    )
+}
+
+fn guarded(toml: &str, table: &[(&str, &[&str])]) -> Client {
+    let deadlines = Deadlines {
+        connect_ms: 500,
+        first_byte_ms: 500,
+        idle_ms: 500,
+        total_ms: 2_000,
+    };
+    Client::guarded_with(rules(toml), &Env::fixed([("A", "")]), deadlines, names(table)).unwrap()
+}
+
+#[tokio::test]
+async fn one_bad_address_among_good_ones_refuses() {
+    let table: &[(&str, &[&str])] = &[
+        ("mixed.test", &["8.8.8.8", "10.0.0.1"]),
+        ("meta.test", &["::ffff:169.254.169.254"]),
+    ];
+    let client = guarded("hosts = ['*']", table);
+    for host in ["mixed.test", "meta.test"] {
+        let answer = client.send(get(&format!("http://{host}/"))).await;
+        assert!(
+            matches!(answer, Err(EgressError::Refused(Refusal::Address { .. }))),
+            "{answer:?}"
+        );
+    }
+    assert!(matches!(
+        client.send(get("http://unknown.test/")).await,
+        Err(EgressError::Dns { .. })
+    ));
+}
+
+#[tokio::test]
+async fn it_connects_to_the_address_that_was_judged() {
+    let (port, served) = server(vec![OK.to_owned()]).await;
+    let client = guarded(
+        &format!("allow_private = ['inside.test:{port}']"),
+        &[("inside.test", &["127.0.0.1"])],
+    );
+    let response = client
+        .send(get(&format!("http://inside.test:{port}/p?q=1")))
+        .await
+        .unwrap();
+    assert_eq!(response.bytes().await.unwrap(), "hello");
+    let head = served.await.unwrap().remove(0);
+    assert!(
+        head.starts_with("GET /p?q=1 HTTP/1.1\r\n") && head.contains(&format!("host: inside.test:{port}")),
+        "{head}"
+    );
+}
+
+#[tokio::test]
+async fn redirects_are_judged_and_lose_secrets() {
+    let (other, other_served) = server(vec![OK.to_owned()]).await;
+    let (port, served) = server(vec![
+        found("/second"),
+        found(&format!("http://b.test:{other}/")),
+        found("http://c.test/"),
+        found("http://169.254.169.254/latest"),
+    ])
+    .await;
+    let table: &[(&str, &[&str])] = &[
+        ("a.test", &["127.0.0.1"]),
+        ("b.test", &["127.0.0.1"]),
+        ("c.test", &["10.0.0.1"]),
+    ];
+    let client = guarded(
+        &format!("hosts = ['*']\nallow_private = ['a.test:{port}', 'b.test:{other}']"),
+        table,
+    );
+    let mut request = get(&format!("http://a.test:{port}/"));
+    let mut key = HeaderValue::from_static("canary");
+    key.set_sensitive(true);
+    request.headers.insert("x-key", key);
+    request
+        .headers
+        .insert("authorization", HeaderValue::from_static("canary"));
+    assert_eq!(
+        client.send(request).await.unwrap().bytes().await.unwrap(),
+        "hello"
+    );
+    let head = other_served.await.unwrap().remove(0);
+    assert!(!head.contains("canary"), "{head}");
+
+    for _ in ["to a private name", "to a literal"] {
+        let answer = client.send(get(&format!("http://a.test:{port}/"))).await;
+        assert!(matches!(answer, Err(EgressError::Refused(_))), "{answer:?}");
+    }
+    let heads = served.await.unwrap();
+    assert!(
+        heads[1].starts_with("GET /second") && heads[1].contains("x-key: canary"),
+        "same origin keeps them"
+    );
+}
+
+#[tokio::test]
+async fn redirects_end() {
+    let (port, served) = server(vec![found("/"); 3]).await;
+    let client = guarded(
+        &format!("allow_private = ['127.0.0.1:{port}']\nmax_redirects = 2"),
+        &[],
+    );
+    let answer = client.send(get(&format!("http://127.0.0.1:{port}/"))).await;
+    assert!(
+        matches!(answer, Err(EgressError::Refused(Refusal::Redirects(2)))),
+        "{answer:?}"
+    );
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn bodies_and_waits_are_bounded() {
+    let big = "HTTP/1.1 200 OK\r\n\r\n0123456789";
+    let (port, served) = server(vec![
+        OK.into(),
+        big.into(),
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n12".into(),
+        String::new(),
+    ])
+    .await;
+    let client = guarded(
+        &format!("allow_private = ['127.0.0.1:{port}']\nmax_response_bytes = 4"),
+        &[],
+    );
+    let url = format!("http://127.0.0.1:{port}/");
+    assert!(matches!(
+        client.send(get(&url)).await,
+        Err(EgressError::TooLarge(4))
+    ));
+    let counted = client.send(get(&url)).await.unwrap().bytes().await;
+    assert!(matches!(counted, Err(EgressError::TooLarge(4))));
+    let client = guarded(&format!("allow_private = ['127.0.0.1:{port}']"), &[]);
+    let cut = client.send(get(&url)).await.unwrap().bytes().await;
+    assert!(matches!(cut, Err(EgressError::Broken(_))), "{cut:?}");
+    let slow = client.send(get(&url)).await;
+    assert!(
+        matches!(
+            slow,
+            Err(EgressError::Timeout {
+                phase: Phase::FirstByte,
+                ms: 500
+            })
+        ),
+        "{slow:?}"
+    );
+    served.abort();
+}
+
+#[tokio::test]
+async fn a_declared_endpoint_may_be_local_and_is_not_redirected() {
+    let (port, served) = server(vec![found("http://example.com/")]).await;
+    let url = Url::parse(&format!("http://127.0.0.1:{port}/v1")).unwrap();
+    let env = Env::fixed([("HTTP_PROXY", "http://127.0.0.1:1")]);
+    let client = Client::for_provider(&url, &env, Deadlines::default(), 1000).unwrap();
+    assert_eq!(client.send(get(url.as_str())).await.unwrap().status(), 302);
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn faults_are_told_apart() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let env = Env::fixed([("A", "")]);
+    let send = async |url: String| {
+        let url = Url::parse(&url).unwrap();
+        let client = Client::for_provider(&url, &env, Deadlines::default(), 1000).unwrap();
+        client.send(get(url.as_str())).await.unwrap_err()
+    };
+    let refused = send(format!("http://127.0.0.1:{port}/?key=canary")).await;
+    assert!(matches!(&refused, EgressError::Connect(_)), "{refused:?}");
+    assert!(!format!("{refused} {refused:?}").contains("canary"));
+    assert!(matches!(
+        send("http://name.invalid/".to_owned()).await,
+        EgressError::Dns { .. }
+    ));
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    #[expect(clippy::disallowed_methods, reason = "a test's server, ended by the test")]
+    let served = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream
+            .write_all(b"this is not TLS at all, nor was it ever meant to be")
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    });
+    let plain = send(format!("https://127.0.0.1:{port}/")).await;
+    assert!(matches!(&plain, EgressError::Tls(_)), "{plain:?}");
+    served.abort();
+    let (port, served) = server(vec!["garbage\r\n\r\n".into()]).await;
+    let garbage = send(format!("http://127.0.0.1:{port}/")).await;
+    assert!(matches!(&garbage, EgressError::Broken(_)), "{garbage:?}");
+    served.await.unwrap();
+    let proxy = Url::parse("https://example.com/").unwrap();
+    let env = Env::fixed([("HTTPS_PROXY", "::canary::")]);
+    let bad = Client::for_provider(&proxy, &env, Deadlines::default(), 1000)
+        .unwrap_err()
+        .to_string();
+    assert!(!bad.contains("canary"), "{bad}");
+}
