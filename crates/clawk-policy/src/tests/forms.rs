@@ -56,119 +56,48 @@ fn deciding(rules: &Value, call: &Value) -> Option<String> {
     decide(&engine(rules), call).rule_id.map(|id| id.to_string())
 }
 
+/// Scope, `match`, the call, and whether a rule made so applies (R11).
+const MATCHES: &str = r#"
+tool | {} | {"tool":"x"} | applies
+all | {} | {"tool":"x"} | applies
+category | {} | {"tool":"x"} | not
+category | {} | {"tool":"x","category":"any"} | applies
+category | {} | {"tool":"x","category":""} | not
+tool | {"name":"x"} | {"tool":"x"} | applies
+tool | {"name":"x"} | {"tool":"xy"} | not
+tool | {"name":"X"} | {"tool":"x"} | not
+tool | {"name":"file-*"} | {"tool":"file-read"} | applies
+tool | {"name":"file-*"} | {"tool":"a-file-read"} | not
+tool | {"name":"f?le"} | {"tool":"file"} | applies
+tool | {"name":"[ab]"} | {"tool":"a"} | not
+all | {"name":"x"} | {"tool":"y"} | not
+category | {"category":"net"} | {"tool":"x","category":"net"} | applies
+tool | {"category":"net"} | {"tool":"x","category":"net"} | applies
+category | {"category":"net"} | {"tool":"x","category":"fs"} | not
+category | {"category":"net"} | {"tool":"net"} | not
+tool | {"labels":{"tier":"gold"}} | {"tool":"x","labels":{"tier":"gold"}} | applies
+tool | {"labels":{"tier":"gold"}} | {"tool":"x","labels":{"tier":"iron"}} | not
+tool | {"annotations":{"d":true}} | {"tool":"x","annotations":{"d":true}} | applies
+tool | {"annotations":{"d":true}} | {"tool":"x","annotations":{"d":"true"}} | not
+tool | {"annotations":{"d":false}} | {"tool":"x"} | not
+tool | {"annotations":{"n":{"a":1}}} | {"tool":"x","annotations":{"n":{"a":1}}} | applies
+tool | {"name":"x","category":"net"} | {"tool":"x","category":"fs"} | not
+tool | {"name":"x","category":"net"} | {"tool":"y","category":"net"} | not
+tool | {"name":"x","category":"net"} | {"tool":"x","category":"net"} | applies
+"#;
+
 #[test]
 fn every_form_of_match() {
-    let rule = |scope: &str, matcher: Value| json!([{"id": "r", "action": "allow", "scope": scope, "match": matcher}]);
-    for (scope, matcher, call, applies) in [
-        ("tool", json!({}), json!({"tool": "x"}), true),
-        ("all", json!({}), json!({"tool": "x"}), true),
-        ("category", json!({}), json!({"tool": "x"}), false),
-        (
-            "category",
-            json!({}),
-            json!({"tool": "x", "category": "any"}),
-            true,
-        ),
-        ("tool", json!({"name": "x"}), json!({"tool": "x"}), true),
-        ("tool", json!({"name": "x"}), json!({"tool": "xy"}), false),
-        ("tool", json!({"name": "X"}), json!({"tool": "x"}), false),
-        (
-            "tool",
-            json!({"name": "file-*"}),
-            json!({"tool": "file-read"}),
-            true,
-        ),
-        (
-            "tool",
-            json!({"name": "file-*"}),
-            json!({"tool": "a-file-read"}),
-            false,
-        ),
-        ("tool", json!({"name": "f?le"}), json!({"tool": "file"}), true),
-        ("tool", json!({"name": "[ab]"}), json!({"tool": "a"}), false),
-        ("all", json!({"name": "x"}), json!({"tool": "y"}), false),
-        (
-            "category",
-            json!({"category": "net"}),
-            json!({"tool": "x", "category": "net"}),
-            true,
-        ),
-        (
-            "tool",
-            json!({"category": "net"}),
-            json!({"tool": "x", "category": "net"}),
-            true,
-        ),
-        (
-            "category",
-            json!({"category": "net"}),
-            json!({"tool": "x", "category": "fs"}),
-            false,
-        ),
-        (
-            "category",
-            json!({"category": "net"}),
-            json!({"tool": "net"}),
-            false,
-        ),
-        (
-            "tool",
-            json!({"labels": {"tier": "gold"}}),
-            json!({"tool": "x", "labels": {"tier": "gold"}}),
-            true,
-        ),
-        (
-            "tool",
-            json!({"labels": {"tier": "gold"}}),
-            json!({"tool": "x", "labels": {"tier": "iron"}}),
-            false,
-        ),
-        (
-            "tool",
-            json!({"annotations": {"d": true}}),
-            json!({"tool": "x", "annotations": {"d": true}}),
-            true,
-        ),
-        (
-            "tool",
-            json!({"annotations": {"d": true}}),
-            json!({"tool": "x", "annotations": {"d": "true"}}),
-            false,
-        ),
-        (
-            "tool",
-            json!({"annotations": {"d": false}}),
-            json!({"tool": "x"}),
-            false,
-        ),
-        (
-            "tool",
-            json!({"annotations": {"n": {"a": 1}}}),
-            json!({"tool": "x", "annotations": {"n": {"a": 1}}}),
-            true,
-        ),
-        (
-            "tool",
-            json!({"name": "x", "category": "net"}),
-            json!({"tool": "x", "category": "fs"}),
-            false,
-        ),
-        (
-            "tool",
-            json!({"name": "x", "category": "net"}),
-            json!({"tool": "y", "category": "net"}),
-            false,
-        ),
-        (
-            "tool",
-            json!({"name": "x", "category": "net"}),
-            json!({"tool": "x", "category": "net"}),
-            true,
-        ),
-    ] {
-        let verdict = decide(&engine(&rule(scope, matcher.clone())), &call);
-        assert_eq!(verdict.rule_id.is_some(), applies, "{scope} {matcher} {call}");
-        assert_eq!(verdict.is_allowed(), applies);
+    let json = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    for row in MATCHES.trim().lines() {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let [scope, matcher, call, outcome] = cells[..] else {
+            panic!("{row}")
+        };
+        let rules = json!([{"id": "r", "action": "allow", "scope": scope, "match": json(matcher)}]);
+        let verdict = decide(&engine(&rules), &json(call));
+        assert_eq!(verdict.rule_id.is_some(), outcome == "applies", "{row}");
+        assert_eq!(verdict.is_allowed(), outcome == "applies", "{row}");
     }
 }
 
