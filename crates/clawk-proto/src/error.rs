@@ -1,5 +1,8 @@
 //! The closed table of wire errors (CKP §9.4 and runtime profile §4).
 
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -96,7 +99,11 @@ pub struct RpcError {
 impl RpcError {
     /// An error without data.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code: code.code(), message: message.into(), data: None }
+        Self {
+            code: code.code(),
+            message: message.into(),
+            data: None,
+        }
     }
 
     /// The same error with `data`.

@@ -2,6 +2,9 @@
 //!
 //! Wire params tolerate unknown members (R10); required ones are checked by their types.
 
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -220,7 +223,11 @@ pub struct ToolCallResult {
     #[serde(default, rename = "isError")]
     pub is_error: bool,
     /// Facts beside the text.
-    #[serde(default, rename = "structuredContent", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "structuredContent",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub structured_content: Option<Value>,
 }
 

@@ -1,29 +1,37 @@
-//! JSON-RPC 2.0 frames (CKP §9.1, R24): one inbound text becomes one [`Inbound`].
+//! JSON-RPC 2.0 frames (CKP §9.1, R24): one inbound text becomes one [`Inbound`], borrowed from it.
 
-use serde::{Deserialize, Serialize};
+mod scan;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::borrow::Cow;
+
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::error::{ErrorCode, RpcError};
 
-/// A request's id. Numbers keep the text they came with, so `1.0` is answered with `1.0`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Id {
-    /// A string, already in JSON's quotes and escapes.
-    Text(String),
-    /// A number, as written.
-    Number(String),
-    /// `null`.
-    Null,
-}
+pub use write::{write_error, write_notification, write_result};
 
-impl Id {
-    fn from_raw(raw: &RawValue) -> Option<Self> {
-        let text = raw.get();
-        match text.as_bytes().first()? {
-            b'"' => Some(Self::Text(text.to_owned())),
-            b'-' | b'0'..=b'9' => Some(Self::Number(text.to_owned())),
-            b'n' => Some(Self::Null),
+/// How deep brackets may nest in one message, its own braces included. What is deeper can't be decoded later, so it is
+/// refused as no JSON of ours (-32700) before anything looks at it.
+pub const MAX_DEPTH: usize = 127;
+
+/// How many messages one batch may hold; more is one -32600.
+pub const MAX_BATCH: usize = 1024;
+
+/// A request's id, as the JSON text that came: `1.0` is answered with `1.0`, and `"\u0041"` as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Id<'a>(Cow<'a, str>);
+
+impl<'a> Id<'a> {
+    /// `null`: the id of answers to what had none that can be told.
+    pub const NULL: Id<'static> = Id(Cow::Borrowed("null"));
+
+    fn from_raw(raw: &'a str) -> Option<Self> {
+        match raw.as_bytes().first()? {
+            b'"' | b'-' | b'0'..=b'9' | b'n' => Some(Self(Cow::Borrowed(raw))),
             _ => None,
         }
     }
@@ -31,178 +39,157 @@ impl Id {
     /// The id as JSON text.
     #[must_use]
     pub fn as_json(&self) -> &str {
-        match self {
-            Self::Text(text) | Self::Number(text) => text,
-            Self::Null => "null",
-        }
+        &self.0
     }
-}
 
-impl Serialize for Id {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let raw = RawValue::from_string(self.as_json().to_owned()).map_err(serde::ser::Error::custom)?;
-        raw.serialize(serializer)
+    /// The same id, free of the text it came in.
+    #[must_use]
+    pub fn into_owned(self) -> Id<'static> {
+        Id(Cow::Owned(self.0.into_owned()))
     }
 }
 
 /// One well-formed message. A notification has no id.
-#[derive(Debug, Clone)]
-pub struct Request {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request<'a> {
     /// Present in requests, absent in notifications.
-    pub id: Option<Id>,
+    pub id: Option<Id<'a>>,
     /// For example `claw.status`.
-    pub method: String,
-    /// Still text: the method decides what it must be. Absent params are `{}`.
-    pub params: Box<RawValue>,
+    pub method: Cow<'a, str>,
+    /// JSON text of an object or an array: the method decides what it must be. Absent params are `{}`.
+    pub params: &'a str,
 }
 
-/// A message that is no request: what must be answered, or nothing for a stray response.
+/// A message that is no request, and what must be answered.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Refused {
+pub struct Refused<'a> {
     /// The id to answer with.
-    pub id: Id,
+    pub id: Id<'a>,
     /// Why.
     pub error: RpcError,
 }
 
+/// One message, judged.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message<'a> {
+    /// A request or a notification.
+    Request(Request<'a>),
+    /// To be answered with an error.
+    Refused(Refused<'a>),
+    /// Never answered: a notification whose params are no structure, or a response to something we did not ask.
+    Ignored,
+}
+
 /// What one line, frame or file holds.
-#[derive(Debug)]
-pub enum Inbound {
+#[derive(Debug, Clone, PartialEq)]
+pub enum Inbound<'a> {
     /// A single message.
-    One(Result<Request, Refused>),
-    /// A batch, never empty; answered as an array.
-    Batch(Vec<Result<Request, Refused>>),
+    One(Message<'a>),
+    /// A batch of 1 to [`MAX_BATCH`] messages; answered as an array.
+    Batch(Vec<Message<'a>>),
 }
 
-#[derive(Deserialize)]
-struct RawRequest<'a> {
-    #[serde(borrow, default)]
-    jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    method: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    params: Option<&'a RawValue>,
-}
-
-/// Reads one message or batch.
+/// Reads one message or batch: one pass over a single message, two over a batch's members.
 ///
-/// # Errors
-/// The bytes are no UTF-8 or no JSON (-32700), or nested too deep: one answer with `id: null`.
-pub fn parse(bytes: &[u8]) -> Result<Inbound, Refused> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|e| refused(ErrorCode::ParseError, format!("invalid UTF-8 at byte {}", e.valid_up_to())))?;
-    let trimmed = text.trim_start();
-    if trimmed.starts_with('[') {
-        let parts: Vec<&RawValue> = serde_json::from_str(text).map_err(|e| parse_error(&e))?;
-        if parts.is_empty() {
-            return Ok(Inbound::One(Err(refused(ErrorCode::InvalidRequest, "a batch must hold at least one message"))));
+/// Everything has an outcome: no UTF-8, no JSON or nested deeper than [`MAX_DEPTH`] is one -32700 with `id: null`.
+#[must_use]
+pub fn parse(bytes: &[u8]) -> Inbound<'_> {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(e) => {
+            return refuse(
+                ErrorCode::ParseError,
+                format!("invalid UTF-8 at byte {}", e.valid_up_to()),
+            );
         }
-        return Ok(Inbound::Batch(parts.into_iter().map(one).collect()));
+    };
+    if scan::nests_deeper(text, MAX_DEPTH) {
+        return refuse(
+            ErrorCode::ParseError,
+            format!("nested deeper than {MAX_DEPTH} levels"),
+        );
     }
-    let raw: &RawValue = serde_json::from_str(text).map_err(|e| parse_error(&e))?;
-    Ok(Inbound::One(one(raw)))
+    match text.trim_start().as_bytes().first() {
+        Some(b'{') => match serde_json::from_str(text) {
+            Ok(frame) => Inbound::One(judge(frame)),
+            Err(e) => refuse_json(&e),
+        },
+        Some(b'[') => match serde_json::from_str(text) {
+            Ok(scan::Members { too_many: true, .. }) => refuse(
+                ErrorCode::InvalidRequest,
+                format!("a batch may hold at most {MAX_BATCH} messages"),
+            ),
+            Ok(scan::Members { members, .. }) if members.is_empty() => refuse(
+                ErrorCode::InvalidRequest,
+                "a batch must hold at least one message",
+            ),
+            Ok(scan::Members { members, .. }) => Inbound::Batch(members.into_iter().map(member).collect()),
+            Err(e) => refuse_json(&e),
+        },
+        Some(_) | None => match serde_json::from_str::<&RawValue>(text) {
+            Ok(_) => refuse(ErrorCode::InvalidRequest, "a message must be a JSON object"),
+            Err(e) => refuse_json(&e),
+        },
+    }
 }
 
-fn one(raw: &RawValue) -> Result<Request, Refused> {
-    let invalid = |id: Id, message: &str| Refused { id, error: RpcError::new(ErrorCode::InvalidRequest, message) };
+fn member(raw: &RawValue) -> Message<'_> {
     if !raw.get().starts_with('{') {
-        return Err(invalid(Id::Null, "a message must be a JSON object"));
+        return invalid(Id::NULL, "a message must be a JSON object");
     }
-    let frame: RawRequest<'_> =
-        serde_json::from_str(raw.get()).map_err(|e| invalid(Id::Null, &format!("malformed message: {e}")))?;
-    // serde reads `"id": null` into an absent Option; only the raw text tells the two apart.
-    let id = match frame.id {
-        Some(raw_id) => {
-            Some(Id::from_raw(raw_id).ok_or_else(|| invalid(Id::Null, "`id` must be a string, a number or null"))?)
-        }
-        None if has_null_id(raw.get()) => Some(Id::Null),
+    match serde_json::from_str(raw.get()) {
+        Ok(frame) => judge(frame),
+        Err(e) => invalid(Id::NULL, format!("malformed message: {e}")),
+    }
+}
+
+fn judge(frame: scan::Frame<'_>) -> Message<'_> {
+    if let Some(twice) = frame.twice {
+        return invalid(Id::NULL, format!("`{twice}` stands twice in one message"));
+    }
+    let id = match frame.id.map(Id::from_raw) {
+        Some(None) => return invalid(Id::NULL, "`id` must be a string, a number or null"),
+        Some(Some(id)) => Some(id),
         None => None,
     };
-    let answer_id = id.clone().unwrap_or(Id::Null);
-    if frame.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
-        return Err(invalid(answer_id, "`jsonrpc` must be \"2.0\""));
+    if frame.jsonrpc != Some("\"2.0\"") {
+        return invalid(id.unwrap_or(Id::NULL), "`jsonrpc` must be \"2.0\"");
     }
     let Some(method) = frame.method else {
-        return Err(invalid(answer_id, "`method` is missing"));
+        if frame.response && id.is_some() {
+            return Message::Ignored;
+        }
+        return invalid(id.unwrap_or(Id::NULL), "`method` is missing");
     };
-    let Ok(method) = serde_json::from_str::<String>(method.get()) else {
-        return Err(invalid(answer_id, "`method` must be a string"));
+    let Some(method) = scan::unquote(method) else {
+        return invalid(id.unwrap_or(Id::NULL), "`method` must be a string");
     };
-    let params = match frame.params {
-        None => empty_params(),
-        Some(params) if params.get().starts_with(['{', '[']) => params.to_owned(),
-        Some(_) => return Err(invalid(answer_id, "`params` must be an object or an array")),
-    };
-    Ok(Request { id, method, params })
-}
-
-fn has_null_id(text: &str) -> bool {
-    #[derive(Deserialize)]
-    struct OnlyId {
-        #[serde(default, deserialize_with = "present")]
-        id: bool,
-    }
-    fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| true)
-    }
-    text.contains("\"id\"") && serde_json::from_str::<OnlyId>(text).is_ok_and(|only| only.id)
-}
-
-fn empty_params() -> Box<RawValue> {
-    RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
-}
-
-fn parse_error(error: &serde_json::Error) -> Refused {
-    refused(ErrorCode::ParseError, format!("invalid JSON: {error}"))
-}
-
-fn refused(code: ErrorCode, message: impl Into<String>) -> Refused {
-    Refused { id: Id::Null, error: RpcError::new(code, message) }
-}
-
-/// A response frame.
-#[derive(Debug, Serialize)]
-pub struct Response<'a> {
-    jsonrpc: &'static str,
-    id: &'a Id,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a RpcError>,
-}
-
-impl<'a> Response<'a> {
-    /// The frame that answers `id`.
-    #[must_use]
-    pub fn new(id: &'a Id, outcome: &'a Result<Box<RawValue>, RpcError>) -> Self {
-        let (result, error) = match outcome {
-            Ok(result) => (Some(&**result), None),
-            Err(error) => (None, Some(error)),
-        };
-        Self { jsonrpc: "2.0", id, result, error }
+    match (frame.params.unwrap_or("{}"), id) {
+        (params, id) if params.starts_with(['{', '[']) => Message::Request(Request { id, method, params }),
+        (_, Some(id)) => invalid(id, "`params` must be an object or an array"),
+        (_, None) => Message::Ignored,
     }
 }
 
-/// A notification that we send.
-#[derive(Debug, Serialize)]
-pub struct Notification<'a, P: Serialize> {
-    jsonrpc: &'static str,
-    /// For example `claw.heartbeat`.
-    pub method: &'a str,
-    /// The params.
-    pub params: P,
+fn invalid(id: Id<'_>, message: impl Into<String>) -> Message<'_> {
+    Message::Refused(Refused {
+        id,
+        error: RpcError::new(ErrorCode::InvalidRequest, message),
+    })
 }
 
-impl<'a, P: Serialize> Notification<'a, P> {
-    /// A frame for `method`.
-    pub fn new(method: &'a str, params: P) -> Self {
-        Self { jsonrpc: "2.0", method, params }
-    }
+fn refuse<'a>(code: ErrorCode, message: impl Into<String>) -> Inbound<'a> {
+    Inbound::One(Message::Refused(Refused {
+        id: Id::NULL,
+        error: RpcError::new(code, message),
+    }))
 }
 
-/// A request that we send as a client (conformance driver, control socket).
+fn refuse_json<'a>(error: &serde_json::Error) -> Inbound<'a> {
+    refuse(ErrorCode::ParseError, format!("invalid JSON: {error}"))
+}
+
+/// A request that we send as a client (conformance driver, control socket), without a newline.
 #[must_use]
 pub fn request_text(id: u64, method: &str, params: &Value) -> String {
     serde_json::json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()

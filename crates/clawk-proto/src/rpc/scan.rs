@@ -1,0 +1,153 @@
+//! The lexical side of a frame: its members as borrowed text, whatever they are.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::MAX_BATCH;
+
+/// The members of a JSON object that JSON-RPC knows, as raw JSON text. Any JSON object makes one: judging comes later.
+#[derive(Debug, Default)]
+pub(super) struct Frame<'a> {
+    pub(super) jsonrpc: Option<&'a str>,
+    pub(super) id: Option<&'a str>,
+    pub(super) method: Option<&'a str>,
+    pub(super) params: Option<&'a str>,
+    /// It has a `result` or an `error`, as responses do.
+    pub(super) response: bool,
+    /// A known member that stands twice: which of the two counts can't be told.
+    pub(super) twice: Option<&'static str>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(field_identifier, rename_all = "lowercase")]
+enum Key {
+    Jsonrpc,
+    Id,
+    Method,
+    Params,
+    Result,
+    Error,
+    #[serde(other)]
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Frame<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FrameVisitor)
+    }
+}
+
+struct FrameVisitor;
+
+impl<'de> Visitor<'de> for FrameVisitor {
+    type Value = Frame<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut frame = Frame::default();
+        while let Some(key) = map.next_key::<Key>()? {
+            let (slot, name) = match key {
+                Key::Jsonrpc => (&mut frame.jsonrpc, "jsonrpc"),
+                Key::Id => (&mut frame.id, "id"),
+                Key::Method => (&mut frame.method, "method"),
+                Key::Params => (&mut frame.params, "params"),
+                Key::Result | Key::Error => {
+                    map.next_value::<IgnoredAny>()?;
+                    frame.response = true;
+                    continue;
+                }
+                Key::Other => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            if slot.replace(map.next_value::<&RawValue>()?.get()).is_some() {
+                frame.twice = Some(name);
+            }
+        }
+        Ok(frame)
+    }
+}
+
+/// A batch's members, at most [`MAX_BATCH`]; the rest is checked to be JSON and let go.
+#[derive(Debug, Default)]
+pub(super) struct Members<'a> {
+    pub(super) members: Vec<&'a RawValue>,
+    pub(super) too_many: bool,
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut out = Members::default();
+        while out.members.len() < MAX_BATCH {
+            match seq.next_element::<&RawValue>()? {
+                Some(member) => out.members.push(member),
+                None => return Ok(out),
+            }
+        }
+        while seq.next_element::<IgnoredAny>()?.is_some() {
+            out.too_many = true;
+        }
+        Ok(out)
+    }
+}
+
+/// Whether brackets outside strings nest deeper than `limit`. Short texts can't and are not looked at.
+pub(super) fn nests_deeper(text: &str, limit: usize) -> bool {
+    if text.len() <= limit {
+        return false;
+    }
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for byte in text.bytes() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > limit {
+                    return true;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+/// The string that this JSON text is, if it is one; borrowed when it has no escapes.
+pub(super) fn unquote(raw: &str) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if !inner.contains('\\') {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(raw).ok().map(Cow::Owned) // silent-ok: a lone surrogate is no string of ours
+}
