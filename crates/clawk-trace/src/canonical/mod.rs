@@ -1,0 +1,113 @@
+//! Canonical JSON (R27). We write RFC 8785 (JCS); a verifier also reads the two other texts in use.
+//!
+//! All three readings sort keys and drop blanks. For payloads as we write them (no floats, no integer beyond 2^53) they
+//! differ only for non-ASCII text and DEL, so one look at the bytes usually settles all three: see [`scan`].
+
+mod number;
+mod scan;
+mod transcode;
+
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+pub use scan::{Plainness, scan};
+pub use transcode::transcode;
+
+/// How deep a payload may nest.
+pub const MAX_DEPTH: usize = 128;
+
+/// Which text of a payload (and of the timestamp) was hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// RFC 8785: raw UTF-8, keys by UTF-16 unit, ECMAScript numbers. What we write.
+    Jcs,
+    /// ASCII-escaped as Python's `json.dumps` prints it, keys by code point, integers exact.
+    AppendixB,
+    /// The reference program: raw UTF-8, keys by code point and unescaped, timestamp rendered with `+00:00`.
+    CraCore,
+}
+
+impl Profile {
+    /// Every profile, the one we write first.
+    pub const ALL: [Self; 3] = [Self::Jcs, Self::AppendixB, Self::CraCore];
+
+    /// Its name in reports: `jcs`, `appendix-b`, `cra-core`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Jcs => "jcs",
+            Self::AppendixB => "appendix-b",
+            Self::CraCore => "cra-core",
+        }
+    }
+}
+
+impl std::fmt::Display for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a text has no canonical form.
+#[derive(Debug, thiserror::Error)]
+pub enum CanonicalError {
+    /// It is no JSON, or holds a lone surrogate, or can't be serialised.
+    #[error("not JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A key stands twice in one object.
+    #[error("the key `{0}` stands twice in one object")]
+    DuplicateKey(String),
+    /// Nested too deep.
+    #[error("nested deeper than {MAX_DEPTH}")]
+    TooDeep,
+    /// A float, or an integer beyond 2^53, in a payload (R27): readers would not agree on its text.
+    #[error("the number {0} has no agreed text; write milliseconds, micro-units or a string")]
+    Number(String),
+}
+
+/// RFC 8785 text of any value; floats allowed. For digests of arguments and results.
+///
+/// # Errors
+/// The value can't be serialised as JSON, or nests deeper than [`MAX_DEPTH`].
+pub fn text_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
+    let text = serde_json::to_string(value)?;
+    if scan(&text).is_some() {
+        Ok(text)
+    } else {
+        transcode(Profile::Jcs, &text)
+    }
+}
+
+/// RFC 8785 text of an event's payload, as the journal keeps it.
+///
+/// # Errors
+/// As [`text_of`], and [`CanonicalError::Number`] for what R27 keeps out of payloads.
+pub fn payload_of<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, CanonicalError> {
+    let text = serde_json::to_string(value)?;
+    let canonical = if scan(&text).is_some() {
+        text
+    } else {
+        payload_text(&text)?
+    };
+    Ok(RawValue::from_string(canonical)?)
+}
+
+/// RFC 8785 text of a payload given as JSON text.
+///
+/// # Errors
+/// As [`payload_of`].
+pub fn payload_text(text: &str) -> Result<String, CanonicalError> {
+    transcode::refuse_disputed_numbers(text)?;
+    transcode(Profile::Jcs, text)
+}
+
+/// Whether `text` is a payload exactly as [`payload_of`] writes it.
+#[must_use]
+pub fn is_payload(text: &str) -> bool {
+    text.starts_with('{')
+        && (scan(text).is_some() || payload_text(text).is_ok_and(|canonical| canonical == text))
+}

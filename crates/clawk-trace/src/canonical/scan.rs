@@ -1,0 +1,186 @@
+//! One pass over a text that says whether it already is canonical. It never copies, and may say "don't know".
+
+use super::MAX_DEPTH;
+
+/// What a canonical text without disputed numbers looks like under the other readings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plainness {
+    /// Printable ASCII, no escapes in keys: the same text in all three profiles.
+    Everywhere,
+    /// RFC 8785's text; the others may differ.
+    JcsOnly,
+}
+
+/// The greatest integer that every reader keeps exact.
+const MAX_EXACT: u64 = 1 << 53;
+
+/// Whether `text` is one JSON value in RFC 8785 form, free of floats and integers beyond 2^53.
+/// `None` means "no, or not settled here" (keys whose order depends on escapes or astral characters).
+#[must_use]
+pub fn scan(text: &str) -> Option<Plainness> {
+    let mut scanner = Scanner {
+        bytes: text.as_bytes(),
+        at: 0,
+        plain: true,
+    };
+    scanner.value(0)?;
+    if scanner.at != scanner.bytes.len() {
+        return None;
+    }
+    Some(if scanner.plain {
+        Plainness::Everywhere
+    } else {
+        Plainness::JcsOnly
+    })
+}
+
+struct Scanner<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    plain: bool,
+}
+
+impl<'a> Scanner<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        if self.peek()? == byte {
+            self.at += 1;
+            return Some(());
+        }
+        None
+    }
+
+    fn word(&mut self, word: &[u8]) -> Option<()> {
+        if self.bytes.get(self.at..)?.starts_with(word) {
+            self.at += word.len();
+            return Some(());
+        }
+        None
+    }
+
+    fn value(&mut self, depth: usize) -> Option<()> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        match self.peek()? {
+            b'"' => self.string().map(drop),
+            b'{' => self.object(depth),
+            b'[' => self.array(depth),
+            b't' => self.word(b"true"),
+            b'f' => self.word(b"false"),
+            b'n' => self.word(b"null"),
+            _ => self.integer(),
+        }
+    }
+
+    fn array(&mut self, depth: usize) -> Option<()> {
+        self.take(b'[')?;
+        if self.take(b']').is_some() {
+            return Some(());
+        }
+        loop {
+            self.value(depth + 1)?;
+            if self.take(b',').is_none() {
+                return self.take(b']');
+            }
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Option<()> {
+        self.take(b'{')?;
+        if self.take(b'}').is_some() {
+            return Some(());
+        }
+        let mut last: Option<&[u8]> = None;
+        loop {
+            let (key, simple) = self.string()?;
+            // Byte order is the order of UTF-16 units only without astral characters, and of the key's text only without escapes.
+            if !simple || last.is_some_and(|last| last >= key) {
+                return None;
+            }
+            last = Some(key);
+            self.take(b':')?;
+            self.value(depth + 1)?;
+            if self.take(b',').is_none() {
+                return self.take(b'}');
+            }
+        }
+    }
+
+    /// The string's inner bytes, and whether they hold neither an escape nor an astral character.
+    fn string(&mut self) -> Option<(&'a [u8], bool)> {
+        self.take(b'"')?;
+        let start = self.at;
+        let mut simple = true;
+        loop {
+            let byte = self.peek()?;
+            match byte {
+                b'"' => {
+                    let inner = self.bytes.get(start..self.at)?;
+                    self.at += 1;
+                    return Some((inner, simple));
+                }
+                b'\\' => {
+                    simple = false;
+                    self.at += 1;
+                    self.escape()?;
+                }
+                0..=0x1f => return None,
+                0x20..=0x7e => self.at += 1,
+                0x7f..=0xef => {
+                    self.plain = false;
+                    self.at += 1;
+                }
+                0xf0..=0xff => {
+                    (self.plain, simple) = (false, false);
+                    self.at += 1;
+                }
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Option<()> {
+        let byte = self.peek()?;
+        self.at += 1;
+        match byte {
+            b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't' => Some(()),
+            b'u' => {
+                let digits: [u8; 4] = self.bytes.get(self.at..self.at + 4)?.try_into().ok()?; // silent-ok: too short
+                self.at += 4;
+                let [
+                    b'0',
+                    b'0',
+                    high @ (b'0' | b'1'),
+                    low @ (b'0'..=b'9' | b'a'..=b'f'),
+                ] = digits
+                else {
+                    return None;
+                };
+                // \b \t \n \f \r have their short forms.
+                let has_short_form = high == b'0' && matches!(low, b'8' | b'9' | b'a' | b'c' | b'd');
+                (!has_short_form).then_some(())
+            }
+            _ => None,
+        }
+    }
+
+    fn integer(&mut self) -> Option<()> {
+        let negative = self.take(b'-').is_some();
+        let start = self.at;
+        let mut value: u64 = 0;
+        while let Some(digit @ b'0'..=b'9') = self.peek() {
+            value = value * 10 + u64::from(digit - b'0');
+            self.at += 1;
+            if value > MAX_EXACT {
+                return None;
+            }
+        }
+        let first = *self.bytes.get(start)?;
+        let length = self.at - start;
+        let well_formed = length > 0 && (first != b'0' || (length == 1 && !negative));
+        (well_formed && !matches!(self.peek(), Some(b'.' | b'e' | b'E'))).then_some(())
+    }
+}

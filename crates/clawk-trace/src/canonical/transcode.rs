@@ -1,0 +1,192 @@
+//! Any JSON text to its canonical text under a profile. The slow path: exact for big integers, refuses duplicate keys.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{CanonicalError, MAX_DEPTH, Profile, number};
+
+/// The canonical text of a JSON text.
+///
+/// # Errors
+/// No JSON, a duplicate key, a number that is no finite double where one is needed, or too deep.
+pub fn transcode(profile: Profile, text: &str) -> Result<String, CanonicalError> {
+    let mut out = String::with_capacity(text.len());
+    value(profile, text.trim_matches(BLANKS), 0, &mut out)?;
+    Ok(out)
+}
+
+const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// Fails with [`CanonicalError::Number`] when the text holds a float or an integer beyond 2^53.
+pub(super) fn refuse_disputed_numbers(text: &str) -> Result<(), CanonicalError> {
+    fn look(text: &str, depth: usize) -> Result<(), CanonicalError> {
+        if depth > MAX_DEPTH {
+            return Err(CanonicalError::TooDeep);
+        }
+        match text.bytes().next() {
+            Some(b'{') => members(text)?
+                .iter()
+                .try_for_each(|(_, inner)| look(inner, depth + 1)),
+            Some(b'[') => items(text)?
+                .iter()
+                .try_for_each(|inner| look(inner.get(), depth + 1)),
+            Some(b'-' | b'0'..=b'9') if number::is_disputed(text) => {
+                Err(CanonicalError::Number(text.chars().take(40).collect()))
+            }
+            _ => Ok(()),
+        }
+    }
+    look(text.trim_matches(BLANKS), 0)
+}
+
+fn value(profile: Profile, text: &str, depth: usize, out: &mut String) -> Result<(), CanonicalError> {
+    if depth > MAX_DEPTH {
+        return Err(CanonicalError::TooDeep);
+    }
+    match text.bytes().next() {
+        Some(b'{') => object(profile, text, depth, out),
+        Some(b'[') => {
+            out.push('[');
+            for (index, item) in items(text)?.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                value(profile, item.get(), depth + 1, out)?;
+            }
+            out.push(']');
+            Ok(())
+        }
+        Some(b'"') => {
+            let Key(string) = serde_json::from_str(text)?;
+            quoted(profile, &string, out);
+            Ok(())
+        }
+        Some(b'-' | b'0'..=b'9') => {
+            let literal: &RawValue = serde_json::from_str(text)?;
+            number::write(profile, literal.get(), out)
+        }
+        _ => {
+            let literal: &RawValue = serde_json::from_str(text)?;
+            out.push_str(literal.get());
+            Ok(())
+        }
+    }
+}
+
+fn object(profile: Profile, text: &str, depth: usize, out: &mut String) -> Result<(), CanonicalError> {
+    let mut members = members(text)?;
+    members.sort_by(|(a, _), (b, _)| match profile {
+        Profile::Jcs => by_utf16(a, b),
+        Profile::AppendixB | Profile::CraCore => a.cmp(b),
+    });
+    if let Some([(key, _), _]) = members
+        .windows(2)
+        .find(|pair| matches!(pair, [(a, _), (b, _)] if a == b))
+    {
+        return Err(CanonicalError::DuplicateKey(key.chars().take(64).collect()));
+    }
+    out.push('{');
+    for (index, (key, inner)) in members.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        match profile {
+            Profile::Jcs | Profile::AppendixB => quoted(profile, key, out),
+            // The reference program writes keys between quotes as they are.
+            Profile::CraCore => out.extend(["\"", key, "\""]),
+        }
+        out.push(':');
+        value(profile, inner, depth + 1, out)?;
+    }
+    out.push('}');
+    Ok(())
+}
+
+/// RFC 8785's order: by UTF-16 code units.
+fn by_utf16(a: &str, b: &str) -> Ordering {
+    if a.is_ascii() || b.is_ascii() {
+        a.cmp(b)
+    } else {
+        a.encode_utf16().cmp(b.encode_utf16())
+    }
+}
+
+/// Appends `text` as a JSON string.
+fn quoted(profile: Profile, text: &str, out: &mut String) {
+    const HEX: [char; 16] = [
+        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
+    ];
+    let unit = |unit: u16, out: &mut String| {
+        out.push_str("\\u");
+        for shift in [12, 8, 4, 0] {
+            out.extend(HEX.get(usize::from(unit >> shift & 15)));
+        }
+    };
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\0'..='\u{1f}' => c.encode_utf16(&mut [0; 2]).iter().for_each(|&u| unit(u, out)),
+            // Python escapes DEL too.
+            '\u{7f}'.. if profile == Profile::AppendixB => {
+                c.encode_utf16(&mut [0; 2]).iter().for_each(|&u| unit(u, out));
+            }
+            _ => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn items(text: &str) -> Result<Vec<&RawValue>, CanonicalError> {
+    Ok(serde_json::from_str(text)?)
+}
+
+fn members(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, CanonicalError> {
+    let Members(members) = serde_json::from_str(text)?;
+    Ok(members)
+}
+
+/// A string, borrowed when it holds no escape.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// An object's members in the order written, duplicates included.
+struct Members<'a>(Vec<(Cow<'a, str>, &'a str)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some((Key(key), inner)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                    members.push((key, inner.get()));
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+#[cfg(test)]
+pub(super) fn members_of(text: &str) -> Vec<(Cow<'_, str>, &str)> {
+    members(text).unwrap()
+}

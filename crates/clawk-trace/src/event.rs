@@ -1,0 +1,260 @@
+//! One line of a `.trace.jsonl` file, borrowed: every field is the text that was hashed.
+
+use std::borrow::Cow;
+
+use clawk_proto::SessionId;
+use clawk_proto::trace::TraceEvent;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::canonical::{Plainness, scan};
+
+/// An event as written. Ids have been checked to be UUIDs, hashes to be 64 lower-case hex digits.
+#[derive(Debug, Clone)]
+pub struct RawEvent<'a> {
+    /// `trace_version`.
+    pub trace_version: Cow<'a, str>,
+    /// `event_id`.
+    pub event_id: Cow<'a, str>,
+    /// `trace_id`.
+    pub trace_id: Cow<'a, str>,
+    /// `span_id`.
+    pub span_id: Cow<'a, str>,
+    /// `parent_span_id`; empty when null or absent.
+    pub parent_span_id: Cow<'a, str>,
+    /// `session_id`.
+    pub session_id: Cow<'a, str>,
+    /// `sequence`.
+    pub sequence: u64,
+    /// `timestamp`.
+    pub timestamp: Cow<'a, str>,
+    /// `event_type`.
+    pub event_type: Cow<'a, str>,
+    /// The payload's text as it stands.
+    pub payload: Cow<'a, str>,
+    /// What a first look said of the payload; `None`: not known to be canonical.
+    pub plainness: Option<Plainness>,
+    /// `event_hash`.
+    pub event_hash: Cow<'a, str>,
+    /// `previous_event_hash`.
+    pub previous_event_hash: Cow<'a, str>,
+}
+
+impl<'a> RawEvent<'a> {
+    /// Reads one line without its newline. Members that are not part of an event are refused, because no hash covers them.
+    ///
+    /// # Errors
+    /// What is wrong with the line.
+    pub fn parse(line: &'a str) -> Result<Self, String> {
+        if let Some(event) = as_we_write(line) {
+            return Ok(event);
+        }
+        if line.starts_with([' ', '\t', '\r']) || line.ends_with([' ', '\t', '\r']) {
+            return Err(
+                "blanks around the object; the format is one object per line, ended by LF".to_owned(),
+            );
+        }
+        let raw: Wire<'a> = serde_json::from_str(line).map_err(|e| e.to_string())?;
+        raw.checked()
+    }
+
+    /// The event of an in-process value.
+    ///
+    /// # Errors
+    /// Its payload can't be serialised.
+    pub fn of(event: &'a TraceEvent) -> Result<Self, String> {
+        let payload = serde_json::to_string(&event.payload).map_err(|e| e.to_string())?;
+        Ok(Self {
+            trace_version: Cow::Borrowed(&event.trace_version),
+            event_id: Cow::Owned(event.event_id.to_string()),
+            trace_id: Cow::Owned(event.trace_id.to_string()),
+            span_id: Cow::Owned(event.span_id.to_string()),
+            parent_span_id: Cow::Owned(event.parent_span_id.map(|id| id.to_string()).unwrap_or_default()),
+            session_id: Cow::Owned(event.session_id.to_string()),
+            sequence: event.sequence,
+            timestamp: Cow::Borrowed(&event.timestamp),
+            event_type: Cow::Borrowed(&event.event_type),
+            plainness: scan(&payload),
+            payload: Cow::Owned(payload),
+            event_hash: Cow::Owned(event.event_hash.to_hex()),
+            previous_event_hash: Cow::Owned(event.previous_event_hash.to_hex()),
+        })
+    }
+
+    /// The session as an id.
+    ///
+    /// # Errors
+    /// The text is no UUID; cannot happen after [`Self::parse`].
+    pub fn session(&self) -> Result<SessionId, uuid::Error> {
+        Uuid::try_parse(&self.session_id).map(SessionId)
+    }
+}
+
+/// The general form: any order of members, any blanks, escapes in strings.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wire<'a> {
+    #[serde(borrow)]
+    trace_version: Cow<'a, str>,
+    #[serde(borrow)]
+    event_id: Cow<'a, str>,
+    #[serde(borrow)]
+    trace_id: Cow<'a, str>,
+    #[serde(borrow)]
+    span_id: Cow<'a, str>,
+    #[serde(borrow, default)]
+    parent_span_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    session_id: Cow<'a, str>,
+    sequence: u64,
+    #[serde(borrow)]
+    timestamp: Cow<'a, str>,
+    #[serde(borrow)]
+    event_type: Cow<'a, str>,
+    #[serde(borrow)]
+    payload: &'a RawValue,
+    #[serde(borrow)]
+    event_hash: Cow<'a, str>,
+    #[serde(borrow)]
+    previous_event_hash: Cow<'a, str>,
+}
+
+impl<'a> Wire<'a> {
+    fn checked(self) -> Result<RawEvent<'a>, String> {
+        let ids = [
+            ("event_id", Some(&self.event_id)),
+            ("trace_id", Some(&self.trace_id)),
+            ("span_id", Some(&self.span_id)),
+            ("parent_span_id", self.parent_span_id.as_ref()),
+            ("session_id", Some(&self.session_id)),
+        ];
+        for (name, id) in ids {
+            if id.is_some_and(|id| !is_uuid(id)) {
+                return Err(format!("`{name}` is not a UUID"));
+            }
+        }
+        for (name, digest) in [
+            ("event_hash", &self.event_hash),
+            ("previous_event_hash", &self.previous_event_hash),
+        ] {
+            if !is_digest(digest) {
+                return Err(format!("`{name}` is not 64 lower-case hex digits"));
+            }
+        }
+        let payload = self.payload.get();
+        if !payload.starts_with('{') {
+            return Err("`payload` is not an object".to_owned());
+        }
+        Ok(RawEvent {
+            trace_version: self.trace_version,
+            event_id: self.event_id,
+            trace_id: self.trace_id,
+            span_id: self.span_id,
+            parent_span_id: self.parent_span_id.unwrap_or_default(),
+            session_id: self.session_id,
+            sequence: self.sequence,
+            timestamp: self.timestamp,
+            event_type: self.event_type,
+            plainness: scan(payload),
+            payload: Cow::Borrowed(payload),
+            event_hash: self.event_hash,
+            previous_event_hash: self.previous_event_hash,
+        })
+    }
+}
+
+/// 8-4-4-4-12 hex digits.
+fn is_uuid(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.len() == 36
+        && bytes.iter().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => *byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The exact form that we write, read by position. Anything else is `None` and goes the general way.
+fn as_we_write(line: &str) -> Option<RawEvent<'_>> {
+    let mut rest = line;
+    literal(&mut rest, "{\"trace_version\":\"")?;
+    let trace_version = simple_string(&mut rest)?;
+    let event_id = uuid_member(&mut rest, ",\"event_id\":\"")?;
+    let trace_id = uuid_member(&mut rest, ",\"trace_id\":\"")?;
+    let span_id = uuid_member(&mut rest, ",\"span_id\":\"")?;
+    let parent_span_id = match rest.strip_prefix(",\"parent_span_id\":null") {
+        Some(after) => {
+            rest = after;
+            ""
+        }
+        None => uuid_member(&mut rest, ",\"parent_span_id\":\"")?,
+    };
+    let session_id = uuid_member(&mut rest, ",\"session_id\":\"")?;
+    literal(&mut rest, ",\"sequence\":")?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, after) = rest.split_at_checked(digits)?;
+    let sequence: u64 = number.parse().ok()?; // silent-ok: the general way reports it
+    if number.len() > 1 && number.starts_with('0') {
+        return None;
+    }
+    rest = after;
+    literal(&mut rest, ",\"timestamp\":\"")?;
+    let timestamp = simple_string(&mut rest)?;
+    literal(&mut rest, ",\"event_type\":\"")?;
+    let event_type = simple_string(&mut rest)?;
+    literal(&mut rest, ",\"payload\":")?;
+    // What follows the payload has a fixed length.
+    const TAIL: usize = ",\"event_hash\":\"\",\"previous_event_hash\":\"\"}".len() + 128;
+    let (payload, tail) = rest.split_at_checked(rest.len().checked_sub(TAIL)?)?;
+    let plainness = payload.starts_with('{').then(|| scan(payload)).flatten()?;
+    rest = tail;
+    literal(&mut rest, ",\"event_hash\":\"")?;
+    let event_hash = digest(&mut rest)?;
+    literal(&mut rest, ",\"previous_event_hash\":\"")?;
+    let previous_event_hash = digest(&mut rest)?;
+    (rest == "}").then_some(RawEvent {
+        trace_version: Cow::Borrowed(trace_version),
+        event_id: Cow::Borrowed(event_id),
+        trace_id: Cow::Borrowed(trace_id),
+        span_id: Cow::Borrowed(span_id),
+        parent_span_id: Cow::Borrowed(parent_span_id),
+        session_id: Cow::Borrowed(session_id),
+        sequence,
+        timestamp: Cow::Borrowed(timestamp),
+        event_type: Cow::Borrowed(event_type),
+        payload: Cow::Borrowed(payload),
+        plainness: Some(plainness),
+        event_hash: Cow::Borrowed(event_hash),
+        previous_event_hash: Cow::Borrowed(previous_event_hash),
+    })
+}
+
+fn literal(rest: &mut &str, expected: &str) -> Option<()> {
+    *rest = rest.strip_prefix(expected)?;
+    Some(())
+}
+
+/// Up to the closing quote; `None` when it holds anything that JSON escapes.
+fn simple_string<'a>(rest: &mut &'a str) -> Option<&'a str> {
+    let end = rest.bytes().position(|b| b == b'"' || b == b'\\' || b < 0x20)?;
+    let (text, after) = rest.split_at_checked(end)?;
+    *rest = after.strip_prefix('"')?;
+    Some(text)
+}
+
+fn uuid_member<'a>(rest: &mut &'a str, name: &str) -> Option<&'a str> {
+    literal(rest, name)?;
+    let (text, after) = rest.split_at_checked(36)?;
+    *rest = after.strip_prefix('"')?;
+    is_uuid(text).then_some(text)
+}
+
+fn digest<'a>(rest: &mut &'a str) -> Option<&'a str> {
+    let (text, after) = rest.split_at_checked(64)?;
+    *rest = after.strip_prefix('"')?;
+    is_digest(text).then_some(text)
+}

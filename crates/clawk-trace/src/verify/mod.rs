@@ -1,0 +1,254 @@
+//! Proof that a trace holds: streaming, bounded memory, no runtime needed.
+//!
+//! For every event, in this order: it can be read; its sequence is the next one of its session (0 first); it names the hash
+//! before it (64 zeros first); its own hash is right under a profile that every event of its session satisfies.
+//! Sessions may be interleaved; each is its own chain.
+
+mod profile;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::io::{self, BufRead, Read as _};
+
+use clawk_proto::trace::TraceEvent;
+use clawk_proto::{Digest, SessionId};
+
+use crate::chain::Scratch;
+use crate::event::RawEvent;
+
+pub use profile::ProfileSet;
+pub use report::{Fault, FaultKind, Report, SessionReport};
+
+/// The longest line that is read; a longer one is `malformed`.
+pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
+
+/// The most chains that one run keeps apart (about 30 MiB).
+pub const MAX_SESSIONS: usize = 262_144;
+
+/// Verifies JSON Lines. Stops judging at the first fault, but counts to the end.
+///
+/// # Errors
+/// The reader fails; a bad trace is no error but a [`Report`] with `valid: false`.
+pub fn verify(mut reader: impl BufRead) -> io::Result<Report> {
+    let mut verifier = Verifier::default();
+    let mut line = Vec::new();
+    let mut number = 0u64;
+    loop {
+        line.clear();
+        let cap = u64::try_from(MAX_LINE_BYTES)
+            .unwrap_or(u64::MAX)
+            .saturating_add(1);
+        if reader.by_ref().take(cap).read_until(b'\n', &mut line)? == 0 {
+            return Ok(verifier.finish());
+        }
+        number += 1;
+        let ended = line.pop_if(|byte| *byte == b'\n').is_some();
+        if !ended && line.len() > MAX_LINE_BYTES {
+            verifier.refuse(number, format!("the line is longer than {MAX_LINE_BYTES} bytes"));
+            skip_line(&mut reader)?;
+        } else if !line.is_empty() {
+            verifier.push_line(&line, number, ended);
+        }
+    }
+}
+
+/// Verifies events that are in memory.
+pub fn verify_events<E: Borrow<TraceEvent>>(events: impl IntoIterator<Item = E>) -> Report {
+    let mut verifier = Verifier::default();
+    for (number, event) in (1..).zip(events) {
+        match RawEvent::of(event.borrow()) {
+            Ok(raw) => verifier.push(&raw, number),
+            Err(reason) => verifier.refuse(number, reason),
+        }
+    }
+    verifier.finish()
+}
+
+fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
+    loop {
+        let chunk = reader.fill_buf()?;
+        let (used, ended) = match chunk.iter().position(|byte| *byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (chunk.len(), chunk.is_empty()),
+        };
+        reader.consume(used);
+        if ended {
+            return Ok(());
+        }
+    }
+}
+
+/// Where a session's chain stands.
+#[derive(Debug, Clone, Copy)]
+struct Tip {
+    events: u64,
+    head: Digest,
+    profiles: ProfileSet,
+}
+
+/// The verifier as a value: push events, then [`finish`](Self::finish).
+#[derive(Debug, Clone, Default)]
+pub struct Verifier {
+    sessions: HashMap<SessionId, Tip>,
+    order: Vec<SessionId>,
+    count: u64,
+    fault: Option<Fault>,
+    scratch: Scratch,
+}
+
+impl Verifier {
+    /// Takes one line without its newline; `ended` says whether there was one. `number` counts lines from 1.
+    pub fn push_line(&mut self, line: &[u8], number: u64, ended: bool) {
+        if self.fault.is_some() {
+            self.count += 1;
+            return;
+        }
+        let parsed = match std::str::from_utf8(line) {
+            Ok(text) => RawEvent::parse(text),
+            Err(e) => Err(format!("not UTF-8: {e}")),
+        };
+        match parsed {
+            Ok(event) => self.push(&event, number),
+            Err(reason) if ended => self.refuse(number, reason),
+            Err(reason) => self.refuse(number, format!("the last line is cut off: {reason}")),
+        }
+    }
+
+    /// Takes one event. `number` is its line, counted from 1.
+    pub fn push(&mut self, event: &RawEvent<'_>, number: u64) {
+        let index = self.count;
+        self.count += 1;
+        if self.fault.is_some() {
+            return;
+        }
+        if let Err((kind, detail)) = self.judge(event) {
+            self.fault = Some(Fault {
+                kind,
+                detail,
+                index,
+                line: number,
+                session: event.session().ok(), // silent-ok: the detail says it
+                sequence: Some(event.sequence),
+            });
+        }
+    }
+
+    /// Records an event that can't be read.
+    pub fn refuse(&mut self, number: u64, detail: String) {
+        let index = self.count;
+        self.count += 1;
+        if self.fault.is_none() {
+            let kind = FaultKind::Malformed;
+            self.fault = Some(Fault {
+                kind,
+                detail,
+                index,
+                line: number,
+                session: None,
+                sequence: None,
+            });
+        }
+    }
+
+    fn judge(&mut self, event: &RawEvent<'_>) -> Result<(), (FaultKind, String)> {
+        let session = event
+            .session()
+            .map_err(|e| (FaultKind::Malformed, format!("`session_id`: {e}")))?;
+        let known = self.sessions.get(&session).copied();
+        let tip = known.unwrap_or(Tip {
+            events: 0,
+            head: Digest::ZERO,
+            profiles: ProfileSet::ALL,
+        });
+        check_place(event, &tip)?;
+        let stated = Digest::from_hex(&event.event_hash).ok_or_else(|| {
+            (
+                FaultKind::Malformed,
+                "`event_hash` is not 64 lower-case hex digits".to_owned(),
+            )
+        })?;
+        let profiles = profile::satisfied(event, stated, tip.profiles, &mut self.scratch)?;
+        let next = Tip {
+            events: tip.events + 1,
+            head: stated,
+            profiles,
+        };
+        if known.is_none() {
+            if self.sessions.len() >= MAX_SESSIONS {
+                let detail = format!("more than {MAX_SESSIONS} sessions in one file; split it by session");
+                return Err((FaultKind::Malformed, detail));
+            }
+            self.order.push(session);
+        }
+        self.sessions.insert(session, next);
+        Ok(())
+    }
+
+    /// The outcome.
+    #[must_use]
+    pub fn finish(self) -> Report {
+        let Self {
+            sessions,
+            order,
+            count,
+            fault,
+            ..
+        } = self;
+        let mut all = ProfileSet::ALL;
+        let sessions = order
+            .into_iter()
+            .filter_map(|id| sessions.get(&id).map(|tip| (id, tip)))
+            .map(|(session_id, tip)| {
+                all = all.and(tip.profiles);
+                let profiles = tip.profiles.names();
+                SessionReport {
+                    session_id,
+                    events: tip.events,
+                    head: tip.head,
+                    profiles,
+                }
+            })
+            .collect();
+        Report::new(count, fault, all.names(), sessions)
+    }
+}
+
+/// Sequence first, then the link: an event in the wrong place is told apart from one that was changed.
+fn check_place(event: &RawEvent<'_>, tip: &Tip) -> Result<(), (FaultKind, String)> {
+    let (found, expected) = (event.sequence, tip.events);
+    let previous = Digest::from_hex(&event.previous_event_hash);
+    if expected == 0 {
+        if found != 0 {
+            return Err((
+                FaultKind::WrongGenesis,
+                format!("the session's first event has sequence {found}, not 0"),
+            ));
+        }
+        if previous != Some(Digest::ZERO) {
+            let detail = "the session's first event has a `previous_event_hash` other than 64 zeros";
+            return Err((FaultKind::WrongGenesis, detail.to_owned()));
+        }
+        return Ok(());
+    }
+    if found > expected {
+        return Err((
+            FaultKind::Gap,
+            format!("sequence {found} follows {}; {expected} is missing", expected - 1),
+        ));
+    }
+    if found < expected {
+        return Err((
+            FaultKind::Duplicate,
+            format!("sequence {found} comes again after {}", expected - 1),
+        ));
+    }
+    if previous != Some(tip.head) {
+        let detail =
+            "`previous_event_hash` is not the hash of the event before; an event was replaced or removed";
+        return Err((FaultKind::BrokenLink, detail.to_owned()));
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! Which readings of canonical JSON an event's hash fits (R27).
+
+use std::borrow::Cow;
+
+use clawk_proto::Digest;
+
+use super::FaultKind;
+use crate::canonical::{CanonicalError, Plainness, Profile, payload_text, transcode};
+use crate::chain::{Preimage, Scratch, hash};
+use crate::event::RawEvent;
+
+/// A set of profiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProfileSet(u8);
+
+impl ProfileSet {
+    /// All three.
+    pub const ALL: Self = Self(0b111);
+    const NONE: Self = Self(0);
+
+    const fn bit(profile: Profile) -> u8 {
+        match profile {
+            Profile::Jcs => 1,
+            Profile::AppendixB => 2,
+            Profile::CraCore => 4,
+        }
+    }
+
+    /// Whether `profile` is in it.
+    #[must_use]
+    pub const fn has(self, profile: Profile) -> bool {
+        self.0 & Self::bit(profile) != 0
+    }
+
+    const fn with(self, profile: Profile) -> Self {
+        Self(self.0 | Self::bit(profile))
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// As a list.
+    #[must_use]
+    pub fn names(self) -> Vec<Profile> {
+        Profile::ALL.into_iter().filter(|p| self.has(*p)).collect()
+    }
+}
+
+/// The profiles among `candidates` under which the event's hash is `stated`.
+pub(super) fn satisfied(
+    event: &RawEvent<'_>,
+    stated: Digest,
+    candidates: ProfileSet,
+    scratch: &mut Scratch,
+) -> Result<ProfileSet, (FaultKind, String)> {
+    let mut found = ProfileSet::NONE;
+    let mut hashed: Option<(Cow<'_, str>, Cow<'_, str>, bool)> = None;
+    let mut problem: Option<CanonicalError> = None;
+    for profile in Profile::ALL.into_iter().filter(|p| candidates.has(*p)) {
+        let payload = match payload_under(profile, event) {
+            Ok(payload) => payload,
+            Err(error) => {
+                problem = Some(error);
+                continue;
+            }
+        };
+        let timestamp = match profile {
+            Profile::Jcs | Profile::AppendixB => Cow::Borrowed(&*event.timestamp),
+            Profile::CraCore => match rerendered(&event.timestamp) {
+                Some(text) => text,
+                None => continue,
+            },
+        };
+        let fits = match &hashed {
+            // The same bytes as before: the same answer.
+            Some((p, t, fits)) if *p == payload && *t == timestamp => *fits,
+            _ => hash(&preimage(event, &payload, &timestamp), scratch) == stated,
+        };
+        if fits {
+            found = found.with(profile);
+        }
+        hashed = Some((payload, timestamp, fits));
+    }
+    match (found == ProfileSet::NONE, problem) {
+        (false, _) => Ok(found),
+        (true, Some(error)) => Err((FaultKind::Malformed, format!("`payload`: {error}"))),
+        (true, None) => Err((
+            FaultKind::BadHash,
+            "`event_hash` is not the hash of the event".to_owned(),
+        )),
+    }
+}
+
+fn payload_under<'a>(profile: Profile, event: &'a RawEvent<'_>) -> Result<Cow<'a, str>, CanonicalError> {
+    match (event.plainness, profile) {
+        (Some(Plainness::Everywhere), _) | (Some(Plainness::JcsOnly), Profile::Jcs) => {
+            Ok(Cow::Borrowed(&event.payload))
+        }
+        (_, Profile::Jcs) => payload_text(&event.payload).map(Cow::Owned),
+        (_, Profile::AppendixB | Profile::CraCore) => transcode(profile, &event.payload).map(Cow::Owned),
+    }
+}
+
+fn preimage<'a>(event: &'a RawEvent<'_>, payload: &'a str, timestamp: &'a str) -> Preimage<'a> {
+    Preimage {
+        version: &event.trace_version,
+        event_id: &event.event_id,
+        trace_id: &event.trace_id,
+        span_id: &event.span_id,
+        parent_span_id: &event.parent_span_id,
+        session_id: &event.session_id,
+        sequence: event.sequence,
+        timestamp,
+        event_type: &event.event_type,
+        payload,
+        previous: &event.previous_event_hash,
+    }
+}
+
+/// The timestamp as the reference program prints it: UTC as `+00:00`, the fraction in 0, 3, 6 or 9 digits.
+/// `None` when it is no RFC 3339 time.
+fn rerendered(text: &str) -> Option<Cow<'_, str>> {
+    let time: jiff::Timestamp = text.parse().ok()?; // silent-ok: then this profile does not fit
+    let whole = time.strftime("%Y-%m-%dT%H:%M:%S");
+    let nanos = time.subsec_nanosecond();
+    Some(Cow::Owned(match nanos {
+        0 => format!("{whole}+00:00"),
+        n if n % 1_000_000 == 0 => format!("{whole}.{:03}+00:00", n / 1_000_000),
+        n if n % 1_000 == 0 => format!("{whole}.{:06}+00:00", n / 1_000),
+        n => format!("{whole}.{n:09}+00:00"),
+    }))
+}

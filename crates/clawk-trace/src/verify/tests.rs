@@ -1,0 +1,220 @@
+use clawk_proto::trace::{SealedEvent, TraceEvent};
+use clawk_proto::{Digest, SessionId};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::*;
+use crate::canonical::{Profile, payload_of};
+use crate::chain::{Chain, Draft, Scratch};
+
+fn trace(session: u128, count: u64) -> Vec<SealedEvent> {
+    let mut chain = Chain::new(
+        SessionId(Uuid::from_u128(session)),
+        Uuid::from_u128(session + 1000),
+    );
+    let mut scratch = Scratch::default();
+    (0..count)
+        .map(|n| {
+            let payload =
+                payload_of(&json!({"tool": "echo", "n": n, "who": "Grüße", "nested": {"b": [n], "a": null}}))
+                    .unwrap();
+            let draft = Draft {
+                event_id: Uuid::from_u128(u128::from(n) + 77),
+                span: Uuid::from_u128(5),
+                parent: Some(Uuid::from_u128(4)),
+                timestamp: "2026-11-21T22:00:00.123456Z",
+                event_type: "action.executed",
+                payload: payload.get(),
+            };
+            chain.link(&draft, &mut scratch).unwrap()
+        })
+        .collect()
+}
+
+fn jsonl(events: &[SealedEvent]) -> String {
+    events
+        .iter()
+        .map(|e| serde_json::to_string(e).unwrap() + "\n")
+        .collect()
+}
+
+fn parsed(events: &[SealedEvent]) -> Vec<TraceEvent> {
+    events
+        .iter()
+        .map(|e| serde_json::from_str(&serde_json::to_string(e).unwrap()).unwrap())
+        .collect()
+}
+
+fn kind_at(text: &str) -> (FaultKind, u64) {
+    let report = verify(text.as_bytes()).unwrap();
+    assert!(!report.valid);
+    let fault = report.fault.expect("a fault");
+    (fault.kind, fault.index)
+}
+
+#[test]
+fn a_whole_trace_holds_and_names_its_profiles() {
+    let events = trace(1, 50);
+    let report = verify(jsonl(&events).as_bytes()).unwrap();
+    assert_eq!((report.valid, report.event_count), (true, 50));
+    assert_eq!(report.profiles, [Profile::Jcs]);
+    assert_eq!(report.sessions[0].head, events[49].event_hash);
+    assert_eq!(events[0].parent_span_id, None);
+    assert_eq!(verify_events(parsed(&events)), report);
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["valid"], true);
+    assert_eq!(json["error"], serde_json::Value::Null);
+    assert_eq!(json["error_at"], serde_json::Value::Null);
+}
+
+#[test]
+fn sessions_may_be_interleaved() {
+    let (a, b) = (trace(1, 3), trace(2, 3));
+    let mixed: Vec<_> = a.into_iter().zip(b).flat_map(|(x, y)| [x, y]).collect();
+    let report = verify(jsonl(&mixed).as_bytes()).unwrap();
+    assert!(report.valid);
+    assert_eq!(
+        report.sessions.iter().map(|s| s.events).collect::<Vec<_>>(),
+        [3, 3]
+    );
+}
+
+#[test]
+fn every_single_byte_corruption_is_found_where_it_is() {
+    let events = trace(1, 50);
+    // The state before each line, so that a case costs one line and not the whole trace.
+    let mut before = Verifier::default();
+    for (index, event) in events.iter().enumerate() {
+        let line = jsonl(std::slice::from_ref(event)).into_bytes();
+        let next = events
+            .get(index + 1)
+            .map(|e| jsonl(std::slice::from_ref(e)))
+            .unwrap_or_default();
+        for at in 0..line.len() {
+            for new in [line[at] ^ 1, line[at] ^ 0x20, b' '] {
+                if new == line[at] {
+                    continue;
+                }
+                let mut corrupt = line.clone();
+                corrupt[at] = new;
+                corrupt.extend_from_slice(next.as_bytes());
+                let mut verifier = before.clone();
+                for line in corrupt.split_inclusive(|b| *b == b'\n') {
+                    let text = line.strip_suffix(b"\n").unwrap_or(line);
+                    verifier.push_line(text, 1, text.len() < line.len());
+                }
+                let fault = verifier
+                    .finish()
+                    .fault
+                    .unwrap_or_else(|| panic!("event {index}, byte {at} -> {new:#x}"));
+                assert_eq!(fault.index, index as u64, "byte {at} -> {new:#x}: {fault:?}");
+            }
+        }
+        before.push_line(line.trim_ascii_end(), 1, true);
+    }
+    assert!(before.finish().valid);
+}
+
+#[test]
+fn kinds_of_faults_are_told_apart() {
+    let events = trace(1, 6);
+    let lines: Vec<String> = events.iter().map(|e| serde_json::to_string(e).unwrap()).collect();
+    let join = |lines: &[String]| lines.join("\n");
+    let without = |n: usize| {
+        let mut left = lines.clone();
+        left.remove(n);
+        join(&left)
+    };
+    assert_eq!(kind_at(&without(3)), (FaultKind::Gap, 3));
+    assert_eq!(kind_at(&without(0)), (FaultKind::WrongGenesis, 0));
+    let mut twice = lines.clone();
+    twice.insert(3, lines[2].clone());
+    assert_eq!(kind_at(&join(&twice)), (FaultKind::Duplicate, 3));
+    let mut swapped = lines.clone();
+    swapped.swap(3, 4);
+    assert_eq!(kind_at(&join(&swapped)), (FaultKind::Gap, 3));
+    assert_eq!(
+        kind_at(&join(&lines).replacen("\"n\":2", "\"n\":9", 1)),
+        (FaultKind::BadHash, 2)
+    );
+    // Event 2 rewritten with a hash of its own: the next link shows it.
+    let mut other = events.clone();
+    let mut chain = Chain {
+        session: other[2].session_id,
+        trace_id: other[2].trace_id,
+        next_sequence: 2,
+        head: other[1].event_hash,
+    };
+    let draft = Draft {
+        event_id: other[2].event_id,
+        span: other[2].span_id,
+        parent: other[2].parent_span_id,
+        timestamp: &events[2].timestamp,
+        event_type: "action.executed",
+        payload: "{\"tool\":\"other\"}",
+    };
+    other[2] = chain.link(&draft, &mut Scratch::default()).unwrap();
+    assert_eq!(kind_at(&jsonl(&other)), (FaultKind::BrokenLink, 3));
+    let mut genesis = parsed(&events);
+    genesis[0].previous_event_hash = Digest([1; 32]);
+    assert_eq!(
+        verify_events(&genesis).fault.unwrap().kind,
+        FaultKind::WrongGenesis
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_malformed_and_counted() {
+    let text = jsonl(&trace(1, 3));
+    let cut = &text.as_bytes()[..text.len() - 20];
+    let report = verify(cut).unwrap();
+    let fault = report.fault.unwrap();
+    assert_eq!(
+        (fault.kind, fault.index, fault.line, report.event_count),
+        (FaultKind::Malformed, 2, 3, 3)
+    );
+    assert!(fault.detail.contains("cut off"), "{}", fault.detail);
+    // A missing last newline alone is no fault.
+    assert!(verify(text.trim_end().as_bytes()).unwrap().valid);
+    let unhashed = text.replacen("{\"trace_version\"", "{\"note\":1,\"trace_version\"", 1);
+    assert_eq!(kind_at(&unhashed), (FaultKind::Malformed, 0));
+    let not_uuid = text.replacen("\"span_id\":\"00000000", "\"span_id\":\"0000000x", 1);
+    assert_eq!(kind_at(&not_uuid), (FaultKind::Malformed, 0));
+    assert_eq!(kind_at("{\"a\":\"\u{0}\"}\n"), (FaultKind::Malformed, 0));
+    assert!(verify(&b""[..]).unwrap().valid);
+}
+
+#[test]
+fn a_line_beyond_the_cap_is_refused_in_bounded_memory() {
+    struct Endless(u64);
+    impl std::io::Read for Endless {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            let take = out.len().min(usize::try_from(self.0).unwrap());
+            out[..take].fill(b'a');
+            self.0 -= take as u64;
+            Ok(take)
+        }
+    }
+    let reader = std::io::BufReader::new(Endless(MAX_LINE_BYTES as u64 * 3));
+    let report = verify(reader).unwrap();
+    assert_eq!(report.event_count, 1);
+    assert!(report.fault.unwrap().detail.contains("longer than"));
+}
+
+#[test]
+fn the_general_form_verifies_as_the_written_one() {
+    let events = parsed(&trace(1, 4));
+    // Other member order, blanks, an escape in a string: the same event.
+    let text: String = events
+        .iter()
+        .map(|e| {
+            let value = serde_json::to_value(e).unwrap();
+            let spaced = serde_json::to_string(&value)
+                .unwrap()
+                .replace("\",\"", "\", \"")
+                .replace("action.executed", "action\\u002eexecuted");
+            spaced + "\n"
+        })
+        .collect();
+    assert!(verify(text.as_bytes()).unwrap().valid);
+}
