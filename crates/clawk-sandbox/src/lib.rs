@@ -1,1 +1,19 @@
-//! clawk-sandbox
+//! From a Sandbox primitive to a running process: what is asked, what may start, how it is enclosed and ended.
+//!
+//! *Owns*: the capability plan, static checks of a call, process spawning (nobody else spawns), limits, timeouts.
+//! *Depends on*: `clawk-manifest` for the Sandbox model.
+//! *Must not know*: tools, policy, kernel.
+//! *Start reading at*: [`plan`], then [`launch`], then [`child`] (the other side of the re-exec).
+//!
+//! Levels in this version: `none` and `process` (R32: the others are refused, never served weaker).
+
+pub mod child;
+pub mod launch;
+mod level;
+pub mod plan;
+pub mod preflight;
+
+pub use launch::{Input, LaunchError, Launcher, LimitHit, Outcome, Service, ServiceEnd, Spec};
+pub use level::{Level, Obtained, Refusal};
+pub use plan::{Defaults, Filesystem, FsMode, Limits, Mount, Network, NetworkMode, Plan, Shell, ShellMode};
+pub use preflight::Request;

@@ -1,0 +1,113 @@
+//! What the supervisor puts on itself, so that the tool inherits it.
+
+use std::os::fd::RawFd;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::launch::wire::Order;
+use crate::level::Level;
+
+/// Largest file a tool may write, bytes: a stop against filling the disk by accident.
+const MAX_FILE_BYTES: u64 = 16 << 30;
+
+/// RLIMIT_DATA is a stop for one process between two looks of the memory watcher, which holds the limit itself. Some
+/// runtimes reserve far more than they use (thread stacks, arenas), so it is wide: twice the limit and this, bytes.
+const DATA_HEADROOM_BYTES: u64 = 1 << 30;
+
+/// Closes what an ancestor left open beyond the three standard streams.
+pub(super) fn close_inherited() {
+    let Ok(listing) = std::fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let open: Vec<RawFd> = listing
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    for fd in open.into_iter().filter(|fd| *fd > 2) {
+        let _ = nix::unistd::close(fd); // silent-ok: the listing's own descriptor is closed already
+    }
+}
+
+/// Replaces standard input, which was the socket, by nothing.
+pub(super) fn detach_stdin() -> std::io::Result<()> {
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    Ok(())
+}
+
+/// Applies session, subreaper, privileges, limits and weight. Returns (mechanisms, missing).
+pub(super) fn apply(order: &Order) -> std::io::Result<(Vec<String>, Vec<String>)> {
+    rustix::process::setsid()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let mut held = vec![
+        "supervisor".to_owned(),
+        "session".to_owned(),
+        "subreaper".to_owned(),
+    ];
+    held.push("environment:explicit".to_owned());
+    let mut missing = order.not_walled.clone();
+    setrlimit(Resource::Core, exactly(0))?;
+    held.push("rlimit:core".to_owned());
+    if order.level >= Level::Process {
+        rustix::thread::set_no_new_privs(true)?;
+        held.push("no_new_privs".to_owned());
+        if rustix::process::getuid().is_root() {
+            missing.push("uid:non-root".to_owned());
+        }
+    }
+    let data = order
+        .memory_mb
+        .saturating_mul(2 << 20)
+        .saturating_add(DATA_HEADROOM_BYTES);
+    for (name, resource, value) in [
+        ("nofile", Resource::Nofile, order.max_open_files),
+        ("fsize", Resource::Fsize, MAX_FILE_BYTES),
+        ("data", Resource::Data, data),
+    ] {
+        lower(resource, value)?;
+        held.push(format!("rlimit:{name}"));
+    }
+    if let Some(timeout_ms) = order.timeout_ms {
+        // Behind the wall clock, which the supervisor holds: all cores busy for the whole time, and a little.
+        let cores = std::thread::available_parallelism().map_or(1, |n| u64::try_from(n.get()).unwrap_or(1));
+        lower(Resource::Cpu, (timeout_ms / 1000 + 5).saturating_mul(cores))?;
+        held.push("rlimit:cpu".to_owned());
+        held.push("watcher:time".to_owned());
+    }
+    // RLIMIT_NPROC counts all processes of the user, clawk's own among them, and nothing for root: the watcher counts.
+    held.push("watcher:memory".to_owned());
+    held.push("watcher:processes".to_owned());
+    weigh(order.cpu_shares, &mut held, &mut missing);
+    Ok((held, missing))
+}
+
+/// Sets both limits, never above what is in force already.
+fn lower(resource: Resource, value: u64) -> std::io::Result<()> {
+    let ceiling = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+    setrlimit(resource, exactly(value.min(ceiling)))?;
+    Ok(())
+}
+
+fn exactly(value: u64) -> Rlimit {
+    Rlimit {
+        current: Some(value),
+        maximum: Some(value),
+    }
+}
+
+/// Serves a weight by niceness: the kernel gives each step 1.25 times less, 1024 being step 0.
+fn weigh(shares: u64, held: &mut Vec<String>, missing: &mut Vec<String>) {
+    let mut nice = 0;
+    let mut weight = 1024_u64;
+    while weight > shares.max(1) && nice < 19 {
+        weight = weight * 4 / 5;
+        nice += 1;
+    }
+    if shares > 1024 {
+        // More than one core's weight needs a privilege that a tool must not have.
+        missing.push("cpu_shares:above-1024".to_owned());
+    }
+    match rustix::process::nice(nice) {
+        Ok(_) => held.push(format!("nice:{nice}")),
+        Err(_) => missing.push("cpu_shares".to_owned()), // silent-ok: told as missing
+    }
+}

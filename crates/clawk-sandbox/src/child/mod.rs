@@ -1,0 +1,81 @@
+//! The supervisor: `clawk __sandbox`, one small process per run, between clawk and the tool.
+//!
+//! It leads a session of its own, is the subreaper of everything the tool starts (so a double-forked daemon comes back
+//! to it), holds the limits, and ends only when no process of the run is left. When clawk dies, its socket closes and
+//! the whole tree is killed at once; a parent-death signal would be bound to a thread of clawk's, which may end earlier.
+
+mod limits;
+mod supervise;
+mod tree;
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::launch::wire::{MAX_REQUEST_BYTES, Order, Report};
+
+/// Runs the supervisor on the socket that is standard input. To be called first thing in `main`, before any thread
+/// starts, when the first argument is `__sandbox`; the process ends with what this returns.
+#[must_use]
+pub fn main() -> ExitCode {
+    limits::close_inherited();
+    let socket = match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) {
+        Ok(fd) => UnixStream::from(fd),
+        Err(_) => return ExitCode::from(2), // silent-ok: nobody can be told without the socket
+    };
+    let ended = read_order(&socket).and_then(|(order, input)| {
+        limits::detach_stdin()?;
+        supervise::run(&socket, &order, input)
+    });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = tell(
+                &socket,
+                &Report::Refused {
+                    reason: error.to_string(),
+                },
+            ); // silent-ok: clawk may be gone
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Reads the order and the tool's standard input.
+fn read_order(socket: &UnixStream) -> std::io::Result<(Order, OwnedFd)> {
+    let mut length = [0_u8; 4];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [std::io::IoSliceMut::new(&mut length)];
+    let got = rustix::net::recvmsg(
+        socket,
+        &mut into,
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+    )?;
+    let input = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let input = input
+        .filter(|_| got.bytes == 4)
+        .ok_or_else(|| std::io::Error::other("the order has no input"))?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_REQUEST_BYTES {
+        return Err(std::io::Error::other(
+            "the order is too long: arguments and environment exceed 8 MiB",
+        ));
+    }
+    let mut text = vec![0; length];
+    (&mut &*socket).read_exact(&mut text)?;
+    Ok((serde_json::from_slice(&text)?, input))
+}
+
+fn tell(socket: &UnixStream, report: &Report) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
+    line.push(b'\n');
+    (&mut &*socket).write_all(&line)
+}

@@ -1,0 +1,228 @@
+//! Starting the tool, watching it, and leaving nothing behind.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
+
+use super::{limits, tell, tree};
+use crate::launch::wire::{GRACE_MS, Hit, Order, Report, TERMINATE};
+
+/// Shortest and longest pause between two looks at the tree.
+const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// A look may cost this share of the time: 1/20.
+const LOOK_SHARE: u32 = 20;
+
+/// Runs the order to its end; returns when no process of it is left.
+pub(super) fn run(socket: &UnixStream, order: &Order, input: OwnedFd) -> std::io::Result<()> {
+    let (mechanisms, missing) = limits::apply(order)?;
+    let main = start(order, input)?;
+    // The tool holds these now; ours would keep the launcher waiting for the streams' end.
+    tell(socket, &Report::Started { mechanisms, missing })?;
+    let mut run = Run::new(main, order)?;
+    let status = run.watch(socket);
+    let swept = sweep();
+    let (exit_code, signal) = match status {
+        Some(status) => (status.exit_status(), status.terminating_signal()),
+        None => (None, Some(Signal::KILL.as_raw())),
+    };
+    tell(
+        socket,
+        &Report::Ended {
+            exit_code,
+            signal,
+            hit: run.hit,
+            swept,
+        },
+    )
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "clawk-sandbox is the only process spawner"
+)]
+fn start(order: &Order, input: OwnedFd) -> std::io::Result<Pid> {
+    let mut command = Command::new(&order.program);
+    command
+        .args(&order.args)
+        .env_clear()
+        .envs(order.env.iter().map(|(name, value)| (name, value)));
+    command
+        .stdin(Stdio::from(input))
+        .stdout(Stdio::inherit())
+        .stderr(Stdio::inherit())
+        .process_group(0);
+    if let Some(workdir) = &order.workdir {
+        if !std::path::Path::new(workdir).is_dir() {
+            return Err(std::io::Error::other(format!(
+                "the working directory `{workdir}` is no folder"
+            )));
+        }
+        command.current_dir(workdir);
+    }
+    // Reaped with every other process of the run in `reap`, so the handle is not kept.
+    let child = command.spawn()?;
+    i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| std::io::Error::other("no process id"))
+}
+
+struct Run {
+    main: Pid,
+    handle: OwnedFd,
+    deadline: Option<Instant>,
+    kill_at: Option<Instant>,
+    look_at: Instant,
+    max_pages: u64,
+    max_threads: u64,
+    hit: Option<Hit>,
+}
+
+impl Run {
+    fn new(main: Pid, order: &Order) -> std::io::Result<Self> {
+        let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096).max(1);
+        Ok(Self {
+            main,
+            handle: rustix::process::pidfd_open(main, PidfdFlags::empty())?,
+            deadline: order
+                .timeout_ms
+                .map(|ms| Instant::now() + Duration::from_millis(ms)),
+            kill_at: None,
+            look_at: Instant::now() + LOOK.0,
+            max_pages: order.memory_mb.saturating_mul(1 << 20) / page,
+            max_threads: order.max_processes,
+            hit: None,
+        })
+    }
+
+    /// Waits for the tool's own end, or brings it about. `None`: it had to be left to [`sweep`].
+    fn watch(&mut self, socket: &UnixStream) -> Option<WaitStatus> {
+        loop {
+            let now = Instant::now();
+            if self.kill_at.is_some_and(|at| at <= now) {
+                return self.kill_now();
+            }
+            if self.deadline.is_some_and(|at| at <= now) {
+                self.deadline = None;
+                self.hit = Some(Hit::Time);
+                self.terminate(now);
+            }
+            if self.look_at <= now && self.look(now) {
+                return self.kill_now();
+            }
+            let next = [self.deadline, self.kill_at, Some(self.look_at)]
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(now);
+            let (ended, said) = wait(&self.handle, socket, next.saturating_duration_since(now));
+            if ended && let Some(status) = reap(self.main) {
+                return Some(status);
+            }
+            match said {
+                Said::Nothing => {}
+                Said::Terminate => self.terminate(Instant::now()),
+                Said::Gone => return self.kill_now(),
+            }
+        }
+    }
+
+    /// SIGTERM to everything, SIGKILL when the grace is over.
+    fn terminate(&mut self, now: Instant) {
+        if self.kill_at.is_none() {
+            let _ = rustix::process::kill_process_group(self.main, Signal::TERM); // silent-ok: it ended meanwhile
+            tree::signal_all(Signal::TERM);
+            self.kill_at = Some(now + Duration::from_millis(GRACE_MS));
+        }
+    }
+
+    fn kill_now(&mut self) -> Option<WaitStatus> {
+        let _ = rustix::process::kill_process_group(self.main, Signal::KILL); // silent-ok: it ended meanwhile
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until {
+            if let Some(status) = reap(self.main) {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    /// Counts the tree. True when a limit is passed.
+    fn look(&mut self, now: Instant) -> bool {
+        let (_, usage) = tree::scan();
+        let cost = now.elapsed();
+        self.look_at = Instant::now() + (cost * LOOK_SHARE).clamp(LOOK.0, LOOK.1);
+        self.hit = match (usage.pages > self.max_pages, usage.threads > self.max_threads) {
+            (true, _) => Some(Hit::Memory),
+            (_, true) => Some(Hit::Processes),
+            (false, false) => return false,
+        };
+        true
+    }
+}
+
+enum Said {
+    Nothing,
+    Terminate,
+    Gone,
+}
+
+/// Waits until the tool ends, the launcher says something, or the time is over.
+fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, Said) {
+    let mut fds = [
+        PollFd::new(handle, PollFlags::IN),
+        PollFd::new(socket, PollFlags::IN),
+    ];
+    let timeout = Timespec {
+        tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(at_most.subsec_nanos()),
+    };
+    if rustix::event::poll(&mut fds, Some(&timeout)).is_err() {
+        return (true, Said::Nothing); // an interruption: the loop looks at everything again
+    }
+    let [ended, spoke] = fds.map(|fd| !fd.revents().is_empty());
+    let mut byte = [0_u8; 1];
+    let said = match spoke {
+        false => Said::Nothing,
+        true => match rustix::io::read(socket.as_fd(), &mut byte) {
+            Ok(1) if byte == [TERMINATE] => Said::Terminate,
+            Ok(0) | Err(_) => Said::Gone, // silent-ok: a broken socket is a launcher that is gone
+            Ok(_) => Said::Nothing,
+        },
+    };
+    (ended, said)
+}
+
+/// Collects every process that has ended; the status of `main` if it is among them.
+fn reap(main: Pid) -> Option<WaitStatus> {
+    let mut found = None;
+    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+        if pid == main {
+            found = Some(status);
+        }
+    }
+    found
+}
+
+/// Kills and reaps until the kernel says that no child is left; being the subreaper, that is everybody. Returns how
+/// many were still there.
+fn sweep() -> u64 {
+    let mut swept = 0;
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => swept += 1,
+            Ok(None) => {
+                tree::signal_all(Signal::KILL);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return swept, // no child is left
+        }
+    }
+}

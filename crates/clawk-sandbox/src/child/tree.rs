@@ -1,0 +1,96 @@
+//! The processes of a run: everything below the supervisor, read from `/proc`.
+
+use std::collections::HashMap;
+
+use rustix::process::{Pid, Signal};
+
+/// Bytes of `/proc/PID/stat` that are read; a line is far shorter.
+const STAT_BYTES: usize = 1024;
+
+/// What the tree uses now.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Usage {
+    /// Threads of all live processes.
+    pub(super) threads: u64,
+    /// Resident pages of all, shared ones counted once per process.
+    pub(super) pages: u64,
+}
+
+/// One process of the table.
+struct Row {
+    pid: i32,
+    parent: i32,
+    zombie: bool,
+    threads: u64,
+    pages: u64,
+}
+
+/// All live descendants of this process, and what they use.
+pub(super) fn scan() -> (Vec<Pid>, Usage) {
+    let rows = table();
+    let mut below: HashMap<i32, Vec<usize>> = HashMap::new();
+    for (at, row) in rows.iter().enumerate() {
+        below.entry(row.parent).or_default().push(at);
+    }
+    let mut found = Vec::new();
+    let mut usage = Usage::default();
+    let mut open = vec![rustix::process::getpid().as_raw_nonzero().get()];
+    while let Some(parent) = open.pop() {
+        // INVARIANT: each row has one parent, so removing the entry visits every process once, whatever pids were reused.
+        for row in below
+            .remove(&parent)
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|at| rows.get(at))
+        {
+            open.push(row.pid);
+            if !row.zombie {
+                usage.threads += row.threads;
+                usage.pages = usage.pages.saturating_add(row.pages);
+                found.extend(Pid::from_raw(row.pid));
+            }
+        }
+    }
+    (found, usage)
+}
+
+/// Sends a signal to every descendant.
+pub(super) fn signal_all(signal: Signal) {
+    for pid in scan().0 {
+        let _ = rustix::process::kill_process(pid, signal); // silent-ok: it ended meanwhile
+    }
+}
+
+fn table() -> Vec<Row> {
+    let Ok(listing) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    listing
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter_map(read_row)
+        .collect()
+}
+
+/// Parses `pid (name) state ppid …`; the name may hold anything, so what counts starts behind the last `)`.
+fn read_row(pid: i32) -> Option<Row> {
+    use std::io::Read as _;
+    let mut text = [0_u8; STAT_BYTES];
+    let read = std::fs::File::open(format!("/proc/{pid}/stat"))
+        .ok()?
+        .read(&mut text)
+        .ok()?; // silent-ok: it ended
+    let text = std::str::from_utf8(text.get(..read)?).ok().or_else(|| {
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        std::str::from_utf8(text.get(end..read)?).ok()
+    })?;
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Row {
+        pid,
+        parent: fields.get(1)?.parse().ok()?,
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        threads: number(17)?,
+        pages: number(21)?,
+    })
+}

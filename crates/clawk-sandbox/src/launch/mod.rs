@@ -1,0 +1,270 @@
+//! Starting programs: one run to its end ([`Launcher::launch`]), or a service that lives on ([`Launcher::serve`]).
+
+mod run;
+mod service;
+mod streams;
+pub(crate) mod wire;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use service::{Service, ServiceEnd};
+
+use crate::level::{Obtained, Refusal};
+use crate::plan::Plan;
+
+/// Search path for programs whose environment names none.
+pub const MINIMAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What re-executes as the supervisor.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    program: PathBuf,
+    args: Vec<OsString>,
+}
+
+impl Default for Launcher {
+    /// This very program, with `__sandbox`: its `main` calls [`crate::child::main`] then.
+    fn default() -> Self {
+        // The link and not the name: an upgrade may replace the file while we run.
+        Self {
+            program: PathBuf::from("/proc/self/exe"),
+            args: vec![OsString::from("__sandbox")],
+        }
+    }
+}
+
+impl Launcher {
+    /// Another program whose `main` is [`crate::child::main`].
+    pub fn new(program: impl Into<PathBuf>, args: Vec<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            args,
+        }
+    }
+}
+
+/// A program's standard input.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum Input {
+    /// End of file at once.
+    #[default]
+    Null,
+    /// These bytes, then end of file.
+    Bytes(Vec<u8>),
+}
+
+/// What to run, and how.
+#[derive(Clone)]
+pub struct Spec {
+    /// A path, or a name that is looked up in the `PATH` of [`Spec::env`] ([`MINIMAL_PATH`] without one).
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// The whole environment; nothing is inherited.
+    pub env: Vec<(String, String)>,
+    /// Where it runs; clawk's own folder when absent.
+    pub workdir: Option<PathBuf>,
+    /// Standard input. Services have a pipe instead.
+    pub stdin: Input,
+    /// How it is enclosed.
+    pub plan: Arc<Plan>,
+    /// Wall time, milliseconds; the plan's when absent, and never more than the plan's.
+    pub timeout_ms: Option<u64>,
+    /// Output kept, bytes; the plan's when absent, and never more than the plan's.
+    pub max_output_bytes: Option<u64>,
+}
+
+impl Spec {
+    /// `program` with an empty environment, no arguments and no input.
+    pub fn new(program: impl Into<String>, plan: Arc<Plan>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            workdir: None,
+            stdin: Input::Null,
+            plan,
+            timeout_ms: None,
+            max_output_bytes: None,
+        }
+    }
+
+    /// The wall time in force, milliseconds.
+    #[must_use]
+    pub fn effective_timeout_ms(&self) -> u64 {
+        let ceiling = self.plan.limits().timeout_ms;
+        self.timeout_ms.map_or(ceiling, |ms| ms.min(ceiling))
+    }
+
+    fn effective_output_bytes(&self) -> u64 {
+        let ceiling = self.plan.limits().max_output_bytes;
+        self.max_output_bytes.map_or(ceiling, |bytes| bytes.min(ceiling))
+    }
+
+    fn order(&self, timeout_ms: Option<u64>) -> Result<wire::Order, LaunchError> {
+        let limits = self.plan.limits();
+        let workdir = match &self.workdir {
+            None => None,
+            Some(path) => Some(
+                path.to_str()
+                    .map(str::to_owned)
+                    .ok_or_else(|| self.setup("the folder's name is no UTF-8"))?,
+            ),
+        };
+        Ok(wire::Order {
+            program: self.resolve()?,
+            args: self.args.clone(),
+            env: self.env.clone(),
+            workdir,
+            level: self.plan.level(),
+            memory_mb: limits.memory_mb,
+            cpu_shares: limits.cpu_shares,
+            max_processes: limits.max_processes,
+            max_open_files: limits.max_open_files,
+            timeout_ms,
+            not_walled: self.plan.not_walled(),
+        })
+    }
+
+    /// The program's file. A relative path with a slash is taken from the working directory.
+    fn resolve(&self) -> Result<String, LaunchError> {
+        let mut texts = self
+            .args
+            .iter()
+            .chain(self.env.iter().flat_map(|(name, value)| [name, value]));
+        if self.program.is_empty() || self.program.contains('\0') || texts.any(|text| text.contains('\0')) {
+            return Err(self.setup("program, arguments and environment must hold no null byte"));
+        }
+        if self.program.contains('/') {
+            let path = match &self.workdir {
+                Some(workdir) => workdir.join(&self.program),
+                None => PathBuf::from(&self.program),
+            };
+            return path
+                .to_str()
+                .map(str::to_owned)
+                .ok_or_else(|| self.setup("the program's name is no UTF-8"));
+        }
+        let path = self
+            .env
+            .iter()
+            .find(|(name, _)| name == "PATH")
+            .map_or(MINIMAL_PATH, |(_, value)| value.as_str());
+        path.split(':')
+            .filter(|folder| folder.starts_with('/'))
+            .map(|folder| format!("{folder}/{}", self.program))
+            .find(|candidate| rustix::fs::access(candidate.as_str(), rustix::fs::Access::EXEC_OK).is_ok())
+            .ok_or_else(|| {
+                self.setup(&format!(
+                    "no such program in `{path}`; install it or give its full path"
+                ))
+            })
+    }
+
+    fn setup(&self, reason: &str) -> LaunchError {
+        let program = self.program.chars().take(200).collect();
+        LaunchError::Refused(Refusal::Setup {
+            program,
+            reason: reason.to_owned(),
+        })
+    }
+}
+
+impl fmt::Debug for Spec {
+    /// Without arguments, input and values of the environment: they may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spec")
+            .field("program", &self.program)
+            .field("args", &self.args.len())
+            .field("env", &self.env.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("workdir", &self.workdir)
+            .field("timeout_ms", &self.timeout_ms)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("Null"),
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+        }
+    }
+}
+
+/// The limit that a run hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitHit {
+    /// Ended after so many milliseconds.
+    Time(u64),
+    /// Killed above so many MiB.
+    Memory(u64),
+    /// Killed above so many processes and threads.
+    Processes(u64),
+    /// Ran to its end; output beyond so many bytes was thrown away.
+    Output(u64),
+}
+
+impl fmt::Display for LimitHit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time(ms) => write!(f, "ended after {ms} ms (`timeout_ms`)"),
+            Self::Memory(mb) => write!(f, "killed for using more than {mb} MiB (`memory_mb`)"),
+            Self::Processes(n) => write!(
+                f,
+                "killed for starting more than {n} processes and threads (`max_processes`)"
+            ),
+            Self::Output(bytes) => write!(f, "output cut at {bytes} bytes (`max_output_bytes`)"),
+        }
+    }
+}
+
+/// A run that has ended; no process of it lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// Of the program itself, when it ended by itself.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// What was kept of standard output.
+    pub stdout: Vec<u8>,
+    /// What was kept of standard error.
+    pub stderr: Vec<u8>,
+    /// Something was thrown away.
+    pub truncated: bool,
+    /// Wall time, milliseconds.
+    pub duration_ms: u64,
+    /// What really enclosed it.
+    pub obtained: Obtained,
+    /// The limit that cut it short, or cut its output.
+    pub limit: Option<LimitHit>,
+    /// Processes that it had left behind, killed at its end.
+    pub swept: u64,
+}
+
+impl Outcome {
+    /// It ended by itself with code 0 and hit no limit.
+    #[must_use]
+    pub fn success(&self) -> bool {
+        self.exit_code == Some(0) && self.limit.is_none()
+    }
+}
+
+/// Why there is no [`Outcome`].
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// Nothing ran.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The supervisor vanished on the way; what the program did is not known.
+    #[error("the supervisor of `{program}` was lost: {reason}")]
+    Lost {
+        /// The program.
+        program: String,
+        /// The cause.
+        reason: String,
+    },
+}

@@ -1,0 +1,281 @@
+//! One run from order to outcome; and the part of it that a service shares.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+
+use super::streams::{Budget, keep};
+use super::wire::{GRACE_MS, Hit, MAX_REPORT_BYTES, Order, Report};
+use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec};
+use crate::level::{Obtained, Refusal};
+
+/// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
+const PATIENCE_MS: u64 = 10_000;
+
+impl Launcher {
+    /// Runs a program to its end, its output read to the last byte and kept up to the cap. Returns when every process
+    /// that it started is gone. Dropping the future kills them at once.
+    ///
+    /// # Errors
+    /// [`LaunchError::Refused`]: nothing ran (R36). [`LaunchError::Lost`]: the supervisor died; the outcome is unknown.
+    pub async fn launch(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
+        spec.plan.available()?;
+        let timeout_ms = spec.effective_timeout_ms();
+        let order = spec.order(Some(timeout_ms))?;
+        let started = Instant::now();
+        let (input, feed) = match &spec.stdin {
+            Input::Null => (null(spec)?, None),
+            Input::Bytes(bytes) => {
+                let (reader, writer) = pipe_pair(spec)?;
+                (reader, Some((writer, bytes)))
+            }
+        };
+        let mut parts = self.start(spec, &order, &input)?;
+        drop(input);
+        let budget = Budget::new(spec.effective_output_bytes());
+        let feeding = async {
+            if let Some((mut writer, bytes)) = feed {
+                let _ = writer.write_all(bytes).await; // silent-ok: a program need not read its input
+            }
+        };
+        let whole = async {
+            tokio::join!(
+                parts.control.reports(),
+                keep(parts.child.stdout.take(), &budget),
+                keep(parts.child.stderr.take(), &budget),
+                until_gone(feeding, &parts.gone),
+            )
+        };
+        let patience = Duration::from_millis(timeout_ms.saturating_add(GRACE_MS + PATIENCE_MS));
+        let (reports, stdout, stderr, ()) = tokio::time::timeout(patience, whole)
+            .await
+            .map_err(|_elapsed| lost(spec, "it does not answer"))?;
+        let _ = parts.child.wait().await; // silent-ok: the report says how the program ended
+        let truncated = stdout.truncated || stderr.truncated;
+        outcome(spec, reports, timeout_ms).map(|mut outcome| {
+            outcome.limit = outcome
+                .limit
+                .or_else(|| truncated.then_some(LimitHit::Output(budget.limit())));
+            Outcome {
+                stdout: stdout.bytes,
+                stderr: stderr.bytes,
+                truncated,
+                duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                ..outcome
+            }
+        })
+    }
+
+    /// Starts the supervisor and hands it the order.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "clawk-sandbox is the only process spawner"
+    )]
+    pub(super) fn start(&self, spec: &Spec, order: &Order, input: &OwnedFd) -> Result<Parts, LaunchError> {
+        let failed = |error: std::io::Error| spec.setup(&format!("the supervisor: {error}"));
+        let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).env_clear().kill_on_drop(false);
+        command
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command.spawn().map_err(failed)?;
+        // `command` still owns the supervisor's end; end of file must mean that the supervisor is gone.
+        drop(command);
+        let text = serde_json::to_vec(order).map_err(|error| spec.setup(&error.to_string()))?;
+        let length = u32::try_from(text.len())
+            .map_err(|_large| spec.setup("arguments and environment are too long"))?;
+        send_with_input(&ours, &length.to_le_bytes(), input).map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let stream = UnixStream::from_std(ours).map_err(failed)?;
+        let (gone_sender, gone) = tokio::sync::watch::channel(false);
+        let (reader, writer) = stream.into_split();
+        let control = Control {
+            reader: BufReader::new(reader),
+            writer,
+            order: Some(text),
+            line: Vec::new(),
+            gone: gone_sender,
+        };
+        Ok(Parts { child, control, gone })
+    }
+}
+
+/// A supervisor at work.
+pub(super) struct Parts {
+    pub(super) child: Child,
+    pub(super) control: Control,
+    /// Becomes true when nothing more will be reported.
+    pub(super) gone: tokio::sync::watch::Receiver<bool>,
+}
+
+/// Our end of the socket; dropping it kills the run.
+pub(super) struct Control {
+    reader: BufReader<tokio::net::unix::OwnedReadHalf>,
+    writer: tokio::net::unix::OwnedWriteHalf,
+    order: Option<Vec<u8>>,
+    /// The report being read: kept here so that giving up a wait loses nothing of it.
+    line: Vec<u8>,
+    gone: tokio::sync::watch::Sender<bool>,
+}
+
+impl Control {
+    /// Sends the order if it is not sent yet, and gives the next report; `None` at the end.
+    pub(super) async fn next(&mut self) -> std::io::Result<Option<Report>> {
+        if let Some(text) = self.order.take() {
+            self.writer.write_all(&text).await?;
+        }
+        (&mut self.reader)
+            .take(MAX_REPORT_BYTES)
+            .read_until(b'\n', &mut self.line)
+            .await?;
+        let line = std::mem::take(&mut self.line);
+        if line.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_slice(&line)
+            .map(Some)
+            .map_err(std::io::Error::from)
+    }
+
+    /// Asks for a gentle end.
+    pub(super) async fn terminate(&mut self) {
+        let _ = self.writer.write_all(&[super::wire::TERMINATE]).await; // silent-ok: it ended meanwhile
+    }
+
+    async fn reports(&mut self) -> std::io::Result<Vec<Report>> {
+        let mut all = Vec::new();
+        loop {
+            let next = self.next().await;
+            let last = !matches!(next, Ok(Some(Report::Started { .. })));
+            if last {
+                self.gone.send_replace(true);
+            }
+            all.extend(next?);
+            if last {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// `work`, given up when nobody is left to read it.
+async fn until_gone(work: impl Future<Output = ()>, gone: &tokio::sync::watch::Receiver<bool>) {
+    let mut gone = gone.clone();
+    tokio::select! {
+        () = work => {}
+        _ = gone.wait_for(|gone| *gone) => {}
+    }
+}
+
+fn outcome(
+    spec: &Spec,
+    reports: std::io::Result<Vec<Report>>,
+    timeout_ms: u64,
+) -> Result<Outcome, LaunchError> {
+    let mut obtained = None;
+    for report in reports.map_err(|error| lost(spec, &error.to_string()))? {
+        match report {
+            Report::Started { mechanisms, missing } => {
+                obtained = Some(Obtained {
+                    level: spec.plan.level(),
+                    mechanisms,
+                    missing,
+                });
+            }
+            Report::Refused { reason } => return Err(refused(spec, &reason, obtained.is_some())),
+            Report::Ended {
+                exit_code,
+                signal,
+                hit,
+                swept,
+            } => {
+                let limits = spec.plan.limits();
+                let limit = hit.map(|hit| match hit {
+                    Hit::Time => LimitHit::Time(timeout_ms),
+                    Hit::Memory => LimitHit::Memory(limits.memory_mb),
+                    Hit::Processes => LimitHit::Processes(limits.max_processes),
+                });
+                let (stdout, stderr) = (Vec::new(), Vec::new());
+                let obtained = obtained.unwrap_or_default();
+                let (truncated, duration_ms) = (false, 0);
+                return Ok(Outcome {
+                    exit_code,
+                    signal,
+                    stdout,
+                    stderr,
+                    truncated,
+                    duration_ms,
+                    obtained,
+                    limit,
+                    swept,
+                });
+            }
+        }
+    }
+    Err(match obtained {
+        Some(_) => lost(spec, "it ended without a report"),
+        None => spec.setup("the supervisor ended before it started the program"),
+    })
+}
+
+/// A refusal before the start is one; after it, the program did run.
+pub(super) fn refused(spec: &Spec, reason: &str, started: bool) -> LaunchError {
+    if started {
+        return lost(spec, reason);
+    }
+    LaunchError::Refused(Refusal::Setup {
+        program: spec.program.chars().take(200).collect(),
+        reason: reason.to_owned(),
+    })
+}
+
+fn lost(spec: &Spec, reason: &str) -> LaunchError {
+    LaunchError::Lost {
+        program: spec.program.chars().take(200).collect(),
+        reason: reason.to_owned(),
+    }
+}
+
+/// Both ends of a pipe: the tool's, and ours to write asynchronously.
+pub(super) fn pipe_pair(spec: &Spec) -> Result<(OwnedFd, pipe::Sender), LaunchError> {
+    let failed = |error: std::io::Error| spec.setup(&format!("its input: {error}"));
+    let (reader, writer) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    Ok((reader, pipe::Sender::from_owned_fd(writer).map_err(failed)?))
+}
+
+fn null(spec: &Spec) -> Result<OwnedFd, LaunchError> {
+    std::fs::File::open("/dev/null")
+        .map(OwnedFd::from)
+        .map_err(|error| spec.setup(&format!("its input: {error}")))
+}
+
+fn send_with_input(socket: &StdUnixStream, bytes: &[u8], input: &OwnedFd) -> std::io::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [input.as_fd()];
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(std::io::Error::other("no room for the descriptor"));
+    }
+    let sent = rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    if sent == bytes.len() {
+        Ok(())
+    } else {
+        Err(std::io::Error::other("the socket took a part only"))
+    }
+}

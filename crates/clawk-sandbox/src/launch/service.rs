@@ -1,0 +1,181 @@
+//! A program that lives on, spoken to over its standard streams: an MCP server.
+
+use std::time::Duration;
+
+use tokio::net::unix::pipe;
+use tokio::process::ChildStdout;
+use tokio::sync::{mpsc, watch};
+
+use super::run::{Parts, pipe_pair, refused};
+use super::streams::Tail;
+use super::wire::{GRACE_MS, Hit, Report};
+use super::{LaunchError, Launcher, LimitHit, Spec};
+use crate::level::Obtained;
+
+/// How long a service's start may take until its program runs, milliseconds.
+const START_MS: u64 = 10_000;
+
+/// How a service ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceEnd {
+    /// Of the program itself, when it ended by itself.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// The limit that it hit.
+    pub limit: Option<LimitHit>,
+}
+
+/// A running service. Dropping it kills every process of it.
+#[derive(Debug)]
+pub struct Service {
+    /// Its standard input; taken by who speaks to it.
+    pub stdin: Option<pipe::Sender>,
+    /// Its standard output; taken by who listens to it.
+    pub stdout: Option<ChildStdout>,
+    obtained: Obtained,
+    stderr: Tail,
+    stop: mpsc::Sender<()>,
+    end: watch::Receiver<Option<ServiceEnd>>,
+}
+
+impl Launcher {
+    /// Starts a service in `spec`'s plan, without a time limit. Its standard error is drained; the last 16 KiB are kept.
+    ///
+    /// # Errors
+    /// [`LaunchError::Refused`]: nothing ran.
+    pub async fn serve(&self, spec: &Spec) -> Result<Service, LaunchError> {
+        spec.plan.available()?;
+        let order = spec.order(None)?;
+        let (input, stdin) = pipe_pair(spec)?;
+        let mut parts = self.start(spec, &order, &input)?;
+        drop(input);
+        let first = tokio::time::timeout(Duration::from_millis(START_MS), parts.control.next());
+        let obtained = match first.await {
+            Ok(Ok(Some(Report::Started { mechanisms, missing }))) => Obtained {
+                level: spec.plan.level(),
+                mechanisms,
+                missing,
+            },
+            Ok(Ok(Some(Report::Refused { reason }))) => return Err(refused(spec, &reason, false)),
+            Ok(Ok(Some(Report::Ended { .. }) | None)) => {
+                return Err(spec.setup("its supervisor ended at once"));
+            }
+            Ok(Err(error)) => return Err(spec.setup(&error.to_string())),
+            Err(_elapsed) => return Err(spec.setup("its supervisor does not answer")),
+        };
+        let stderr = Tail::default();
+        let stdout = parts.child.stdout.take();
+        let draining = stderr.clone().drain(parts.child.stderr.take());
+        let (stop, stopping) = mpsc::channel(1);
+        let (ended, end) = watch::channel(None);
+        let limits = *spec.plan.limits();
+        let tending = tend(parts, stopping, draining, limits, ended);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "ends with the service, which its `Service` handle owns"
+        )]
+        tokio::spawn(tending);
+        Ok(Service {
+            stdin: Some(stdin),
+            stdout,
+            obtained,
+            stderr,
+            stop,
+            end,
+        })
+    }
+}
+
+/// Owns the supervisor until the service has ended or its handle is dropped.
+async fn tend(
+    mut parts: Parts,
+    mut stopping: mpsc::Receiver<()>,
+    draining: impl Future<Output = ()>,
+    limits: crate::plan::Limits,
+    ended: watch::Sender<Option<ServiceEnd>>,
+) {
+    let mut draining = std::pin::pin!(draining);
+    let mut drained = false;
+    let mut asked = false;
+    let report = loop {
+        tokio::select! {
+            report = parts.control.next() => break report,
+            () = &mut draining, if !drained => drained = true,
+            stop = stopping.recv(), if !asked => match stop {
+                Some(()) => {
+                    asked = true;
+                    parts.control.terminate().await;
+                }
+                // The handle is gone: closing the socket kills all of it.
+                None => break Ok(None),
+            },
+        }
+    };
+    let Parts {
+        mut child,
+        control,
+        gone: _,
+    } = parts;
+    drop(control);
+    let _ = child.wait().await; // silent-ok: the report says how it ended
+    let end = match report {
+        Ok(Some(Report::Ended {
+            exit_code,
+            signal,
+            hit,
+            swept: _,
+        })) => ServiceEnd {
+            exit_code,
+            signal,
+            limit: hit.map(|hit| match hit {
+                Hit::Time => LimitHit::Time(limits.timeout_ms),
+                Hit::Memory => LimitHit::Memory(limits.memory_mb),
+                Hit::Processes => LimitHit::Processes(limits.max_processes),
+            }),
+        },
+        // silent-ok: whatever else the supervisor said or failed to say, the service is over
+        Ok(Some(_) | None) | Err(_) => ServiceEnd {
+            exit_code: None,
+            signal: None,
+            limit: None,
+        },
+    };
+    ended.send_replace(Some(end));
+}
+
+impl Service {
+    /// What encloses it.
+    #[must_use]
+    pub fn obtained(&self) -> &Obtained {
+        &self.obtained
+    }
+
+    /// The end of its standard error, up to 16 KiB.
+    #[must_use]
+    pub fn stderr_tail(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// How it ended, when it has.
+    #[must_use]
+    pub fn ended(&self) -> Option<ServiceEnd> {
+        self.end.borrow().clone()
+    }
+
+    /// Waits for its end.
+    pub async fn wait(&self) -> Option<ServiceEnd> {
+        let mut end = self.end.clone();
+        match end.wait_for(Option::is_some).await {
+            Ok(end) => end.clone(),
+            Err(_closed) => None, // silent-ok: the runtime is going down
+        }
+    }
+
+    /// SIGTERM to all of it, SIGKILL after the grace; returns when no process of it lives.
+    pub async fn stop(&self) -> Option<ServiceEnd> {
+        let _ = self.stop.send(()).await; // silent-ok: it has ended
+        let patience = Duration::from_millis(GRACE_MS + 5_000);
+        tokio::time::timeout(patience, self.wait()).await.ok().flatten() // silent-ok: a process that can't be killed
+    }
+}

@@ -1,0 +1,68 @@
+//! What the launcher and its supervisor (`clawk __sandbox`) say to each other over their socket.
+//!
+//! Launcher to supervisor: the length of the request (4 bytes, little endian) with the tool's standard input as an
+//! attached descriptor, the request as JSON, and later one byte [`TERMINATE`]. End of file means that the launcher is
+//! gone: everything is killed at once. Supervisor to launcher: one JSON [`Report`] per line.
+
+use serde::{Deserialize, Serialize};
+
+use crate::level::Level;
+
+/// Ends the run gently: SIGTERM, [`GRACE_MS`], SIGKILL.
+pub(crate) const TERMINATE: u8 = b't';
+
+/// Milliseconds between SIGTERM and SIGKILL.
+pub(crate) const GRACE_MS: u64 = 2_000;
+
+/// Longest request, bytes: arguments and environment are limited by the kernel to less.
+pub(crate) const MAX_REQUEST_BYTES: usize = 8 << 20;
+
+/// Longest line of a report, bytes.
+pub(crate) const MAX_REPORT_BYTES: u64 = 64 << 10;
+
+/// What to run and how to enclose it. Its environment may hold secrets: no `Debug`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) workdir: Option<String>,
+    pub(crate) level: Level,
+    pub(crate) memory_mb: u64,
+    pub(crate) cpu_shares: u64,
+    pub(crate) max_processes: u64,
+    pub(crate) max_open_files: u64,
+    /// Absent for services.
+    pub(crate) timeout_ms: Option<u64>,
+    /// What the plan asks for and the level can't hold.
+    pub(crate) not_walled: Vec<String>,
+}
+
+/// What the supervisor tells.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "lowercase")]
+pub(crate) enum Report {
+    /// The tool runs.
+    Started {
+        mechanisms: Vec<String>,
+        missing: Vec<String>,
+    },
+    /// The tool could not be started; nothing of it ran.
+    Refused { reason: String },
+    /// The tool and every process of it are gone.
+    Ended {
+        exit_code: Option<i32>,
+        signal: Option<i32>,
+        hit: Option<Hit>,
+        swept: u64,
+    },
+}
+
+/// The limit that ended a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Hit {
+    Time,
+    Memory,
+    Processes,
+}

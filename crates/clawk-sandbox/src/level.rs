@@ -1,0 +1,130 @@
+//! Isolation levels, what a run really got, and refusals (CKP §5.7, R32, R36).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// How strongly a tool is kept apart, weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As the agent itself.
+    None,
+    /// A process of its own with limits, an explicit environment and a supervisor that ends it.
+    #[default]
+    Process,
+    /// A WebAssembly guest.
+    Wasm,
+    /// A container.
+    Container,
+    /// A virtual machine.
+    Vm,
+}
+
+impl Level {
+    /// The manifest's word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Process => "process",
+            Self::Wasm => "wasm",
+            Self::Container => "container",
+            Self::Vm => "vm",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The enforcement a call really had; goes into the trace.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Obtained {
+    /// The level.
+    pub level: Level,
+    /// What held it: `rlimit:nofile`, `watcher:memory`, `session`, …
+    #[serde(default)]
+    pub mechanisms: Vec<String>,
+    /// What the plan asks for and nothing held.
+    #[serde(default)]
+    pub missing: Vec<String>,
+}
+
+impl Obtained {
+    /// A built-in that ran inside the agent under checks of its own, for example `checks:filesystem`.
+    #[must_use]
+    pub fn in_process(mechanism: &str) -> Self {
+        Self {
+            level: Level::None,
+            mechanisms: vec![mechanism.to_owned()],
+            missing: Vec::new(),
+        }
+    }
+}
+
+/// Why nothing was started; `-32010` on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The level or a part of it can't be had here (R32).
+    #[error("sandbox level `{level}` is not available: {missing}; {hint}")]
+    Unavailable {
+        /// The level asked for.
+        level: Level,
+        /// What would enforce it.
+        mechanism: String,
+        /// What is not there.
+        missing: String,
+        /// What would mend it.
+        hint: String,
+    },
+    /// A rule of the sandbox forbids this call.
+    #[error("the sandbox's `{rule}` refuses {subject}; allowed: {allowed}")]
+    Blocked {
+        /// The field of the Sandbox that decided, for example `shell.blocked_commands`.
+        rule: String,
+        /// What was refused, in a few words.
+        subject: String,
+        /// What would have been accepted.
+        allowed: String,
+    },
+    /// The enclosed process could not be set up; the tool itself did not run (R36).
+    #[error("could not start `{program}`: {reason}")]
+    Setup {
+        /// The program that was to run.
+        program: String,
+        /// The cause, and what would mend it.
+        reason: String,
+    },
+}
+
+impl Refusal {
+    /// The `data` member of the wire error.
+    #[must_use]
+    pub fn data(&self) -> Value {
+        match self {
+            Self::Unavailable {
+                level,
+                mechanism,
+                missing,
+                hint,
+            } => {
+                json!({"level": level, "mechanism": mechanism, "missing": missing, "hint": hint})
+            }
+            Self::Blocked {
+                rule,
+                subject,
+                allowed,
+            } => {
+                json!({"reason": "blocked", "rule": rule, "subject": subject, "allowed": allowed})
+            }
+            Self::Setup { program, reason } => {
+                json!({"reason": "setup", "program": program, "cause": reason})
+            }
+        }
+    }
+}

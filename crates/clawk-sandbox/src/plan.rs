@@ -1,0 +1,339 @@
+//! What a Sandbox primitive asks for, with every default filled in. Pure.
+
+mod manifest;
+
+use std::path::PathBuf;
+
+use globset::GlobMatcher;
+use regex::Regex;
+
+use crate::level::{Level, Refusal};
+use crate::preflight::{self, Request, shell::CommandPattern};
+
+/// Limits of one run. Each has a unit in its name; all hold for the whole tree of processes of a call unless said otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Resident memory of the tree, MiB. Default 1024.
+    pub memory_mb: u64,
+    /// Weight of the processor; 1024 is one core's weight (R36). Default 1024.
+    pub cpu_shares: u64,
+    /// Processes and threads together (R36). Default 256.
+    pub max_processes: u64,
+    /// Open files per process. Default 1024.
+    pub max_open_files: u64,
+    /// Wall time of one call, milliseconds. Default 300,000. Services have no such limit.
+    pub timeout_ms: u64,
+    /// What is kept of standard output and standard error together, bytes. Default 1 MiB.
+    pub max_output_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_mb: 1024,
+            cpu_shares: 1024,
+            max_processes: 256,
+            max_open_files: 1024,
+            timeout_ms: 300_000,
+            max_output_bytes: 1 << 20,
+        }
+    }
+}
+
+/// `capabilities.network.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NetworkMode {
+    /// No network.
+    #[default]
+    Deny,
+    /// Only [`Network::allowed_hosts`].
+    Allowlist,
+    /// Everything that the SSRF guard lets through.
+    AllowAll,
+}
+
+/// `capabilities.network`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// The mode.
+    pub mode: NetworkMode,
+    /// Hosts, or `*.example.com` for a host's subdomains; optionally `:port`. Lower case.
+    pub allowed_hosts: Vec<String>,
+    /// Refuse private, loopback and link-local addresses.
+    pub block_private_ips: bool,
+    /// Connect only to the address that was checked.
+    pub dns_pinning: bool,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            mode: NetworkMode::Deny,
+            allowed_hosts: Vec::new(),
+            block_private_ips: true,
+            dns_pinning: true,
+        }
+    }
+}
+
+/// `capabilities.filesystem.mode` (R33).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FsMode {
+    /// A system view only: no file of the agent or the user.
+    #[default]
+    Deny,
+    /// Mounts, all read-only.
+    ReadOnly,
+    /// Mounts with their own permissions.
+    Scoped,
+    /// The host's view without the denied paths.
+    Full,
+}
+
+/// One of `mount_paths`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Absolute, or relative to the agent's working directory.
+    pub path: PathBuf,
+    /// `rw`.
+    pub writable: bool,
+}
+
+/// A `denied_paths` entry: a path with all that is below it, or a glob.
+#[derive(Debug, Clone)]
+pub struct Denied {
+    pub(crate) text: String,
+    pub(crate) glob: Option<GlobMatcher>,
+}
+
+impl Denied {
+    /// As the manifest says it.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// `capabilities.filesystem`.
+#[derive(Debug, Clone, Default)]
+pub struct Filesystem {
+    /// The mode.
+    pub mode: FsMode,
+    /// The mounts.
+    pub mounts: Vec<Mount>,
+    /// Wins over mounts at any depth.
+    pub denied: Vec<Denied>,
+}
+
+/// `capabilities.shell.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ShellMode {
+    /// No command line at all.
+    #[default]
+    Deny,
+    /// All but the blocked ones (R35).
+    Restricted,
+    /// Everything.
+    Full,
+}
+
+/// `capabilities.shell`.
+#[derive(Debug, Clone, Default)]
+pub struct Shell {
+    /// The mode.
+    pub mode: ShellMode,
+    pub(crate) commands: Vec<CommandPattern>,
+    pub(crate) patterns: Vec<Regex>,
+}
+
+/// `capabilities.secrets.injection` (R37).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Injection {
+    /// The tool sees a placeholder.
+    #[default]
+    HostBoundary,
+    /// A variable of the tool's environment.
+    Environment,
+    /// A file, mode 0400, in memory.
+    FileMount,
+}
+
+/// What is asked where the manifest says nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Defaults {
+    /// `clawk.toml` lets tools without a declared sandbox run at level `none`.
+    pub allow_none: bool,
+    /// Limits that the manifest does not give.
+    pub limits: Limits,
+    /// The shell's mode when no sandbox is declared.
+    pub shell: ShellMode,
+    /// The network's mode when no sandbox is declared.
+    pub network: NetworkMode,
+    /// The files' mode when no sandbox is declared; `read-only` and `scoped` then mean the working directory.
+    pub filesystem: FsMode,
+}
+
+/// A Sandbox, compiled: every default filled in, every pattern ready.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub(crate) name: Option<String>,
+    pub(crate) level: Level,
+    pub(crate) runtime: Option<String>,
+    pub(crate) limits: Limits,
+    pub(crate) network: Network,
+    pub(crate) filesystem: Filesystem,
+    pub(crate) shell: Shell,
+    pub(crate) injection: Injection,
+    pub(crate) defect: Option<Refusal>,
+}
+
+impl Plan {
+    /// The plan of a call whose agent declares no sandbox: the most restrictive one (CKP §3).
+    #[must_use]
+    pub fn undeclared(defaults: &Defaults) -> Self {
+        Self {
+            name: None,
+            level: if defaults.allow_none {
+                Level::None
+            } else {
+                Level::Process
+            },
+            runtime: None,
+            limits: defaults.limits,
+            network: Network {
+                mode: defaults.network,
+                ..Network::default()
+            },
+            filesystem: match defaults.filesystem {
+                FsMode::Deny => Filesystem {
+                    mode: FsMode::Deny,
+                    ..Filesystem::default()
+                },
+                mode @ (FsMode::ReadOnly | FsMode::Scoped | FsMode::Full) => Filesystem {
+                    mode,
+                    ..Filesystem::workdir_only()
+                },
+            },
+            shell: Shell {
+                mode: defaults.shell,
+                ..Shell::default()
+            },
+            injection: Injection::HostBoundary,
+            defect: None,
+        }
+    }
+
+    /// The Sandbox's `metadata.name`.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The level asked for.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// The limits.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The network's part.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The files' part.
+    #[must_use]
+    pub fn filesystem(&self) -> &Filesystem {
+        &self.filesystem
+    }
+
+    /// The shell's mode.
+    #[must_use]
+    pub fn shell_mode(&self) -> ShellMode {
+        self.shell.mode
+    }
+
+    /// How secrets reach the tool.
+    #[must_use]
+    pub fn injection(&self) -> Injection {
+        self.injection
+    }
+
+    /// Whether this version can serve the plan on this host.
+    ///
+    /// # Errors
+    /// The level has no back end here (it is never served weaker, R32), or a pattern of the Sandbox can't be read.
+    pub fn available(&self) -> Result<(), Refusal> {
+        if let Some(defect) = &self.defect {
+            return Err(defect.clone());
+        }
+        let mechanism = match self.level {
+            Level::None | Level::Process if cfg!(target_os = "linux") => return Ok(()),
+            Level::None | Level::Process => "linux processes",
+            Level::Wasm => "wasmtime",
+            Level::Container => self.runtime.as_deref().unwrap_or("docker"),
+            Level::Vm => self.runtime.as_deref().unwrap_or("firecracker"),
+        };
+        Err(Refusal::Unavailable {
+            level: self.level,
+            mechanism: mechanism.to_owned(),
+            missing: format!("this version has no `{}` back end", self.level),
+            hint: "set the Sandbox's `level` to `process`".to_owned(),
+        })
+    }
+
+    /// Static checks of one part of a call against this plan.
+    ///
+    /// # Errors
+    /// [`Refusal::Blocked`] naming the rule and what would be allowed; [`Refusal::Unavailable`] as [`Self::available`].
+    pub fn preflight(&self, request: &Request<'_>) -> Result<(), Refusal> {
+        self.available()?;
+        preflight::check(self, request)
+    }
+
+    /// What of the plan a process back end cannot hold in this version; for the trace.
+    #[must_use]
+    pub fn not_walled(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        if self.level < Level::Process {
+            return missing;
+        }
+        match self.network.mode {
+            NetworkMode::AllowAll => {}
+            NetworkMode::Deny => missing.push("network:deny".to_owned()),
+            NetworkMode::Allowlist => missing.push("network:allowlist".to_owned()),
+        }
+        match self.filesystem.mode {
+            FsMode::Full if self.filesystem.denied.is_empty() => {}
+            FsMode::Full => missing.push("filesystem:denied_paths".to_owned()),
+            FsMode::Deny => missing.push("filesystem:deny".to_owned()),
+            FsMode::ReadOnly => missing.push("filesystem:read-only".to_owned()),
+            FsMode::Scoped => missing.push("filesystem:scoped".to_owned()),
+        }
+        missing
+    }
+}
+
+impl Filesystem {
+    /// The agent's working directory, writable, and nothing else.
+    #[must_use]
+    pub fn workdir_only() -> Self {
+        Self {
+            mode: FsMode::Scoped,
+            mounts: vec![Mount {
+                path: PathBuf::from("."),
+                writable: true,
+            }],
+            denied: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! From the manifest's Sandbox to a [`Plan`].
+
+use std::path::PathBuf;
+
+use clawk_manifest::model;
+use globset::GlobBuilder;
+
+use super::{
+    Defaults, Denied, Filesystem, FsMode, Injection, Limits, Mount, Network, NetworkMode, Plan, Shell,
+    ShellMode,
+};
+use crate::level::{Level, Refusal};
+use crate::preflight::shell::{self, CommandPattern};
+
+impl Plan {
+    /// Compiles a Sandbox. `None` is an agent that declares none: see [`Plan::undeclared`].
+    ///
+    /// A pattern that can't be compiled makes a plan that refuses every call ([`Plan::available`] says which pattern),
+    /// never one that blocks less than the manifest says.
+    #[must_use]
+    pub fn compile(sandbox: Option<&model::Sandbox>, defaults: &Defaults) -> Self {
+        let Some(sandbox) = sandbox else {
+            return Self::undeclared(defaults);
+        };
+        let mut defects = Vec::new();
+        let capabilities = &sandbox.capabilities;
+        let mut plan = Self {
+            name: Some(sandbox.name.clone()),
+            level: level(sandbox.level),
+            runtime: Some(sandbox.runtime().as_str().to_owned()),
+            limits: limits(&sandbox.resource_limits, &defaults.limits),
+            network: network(&capabilities.network),
+            filesystem: filesystem(&capabilities.filesystem, &mut defects),
+            shell: shell(&capabilities.shell, &mut defects),
+            injection: match capabilities.secrets.injection {
+                model::SecretInjection::HostBoundary => Injection::HostBoundary,
+                model::SecretInjection::Environment => Injection::Environment,
+                model::SecretInjection::FileMount => Injection::FileMount,
+            },
+            defect: None,
+        };
+        plan.defect = defects.into_iter().next().map(|missing| Refusal::Unavailable {
+            level: plan.level,
+            mechanism: "pattern".to_owned(),
+            missing,
+            hint: "correct the pattern in the Sandbox".to_owned(),
+        });
+        plan
+    }
+}
+
+fn level(level: model::SandboxLevel) -> Level {
+    match level {
+        model::SandboxLevel::None => Level::None,
+        model::SandboxLevel::Process => Level::Process,
+        model::SandboxLevel::Wasm => Level::Wasm,
+        model::SandboxLevel::Container => Level::Container,
+        model::SandboxLevel::Vm => Level::Vm,
+    }
+}
+
+fn limits(given: &model::ResourceLimits, defaults: &Limits) -> Limits {
+    Limits {
+        memory_mb: given.memory_mb.unwrap_or(defaults.memory_mb),
+        cpu_shares: given.cpu_shares.unwrap_or(defaults.cpu_shares),
+        max_processes: given.max_processes.unwrap_or(defaults.max_processes),
+        max_open_files: given.max_open_files.unwrap_or(defaults.max_open_files),
+        timeout_ms: given.timeout_ms.unwrap_or(defaults.timeout_ms),
+        max_output_bytes: given.max_output_bytes.unwrap_or(defaults.max_output_bytes),
+    }
+}
+
+fn network(given: &model::Network) -> Network {
+    let guard = &given.ssrf_protection;
+    Network {
+        mode: match given.mode {
+            model::NetworkMode::Deny => NetworkMode::Deny,
+            model::NetworkMode::Allowlist => NetworkMode::Allowlist,
+            model::NetworkMode::AllowAll => NetworkMode::AllowAll,
+        },
+        allowed_hosts: given
+            .allowed_hosts
+            .iter()
+            .map(|host| host.trim().to_ascii_lowercase())
+            .collect(),
+        block_private_ips: guard.enabled && guard.block_private_ips,
+        dns_pinning: guard.enabled && guard.dns_pinning,
+    }
+}
+
+fn filesystem(given: &model::Filesystem, defects: &mut Vec<String>) -> Filesystem {
+    let mounts = given.mount_paths.iter().map(|mount| Mount {
+        path: PathBuf::from(&mount.path),
+        writable: mount.permissions == model::Permission::Rw,
+    });
+    Filesystem {
+        mode: match given.mode {
+            model::FilesystemMode::Deny => FsMode::Deny,
+            model::FilesystemMode::ReadOnly => FsMode::ReadOnly,
+            model::FilesystemMode::Scoped => FsMode::Scoped,
+            model::FilesystemMode::Full => FsMode::Full,
+        },
+        mounts: mounts.collect(),
+        denied: given
+            .denied_paths
+            .iter()
+            .map(|text| denied(text, defects))
+            .collect(),
+    }
+}
+
+fn denied(text: &str, defects: &mut Vec<String>) -> Denied {
+    // Whose home is meant can't be known here, so every home is.
+    let pattern = match text.strip_prefix("~/") {
+        Some(below) => format!("{{/root,/home/*,/Users/*}}/{below}"),
+        None => text.to_owned(),
+    };
+    let mut glob = None;
+    if pattern.contains(['*', '?', '[', '{']) {
+        match GlobBuilder::new(pattern.trim_end_matches('/'))
+            .literal_separator(true)
+            .build()
+        {
+            Ok(built) => glob = Some(built.compile_matcher()),
+            Err(error) => defects.push(format!(
+                "`denied_paths` entry `{text}` can't be read: {}",
+                error.kind()
+            )),
+        }
+    }
+    Denied {
+        text: text.to_owned(),
+        glob,
+    }
+}
+
+fn shell(given: &model::Shell, defects: &mut Vec<String>) -> Shell {
+    let mut commands = Vec::with_capacity(given.blocked_commands.len());
+    for text in given
+        .blocked_commands
+        .iter()
+        .filter(|text| !text.trim().is_empty())
+    {
+        match CommandPattern::compile(text) {
+            Ok(pattern) => commands.push(pattern),
+            Err(error) => defects.push(format!(
+                "`blocked_commands` entry `{text}` can't be read: {error}"
+            )),
+        }
+    }
+    let mut patterns = Vec::with_capacity(given.blocked_patterns.len());
+    for text in &given.blocked_patterns {
+        match shell::pattern(text) {
+            Ok(pattern) => patterns.push(pattern),
+            Err(error) => defects.push(format!(
+                "`blocked_patterns` entry `{text}` can't be read: {error}"
+            )),
+        }
+    }
+    let mode = match given.mode {
+        model::ShellMode::Deny => ShellMode::Deny,
+        model::ShellMode::Restricted => ShellMode::Restricted,
+        model::ShellMode::Full => ShellMode::Full,
+    };
+    Shell {
+        mode,
+        commands,
+        patterns,
+    }
+}

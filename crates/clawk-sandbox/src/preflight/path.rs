@@ -1,0 +1,132 @@
+//! Paths: which mount holds one, and whether it is denied. Text only; see the module above for links.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::level::Refusal;
+use crate::plan::{Denied, Filesystem, FsMode, Mount};
+
+pub(super) fn check(fs: &Filesystem, path: &str, write: bool, workdir: &Path) -> Result<(), Refusal> {
+    permit(fs, path, write, workdir).map(drop)
+}
+
+/// The root beneath which the path must be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowed {
+    /// The mount's absolute path, or `/` in mode `full`.
+    pub root: PathBuf,
+    /// The path below `root`; empty for the root itself.
+    pub below: PathBuf,
+    /// `root` joined with `below`.
+    pub absolute: PathBuf,
+}
+
+/// Finds the mount that admits `path`, or says which rule refuses it.
+///
+/// # Errors
+/// [`Refusal::Blocked`] with the rule.
+pub fn permit(fs: &Filesystem, path: &str, write: bool, workdir: &Path) -> Result<Allowed, Refusal> {
+    let refused = |rule: &str, allowed: String| Refusal::Blocked {
+        rule: rule.to_owned(),
+        subject: format!("{} `{}`", if write { "writing" } else { "reading" }, shown(path)),
+        allowed,
+    };
+    if path.is_empty() || path.contains('\0') {
+        return Err(refused(
+            "filesystem",
+            "a path without null bytes that is not empty".to_owned(),
+        ));
+    }
+    let absolute = lexical(workdir, Path::new(path));
+    if let Some(denied) = fs.denied.iter().find(|denied| denied.covers(&absolute, workdir)) {
+        return Err(refused(
+            "filesystem.denied_paths",
+            format!("paths outside `{}`", denied.text),
+        ));
+    }
+    match fs.mode {
+        FsMode::Deny => return Err(refused("filesystem.mode: deny", "no path at all".to_owned())),
+        FsMode::Full => return Ok(split(Path::new("/"), &absolute)),
+        FsMode::ReadOnly if write => {
+            return Err(refused(
+                "filesystem.mode: read-only",
+                "reading below the mounts".to_owned(),
+            ));
+        }
+        FsMode::ReadOnly | FsMode::Scoped => {}
+    }
+    // The deepest mount that holds the path is the one whose permissions count.
+    let holder = fs
+        .mounts
+        .iter()
+        .map(|mount| (lexical(workdir, &mount.path), mount))
+        .filter(|(root, _)| absolute.starts_with(root))
+        .max_by_key(|(root, _)| root.components().count());
+    match holder {
+        None => Err(refused("filesystem.mount_paths", mounts(&fs.mounts))),
+        Some((_, mount)) if write && !mount.writable => Err(refused(
+            "filesystem.mount_paths",
+            format!("reading below `{}`", mount.path.display()),
+        )),
+        Some((root, _)) => Ok(split(&root, &absolute)),
+    }
+}
+
+impl Denied {
+    /// The path is the denied one, lies below it, or a parent or the path itself fits the glob.
+    #[must_use]
+    pub fn covers(&self, absolute: &Path, workdir: &Path) -> bool {
+        match &self.glob {
+            None => absolute.starts_with(lexical(workdir, Path::new(&self.text))),
+            Some(glob) => absolute.ancestors().any(|part| {
+                glob.is_match(part) || part.strip_prefix(workdir).is_ok_and(|below| glob.is_match(below))
+            }),
+        }
+    }
+}
+
+/// `path` made absolute on `base`, with `.` and `..` removed as text; `..` above `/` stays at `/`.
+#[must_use]
+pub fn lexical(base: &Path, path: &Path) -> PathBuf {
+    let mut out = PathBuf::from("/");
+    for component in base.join(path).components() {
+        match component {
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::Normal(name) => out.push(name),
+        }
+    }
+    out
+}
+
+fn split(root: &Path, absolute: &Path) -> Allowed {
+    let below = absolute
+        .strip_prefix(root)
+        .map(Path::to_path_buf)
+        .unwrap_or_default();
+    Allowed {
+        root: root.to_path_buf(),
+        below,
+        absolute: absolute.to_path_buf(),
+    }
+}
+
+fn mounts(mounts: &[Mount]) -> String {
+    if mounts.is_empty() {
+        return "none, there are no mounts".to_owned();
+    }
+    let shown = mounts.iter().take(20).map(|mount| {
+        let place = if mount.path == Path::new(".") {
+            "the working directory".into()
+        } else {
+            mount.path.to_string_lossy()
+        };
+        format!("below `{place}` ({})", if mount.writable { "rw" } else { "ro" })
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+fn shown(path: &str) -> String {
+    path.chars().take(200).flat_map(char::escape_debug).collect()
+}
