@@ -10,6 +10,9 @@ use crate::level::Level;
 /// Largest file a tool may write, bytes: a stop against filling the disk by accident.
 const MAX_FILE_BYTES: u64 = 16 << 30;
 
+/// Open files that the supervisor itself needs, with room: streams, socket, handle, `/proc`.
+const MIN_OPEN_FILES: u64 = 16;
+
 /// RLIMIT_DATA is a stop for one process between two looks of the memory watcher, which holds the limit itself. Some
 /// runtimes reserve far more than they use (thread stacks, arenas), so it is wide: twice the limit and this, bytes.
 const DATA_HEADROOM_BYTES: u64 = 1 << 30;
@@ -36,6 +39,12 @@ pub(super) fn detach_stdin() -> std::io::Result<()> {
 
 /// Applies session, subreaper, privileges, limits and weight. Returns (mechanisms, missing).
 pub(super) fn apply(order: &Order) -> std::io::Result<(Vec<String>, Vec<String>)> {
+    if order.max_open_files < MIN_OPEN_FILES {
+        let text = format!(
+            "`max_open_files` below {MIN_OPEN_FILES} can't be held: the supervisor lives under it, too"
+        );
+        return Err(std::io::Error::other(text));
+    }
     rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut held = vec![

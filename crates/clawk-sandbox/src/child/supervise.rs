@@ -21,11 +21,20 @@ const LOOK_SHARE: u32 = 20;
 /// Runs the order to its end; returns when no process of it is left.
 pub(super) fn run(socket: &UnixStream, order: &Order, input: OwnedFd) -> std::io::Result<()> {
     let (mechanisms, missing) = limits::apply(order)?;
+    tell(socket, &Report::Enclosed { mechanisms, missing })?;
     let main = start(order, input)?;
-    // The tool holds these now; ours would keep the launcher waiting for the streams' end.
-    tell(socket, &Report::Started { mechanisms, missing })?;
-    let mut run = Run::new(main, order)?;
-    let status = run.watch(socket);
+    // From here on the tool has run: a failure of ours is an end without a status, never a refusal.
+    let told = tell(socket, &Report::Started);
+    let mut hit = None;
+    let status = match rustix::process::pidfd_open(main, PidfdFlags::empty()) {
+        Ok(handle) if told.is_ok() => {
+            let mut run = Run::new(main, handle, order);
+            let status = run.watch(socket);
+            hit = run.hit;
+            status
+        }
+        Ok(_) | Err(_) => None, // silent-ok: everything is killed below, and the missing status is told
+    };
     let swept = sweep();
     let (exit_code, signal) = match status {
         Some(status) => (status.exit_status(), status.terminating_signal()),
@@ -36,7 +45,7 @@ pub(super) fn run(socket: &UnixStream, order: &Order, input: OwnedFd) -> std::io
         &Report::Ended {
             exit_code,
             signal,
-            hit: run.hit,
+            hit,
             swept,
         },
     )
@@ -85,20 +94,20 @@ struct Run {
 }
 
 impl Run {
-    fn new(main: Pid, order: &Order) -> std::io::Result<Self> {
+    fn new(main: Pid, handle: OwnedFd, order: &Order) -> Self {
         let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096).max(1);
-        Ok(Self {
+        Self {
             main,
-            handle: rustix::process::pidfd_open(main, PidfdFlags::empty())?,
+            handle,
             deadline: order
                 .timeout_ms
-                .map(|ms| Instant::now() + Duration::from_millis(ms)),
+                .and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms))),
             kill_at: None,
             look_at: Instant::now() + LOOK.0,
             max_pages: order.memory_mb.saturating_mul(1 << 20) / page,
             max_threads: order.max_processes,
             hit: None,
-        })
+        }
     }
 
     /// Waits for the tool's own end, or brings it about. `None`: it had to be left to [`sweep`].

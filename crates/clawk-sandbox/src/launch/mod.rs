@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use service::{Service, ServiceEnd};
 
 use crate::level::{Obtained, Refusal};
-use crate::plan::Plan;
+use crate::plan::{Limits, Plan};
 
 /// Search path for programs whose environment names none.
 pub const MINIMAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -206,6 +206,16 @@ pub enum LimitHit {
     Processes(u64),
     /// Ran to its end; output beyond so many bytes was thrown away.
     Output(u64),
+}
+
+impl LimitHit {
+    fn of(hit: wire::Hit, limits: &Limits, timeout_ms: u64) -> Self {
+        match hit {
+            wire::Hit::Time => Self::Time(timeout_ms),
+            wire::Hit::Memory => Self::Memory(limits.memory_mb),
+            wire::Hit::Processes => Self::Processes(limits.max_processes),
+        }
+    }
 }
 
 impl fmt::Display for LimitHit {

@@ -13,9 +13,9 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use super::streams::{Budget, keep};
-use super::wire::{GRACE_MS, Hit, MAX_REPORT_BYTES, Order, Report};
+use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec};
-use crate::level::{Obtained, Refusal};
+use crate::level::Obtained;
 
 /// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
 const PATIENCE_MS: u64 = 10_000;
@@ -152,19 +152,22 @@ impl Control {
         let _ = self.writer.write_all(&[super::wire::TERMINATE]).await; // silent-ok: it ended meanwhile
     }
 
-    async fn reports(&mut self) -> std::io::Result<Vec<Report>> {
+    /// All reports up to the last, and why there are no more if that was not an end.
+    async fn reports(&mut self) -> Reports {
         let mut all = Vec::new();
-        loop {
-            let next = self.next().await;
-            let last = !matches!(next, Ok(Some(Report::Started { .. })));
-            if last {
-                self.gone.send_replace(true);
+        let fault = loop {
+            match self.next().await {
+                Ok(Some(report @ (Report::Enclosed { .. } | Report::Started))) => all.push(report),
+                Ok(Some(report @ (Report::Ended { .. } | Report::Refused { .. }))) => {
+                    all.push(report);
+                    break None;
+                }
+                Ok(None) => break None,
+                Err(error) => break Some(error),
             }
-            all.extend(next?);
-            if last {
-                return Ok(all);
-            }
-        }
+        };
+        self.gone.send_replace(true);
+        (all, fault)
     }
 }
 
@@ -177,36 +180,30 @@ async fn until_gone(work: impl Future<Output = ()>, gone: &tokio::sync::watch::R
     }
 }
 
-fn outcome(
-    spec: &Spec,
-    reports: std::io::Result<Vec<Report>>,
-    timeout_ms: u64,
-) -> Result<Outcome, LaunchError> {
+type Reports = (Vec<Report>, Option<std::io::Error>);
+
+fn outcome(spec: &Spec, (reports, fault): Reports, timeout_ms: u64) -> Result<Outcome, LaunchError> {
     let mut obtained = None;
-    for report in reports.map_err(|error| lost(spec, &error.to_string()))? {
+    for report in reports {
         match report {
-            Report::Started { mechanisms, missing } => {
+            Report::Enclosed { mechanisms, missing } => {
                 obtained = Some(Obtained {
                     level: spec.plan.level(),
                     mechanisms,
                     missing,
                 });
             }
-            Report::Refused { reason } => return Err(refused(spec, &reason, obtained.is_some())),
+            Report::Started => {}
+            Report::Refused { reason } => return Err(spec.setup(&reason)),
             Report::Ended {
                 exit_code,
                 signal,
                 hit,
                 swept,
             } => {
-                let limits = spec.plan.limits();
-                let limit = hit.map(|hit| match hit {
-                    Hit::Time => LimitHit::Time(timeout_ms),
-                    Hit::Memory => LimitHit::Memory(limits.memory_mb),
-                    Hit::Processes => LimitHit::Processes(limits.max_processes),
-                });
                 let (stdout, stderr) = (Vec::new(), Vec::new());
                 let obtained = obtained.unwrap_or_default();
+                let limit = hit.map(|hit| LimitHit::of(hit, spec.plan.limits(), timeout_ms));
                 let (truncated, duration_ms) = (false, 0);
                 return Ok(Outcome {
                     exit_code,
@@ -222,20 +219,12 @@ fn outcome(
             }
         }
     }
+    let reason = fault.map_or("it ended without a report".to_owned(), |error| error.to_string());
     Err(match obtained {
-        Some(_) => lost(spec, "it ended without a report"),
-        None => spec.setup("the supervisor ended before it started the program"),
-    })
-}
-
-/// A refusal before the start is one; after it, the program did run.
-pub(super) fn refused(spec: &Spec, reason: &str, started: bool) -> LaunchError {
-    if started {
-        return lost(spec, reason);
-    }
-    LaunchError::Refused(Refusal::Setup {
-        program: spec.program.chars().take(200).collect(),
-        reason: reason.to_owned(),
+        Some(_) => lost(spec, &reason),
+        None => spec.setup(&format!(
+            "the supervisor failed before it started the program: {reason}"
+        )),
     })
 }
 

@@ -6,9 +6,9 @@ use tokio::net::unix::pipe;
 use tokio::process::ChildStdout;
 use tokio::sync::{mpsc, watch};
 
-use super::run::{Parts, pipe_pair, refused};
+use super::run::{Control, Parts, pipe_pair};
 use super::streams::Tail;
-use super::wire::{GRACE_MS, Hit, Report};
+use super::wire::{GRACE_MS, Report};
 use super::{LaunchError, Launcher, LimitHit, Spec};
 use crate::level::Obtained;
 
@@ -50,18 +50,9 @@ impl Launcher {
         let (input, stdin) = pipe_pair(spec)?;
         let mut parts = self.start(spec, &order, &input)?;
         drop(input);
-        let first = tokio::time::timeout(Duration::from_millis(START_MS), parts.control.next());
-        let obtained = match first.await {
-            Ok(Ok(Some(Report::Started { mechanisms, missing }))) => Obtained {
-                level: spec.plan.level(),
-                mechanisms,
-                missing,
-            },
-            Ok(Ok(Some(Report::Refused { reason }))) => return Err(refused(spec, &reason, false)),
-            Ok(Ok(Some(Report::Ended { .. }) | None)) => {
-                return Err(spec.setup("its supervisor ended at once"));
-            }
-            Ok(Err(error)) => return Err(spec.setup(&error.to_string())),
+        let starting = await_start(spec, &mut parts.control);
+        let obtained = match tokio::time::timeout(Duration::from_millis(START_MS), starting).await {
+            Ok(started) => started?,
             Err(_elapsed) => return Err(spec.setup("its supervisor does not answer")),
         };
         let stderr = Tail::default();
@@ -84,6 +75,25 @@ impl Launcher {
             stop,
             end,
         })
+    }
+}
+
+async fn await_start(spec: &Spec, control: &mut Control) -> Result<Obtained, LaunchError> {
+    let mut obtained = Obtained::default();
+    loop {
+        match control.next().await {
+            Ok(Some(Report::Enclosed { mechanisms, missing })) => {
+                obtained = Obtained {
+                    level: spec.plan.level(),
+                    mechanisms,
+                    missing,
+                };
+            }
+            Ok(Some(Report::Started)) => return Ok(obtained),
+            Ok(Some(Report::Refused { reason })) => return Err(spec.setup(&reason)),
+            Ok(Some(Report::Ended { .. }) | None) => return Err(spec.setup("its supervisor ended at once")),
+            Err(error) => return Err(spec.setup(&error.to_string())),
+        }
     }
 }
 
@@ -128,11 +138,7 @@ async fn tend(
         })) => ServiceEnd {
             exit_code,
             signal,
-            limit: hit.map(|hit| match hit {
-                Hit::Time => LimitHit::Time(limits.timeout_ms),
-                Hit::Memory => LimitHit::Memory(limits.memory_mb),
-                Hit::Processes => LimitHit::Processes(limits.max_processes),
-            }),
+            limit: hit.map(|hit| LimitHit::of(hit, &limits, limits.timeout_ms)),
         },
         // silent-ok: whatever else the supervisor said or failed to say, the service is over
         Ok(Some(_) | None) | Err(_) => ServiceEnd {

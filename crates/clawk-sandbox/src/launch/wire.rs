@@ -42,11 +42,13 @@ pub(crate) struct Order {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "lowercase")]
 pub(crate) enum Report {
-    /// The tool runs.
-    Started {
+    /// The walls stand; the tool is started next. Before this report surely nothing of it has run.
+    Enclosed {
         mechanisms: Vec<String>,
         missing: Vec<String>,
     },
+    /// The tool runs.
+    Started,
     /// The tool could not be started; nothing of it ran.
     Refused { reason: String },
     /// The tool and every process of it are gone.

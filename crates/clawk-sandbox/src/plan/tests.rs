@@ -1,1 +1,72 @@
 use super::*;
+use clawk_manifest::model;
+
+fn sandbox(value: serde_json::Value) -> model::Sandbox {
+    serde_json::from_value(value).expect("a sandbox")
+}
+
+#[test]
+fn without_a_sandbox_everything_is_denied_and_the_level_is_process() {
+    let plan = Plan::compile(None, &Defaults::default());
+    assert_eq!(plan.level(), Level::Process);
+    assert_eq!(plan.network().mode, NetworkMode::Deny);
+    assert_eq!(plan.filesystem().mode, FsMode::Deny);
+    assert_eq!(plan.shell_mode(), ShellMode::Deny);
+    let loose = Plan::compile(
+        None,
+        &Defaults {
+            allow_none: true,
+            ..Defaults::default()
+        },
+    );
+    assert_eq!(loose.level(), Level::None);
+}
+
+#[test]
+fn limits_come_from_the_manifest_and_else_from_the_defaults() {
+    let given =
+        sandbox(serde_json::json!({"name": "s", "level": "process", "resource_limits": {"memory_mb": 64}}));
+    let plan = Plan::compile(Some(&given), &Defaults::default());
+    assert_eq!(plan.limits().memory_mb, 64);
+    assert_eq!(plan.limits().max_output_bytes, 1 << 20);
+}
+
+#[test]
+fn stronger_levels_are_refused_with_the_facts() {
+    for level in ["wasm", "container", "vm"] {
+        let given = sandbox(serde_json::json!({"name": "s", "level": level}));
+        let refusal = Plan::compile(Some(&given), &Defaults::default())
+            .available()
+            .expect_err("no back end");
+        let data = refusal.data();
+        assert_eq!(data["level"], level);
+        for key in ["mechanism", "missing", "hint"] {
+            assert!(
+                data[key].as_str().is_some_and(|text| !text.is_empty()),
+                "{key} of {level}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_pattern_that_cannot_be_read_refuses_every_call() {
+    let given = sandbox(
+        serde_json::json!({"name": "s", "level": "process", "capabilities": {
+        "shell": {"mode": "restricted", "blocked_patterns": ["(?=x)"]}}}),
+    );
+    let refusal = Plan::compile(Some(&given), &Defaults::default())
+        .available()
+        .expect_err("no such syntax");
+    assert!(refusal.to_string().contains("(?=x)"), "{refusal}");
+}
+
+#[test]
+fn what_a_process_cannot_wall_off_is_named() {
+    let given = sandbox(
+        serde_json::json!({"name": "s", "level": "process", "capabilities": {
+        "network": {"mode": "allowlist"}, "filesystem": {"mode": "full"}}}),
+    );
+    let plan = Plan::compile(Some(&given), &Defaults::default());
+    assert_eq!(plan.not_walled(), ["network:allowlist"]);
+}

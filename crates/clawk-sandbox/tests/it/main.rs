@@ -1,0 +1,71 @@
+//! Real processes: what a run may use, what is told about it, and that nothing of it stays.
+
+#![expect(clippy::expect_used, reason = "helpers of tests")]
+
+mod runs;
+mod services;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_sandbox::{Defaults, Input, Launcher, Limits, Outcome, Plan, Spec};
+
+fn launcher() -> Launcher {
+    Launcher::new(env!("CARGO_BIN_EXE_clawk-sandbox-launcher"), Vec::new())
+}
+
+fn plan(limits: Limits) -> Arc<Plan> {
+    Arc::new(Plan::compile(
+        None,
+        &Defaults {
+            limits,
+            ..Defaults::default()
+        },
+    ))
+}
+
+fn script(text: &str) -> Spec {
+    let mut spec = Spec::new("/bin/sh", plan(Limits::default()));
+    spec.args = vec!["-c".to_owned(), text.to_owned()];
+    spec
+}
+
+async fn run(spec: &Spec) -> Outcome {
+    tokio::time::timeout(Duration::from_secs(20), launcher().launch(spec))
+        .await
+        .expect("in time")
+        .expect("runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether a process with this word in its command line lives.
+fn lives(word: &str) -> bool {
+    let listing = std::fs::read_dir("/proc").expect("proc");
+    listing.flatten().any(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let zombie = stat
+            .rsplit_once(')')
+            .is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        !zombie && String::from_utf8_lossy(&line).contains(word)
+    })
+}
+
+/// A number that no other test's command line holds.
+fn seconds() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!(
+        "{}.{:05}{}",
+        3000,
+        std::process::id() % 100_000,
+        NEXT.fetch_add(1, Ordering::Relaxed) + 10
+    )
+}
+
+fn bytes(text: &str) -> Input {
+    Input::Bytes(text.as_bytes().to_vec())
+}
