@@ -68,7 +68,8 @@ impl Obtained {
 }
 
 /// Why nothing was started; `-32010` on the wire.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "refusal", rename_all = "snake_case")]
 pub enum Refusal {
     /// The level or a part of it can't be had here (R32).
     #[error("sandbox level `{level}` is not available: {missing}; {hint}")]
