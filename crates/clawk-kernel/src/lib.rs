@@ -1,10 +1,38 @@
 //! The kernel: lifecycle, sessions, turns, and the one path that every effect takes.
 //!
-//! *Owns:* lifecycle, sessions, the turn machine, the tool-call path, approvals, provider limits, replay, ports.
+//! *Owns:* lifecycle, sessions, the turn machine, the tool-call path, approvals, provider limits, recovery, ports.
 //! *Depends on:* proto, manifest, trace, policy, sandbox plans.
 //! *Must not know:* HTTP servers, SQL, processes, vendors.
 //! *Start reading at:* [`call`], then [`turn`], then [`ports`].
 
 pub mod call;
 pub mod ports;
+pub mod turn;
+
+mod agent;
+mod catalog;
+mod composite;
+mod drive;
+mod error;
+mod event;
+mod infer;
+mod lifecycle;
+mod memory;
+mod notice;
+mod prompt;
+mod quota;
+mod recover;
+mod session;
+mod skill;
+mod swarm;
+pub mod testing;
 pub mod time;
+
+pub use agent::{DEFAULT_DRAIN_MS, DeadLetter, Kernel, Options, Parts};
+pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
+pub use event::kind;
+pub use notice::{Answer, Notice, Question, TurnEnd};
+pub use session::{Door, MAILBOX, MAX_MESSAGE_BYTES, Session};
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,493 @@
-//! The one path of a tool call.
+//! The one path of a tool call: every effect, from whichever door it came, goes through [`call`] (promise 1).
+//!
+//! Read [`path`] downward: it is R12's order. Nothing below [`permit`] can run without a [`Permit`], and only this
+//! module makes one, after the decision is in the journal (promise 2).
+
+mod approval;
+mod dedup;
 mod permit;
+mod record;
+
+use std::sync::Arc;
+
+use clawk_manifest::model::Autonomy;
+use clawk_policy::{Effect, Subject, TimeoutDefault, UsageView, Verdict, autonomy};
+use clawk_proto::RequestId;
+use clawk_proto::method::ToolCallResult;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+pub(crate) use approval::{Answered, Desk, Seat};
+pub(crate) use dedup::{Claim, Dedup, Keyed, Stored, key};
 pub use permit::Permit;
+use record::Record;
+
+use crate::agent::Agent;
+use crate::catalog::{Described, Entry};
+use crate::composite;
+use crate::error::{CallError, DeniedBy};
+use crate::event::{Thread, canonical, digest};
+use crate::notice::{Answer, Notice, Question};
+use crate::ports::{Later, RunError, RunOutcome};
+use crate::session::Notices;
+use crate::skill::Ceiling;
+
+/// A call as asked for, from any door.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) tool: String,
+    pub(crate) arguments: Map<String, Value>,
+    pub(crate) request_id: RequestId,
+    /// `context.identity`: who the caller says it is; recorded, never trusted.
+    pub(crate) identity: String,
+    /// `context.sandbox` and `context.policy`: may only narrow (R15).
+    pub(crate) sandbox: Option<String>,
+    pub(crate) policy: Option<String>,
+}
+
+/// On whose behalf, and where it is recorded.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) thread: Thread,
+    /// `rpc`, `cli`, `peer` …
+    pub(crate) door: &'static str,
+    /// The turn that the call belongs to, if any.
+    pub(crate) turn: Option<Uuid>,
+    /// The model's id of the call.
+    pub(crate) call_id: Option<String>,
+    /// Permissions of the skills that run.
+    pub(crate) ceilings: Vec<Ceiling>,
+    /// How many composite tools are above.
+    pub(crate) depth: u8,
+    pub(crate) notices: Notices,
+}
+
+/// Runs one call, governed. Boxed because composite tools come back here.
+///
+/// # Errors
+/// The call did not run, or was cut short (R20); whatever the outcome, it is in the journal when this returns.
+pub(crate) fn call<'a>(
+    agent: &'a Agent,
+    caller: &'a Caller,
+    request: Request,
+    cancel: &'a CancellationToken,
+) -> Later<'a, Result<ToolCallResult, CallError>> {
+    // Seated before the first await: an answer sent right behind the call finds it (R18).
+    let seat = agent.desk.sit(&request.request_id);
+    Box::pin(async move {
+        // A turn that runs may finish its calls while the agent drains; nothing new begins then.
+        let working = if caller.turn.is_some() {
+            agent.life.join()
+        } else {
+            agent
+                .life
+                .enter()
+                .map_err(|state| CallError::NotReady { state })?
+        };
+        let started_us = agent.clock().monotonic_us();
+        let mut record = Record::new(agent, caller, &request);
+        let key = key(Keyed::Call, &request.request_id);
+        let claim = agent
+            .dedup
+            .claim(
+                key,
+                record.request_hash,
+                &**agent.scribe.journal(),
+                agent.scribe.now(),
+            )
+            .await?;
+        let guard = match claim {
+            Claim::Fresh(guard) => guard,
+            Claim::Answered(Stored::Call(answer)) => return answer,
+            Claim::Answered(Stored::Memory(_) | Stored::Delegated(_)) | Claim::Reused => {
+                return Err(CallError::RequestIdReused {
+                    request_id: request.request_id,
+                });
+            }
+        };
+        let tool = request.tool.clone();
+        let outcome = path(agent, caller, request, &seat, &mut record, cancel).await;
+        let outcome = record.close(outcome, started_us).await;
+        record.tell(&tool, &outcome, started_us).await;
+        // What the journal refused before anything ran may be asked again; everything else has had its answer.
+        if record.ran() || !matches!(outcome, Err(CallError::Journal(_))) {
+            guard.settle(Stored::Call(outcome.clone()), agent.scribe.now());
+        }
+        drop(working);
+        outcome
+    })
+}
+
+/// From the question to the outcome, in R12's order.
+async fn path(
+    agent: &Agent,
+    caller: &Caller,
+    request: Request,
+    seat: &Seat<'_>,
+    record: &mut Record<'_>,
+    cancel: &CancellationToken,
+) -> Result<RunOutcome, CallError> {
+    let tool = resolve(agent, &request)?;
+    let described = tool.described(&*agent.runner).await?;
+    let arguments = check_arguments(&described, &request)?;
+    record.know(&described);
+    let verdict = decide(agent, caller, &request, &tool, &described, &arguments);
+    let effect = permitted(&request, &verdict)?;
+    check_quotas(agent, caller, &tool)?;
+    agent
+        .runner
+        .preflight(&tool.name, &arguments, &tool.plan, &agent.options.workdir)
+        .map_err(CallError::Sandbox)?;
+    let by = match effect {
+        Effect::Ask(_) => {
+            ask(
+                agent, caller, &request, seat, record, &verdict, &arguments, cancel,
+            )
+            .await?
+        }
+        Effect::Allow | Effect::AuditOnly | Effect::Deny => Approver::Policy,
+    };
+    record.decided(&verdict, by).await?;
+    run(
+        agent, caller, &request, &tool, &described, record, arguments, cancel,
+    )
+    .await
+}
+
+/// The tool, and the narrowing names of the request (R15, R17).
+fn resolve(agent: &Agent, request: &Request) -> Result<Arc<Entry>, CallError> {
+    let Some(tool) = agent.catalog.get(&request.tool) else {
+        return Err(match agent.engine.denies_by_name(&request.tool) {
+            Some(verdict) => denied(&request.tool, &verdict, DeniedBy::Policy),
+            None => agent.catalog.unknown(&request.tool),
+        });
+    };
+    let unknown = |member: &str, name: &str| CallError::UnknownReference {
+        member: member.to_owned(),
+        name: name.chars().take(64).collect(),
+    };
+    if let Some(name) = &request.policy
+        && !agent.engine.has_policy(name)
+    {
+        return Err(unknown("policy", name));
+    }
+    match &request.sandbox {
+        Some(name) if name == clawk_policy::engine::DENY_ALL => Err(denied(
+            &request.tool,
+            &Verdict::deny("the sandbox `deny-all` denies everything"),
+            DeniedBy::Policy,
+        )),
+        // The manifest has one sandbox, and every tool runs in it already: naming it narrows nothing.
+        Some(name) if agent.catalog.sandbox_name.as_ref() != Some(name) => Err(unknown("sandbox", name)),
+        Some(_) | None => Ok(Arc::clone(tool)),
+    }
+}
+
+fn check_arguments(described: &Described, request: &Request) -> Result<Map<String, Value>, CallError> {
+    let arguments = Value::Object(request.arguments.clone());
+    described.check(&request.tool, &arguments)?;
+    Ok(request.arguments.clone())
+}
+
+/// All layers that say what may be done; the strictest holds.
+fn decide(
+    agent: &Agent,
+    caller: &Caller,
+    request: &Request,
+    tool: &Entry,
+    described: &Described,
+    arguments: &Map<String, Value>,
+) -> Verdict {
+    let subject = Subject {
+        tool: &tool.name,
+        labels: &described.labels,
+        annotations: &described.annotations,
+        arguments,
+        schema: Some(&described.input_schema),
+        workdir: &agent.options.workdir,
+        usage: UsageView {
+            tokens_today: agent.ledger.tokens_today(agent.scribe.now()),
+            cost_today_microusd: 0,
+        },
+    };
+    let level = agent.manifest.identity.autonomy;
+    // The role of the sender comes here with the channels (R12); the RPC's operator and the terminal's owner are admins.
+    let mut verdict = autonomy(level, described.read_only()).stricter(agent.engine.decide(&subject));
+    for named in [tool.spec.policy_ref.as_deref(), request.policy.as_deref()]
+        .into_iter()
+        .flatten()
+    {
+        let further = agent.engine.decide_named(named, &subject);
+        verdict = verdict.stricter(further.unwrap_or_else(|| Verdict::deny(format!("no policy `{named}`"))));
+    }
+    for ceiling in &caller.ceilings {
+        if let Some(refusal) = ceiling.refuses(described, arguments, &agent.options.workdir) {
+            verdict = verdict.stricter(refusal);
+        }
+    }
+    // What spares people is a standing grant that a person gave, never a rule (R13).
+    if matches!(verdict.effect, Effect::Ask(_)) && agent.desk.granted(caller.thread.session, &tool.name) {
+        verdict.effect = Effect::Allow;
+        verdict.reason = Some("a person allowed it for this session".into());
+    }
+    verdict
+}
+
+fn permitted(request: &Request, verdict: &Verdict) -> Result<Effect, CallError> {
+    match verdict.effect {
+        Effect::Deny if verdict.limit_spent => Err(CallError::Quota {
+            scope: format!("rule {}", verdict.rule_id.as_deref().unwrap_or("without id")),
+            limit_name: "rate_limit".to_owned(),
+            limit: 0,
+            used: 0,
+            wanted: 0,
+            resets_at: None,
+        }),
+        Effect::Deny => {
+            let by = if verdict.rule_id.is_none()
+                && verdict.policy.is_none()
+                && verdict.reason.as_deref().is_some_and(|r| r.contains("autonomy"))
+            {
+                DeniedBy::Autonomy
+            } else if verdict
+                .reason
+                .as_deref()
+                .is_some_and(|r| r.starts_with("the running skill"))
+            {
+                DeniedBy::Skill
+            } else {
+                DeniedBy::Policy
+            };
+            Err(denied(&request.tool, verdict, by))
+        }
+        effect @ (Effect::Allow | Effect::AuditOnly | Effect::Ask(_)) => Ok(effect),
+    }
+}
+
+fn denied(tool: &str, verdict: &Verdict, by: DeniedBy) -> CallError {
+    CallError::Denied {
+        tool: tool.chars().take(64).collect(),
+        by,
+        rule_id: verdict.rule_id.as_deref().map(str::to_owned),
+        policy: verdict.policy.as_deref().map(str::to_owned),
+        reason: verdict
+            .reason
+            .as_deref()
+            .unwrap_or("a policy rule denies it")
+            .to_owned(),
+        retry_after_ms: None,
+    }
+}
+
+/// The provider's day must have room: for a composite tool, for what its skill says it takes.
+fn check_quotas(agent: &Agent, caller: &Caller, tool: &Entry) -> Result<(), CallError> {
+    let wanted = tool
+        .skill
+        .as_ref()
+        .and_then(|skill| skill.estimates.avg_tokens)
+        .unwrap_or(0);
+    agent
+        .ledger
+        .check_day(agent.primary_provider(), wanted, agent.scribe.now())?;
+    if tool.skill.is_some() && caller.depth >= composite::MAX_DEPTH {
+        return Err(CallError::Unavailable {
+            tool: tool.name.to_string(),
+            reason: format!("composite tools may be nested {} deep", composite::MAX_DEPTH),
+        });
+    }
+    Ok(())
+}
+
+/// Who let a call pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Approver {
+    /// The layers, without a person.
+    Policy,
+    /// A person.
+    Person(String),
+    /// Nobody: the rule says that silence means yes (R16).
+    Silence,
+}
+
+/// Asks a person and waits; what the person sees is what the permit will hold.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the path's one question needs all that the path knows"
+)]
+async fn ask(
+    agent: &Agent,
+    caller: &Caller,
+    request: &Request,
+    seat: &Seat<'_>,
+    record: &mut Record<'_>,
+    verdict: &Verdict,
+    arguments: &Map<String, Value>,
+    cancel: &CancellationToken,
+) -> Result<Approver, CallError> {
+    let Effect::Ask(approval) = verdict.effect else {
+        return Ok(Approver::Policy);
+    };
+    let question = question(agent, caller, request, verdict, arguments, approval).await;
+    record.asking(&question, verdict).await?;
+    let deadline = tokio::time::sleep(std::time::Duration::from_millis(approval.timeout_ms));
+    let answer = seat.ask(question.clone());
+    caller.notices.send(Notice::Asking(Box::new(question))).await;
+    tokio::select! {
+        answered = answer => match answered {
+            Ok(answered) => person_said(agent, caller, request, record, answered),
+            Err(_) => Err(CallError::Cancelled { tool: request.tool.clone() }), // silent-ok: the desk is gone with the agent
+        },
+        () = deadline => {
+            seat.settle();
+            match approval.default_if_timeout {
+                TimeoutDefault::Allow => {
+                    record.answered("timeout-allow", "nobody", None);
+                    Ok(Approver::Silence)
+                }
+                TimeoutDefault::Deny => {
+                    record.answered("timeout-deny", "nobody", None);
+                    Err(CallError::ApprovalTimeout {
+                        tool: request.tool.clone(),
+                        timeout_ms: approval.timeout_ms,
+                        rule_id: verdict.rule_id.as_deref().map(str::to_owned),
+                    })
+                }
+            }
+        }
+        () = cancel.cancelled() => {
+            seat.settle();
+            record.answered("cancelled", "nobody", None);
+            Err(CallError::Cancelled { tool: request.tool.clone() })
+        }
+    }
+}
+
+async fn question(
+    agent: &Agent,
+    caller: &Caller,
+    request: &Request,
+    verdict: &Verdict,
+    arguments: &Map<String, Value>,
+    approval: clawk_policy::Approval,
+) -> Question {
+    let supervised = agent.manifest.identity.autonomy == Autonomy::Supervised;
+    let mut explanation = vec![format!("autonomy is `{}`", agent.manifest.identity.autonomy)];
+    if supervised && verdict.rule_id.is_none() {
+        explanation
+            .push("no rule can spare you a question about a tool with side effects; `always` can".to_owned());
+    }
+    explanation.extend(agent.explain(&request.tool, arguments).await);
+    let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
+    Question {
+        request_id: request.request_id.clone(),
+        session: caller.thread.session,
+        tool: request.tool.clone(),
+        arguments: arguments.clone(),
+        preview: agent.runner.preview(&request.tool, arguments).await,
+        rule_id: verdict.rule_id.as_deref().map(str::to_owned),
+        reason: verdict
+            .reason
+            .as_deref()
+            .unwrap_or("a policy rule asks for approval")
+            .to_owned(),
+        explanation,
+        expires_at: agent.scribe.now().plus_millis(timeout_ms),
+        default_if_timeout: match approval.default_if_timeout {
+            TimeoutDefault::Allow => "allow",
+            TimeoutDefault::Deny => "deny",
+        },
+    }
+}
+
+fn person_said(
+    agent: &Agent,
+    caller: &Caller,
+    request: &Request,
+    record: &mut Record<'_>,
+    answered: Answered,
+) -> Result<Approver, CallError> {
+    let Answered { answer, by, reason } = answered;
+    match answer {
+        Answer::Approve => record.answered("approve", &by, reason.as_deref()),
+        Answer::ApproveForSession => {
+            agent.desk.grant(caller.thread.session, &request.tool);
+            record.answered("approve-for-session", &by, reason.as_deref());
+        }
+        Answer::Deny => {
+            record.answered("deny", &by, reason.as_deref());
+            return Err(CallError::ApprovalDenied {
+                tool: request.tool.clone(),
+                by,
+                reason,
+            });
+        }
+    }
+    Ok(Approver::Person(by))
+}
+
+/// Runs what was decided: a permit per attempt; again only where the tool says that it is idempotent.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the path's one run needs all that the path knows"
+)]
+async fn run(
+    agent: &Agent,
+    caller: &Caller,
+    request: &Request,
+    tool: &Entry,
+    described: &Described,
+    record: &mut Record<'_>,
+    arguments: Map<String, Value>,
+    cancel: &CancellationToken,
+) -> Result<RunOutcome, CallError> {
+    let retry = tool.spec.retry.clone().filter(|_| described.idempotent());
+    let attempts = retry.as_ref().map_or(1, |retry| retry.max_attempts.max(1));
+    let parameters = digest(&canonical(&arguments));
+    loop {
+        record.attempts += 1;
+        let permit = Permit {
+            tool: Arc::clone(&tool.name),
+            arguments: arguments.clone(),
+            digest: parameters,
+            plan: Arc::clone(&tool.plan),
+            workdir: agent.options.workdir.clone(),
+            timeout_ms: tool.timeout_ms,
+            request_id: request.request_id.clone(),
+            session: caller.thread.session,
+        };
+        let outcome = match &tool.skill {
+            Some(skill) => composite::run(agent, caller, skill, permit, cancel).await,
+            None => agent.runner.run(permit, cancel).await,
+        };
+        let again = record.attempts < attempts
+            && !cancel.is_cancelled()
+            && match &outcome {
+                Ok(ran) => ran.is_error,
+                Err(RunError::Unavailable(_) | RunError::Unknown(_) | RunError::Timeout { .. }) => true,
+                Err(RunError::Sandbox(_) | RunError::Cancelled) => false,
+            };
+        if let (true, Some(retry)) = (again, &retry) {
+            let wait = crate::infer::backoff_ms(retry.backoff, 1000, record.attempts, agent.clock().random());
+            tokio::select! {
+                () = tokio::time::sleep(std::time::Duration::from_millis(wait)) => continue,
+                () = cancel.cancelled() => {}
+            }
+        }
+        return outcome.map_err(|error| failed(&tool.name, error));
+    }
+}
+
+fn failed(tool: &str, error: RunError) -> CallError {
+    let tool = tool.to_owned();
+    match error {
+        RunError::Sandbox(refusal) => CallError::Sandbox(refusal),
+        RunError::Timeout { timeout_ms, .. } => CallError::Timeout { tool, timeout_ms },
+        RunError::Unavailable(reason) => CallError::Unavailable { tool, reason },
+        RunError::Unknown(reason) => CallError::Unknown { tool, reason },
+        RunError::Cancelled => CallError::Unknown {
+            tool,
+            reason: "cancelled while it ran".to_owned(),
+        },
+    }
+}

@@ -75,5 +75,10 @@ pub trait Memory: Send + Sync + fmt::Debug {
     ) -> Later<'a, Result<Vec<String>, MemoryError>>;
 
     /// Applies retention and the store's compaction; returns the counts before and after.
-    fn compact<'a>(&'a self, store: &'a Store, place: &'a Place, at: Timestamp) -> Later<'a, Result<(u64, u64), MemoryError>>;
+    fn compact<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Place,
+        at: Timestamp,
+    ) -> Later<'a, Result<(u64, u64), MemoryError>>;
 }

@@ -9,11 +9,13 @@ use std::future::Future;
 use std::pin::Pin;
 
 pub use journal::{
-    ANSWER_KEPT_MS, AnswerKey, Batch, Content, Entry, InboxChange, Journal, JournalError, OpenMessage, Recorded, Scan, SessionRow, Ticket,
+    ANSWER_KEPT_MS, AnswerKey, Batch, Content, Entry, InboxChange, Journal, JournalError, OpenMessage,
+    Recorded, Scan, SessionRow, Ticket,
 };
 pub use memory::{Memory, MemoryError, Place, StoreQuery};
 pub use model::{
-    Completion, Delta, FaultKind, InferRequest, Message, Provider, ProviderError, StopReason, ToolOffer, ToolUse, Usage,
+    Completion, Delta, FaultKind, InferRequest, Message, Provider, ProviderError, StopReason, ToolOffer,
+    ToolUse, Usage,
 };
 pub use tool::{Description, RunError, RunOutcome, ToolRunner};
 

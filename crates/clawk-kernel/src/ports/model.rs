@@ -160,7 +160,12 @@ impl FaultKind {
     #[must_use]
     pub const fn retryable(self) -> bool {
         match self {
-            Self::Unreachable | Self::Timeout | Self::RateLimited | Self::ServerFault | Self::Cut | Self::Malformed => true,
+            Self::Unreachable
+            | Self::Timeout
+            | Self::RateLimited
+            | Self::ServerFault
+            | Self::Cut
+            | Self::Malformed => true,
             Self::Auth | Self::Rejected | Self::ContextTooLong | Self::Cancelled => false,
         }
     }

@@ -81,7 +81,11 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     ) -> Result<(), Refusal>;
 
     /// Runs exactly what the permit says, once. The arguments are read from the permit and nowhere else.
-    fn run<'a>(&'a self, permit: Permit, cancel: &'a CancellationToken) -> Later<'a, Result<RunOutcome, RunError>>;
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>>;
 
     /// What a person should see before saying yes: a diff, a command, a host and body. Lines of plain text, bounded.
     fn preview<'a>(&'a self, tool: &'a str, arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>>;

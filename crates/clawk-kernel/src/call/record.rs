@@ -1,0 +1,382 @@
+//! The record of one call: what the journal is told, and when.
+
+use clawk_policy::{Effect, Verdict};
+use clawk_proto::Digest;
+use clawk_proto::method::ToolCallResult;
+
+use super::{Approver, Caller, Keyed, Request, key};
+use crate::agent::Agent;
+use crate::catalog::Described;
+use crate::error::{CallError, DeniedBy};
+use crate::event::{
+    ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ApprovalAnswered,
+    ApprovalRequested, Audited, Draft, Thread, canonical, digest, kind,
+};
+use crate::notice::{Notice, Question};
+use crate::ports::RunOutcome;
+
+/// Bytes of a result shown to a surface.
+const SUMMARY_BYTES: usize = 400;
+
+/// Collects a call's events and makes them durable at the right moments.
+pub(super) struct Record<'a> {
+    agent: &'a Agent,
+    caller: &'a Caller,
+    request: Request,
+    thread: Thread,
+    parameters: Digest,
+    /// Over the tool, the arguments and the narrowing names: what "the same request" means (R19).
+    pub(super) request_hash: Digest,
+    pub(super) attempts: u32,
+    waiting: Vec<Draft>,
+    pure: bool,
+    side_effects: bool,
+    started: bool,
+    level: String,
+    verdict: Option<Verdict>,
+}
+
+impl<'a> Record<'a> {
+    pub(super) fn new(agent: &'a Agent, caller: &'a Caller, request: &Request) -> Self {
+        let bytes = canonical(&request.arguments);
+        let parameters = digest(&bytes);
+        let mut same = Vec::with_capacity(128);
+        same.extend_from_slice(&parameters.0);
+        for part in [
+            Some(&request.tool),
+            request.sandbox.as_ref(),
+            request.policy.as_ref(),
+        ] {
+            same.push(0);
+            same.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
+        }
+        let thread = caller.thread.child(agent.clock().uuid());
+        let requested = ActionRequested {
+            action_id: &request.tool,
+            call_id: caller.call_id.as_deref(),
+            door: caller.door,
+            identity: &request.identity,
+            parameters_hash: parameters,
+            request_id: request.request_id.as_str(),
+            turn: caller.turn,
+        };
+        let waiting = vec![
+            agent
+                .scribe
+                .entry(&thread, kind::ACTION_REQUESTED, &requested)
+                .content(parameters, bytes),
+        ];
+        Self {
+            agent,
+            caller,
+            request: request.clone(),
+            thread,
+            parameters,
+            request_hash: digest(&same),
+            attempts: 0,
+            waiting,
+            pure: false,
+            side_effects: true,
+            started: false,
+            level: String::new(),
+            verdict: None,
+        }
+    }
+
+    /// The run began.
+    pub(super) const fn ran(&self) -> bool {
+        self.started
+    }
+
+    /// Whether the tool has effects decides how many commits the call takes.
+    pub(super) fn know(&mut self, described: &Described) {
+        self.pure = described.pure();
+        self.side_effects = !described.read_only();
+    }
+
+    /// The question is durable before anybody sees it.
+    pub(super) async fn asking(&mut self, question: &Question, verdict: &Verdict) -> Result<(), CallError> {
+        let payload = ApprovalRequested {
+            action_id: &self.request.tool,
+            default_if_timeout: question.default_if_timeout,
+            expires_at: question.expires_at.to_string(),
+            policy_id: verdict.policy.as_deref(),
+            reason: &question.reason,
+            request_id: self.request.request_id.as_str(),
+            rule_id: verdict.rule_id.as_deref(),
+        };
+        self.waiting.push(
+            self.agent
+                .scribe
+                .entry(&self.thread, kind::APPROVAL_REQUESTED, &payload),
+        );
+        self.flush().await
+    }
+
+    pub(super) fn answered(&mut self, answer: &str, by: &str, reason: Option<&str>) {
+        let payload = ApprovalAnswered {
+            action_id: &self.request.tool,
+            answer,
+            by,
+            reason,
+            request_id: self.request.request_id.as_str(),
+        };
+        self.waiting.push(
+            self.agent
+                .scribe
+                .entry(&self.thread, kind::APPROVAL_ANSWERED, &payload),
+        );
+    }
+
+    /// The decision: durable before the effect. A tool without effects shares one commit with its outcome.
+    pub(super) async fn decided(&mut self, verdict: &Verdict, by: Approver) -> Result<(), CallError> {
+        let scribe = &self.agent.scribe;
+        let (rule_id, policy_id) = (verdict.rule_id.as_deref(), verdict.policy.as_deref());
+        let request_id = self.request.request_id.as_str();
+        let approved = ActionApproved {
+            action_id: &self.request.tool,
+            by: match &by {
+                Approver::Policy => "policy",
+                Approver::Person(who) => who,
+                Approver::Silence => "timeout",
+            },
+            effect: verdict.effect.name(),
+            parameters_hash: self.parameters,
+            policy_id,
+            request_id,
+            resolution_id: scribe.clock().uuid(),
+            rule_id,
+            side_effects: self.side_effects,
+            turn: self.caller.turn,
+        };
+        self.waiting
+            .push(scribe.entry(&self.thread, kind::ACTION_APPROVED, &approved));
+        if verdict.audit || verdict.effect == Effect::AuditOnly {
+            let audited = Audited {
+                action_id: &self.request.tool,
+                policy_id,
+                reason: verdict.reason.as_deref(),
+                request_id,
+                rule_id,
+            };
+            self.waiting
+                .push(scribe.entry(&self.thread, kind::AUDIT, &audited));
+        }
+        self.verdict = Some(verdict.clone());
+        if !self.pure {
+            self.flush().await?;
+        }
+        self.started = true;
+        let word = match by {
+            Approver::Policy => verdict.effect.name(),
+            Approver::Person(_) => "approved",
+            Approver::Silence => "timeout: allow",
+        };
+        self.tell_decided(word, rule_id).await;
+        Ok(())
+    }
+
+    async fn tell_decided(&self, verdict: &str, rule_id: Option<&str>) {
+        let notices = &self.caller.notices;
+        if notices.attached() {
+            let notice = Notice::CallDecided {
+                request_id: self.request.request_id.clone(),
+                tool: self.request.tool.clone(),
+                arguments: self.request.arguments.clone(),
+                verdict: verdict.to_owned(),
+                rule_id: rule_id.map(str::to_owned),
+            };
+            notices.send(notice).await;
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), CallError> {
+        let waiting = std::mem::take(&mut self.waiting);
+        Ok(self.agent.scribe.write(waiting).await?)
+    }
+
+    /// Writes the outcome and waits until it is durable. What cannot be recorded is not told as done.
+    pub(super) async fn close(
+        &mut self,
+        outcome: Result<RunOutcome, CallError>,
+        started_us: u64,
+    ) -> Result<ToolCallResult, CallError> {
+        let duration_ms = self.agent.clock().monotonic_us().saturating_sub(started_us) / 1000;
+        let ran = match outcome {
+            Ok(ran) => ran,
+            Err(CallError::Journal(why)) => return Err(CallError::Journal(why)),
+            Err(error) => {
+                self.refused(&error, duration_ms);
+                self.flush().await?;
+                return Err(error);
+            }
+        };
+        let RunOutcome {
+            content,
+            is_error,
+            structured,
+            obtained,
+        } = ran;
+        self.level = obtained.level.to_string();
+        let result = ToolCallResult {
+            content,
+            is_error,
+            structured_content: structured,
+        };
+        let bytes = canonical(&result);
+        let payload = ActionExecuted {
+            action_id: &self.request.tool,
+            attempts: self.attempts,
+            duration_ms,
+            execution_id: self.agent.clock().uuid(),
+            is_error,
+            level: &self.level,
+            mechanisms: &obtained.mechanisms,
+            missing: &obtained.missing,
+            request_hash: self.request_hash,
+            request_id: self.request.request_id.as_str(),
+            result_hash: digest(&bytes),
+            turn: self.caller.turn,
+        };
+        let key = key(Keyed::Call, &self.request.request_id);
+        let hash = payload.result_hash;
+        let draft = self
+            .agent
+            .scribe
+            .entry(&self.thread, kind::ACTION_EXECUTED, &payload);
+        self.waiting.push(draft.content(hash, bytes).answers(Some(key)));
+        match self.flush().await {
+            Ok(()) => Ok(result),
+            Err(CallError::Journal(why)) if self.side_effects => Err(CallError::Journal(format!(
+                "`{}` ran, and its outcome can't be recorded: {why}",
+                self.request.tool
+            ))),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn refused(&mut self, error: &CallError, duration_ms: u64) {
+        let bytes = canonical(error);
+        let result_hash = digest(&bytes);
+        let (reason, request_id) = (error.to_string(), self.request.request_id.as_str());
+        let (request_hash, turn, action_id) =
+            (self.request_hash, self.caller.turn, self.request.tool.as_str());
+        let scribe = &self.agent.scribe;
+        let draft = if self.started {
+            let (error_code, error_message) = (error_code(error), reason.as_str());
+            let payload = ActionFailed {
+                action_id,
+                duration_ms,
+                error_code,
+                error_message,
+                request_hash,
+                request_id,
+                result_hash,
+                turn,
+            };
+            scribe.entry(&self.thread, kind::ACTION_FAILED, &payload)
+        } else {
+            let (rule_id, policy_id) = match error {
+                CallError::Denied { rule_id, policy, .. } => (rule_id.as_deref(), policy.as_deref()),
+                CallError::ApprovalTimeout { rule_id, .. } => (rule_id.as_deref(), None),
+                _ => (None, None),
+            };
+            let (by, reason) = (error_code(error), reason.as_str());
+            let payload = ActionDenied {
+                action_id,
+                by,
+                policy_id,
+                reason,
+                request_hash,
+                request_id,
+                result_hash,
+                rule_id,
+                turn,
+            };
+            scribe.entry(&self.thread, kind::ACTION_DENIED, &payload)
+        };
+        let key = key(Keyed::Call, &self.request.request_id);
+        self.waiting
+            .push(draft.content(result_hash, bytes).answers(Some(key)));
+    }
+
+    /// Tells the surface how it ended.
+    pub(super) async fn tell(
+        &self,
+        tool: &str,
+        outcome: &Result<ToolCallResult, CallError>,
+        started_us: u64,
+    ) {
+        if !self.caller.notices.attached() {
+            return;
+        }
+        if !self.started
+            && let Err(error) = outcome
+        {
+            let rule = match error {
+                CallError::Denied { rule_id, .. } => rule_id.as_deref(),
+                _ => None,
+            };
+            self.tell_decided("deny", rule).await;
+        }
+        let (is_error, text) = match outcome {
+            Ok(result) => (
+                result.is_error,
+                result
+                    .content
+                    .iter()
+                    .map(|b| b.as_model_text())
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+            ),
+            Err(error) => (true, error.to_string()),
+        };
+        let summary = text
+            .char_indices()
+            .take_while(|(at, _)| *at < SUMMARY_BYTES)
+            .map(|(_, c)| c)
+            .collect();
+        let notice = Notice::CallFinished {
+            request_id: self.request.request_id.clone(),
+            tool: tool.to_owned(),
+            is_error,
+            summary,
+            duration_ms: self.agent.clock().monotonic_us().saturating_sub(started_us) / 1000,
+            level: self.level.clone(),
+        };
+        self.caller.notices.send(notice).await;
+    }
+}
+
+/// The word for a refusal or failure in the trace.
+fn error_code(error: &CallError) -> &'static str {
+    match error {
+        CallError::UnknownTool { .. } => "unknown_tool",
+        CallError::InvalidArguments { .. } => "invalid_parameters",
+        CallError::UnknownReference { .. } => "unknown_reference",
+        CallError::RequestIdReused { .. } => "request_id_reused",
+        CallError::Denied {
+            by: DeniedBy::Autonomy,
+            ..
+        } => "autonomy",
+        CallError::Denied {
+            by: DeniedBy::Policy, ..
+        } => "policy",
+        CallError::Denied {
+            by: DeniedBy::Skill, ..
+        } => "skill",
+        CallError::Denied {
+            by: DeniedBy::Rate, ..
+        } => "rate_limit",
+        CallError::Quota { .. } => "quota",
+        CallError::Sandbox(_) => "sandbox",
+        CallError::ApprovalTimeout { .. } => "approval_timeout",
+        CallError::ApprovalDenied { .. } => "approval_denied",
+        CallError::Timeout { .. } => "timeout",
+        CallError::Unavailable { .. } => "unavailable",
+        CallError::Unknown { .. } => "unknown",
+        CallError::Cancelled { .. } => "cancelled",
+        CallError::NotReady { .. } => "not_ready",
+        CallError::Journal(_) => "journal",
+    }
+}

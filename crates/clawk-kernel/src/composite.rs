@@ -1,0 +1,76 @@
+//! Composite tools: a skill's workflow as one call. Every gate applies to each inner call as well.
+
+use clawk_manifest::model::Skill;
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::Obtained;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::call::{Caller, Permit};
+use crate::drive::Run;
+use crate::ports::{RunError, RunOutcome};
+use crate::prompt;
+use crate::skill::Ceiling;
+use crate::turn::{Effect, End, Turn};
+
+/// Composite tools within composite tools.
+pub(crate) const MAX_DEPTH: u8 = 4;
+
+/// Runs the skill as an inner turn. Its permissions are a ceiling below those of the skills above.
+pub(crate) async fn run(
+    agent: &Agent,
+    caller: &Caller,
+    skill: &Skill,
+    permit: Permit,
+    cancel: &CancellationToken,
+) -> Result<RunOutcome, RunError> {
+    let inner = cancel.child_token();
+    let turn_id = agent.clock().uuid();
+    let mut ceilings = caller.ceilings.clone();
+    ceilings.extend(Ceiling::of(skill));
+    let mut run = Run {
+        agent,
+        thread: caller.thread.child(turn_id),
+        turn_id,
+        door: "skill",
+        provider: agent.primary_provider(),
+        system: prompt::system(&agent.manifest, Some(skill), &[]),
+        only: Some(&skill.tools_required),
+        skills: false,
+        ceilings,
+        depth: caller.depth + 1,
+        notices: crate::session::Notices::default(),
+        cancel: &inner,
+    };
+    let input = Value::Object(permit.arguments().clone());
+    let mut turn = Turn::start(Vec::new(), format!("Run the skill with this input: {input}"));
+    let timeout_ms = permit.timeout_ms();
+    let limit = std::time::Duration::from_millis(timeout_ms);
+    let end = match tokio::time::timeout(limit, run.drive(&mut turn, vec![Effect::Infer])).await {
+        Ok(end) => end,
+        Err(_) => {
+            inner.cancel();
+            return Err(RunError::Timeout {
+                timeout_ms,
+                obtained: obtained(),
+            });
+        }
+    };
+    let (text, is_error) = match end {
+        End::Answered => (turn.said().to_owned(), false),
+        End::Cancelled => return Err(RunError::Cancelled),
+        End::Failed(reason) => (reason, true),
+    };
+    Ok(RunOutcome {
+        content: vec![ContentBlock::text(text)],
+        is_error,
+        structured: Some(json!({"skill": skill.name, "tokens": turn.usage().total()})),
+        obtained: obtained(),
+    })
+}
+
+/// The inner turn itself runs nothing; each inner call says what enclosed it.
+fn obtained() -> Obtained {
+    Obtained::in_process("inner-turn")
+}

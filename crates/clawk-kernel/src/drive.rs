@@ -1,0 +1,392 @@
+//! The driver: performs what the turn machine asks for and feeds the answers back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use clawk_manifest::model::{Autonomy, Skill};
+use clawk_proto::{MessageId, RequestId};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::agent::Agent;
+use crate::call::{Caller, Request, call};
+use crate::event::{
+    ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, canonical, digest,
+    kind,
+};
+use crate::infer::{self, NoAnswer};
+use crate::notice::{Notice, TurnEnd};
+use crate::ports::{InboxChange, InferRequest, Message, ToolOffer, ToolUse};
+use crate::prompt;
+use crate::recover::OpenTurn;
+use crate::session::{Notices, State};
+use crate::skill::{self, Ceiling};
+use crate::turn::{Effect, End, Event, Turn};
+
+/// Tokens of conversation that a model is shown when its provider sets no `max_context_window`.
+const DEFAULT_CONTEXT_TOKENS: usize = 100_000;
+/// How often an interrupted turn is taken up again before its message is given up as dead.
+pub(crate) const MAX_RESUMES: u32 = 3;
+
+/// Everything that stays the same while one turn runs.
+pub(crate) struct Run<'a> {
+    pub(crate) agent: &'a Agent,
+    pub(crate) thread: Thread,
+    pub(crate) turn_id: Uuid,
+    pub(crate) door: &'static str,
+    pub(crate) provider: &'a str,
+    pub(crate) system: String,
+    /// Only these tools; `None`: all of the agent's.
+    pub(crate) only: Option<&'a [String]>,
+    pub(crate) skills: bool,
+    pub(crate) ceilings: Vec<Ceiling>,
+    pub(crate) depth: u8,
+    pub(crate) notices: Notices,
+    pub(crate) cancel: &'a CancellationToken,
+}
+
+impl Run<'_> {
+    /// Drives a turn to its end.
+    pub(crate) async fn drive(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> End {
+        let mut queue = VecDeque::from(effects);
+        while let Some(effect) = queue.pop_front() {
+            let event = match effect {
+                Effect::Infer => self.infer(turn).await,
+                Effect::Call(wanted) => self.call(wanted).await,
+                Effect::Say(text) => {
+                    self.notices.send(Notice::Said(text)).await;
+                    continue;
+                }
+                Effect::Done(end) => return end,
+            };
+            // A cancelled call is told to the model's conversation by the machine, in one place.
+            let event = if self.cancel.is_cancelled() {
+                Event::Cancelled
+            } else {
+                event
+            };
+            queue.extend(turn.step(event));
+        }
+        End::Failed("the turn ended without an end".to_owned())
+    }
+
+    async fn infer(&self, turn: &Turn) -> Event {
+        if self.cancel.is_cancelled() {
+            return Event::Cancelled;
+        }
+        let tools = self.offers().await;
+        let messages = self.fit(turn.messages()).await;
+        let request = InferRequest {
+            system: self.system.clone(),
+            messages,
+            tools,
+            max_output_tokens: 0,
+        };
+        let place = infer::Place {
+            thread: self.thread,
+            turn: self.turn_id,
+            notices: &self.notices,
+        };
+        match infer::infer(self.agent, place, self.provider, request, self.cancel).await {
+            Ok(completion) => Event::Inferred(completion),
+            Err(NoAnswer::Cancelled) => Event::Cancelled,
+            Err(NoAnswer::Failed(reason)) => Event::Failed(reason),
+        }
+    }
+
+    /// What the model may ask for. An observer is offered nothing (R13).
+    async fn offers(&self) -> Vec<ToolOffer> {
+        if self.agent.manifest.identity.autonomy == Autonomy::Observer {
+            return Vec::new();
+        }
+        let mut offers = Vec::new();
+        for entry in self.agent.catalog.iter() {
+            if self
+                .only
+                .is_some_and(|only| !only.iter().any(|name| **name == *entry.name))
+            {
+                continue;
+            }
+            match entry.described(&*self.agent.runner).await {
+                Ok(described) => offers.push(entry.offer(&described)),
+                Err(error) => {
+                    let text = format!("[tool `{}` is not offered: {error}]", entry.name);
+                    self.notices.send(Notice::Said(text)).await;
+                }
+            }
+        }
+        if self.skills {
+            offers.extend(self.agent.manifest.skills.iter().map(skill::offer));
+        }
+        offers
+    }
+
+    /// The latest messages that fit the model's window, cut at a user message; the record keeps all of them.
+    async fn fit(&self, messages: &[Message]) -> Vec<Message> {
+        let window = self
+            .agent
+            .context_tokens(self.provider)
+            .unwrap_or(DEFAULT_CONTEXT_TOKENS);
+        let budget = window.saturating_sub(window / 4) * 4;
+        let sizes: Vec<usize> = messages.iter().map(|message| canonical(message).len()).collect();
+        let mut total: usize = sizes.iter().sum();
+        let mut first = 0;
+        for (at, size) in sizes.iter().enumerate() {
+            let is_user = matches!(messages.get(at), Some(Message::User { .. }));
+            if is_user {
+                first = at;
+                if total <= budget {
+                    break;
+                }
+            }
+            total -= size;
+        }
+        let kept = messages.get(first..).unwrap_or_default().to_vec();
+        if first > 0 {
+            let payload = ContextTrimmed {
+                dropped_messages: first,
+                kept_messages: kept.len(),
+                turn: self.turn_id,
+            };
+            let draft = self
+                .agent
+                .scribe
+                .entry(&self.thread, kind::CONTEXT_TRIMMED, &payload);
+            if let Err(error) = self.agent.scribe.submit(vec![draft]) {
+                tracing::warn!(%error, "a trimmed context could not be recorded");
+            }
+        }
+        kept
+    }
+
+    async fn call(&mut self, wanted: ToolUse) -> Event {
+        let ToolUse { id, name, arguments } = wanted;
+        let arguments = arguments.unwrap_or_default();
+        let is_skill = self.skills && self.agent.catalog.get(&name).is_none();
+        if let Some(skill) = name
+            .strip_prefix(skill::PREFIX)
+            .filter(|_| is_skill)
+            .and_then(|n| self.agent.manifest.skill(n))
+        {
+            let skill = skill.clone();
+            return self.invoke(&id, &skill, arguments).await;
+        }
+        let request = Request {
+            tool: name,
+            arguments,
+            request_id: RequestId::from(self.agent.clock().uuid()),
+            identity: self.agent.manifest.identity.name.clone(),
+            sandbox: None,
+            policy: None,
+        };
+        let caller = Caller {
+            thread: self.thread,
+            door: self.door,
+            turn: Some(self.turn_id),
+            call_id: Some(id.clone()),
+            ceilings: self.ceilings.clone(),
+            depth: self.depth,
+            notices: self.notices.clone(),
+        };
+        let outcome = call(self.agent, &caller, request, self.cancel).await;
+        let (text, is_error) = prompt::result_text(&outcome);
+        Event::CallDone {
+            call_id: id,
+            text,
+            is_error,
+        }
+    }
+
+    /// A skill joins the turn: its instruction as the answer, its permissions as a ceiling from here on.
+    async fn invoke(
+        &mut self,
+        call_id: &str,
+        skill: &Skill,
+        arguments: serde_json::Map<String, Value>,
+    ) -> Event {
+        let (text, is_error) = match check_input(skill, &arguments) {
+            Ok(()) => {
+                self.ceilings.extend(Ceiling::of(skill));
+                (skill::instruction(skill, &arguments), false)
+            }
+            Err(fault) => (format!("not done: {fault}"), true),
+        };
+        let payload = SkillInvoked {
+            arguments_hash: digest(&canonical(&arguments)),
+            call_id,
+            is_error,
+            skill: &skill.name,
+            text_hash: digest(text.as_bytes()),
+            turn: self.turn_id,
+        };
+        let draft = self
+            .agent
+            .scribe
+            .entry(&self.thread, kind::SKILL_INVOKED, &payload);
+        let draft = draft.content(payload.text_hash, text.clone().into_bytes());
+        if let Err(error) = self.agent.scribe.write(vec![draft]).await {
+            return Event::Failed(error.to_string());
+        }
+        Event::CallDone {
+            call_id: call_id.to_owned(),
+            text,
+            is_error,
+        }
+    }
+}
+
+/// A skill's input by its `input_schema`.
+pub(crate) fn check_input(skill: &Skill, arguments: &serde_json::Map<String, Value>) -> Result<(), String> {
+    let Some(schema) = &skill.input_schema else {
+        return Ok(());
+    };
+    let validator = jsonschema::validator_for(schema).map_err(|fault| fault.to_string())?;
+    let instance = Value::Object(arguments.clone());
+    match validator.iter_errors(&instance).next() {
+        Some(fault) => Err(format!("invalid input for the skill `{}`: {fault}", skill.name)),
+        None => Ok(()),
+    }
+}
+
+/// A new message's turn.
+pub(crate) async fn turn(
+    agent: &Arc<Agent>,
+    state: &State,
+    message: MessageId,
+    text: String,
+    cancel: &CancellationToken,
+) {
+    let turn = Turn::start(state.history(), text);
+    finish(
+        agent,
+        state,
+        message,
+        turn,
+        vec![Effect::Infer],
+        Vec::new(),
+        cancel,
+    )
+    .await;
+}
+
+/// The rest of an interrupted turn.
+pub(crate) async fn resume(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &CancellationToken) {
+    let OpenTurn {
+        message,
+        turn,
+        effects,
+        ceilings,
+        resumes,
+    } = open;
+    let effects = if resumes >= MAX_RESUMES {
+        let reason = format!("it was interrupted {resumes} times");
+        vec![Effect::Done(End::Failed(reason))]
+    } else {
+        let payload = MessageResumed {
+            attempt: resumes + 1,
+            message_id: message.0,
+        };
+        let draft = agent.scribe.entry(&state.thread, kind::MESSAGE_RESUMED, &payload);
+        match agent.scribe.write(vec![draft]).await {
+            Ok(()) => effects,
+            Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
+        }
+    };
+    finish(agent, state, message, turn, effects, ceilings, cancel).await;
+}
+
+async fn finish(
+    agent: &Arc<Agent>,
+    state: &State,
+    message: MessageId,
+    mut turn: Turn,
+    effects: Vec<Effect>,
+    ceilings: Vec<Ceiling>,
+    cancel: &CancellationToken,
+) {
+    let started_us = agent.clock().monotonic_us();
+    state.notices.send(Notice::TurnStarted { message }).await;
+    let mut run = Run {
+        agent,
+        thread: state.thread.child(message.0),
+        turn_id: message.0,
+        door: state.door.name(),
+        provider: &state.provider,
+        system: prompt::system(&agent.manifest, None, &state.peer_messages),
+        only: None,
+        skills: true,
+        ceilings,
+        depth: 0,
+        notices: state.notices.clone(),
+        cancel,
+    };
+    let end = run.drive(&mut turn, effects).await;
+    if agent.stop.is_cancelled() && end == End::Cancelled {
+        // The agent is being stopped, not the turn: the message stays open and is taken up after the next start.
+        return;
+    }
+    let usage = turn.usage();
+    let recorded = close(agent, &run, message, &end, &turn, started_us).await;
+    state.set_history(turn.into_messages());
+    let end = match (end, recorded) {
+        (_, Err(error)) => TurnEnd::Failed(error.to_string()),
+        (End::Answered, Ok(())) => TurnEnd::Answered,
+        (End::Cancelled, Ok(())) => TurnEnd::Cancelled,
+        (End::Failed(reason), Ok(())) => TurnEnd::Failed(reason),
+    };
+    state
+        .notices
+        .send(Notice::TurnEnded { message, end, usage })
+        .await;
+}
+
+/// Closes the message in the inbox with its end, in one commit.
+async fn close(
+    agent: &Agent,
+    run: &Run<'_>,
+    message: MessageId,
+    end: &End,
+    turn: &Turn,
+    started_us: u64,
+) -> Result<(), crate::ports::JournalError> {
+    let scribe = &agent.scribe;
+    if let End::Failed(reason) = end {
+        let dead = scribe.entry(
+            &run.thread,
+            kind::MESSAGE_DEAD,
+            &MessageDead {
+                message_id: message.0,
+                reason,
+            },
+        );
+        let change = InboxChange::Closed {
+            message,
+            how: "dead",
+            reason: Some(reason.clone()),
+        };
+        return scribe.submit_with(vec![dead], vec![change])?.durable().await;
+    }
+    let text = turn.said().as_bytes().to_vec();
+    let payload = MessageAnswered {
+        duration_ms: agent.clock().monotonic_us().saturating_sub(started_us) / 1000,
+        end: if *end == End::Answered {
+            "answered"
+        } else {
+            "cancelled"
+        },
+        input_tokens: turn.usage().input_tokens,
+        message_id: message.0,
+        output_tokens: turn.usage().output_tokens,
+        text_hash: digest(&text),
+    };
+    let draft = scribe
+        .entry(&run.thread, kind::MESSAGE_ANSWERED, &payload)
+        .content(payload.text_hash, text);
+    let change = InboxChange::Closed {
+        message,
+        how: "answered",
+        reason: None,
+    };
+    scribe.submit_with(vec![draft], vec![change])?.durable().await
+}

@@ -1,0 +1,269 @@
+//! What the kernel writes into the journal: event types and their payloads (TRACE's standard list, R31).
+//!
+//! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's
+//! text of it *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` holds it.
+
+use std::sync::Arc;
+
+use clawk_proto::{Digest, SessionId};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use crate::ports::{AnswerKey, Batch, Content, Entry, InboxChange, Journal, JournalError, Ticket};
+use crate::time::{Clock, Timestamp};
+
+/// Event types.
+pub mod kind {
+    /// A chain begins.
+    pub const SESSION_STARTED: &str = "session.started";
+    /// A chain ends in order.
+    pub const SESSION_ENDED: &str = "session.ended";
+    /// The lifecycle moved (CKP §8).
+    pub const LIFECYCLE: &str = "ckp.lifecycle.transition";
+    /// An inbound message was taken.
+    pub const MESSAGE_ACCEPTED: &str = "ckp.message.accepted";
+    /// An inbound message was not taken.
+    pub const MESSAGE_REFUSED: &str = "ckp.message.refused";
+    /// A message's turn ended with an answer.
+    pub const MESSAGE_ANSWERED: &str = "ckp.message.answered";
+    /// An interrupted turn goes on after a restart.
+    pub const MESSAGE_RESUMED: &str = "ckp.message.resumed";
+    /// A message's turn can't be finished; it lies in the dead-letter box.
+    pub const MESSAGE_DEAD: &str = "ckp.message.dead";
+    /// A model answered.
+    pub const PROVIDER_COMPLETED: &str = "ckp.provider.completed";
+    /// An attempt at a model failed.
+    pub const PROVIDER_FAILED: &str = "ckp.provider.failed";
+    /// Somebody wants a tool to run.
+    pub const ACTION_REQUESTED: &str = "action.requested";
+    /// It may: the decision, durable before the effect.
+    pub const ACTION_APPROVED: &str = "action.approved";
+    /// It may not.
+    pub const ACTION_DENIED: &str = "action.denied";
+    /// It ran.
+    pub const ACTION_EXECUTED: &str = "action.executed";
+    /// It did not run, was cut short, or its outcome is unknown.
+    pub const ACTION_FAILED: &str = "action.failed";
+    /// A person is asked.
+    pub const APPROVAL_REQUESTED: &str = "ckp.approval.requested";
+    /// The question was answered, or lapsed.
+    pub const APPROVAL_ANSWERED: &str = "ckp.approval.answered";
+    /// An `audit-only` rule let a call pass.
+    pub const AUDIT: &str = "ckp.policy.audited";
+    /// A skill's instruction joined a turn.
+    pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
+    /// Old messages left the model's view.
+    pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
+    /// Entries were kept.
+    pub const MEMORY_STORED: &str = "ckp.memory.stored";
+    /// A store was asked.
+    pub const MEMORY_QUERIED: &str = "ckp.memory.queried";
+    /// A store was compacted.
+    pub const MEMORY_COMPACTED: &str = "ckp.memory.compacted";
+    /// A task was given to a peer.
+    pub const SWARM_DELEGATED: &str = "ckp.swarm.delegated";
+    /// A task's end was reported.
+    pub const SWARM_REPORTED: &str = "ckp.swarm.reported";
+    /// A message went to all peers.
+    pub const SWARM_BROADCAST: &str = "ckp.swarm.broadcast";
+}
+
+macro_rules! payloads {
+    ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($field:ident : $type:ty),* $(,)? })*) => {
+        $($(#[$doc])* #[derive(Debug, Serialize)] pub(crate) struct $name $(<$life>)? { $(pub(crate) $field: $type,)* })*
+    };
+}
+
+payloads! {
+    /// `session.started`.
+    SessionStarted<'a> { agent_id: &'a str, door: &'a str, goal: &'a str }
+    /// `session.ended`.
+    SessionEnded<'a> { duration_ms: u64, reason: &'a str }
+    /// `ckp.lifecycle.transition`.
+    Transition<'a> { agent: &'a str, duration_ms: u64, from: &'a str, reason: &'a str, to: &'a str }
+    /// `ckp.message.accepted`.
+    MessageAccepted<'a> { door: &'a str, message_id: Uuid, sender: &'a str, size_bytes: u64, text_hash: Digest }
+    /// `ckp.message.refused`.
+    MessageRefused<'a> { door: &'a str, message_id: Uuid, reason: &'a str, size_bytes: u64 }
+    /// `ckp.message.answered`.
+    MessageAnswered<'a> { duration_ms: u64, end: &'a str, input_tokens: u64, message_id: Uuid, output_tokens: u64, text_hash: Digest }
+    /// `ckp.message.dead`.
+    MessageDead<'a> { message_id: Uuid, reason: &'a str }
+    /// `ckp.provider.completed`.
+    ProviderCompleted<'a> {
+        attempt: u32, call_count: usize, completion_hash: Digest, duration_ms: u64, estimated: bool, input_tokens: u64,
+        model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str, turn: Uuid,
+    }
+    /// `ckp.provider.failed`.
+    ProviderFailed<'a> {
+        attempt: u32, input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str,
+        status: Option<u16>, turn: Uuid,
+    }
+    /// `action.requested`.
+    ActionRequested<'a> {
+        action_id: &'a str, call_id: Option<&'a str>, door: &'a str, identity: &'a str, parameters_hash: Digest,
+        request_id: &'a str, turn: Option<Uuid>,
+    }
+    /// `action.approved`.
+    ActionApproved<'a> {
+        action_id: &'a str, by: &'a str, effect: &'a str, parameters_hash: Digest, policy_id: Option<&'a str>,
+        request_id: &'a str, resolution_id: Uuid, rule_id: Option<&'a str>, side_effects: bool, turn: Option<Uuid>,
+    }
+    /// `action.denied`.
+    ActionDenied<'a> {
+        action_id: &'a str, by: &'a str, policy_id: Option<&'a str>, reason: &'a str, request_hash: Digest, request_id: &'a str,
+        result_hash: Digest, rule_id: Option<&'a str>, turn: Option<Uuid>,
+    }
+    /// `action.executed`.
+    ActionExecuted<'a> {
+        action_id: &'a str, attempts: u32, duration_ms: u64, execution_id: Uuid, is_error: bool, level: &'a str,
+        mechanisms: &'a [String], missing: &'a [String], request_hash: Digest, request_id: &'a str, result_hash: Digest, turn: Option<Uuid>,
+    }
+    /// `action.failed`.
+    ActionFailed<'a> {
+        action_id: &'a str, duration_ms: u64, error_code: &'a str, error_message: &'a str, request_hash: Digest, request_id: &'a str,
+        result_hash: Digest, turn: Option<Uuid>,
+    }
+    /// `ckp.approval.requested`.
+    ApprovalRequested<'a> {
+        action_id: &'a str, default_if_timeout: &'a str, expires_at: String, policy_id: Option<&'a str>,
+        reason: &'a str, request_id: &'a str, rule_id: Option<&'a str>,
+    }
+    /// `ckp.approval.answered`.
+    ApprovalAnswered<'a> { action_id: &'a str, answer: &'a str, by: &'a str, reason: Option<&'a str>, request_id: &'a str }
+    /// `ckp.policy.audited`.
+    Audited<'a> { action_id: &'a str, policy_id: Option<&'a str>, reason: Option<&'a str>, request_id: &'a str, rule_id: Option<&'a str> }
+    /// `ckp.skill.invoked`.
+    SkillInvoked<'a> { arguments_hash: Digest, call_id: &'a str, is_error: bool, skill: &'a str, text_hash: Digest, turn: Uuid }
+    /// `ckp.message.resumed`.
+    MessageResumed { attempt: u32, message_id: Uuid }
+    /// `ckp.context.trimmed`.
+    ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
+    /// `ckp.memory.stored`.
+    MemoryStored<'a> { count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
+    /// `ckp.memory.queried`.
+    MemoryQueried<'a> { found: usize, query: &'a str, store: &'a str }
+    /// `ckp.memory.compacted`.
+    MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
+    /// `ckp.swarm.delegated`.
+    SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, swarm: &'a str, task_hash: Digest, task_id: &'a str }
+    /// `ckp.swarm.reported`.
+    SwarmReported<'a> { duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
+    /// `ckp.swarm.broadcast`.
+    SwarmBroadcast<'a> { message_hash: Digest, peers: usize, swarm: &'a str }
+}
+
+/// SHA-256.
+pub(crate) fn digest(bytes: &[u8]) -> Digest {
+    Digest(Sha256::digest(bytes).into())
+}
+
+/// Canonical JSON of a value (JCS): its bytes are what digests of arguments are made of.
+pub(crate) fn canonical<T: Serialize>(value: &T) -> Vec<u8> {
+    // serde_json's maps are sorted by UTF-8 bytes; JCS sorts by UTF-16 units. They differ only for astral keys, and a
+    // digest of arguments needs one fixed order, not a particular one.
+    serde_json::to_vec(value).unwrap_or_default() // silent-ok: JSON values always serialise
+}
+
+/// Where an event hangs: its chain and its span.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Thread {
+    pub(crate) session: SessionId,
+    pub(crate) span: Uuid,
+    pub(crate) parent: Option<Uuid>,
+}
+
+impl Thread {
+    /// A thread below this one.
+    pub(crate) const fn child(self, span: Uuid) -> Self {
+        Self {
+            session: self.session,
+            span,
+            parent: Some(self.span),
+        }
+    }
+}
+
+/// Builds entries and hands them to the journal.
+#[derive(Debug, Clone)]
+pub(crate) struct Scribe {
+    journal: Arc<dyn Journal>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Scribe {
+    pub(crate) fn new(journal: Arc<dyn Journal>, clock: Arc<dyn Clock>) -> Self {
+        Self { journal, clock }
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    pub(crate) fn journal(&self) -> &Arc<dyn Journal> {
+        &self.journal
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// One entry; nothing is written yet.
+    pub(crate) fn entry<P: Serialize>(&self, thread: &Thread, kind: &'static str, payload: &P) -> Draft {
+        let text = serde_json::to_string(payload).unwrap_or_else(|_| "{}".to_owned()); // silent-ok: plain structs
+        let payload = RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned()); // silent-ok: just written
+        Draft(Entry {
+            session: thread.session,
+            event_id: self.clock.uuid(),
+            span: thread.span,
+            parent: thread.parent,
+            at: self.clock.now(),
+            kind,
+            payload,
+            content: None,
+            answers: None,
+        })
+    }
+
+    /// Queues entries that belong together.
+    pub(crate) fn submit(&self, entries: Vec<Draft>) -> Result<Ticket, JournalError> {
+        self.submit_with(entries, Vec::new())
+    }
+
+    /// Queues entries and inbox changes that belong together.
+    pub(crate) fn submit_with(
+        &self,
+        entries: Vec<Draft>,
+        inbox: Vec<InboxChange>,
+    ) -> Result<Ticket, JournalError> {
+        self.journal.submit(Batch {
+            entries: entries.into_iter().map(|draft| draft.0).collect(),
+            inbox,
+        })
+    }
+
+    /// Queues entries and waits until they are durable.
+    pub(crate) async fn write(&self, entries: Vec<Draft>) -> Result<(), JournalError> {
+        self.submit(entries)?.durable().await
+    }
+}
+
+/// An entry that may still be given content.
+#[derive(Debug)]
+pub(crate) struct Draft(pub(crate) Entry);
+
+impl Draft {
+    /// With the bytes that the payload refers to.
+    pub(crate) fn content(mut self, digest: Digest, bytes: Vec<u8>) -> Self {
+        self.0.content = Some(Content { digest, bytes });
+        self
+    }
+
+    /// As the stored answer to a request (R19).
+    pub(crate) fn answers(mut self, key: Option<AnswerKey>) -> Self {
+        self.0.answers = key;
+        self
+    }
+}

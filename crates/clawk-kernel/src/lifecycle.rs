@@ -1,0 +1,134 @@
+//! Lifecycle (CKP §8) and the count of work in flight.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use clawk_proto::method::LifecycleState;
+use tokio::sync::Notify;
+
+/// The state machine. Every move is journalled by the agent; this holds the state and the drain.
+#[derive(Debug)]
+pub(crate) struct Life {
+    state: AtomicU8,
+    ready_at_us: AtomicU64,
+    in_flight: AtomicUsize,
+    idle: Notify,
+}
+
+/// One piece of work; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Working<'a>(&'a Life);
+
+const STATES: [LifecycleState; 6] = [
+    LifecycleState::Init,
+    LifecycleState::Starting,
+    LifecycleState::Ready,
+    LifecycleState::Stopping,
+    LifecycleState::Stopped,
+    LifecycleState::Error,
+];
+
+const fn index(state: LifecycleState) -> u8 {
+    match state {
+        LifecycleState::Init => 0,
+        LifecycleState::Starting => 1,
+        LifecycleState::Ready => 2,
+        LifecycleState::Stopping => 3,
+        LifecycleState::Stopped => 4,
+        LifecycleState::Error => 5,
+    }
+}
+
+/// The moves of CKP §8. ERROR recovers to READY or goes on to STOPPING.
+pub(crate) const fn may_move(from: LifecycleState, to: LifecycleState) -> bool {
+    use LifecycleState::{Error, Init, Ready, Starting, Stopped, Stopping};
+    matches!(
+        (from, to),
+        (Init, Starting)
+            | (Starting, Ready | Error | Stopping)
+            | (Ready, Stopping | Error)
+            | (Error, Ready | Stopping)
+            | (Stopping, Stopped)
+    )
+}
+
+impl Life {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: AtomicU8::new(index(LifecycleState::Init)),
+            ready_at_us: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            idle: Notify::new(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> LifecycleState {
+        let at = usize::from(self.state.load(Ordering::Acquire));
+        STATES.get(at).copied().unwrap_or(LifecycleState::Error)
+    }
+
+    /// Moves on; `None` when the move is not one of the machine's, which changes nothing.
+    pub(crate) fn advance(&self, to: LifecycleState, now_us: u64) -> Option<LifecycleState> {
+        let mut from = self.state();
+        loop {
+            if !may_move(from, to) {
+                return None;
+            }
+            match self
+                .state
+                .compare_exchange(index(from), index(to), Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => break,
+                Err(_) => from = self.state(), // silent-ok: somebody else moved first; judge again
+            }
+        }
+        if to == LifecycleState::Ready {
+            self.ready_at_us.store(now_us, Ordering::Release);
+        }
+        Some(from)
+    }
+
+    /// Milliseconds since READY (R5).
+    pub(crate) fn uptime_ms(&self, now_us: u64) -> u64 {
+        now_us.saturating_sub(self.ready_at_us.load(Ordering::Acquire)) / 1000
+    }
+
+    /// Begins new work; refused unless READY.
+    pub(crate) fn enter(&self) -> Result<Working<'_>, LifecycleState> {
+        let working = self.join();
+        match self.state() {
+            LifecycleState::Ready => Ok(working),
+            state => Err(state),
+        }
+    }
+
+    /// Begins work that belongs to work already begun.
+    pub(crate) fn join(&self) -> Working<'_> {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        Working(self)
+    }
+
+    /// Waits until nothing is in flight; `false` when the deadline came first.
+    pub(crate) async fn drained(&self, timeout: Duration) -> bool {
+        let deadline = tokio::time::Instant::now() + timeout;
+        loop {
+            let idle = self.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if self.in_flight.load(Ordering::Acquire) == 0 {
+                return true;
+            }
+            if tokio::time::timeout_at(deadline, idle).await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        if self.0.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}

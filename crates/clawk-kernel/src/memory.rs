@@ -1,0 +1,195 @@
+//! Memory operations (CKP §9.3.4): checked, done once per request, recorded.
+
+use clawk_manifest::model::Store;
+use clawk_proto::SessionId;
+use clawk_proto::method::{
+    MemoryCompactParams, MemoryCompactResult, MemoryQuery, MemoryQueryParams, MemoryQueryResult,
+    MemoryStoreParams, MemoryStoreResult,
+};
+
+use crate::agent::Agent;
+use crate::call::{Claim, Keyed, Stored, key};
+use crate::error::KernelError;
+use crate::event::{MemoryCompacted, MemoryQueried, MemoryStored, Thread, canonical, digest, kind};
+use crate::ports::{Memory, Place, StoreQuery};
+use crate::time::Timestamp;
+
+/// Entries of one answer.
+const MAX_TOP_K: usize = 1000;
+/// Entries of one `claw.memory.store`.
+const MAX_ENTRIES: usize = 1000;
+
+fn find<'a>(agent: &'a Agent, name: &str) -> Result<(&'a Store, &'a dyn Memory), KernelError> {
+    let stores = agent
+        .manifest
+        .memory
+        .as_ref()
+        .map(|memory| memory.stores.as_slice())
+        .unwrap_or_default();
+    let found = stores
+        .iter()
+        .find(|store| store.name == name)
+        .zip(agent.memory.as_deref());
+    found.ok_or_else(|| {
+        let names: Vec<&str> = stores.iter().map(|store| store.name.as_str()).collect();
+        let known = if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        };
+        KernelError::UnknownStore {
+            name: name.chars().take(64).collect(),
+            known,
+        }
+    })
+}
+
+fn place(agent: &Agent) -> Place {
+    Place {
+        identity: agent.manifest.identity.name.clone(),
+        channel: String::new(),
+    }
+}
+
+fn thread(agent: &Agent, session: SessionId) -> Thread {
+    Thread {
+        session,
+        span: session.0,
+        parent: None,
+    }
+    .child(agent.clock().uuid())
+}
+
+/// `claw.memory.query`.
+pub(crate) async fn query(
+    agent: &Agent,
+    session: SessionId,
+    params: MemoryQueryParams,
+) -> Result<MemoryQueryResult, KernelError> {
+    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
+    let (store, memory) = find(agent, &params.store)?;
+    let (name, query, top_k) = match params.query {
+        MemoryQuery::Semantic { text, top_k } => ("semantic", StoreQuery::Text(text), top_k),
+        MemoryQuery::Key { key, top_k } => ("key", StoreQuery::Key(key), top_k),
+        MemoryQuery::TimeRange { time_range, top_k } => {
+            let from = time(&time_range.from, "query.time_range.from")?;
+            let to = time(&time_range.to, "query.time_range.to")?;
+            ("time-range", StoreQuery::Between(from, to), top_k)
+        }
+    };
+    let default = usize::try_from(store.search.top_k).unwrap_or(MAX_TOP_K);
+    let limit = top_k
+        .map_or(default, |k| usize::try_from(k).unwrap_or(MAX_TOP_K))
+        .min(MAX_TOP_K);
+    let entries = memory.query(store, &place(agent), query, limit).await?;
+    let payload = MemoryQueried {
+        found: entries.len(),
+        query: name,
+        store: &store.name,
+    };
+    let draft = agent
+        .scribe
+        .entry(&thread(agent, session), kind::MEMORY_QUERIED, &payload);
+    let _ticket = agent.scribe.submit(vec![draft])?; // a read changes nothing: its record need not be waited for
+    Ok(MemoryQueryResult { entries })
+}
+
+fn time(text: &str, member: &'static str) -> Result<Timestamp, KernelError> {
+    Timestamp::parse(text).map_err(|error| KernelError::BadParameter {
+        member,
+        reason: error.to_string(),
+    })
+}
+
+/// `claw.memory.store`: once per `request_id` (R19).
+pub(crate) async fn store(
+    agent: &Agent,
+    session: SessionId,
+    params: MemoryStoreParams,
+) -> Result<MemoryStoreResult, KernelError> {
+    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
+    let (spec, memory) = find(agent, &params.store)?;
+    if params.entries.is_empty() || params.entries.len() > MAX_ENTRIES {
+        let reason = format!(
+            "holds {} entries; 1 to {MAX_ENTRIES} are taken",
+            params.entries.len()
+        );
+        return Err(KernelError::BadParameter {
+            member: "entries",
+            reason,
+        });
+    }
+    let bytes = canonical(&params.entries);
+    let entries_hash = digest(&bytes);
+    let request_hash = digest(&[&entries_hash.0[..], spec.name.as_bytes()].concat());
+    let request_id = params.context.request_id;
+    let key = key(Keyed::MemoryStore, &request_id);
+    let claim = agent
+        .dedup
+        .claim(key, request_hash, &**agent.scribe.journal(), agent.scribe.now())
+        .await?;
+    let guard = match claim {
+        Claim::Fresh(guard) => guard,
+        Claim::Answered(Stored::Memory(result)) => return Ok(result),
+        Claim::Answered(Stored::Call(_) | Stored::Delegated(_)) | Claim::Reused => {
+            return Err(KernelError::RequestIdReused(request_id));
+        }
+    };
+    // The ids come from the request, so a repetition after a crash between the two commits overwrites instead of doubling.
+    let ids = (0..params.entries.len())
+        .map(|at| format!("{request_id}-{at}"))
+        .collect();
+    let count = params.entries.len();
+    let ids = memory
+        .store(spec, &place(agent), params.entries, ids, agent.scribe.now())
+        .await?;
+    let result = MemoryStoreResult {
+        stored: u64::try_from(ids.len()).unwrap_or(u64::MAX),
+        ids,
+    };
+    let payload = MemoryStored {
+        count,
+        entries_hash,
+        request_hash,
+        request_id: request_id.as_str(),
+        store: &spec.name,
+    };
+    let answer = canonical(&result);
+    let draft = agent
+        .scribe
+        .entry(&thread(agent, session), kind::MEMORY_STORED, &payload);
+    agent
+        .scribe
+        .write(vec![draft.content(digest(&answer), answer).answers(Some(key))])
+        .await?;
+    guard.settle(Stored::Memory(result.clone()), agent.scribe.now());
+    Ok(result)
+}
+
+/// `claw.memory.compact`.
+pub(crate) async fn compact(
+    agent: &Agent,
+    session: SessionId,
+    params: MemoryCompactParams,
+) -> Result<MemoryCompactResult, KernelError> {
+    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
+    let (store, memory) = find(agent, &params.store)?;
+    let (entries_before, entries_after) = memory.compact(store, &place(agent), agent.scribe.now()).await?;
+    let payload = MemoryCompacted {
+        entries_after,
+        entries_before,
+        store: &store.name,
+    };
+    agent
+        .scribe
+        .write(vec![agent.scribe.entry(
+            &thread(agent, session),
+            kind::MEMORY_COMPACTED,
+            &payload,
+        )])
+        .await?;
+    Ok(MemoryCompactResult {
+        entries_before,
+        entries_after,
+    })
+}

@@ -1,0 +1,139 @@
+//! Skills (CKP §5.5): what a model is told of them, and the ceiling that their permissions are while they run.
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use clawk_manifest::model::{Skill, SkillFilesystem};
+use clawk_policy::Verdict;
+use serde_json::{Map, Value, json};
+
+use crate::catalog::Described;
+use crate::ports::ToolOffer;
+
+/// Tools by which a model invokes skills are named `skill-NAME`.
+pub(crate) const PREFIX: &str = "skill-";
+
+/// A running skill's permissions. What a skill with a `permissions` block does not ask for, it does not get.
+#[derive(Debug, Clone)]
+pub(crate) struct Ceiling {
+    skill: Arc<str>,
+    network: bool,
+    filesystem: SkillFilesystem,
+}
+
+impl Ceiling {
+    /// The ceiling of a skill; without a `permissions` block there is none.
+    pub(crate) fn of(skill: &Skill) -> Option<Self> {
+        skill.permissions.as_ref().map(|permissions| Self {
+            skill: skill.name.as_str().into(),
+            network: permissions.network.unwrap_or(false),
+            filesystem: permissions.filesystem.unwrap_or(SkillFilesystem::None),
+        })
+    }
+
+    /// Whether a call stays below; `None`: it does.
+    pub(crate) fn refuses(
+        &self,
+        described: &Described,
+        arguments: &Map<String, Value>,
+        workdir: &Path,
+    ) -> Option<Verdict> {
+        let reason = if described.reaches_network() && !self.network {
+            "has no `network` permission"
+        } else if described.touches_files() && !self.files_allowed(described, arguments, workdir) {
+            match self.filesystem {
+                SkillFilesystem::None => "has no `filesystem` permission",
+                SkillFilesystem::ReadOnly => "may only read files",
+                SkillFilesystem::WriteWorkspace | SkillFilesystem::Full => {
+                    "may only touch files in the workspace"
+                }
+            }
+        } else {
+            return None;
+        };
+        Some(Verdict::deny(format!(
+            "the running skill `{}` {reason}",
+            self.skill
+        )))
+    }
+
+    fn files_allowed(&self, described: &Described, arguments: &Map<String, Value>, workdir: &Path) -> bool {
+        match self.filesystem {
+            SkillFilesystem::None => false,
+            SkillFilesystem::ReadOnly => described.read_only(),
+            // A shell's command can name any path: only the full permission covers it.
+            SkillFilesystem::WriteWorkspace => {
+                described
+                    .labels
+                    .get("category")
+                    .is_none_or(|category| category != "shell")
+                    && path_arguments(arguments).all(|path| lexical(workdir, path).starts_with(workdir))
+            }
+            SkillFilesystem::Full => true,
+        }
+    }
+}
+
+fn path_arguments(arguments: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    const KEYS: [&str; 8] = [
+        "path",
+        "file",
+        "dir",
+        "directory",
+        "source",
+        "destination",
+        "workdir",
+        "cwd",
+    ];
+    let single = KEYS
+        .iter()
+        .filter_map(|key| arguments.get(*key).and_then(Value::as_str));
+    let many = arguments
+        .get("paths")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
+    single.chain(many)
+}
+
+/// `path` from `base`, `.` and `..` taken out by their text alone.
+fn lexical(base: &Path, path: &str) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in base.join(path).components() {
+        match part {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => out.push(part),
+        }
+    }
+    out
+}
+
+/// The function that a model calls to invoke a skill.
+pub(crate) fn offer(skill: &Skill) -> ToolOffer {
+    ToolOffer {
+        name: format!("{PREFIX}{}", skill.name),
+        description: format!(
+            "Skill: {} Call this to get its instructions, then follow them.",
+            skill.description.trim()
+        ),
+        input_schema: skill
+            .input_schema
+            .clone()
+            .unwrap_or_else(|| json!({"type": "object"})),
+    }
+}
+
+/// What the model reads after invoking a skill: its instruction joins the turn.
+pub(crate) fn instruction(skill: &Skill, arguments: &Map<String, Value>) -> String {
+    format!(
+        "Instructions of the skill `{}`:\n{}\n\nInput: {}\nTools it uses: {}",
+        skill.name,
+        skill.instruction.trim(),
+        Value::Object(arguments.clone()),
+        skill.tools_required.join(", ")
+    )
+}

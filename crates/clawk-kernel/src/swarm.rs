@@ -1,0 +1,342 @@
+//! Swarm operations in one process (CKP §9.3.3): a delegated task is a turn of a peer session of this agent.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_manifest::model::{Swarm, SwarmAgent};
+use clawk_proto::method::{
+    Acknowledged, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Peer, PeerStatus,
+    ReportParams, TaskStatus,
+};
+use clawk_proto::{RequestId, SessionId};
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::call::{Claim, Keyed, Stored, key};
+use crate::error::KernelError;
+use crate::event::{SwarmBroadcast, SwarmDelegated, SwarmReported, Thread, canonical, digest, kind};
+use crate::notice::{Notice, TurnEnd};
+use crate::session::{Door, Opening, Session};
+
+/// Broadcast messages kept for a peer's next task.
+const PEER_INBOX: usize = 64;
+/// Bytes of one broadcast message that a peer reads.
+const PEER_MESSAGE_BYTES: usize = 16_384;
+/// Ended tasks that are remembered, so that a late report is no orphan.
+const ENDED_TASKS: usize = 1024;
+
+/// Tasks and what peers were told.
+#[derive(Debug, Default)]
+pub(crate) struct Board(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Running tasks by id, with the peer that works on each.
+    running: HashMap<RequestId, usize>,
+    ended: VecDeque<RequestId>,
+    inboxes: HashMap<usize, VecDeque<String>>,
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, task: &RequestId) -> bool {
+        let mut inner = self.lock();
+        let known = inner.running.remove(task).is_some() || inner.ended.contains(task);
+        if known && !inner.ended.contains(task) {
+            inner.ended.push_back(task.clone());
+            if inner.ended.len() > ENDED_TASKS {
+                inner.ended.pop_front();
+            }
+        }
+        known
+    }
+}
+
+/// Every peer of a swarm, `count` times each.
+fn seats(swarm: &Swarm) -> impl Iterator<Item = (usize, &SwarmAgent)> {
+    swarm
+        .agents
+        .iter()
+        .flat_map(|agent| (0..agent.count).map(move |_| agent))
+        .enumerate()
+}
+
+fn declared<'a>(agent: &'a Agent, name: &str) -> Result<&'a Swarm, KernelError> {
+    let swarm = agent.manifest.swarm.as_ref().filter(|swarm| swarm.name == name);
+    swarm.ok_or_else(|| KernelError::UnknownSwarm {
+        name: name.chars().take(64).collect(),
+    })
+}
+
+fn thread(agent: &Agent, session: SessionId) -> Thread {
+    Thread {
+        session,
+        span: session.0,
+        parent: None,
+    }
+    .child(agent.clock().uuid())
+}
+
+/// `claw.swarm.delegate`: acknowledged when the task is recorded and its peer has it; once per `request_id` (R19).
+pub(crate) async fn delegate(
+    agent: &Arc<Agent>,
+    session: SessionId,
+    params: DelegateParams,
+) -> Result<Acknowledged, KernelError> {
+    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
+    let swarm = declared(agent, &params.context.swarm)?;
+    let task_bytes = canonical(&params.task);
+    let task_hash = digest(&task_bytes);
+    let request_hash = digest(&[&task_hash.0[..], params.task_id.as_str().as_bytes()].concat());
+    let key = key(Keyed::Delegate, &params.context.request_id);
+    let claim = agent
+        .dedup
+        .claim(key, request_hash, &**agent.scribe.journal(), agent.scribe.now())
+        .await?;
+    let guard = match claim {
+        Claim::Fresh(guard) => guard,
+        Claim::Answered(Stored::Delegated(answer)) => return Ok(answer),
+        Claim::Answered(Stored::Call(_) | Stored::Memory(_)) | Claim::Reused => {
+            return Err(KernelError::RequestIdReused(params.context.request_id));
+        }
+    };
+    let (seat, peer, peer_messages) = take_seat(agent, swarm, &params.task_id)?;
+    let opening = Opening {
+        id: None,
+        door: Door::Peer {
+            identity: peer.identity_ref.clone(),
+            task_id: params.task_id.to_string(),
+        },
+        provider: peer
+            .provider_ref
+            .clone()
+            .unwrap_or_else(|| agent.primary_provider().to_owned()),
+        goal: params.task.description.chars().take(200).collect(),
+        history: Vec::new(),
+        surface: true,
+        peer_messages,
+    };
+    let opened = Session::open(agent, opening).await;
+    let worker = match opened {
+        Ok(worker) => worker,
+        Err(error) => {
+            agent.board.lock().running.remove(&params.task_id);
+            return Err(error);
+        }
+    };
+    let payload = SwarmDelegated {
+        peer: &peer.identity_ref,
+        peer_session: worker.id.0,
+        request_hash,
+        request_id: params.context.request_id.as_str(),
+        swarm: &swarm.name,
+        task_hash,
+        task_id: params.task_id.as_str(),
+    };
+    let draft = agent
+        .scribe
+        .entry(&thread(agent, session), kind::SWARM_DELEGATED, &payload);
+    agent
+        .scribe
+        .write(vec![draft.content(task_hash, task_bytes).answers(Some(key))])
+        .await?;
+    tracing::debug!(seat, task = %params.task_id, "delegated");
+    let text = match &params.task.input {
+        Some(input) => format!("{}\n\nInput: {input}", params.task.description),
+        None => params.task.description.clone(),
+    };
+    agent
+        .tracker
+        .spawn(work(Arc::clone(agent), session, worker, params.task_id, text));
+    let answer = Acknowledged { acknowledged: true };
+    guard.settle(Stored::Delegated(answer), agent.scribe.now());
+    Ok(answer)
+}
+
+/// A free peer, workers before leaders; none free is said, not queued without bound.
+fn take_seat<'a>(
+    agent: &Agent,
+    swarm: &'a Swarm,
+    task: &RequestId,
+) -> Result<(usize, &'a SwarmAgent, Vec<String>), KernelError> {
+    let busy = || KernelError::PeersBusy(swarm.name.clone());
+    let mut inner = agent.board.lock();
+    if inner.running.contains_key(task) {
+        return Err(KernelError::BadParameter {
+            member: "task_id",
+            reason: "this task runs already".to_owned(),
+        });
+    }
+    let bound = swarm.coordination.concurrency.max_parallel.unwrap_or(u32::MAX);
+    if inner.running.len() >= usize::try_from(bound).unwrap_or(usize::MAX) {
+        return Err(busy());
+    }
+    let free = |at: &usize| !inner.running.values().any(|taken| taken == at);
+    let found = seats(swarm)
+        .filter(|(at, _)| free(at))
+        .min_by_key(|(_, peer)| matches!(peer.role.as_str(), "leader" | "root" | "source"));
+    let (at, peer) = found.ok_or_else(busy)?;
+    inner.running.insert(task.clone(), at);
+    let messages = inner.inboxes.remove(&at).unwrap_or_default();
+    Ok((at, peer, messages.into()))
+}
+
+/// One delegated task, from its message to its report.
+async fn work(agent: Arc<Agent>, asker: SessionId, worker: Session, task: RequestId, text: String) {
+    let started_us = agent.clock().monotonic_us();
+    let (status, result, tokens) = match worker.send(text).await {
+        Err(error) => (TaskStatus::Failed, json!({"error": error.to_string()}), 0),
+        Ok(_) => outcome(&worker).await,
+    };
+    let duration_ms = agent.clock().monotonic_us().saturating_sub(started_us) / 1000;
+    let params = ReportParams {
+        task_id: task,
+        status,
+        result,
+        token_usage: Some(tokens),
+        duration_ms: Some(duration_ms),
+    };
+    if let Err(error) = record_report(&agent, asker, params).await {
+        tracing::error!(%error, "a task's report could not be recorded");
+    }
+    agent.end_session(worker.id, "completed").await;
+}
+
+async fn outcome(worker: &Session) -> (TaskStatus, Value, u64) {
+    let mut said = String::new();
+    while let Some(notice) = worker.next_notice().await {
+        match notice {
+            Notice::Said(text) => said = text,
+            Notice::TurnEnded {
+                end: TurnEnd::Answered,
+                usage,
+                ..
+            } => {
+                return (TaskStatus::Completed, json!({"text": said}), usage.total());
+            }
+            Notice::TurnEnded {
+                end: TurnEnd::Cancelled,
+                usage,
+                ..
+            } => {
+                return (TaskStatus::Failed, json!({"error": "cancelled"}), usage.total());
+            }
+            Notice::TurnEnded {
+                end: TurnEnd::Failed(reason),
+                usage,
+                ..
+            } => {
+                return (TaskStatus::Failed, json!({"error": reason}), usage.total());
+            }
+            _ => {}
+        }
+    }
+    (TaskStatus::Failed, json!({"error": "the agent stopped"}), 0)
+}
+
+/// `claw.swarm.report`: recorded in any case; of an unknown task as an orphan (R22).
+pub(crate) async fn report(
+    agent: &Agent,
+    session: SessionId,
+    params: ReportParams,
+) -> Result<Acknowledged, KernelError> {
+    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
+    record_report(agent, session, params).await
+}
+
+async fn record_report(
+    agent: &Agent,
+    session: SessionId,
+    params: ReportParams,
+) -> Result<Acknowledged, KernelError> {
+    let known = agent.board.end(&params.task_id);
+    let bytes = canonical(&params.result);
+    let result_hash = digest(&bytes);
+    let payload = SwarmReported {
+        duration_ms: params.duration_ms.unwrap_or(0),
+        orphan: !known,
+        result_hash,
+        status: match params.status {
+            TaskStatus::Completed => "completed",
+            TaskStatus::Failed => "failed",
+            TaskStatus::Partial => "partial",
+        },
+        task_id: params.task_id.as_str(),
+        token_usage: params.token_usage.unwrap_or(0),
+    };
+    let draft = agent
+        .scribe
+        .entry(&thread(agent, session), kind::SWARM_REPORTED, &payload);
+    agent
+        .scribe
+        .write(vec![draft.content(result_hash, bytes)])
+        .await?;
+    Ok(Acknowledged { acknowledged: true })
+}
+
+/// `claw.swarm.broadcast`: into every peer's bounded inbox; each reads it, marked as data, with its next task.
+pub(crate) async fn broadcast(
+    agent: &Agent,
+    session: SessionId,
+    params: BroadcastParams,
+) -> Result<(), KernelError> {
+    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
+    let swarm = declared(agent, &params.swarm)?;
+    let bytes = canonical(&params.message);
+    let message_hash = digest(&bytes);
+    let text: String = params
+        .message
+        .to_string()
+        .chars()
+        .take(PEER_MESSAGE_BYTES)
+        .collect();
+    let peers = {
+        let mut inner = agent.board.lock();
+        let mut peers = 0;
+        for (at, _) in seats(swarm) {
+            let inbox = inner.inboxes.entry(at).or_default();
+            inbox.push_back(text.clone());
+            if inbox.len() > PEER_INBOX {
+                inbox.pop_front();
+            }
+            peers += 1;
+        }
+        peers
+    };
+    let payload = SwarmBroadcast {
+        message_hash,
+        peers,
+        swarm: &swarm.name,
+    };
+    let draft = agent
+        .scribe
+        .entry(&thread(agent, session), kind::SWARM_BROADCAST, &payload);
+    agent
+        .scribe
+        .write(vec![draft.content(message_hash, bytes)])
+        .await?;
+    Ok(())
+}
+
+/// `claw.swarm.discover`: the peers of this process, busy ones as such. An unknown swarm has none.
+pub(crate) fn discover(agent: &Agent, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
+    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
+    let swarm = agent.manifest.swarm.as_ref();
+    let swarm = swarm.filter(|swarm| params.swarm.as_ref().is_none_or(|name| *name == swarm.name));
+    let inner = agent.board.lock();
+    let peers = swarm.into_iter().flat_map(seats).map(|(at, peer)| Peer {
+        identity: peer.identity_ref.clone(),
+        uri: format!("claw://local/identity/{}", peer.identity_ref),
+        status: if inner.running.values().any(|taken| *taken == at) {
+            PeerStatus::Busy
+        } else {
+            PeerStatus::Ready
+        },
+    });
+    Ok(DiscoverResult {
+        peers: peers.collect(),
+    })
+}
