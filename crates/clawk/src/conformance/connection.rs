@@ -1,0 +1,189 @@
+//! One conversation with an agent: lines out, lines in, and a record of both.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// A line longer than this is a fault of the agent.
+const LONGEST_LINE: u64 = 8 * 1024 * 1024;
+/// So much of standard error is kept for reports.
+const KEPT_STDERR: usize = 4096;
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// One line of the record: `>` sent, `<` received.
+pub(super) type Record = Vec<String>;
+
+/// An open conversation. Dropping it ends the agent.
+pub(super) struct Connection {
+    writer: Option<Box<dyn Write + Send>>,
+    lines: Receiver<Vec<u8>>,
+    /// Received, and nobody's yet.
+    unclaimed: Vec<Value>,
+    record: Record,
+    child: Option<Child>,
+    /// How long the agent may take to end once its input has.
+    pub(super) farewell: Duration,
+    stderr: Arc<Mutex<Vec<u8>>>,
+}
+
+/// What can go wrong while waiting.
+#[derive(Debug)]
+pub(super) enum Silence {
+    /// Nothing fitting came in time.
+    Deadline,
+    /// The agent closed its output.
+    Gone,
+    /// It said something that is no message of the protocol.
+    Noise(String),
+}
+
+impl Connection {
+    /// Starts `command` and talks to its standard streams.
+    pub(super) fn start(mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().with_context(|| format!("`{program}` could not be started"))?;
+        let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            anyhow::bail!("`{program}` has no standard streams");
+        };
+        let mut connection = Self::over(stdin, stdout);
+        connection.child = Some(child);
+        let kept = Arc::clone(&connection.stderr);
+        thread::spawn(move || keep_tail(stderr, &kept));
+        Ok(connection)
+    }
+
+    /// Talks over any pair of streams.
+    pub(super) fn over(writer: impl Write + Send + 'static, reader: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = sync_channel(1024);
+        thread::spawn(move || read_lines(reader, &sender));
+        Self {
+            writer: Some(Box::new(writer)),
+            lines,
+            unclaimed: Vec::new(),
+            record: Vec::new(),
+            child: None,
+            farewell: FAREWELL,
+            stderr: Arc::default(),
+        }
+    }
+
+    /// Sends one line. An agent that has gone shows when its answer is waited for.
+    pub(super) fn send(&mut self, line: &str) {
+        self.record.push(format!("> {line}"));
+        if let Some(writer) = &mut self.writer
+            && writer.write_all(format!("{line}\n").as_bytes()).and_then(|()| writer.flush()).is_err()
+        {
+            self.writer = None;
+        }
+    }
+
+    /// The first message for which `wanted` holds; others are kept for later.
+    pub(super) fn wait(&mut self, until: Instant, wanted: impl Fn(&Value) -> bool) -> Result<Value, Silence> {
+        if let Some(at) = self.unclaimed.iter().position(&wanted) {
+            return Ok(self.unclaimed.remove(at));
+        }
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = match self.lines.recv_timeout(left) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => return Err(Silence::Deadline),
+                Err(RecvTimeoutError::Disconnected) => return Err(Silence::Gone),
+            };
+            let text = String::from_utf8_lossy(&line);
+            self.record.push(format!("< {text}"));
+            let message = read_message(&text).map_err(Silence::Noise)?;
+            if wanted(&message) {
+                return Ok(message);
+            }
+            self.unclaimed.push(message);
+        }
+    }
+
+    /// A response that nobody waited for.
+    pub(super) fn stray_response(&self) -> Option<&Value> {
+        self.unclaimed.iter().find(|message| is_response(message))
+    }
+
+    /// What was sent and received so far, and the end of standard error.
+    pub(super) fn record(&self) -> Record {
+        let mut record = self.record.clone();
+        let stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&stderr);
+        record.extend(text.lines().map(|line| format!("! {line}")));
+        record
+    }
+}
+
+impl Drop for Connection {
+    /// End of input is an orderly shutdown (R4); who does not take the hint is killed, so that its state is free.
+    fn drop(&mut self) {
+        self.writer = None;
+        let Some(child) = &mut self.child else { return };
+        let until = Instant::now() + self.farewell;
+        while Instant::now() < until {
+            if !matches!(child.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        // silent-ok: it ended in this very moment, which is what was wanted.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// A message with an id and no method.
+pub(super) fn is_response(message: &Value) -> bool {
+    message.get("id").is_some() && message.get("method").is_none()
+}
+
+fn read_lines(reader: impl Read, sender: &SyncSender<Vec<u8>>) {
+    let mut reader = BufReader::new(reader);
+    loop {
+        let mut line = Vec::new();
+        match reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(read) if read > 0 => {}
+            Ok(_) | Err(_) => return, // silent-ok: the end of the conversation shows as a closed channel
+        }
+        while line.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
+            line.pop();
+        }
+        if sender.send(line).is_err() {
+            return;
+        }
+    }
+}
+
+fn keep_tail(mut reader: impl Read, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 1024];
+    while let Ok(read @ 1..) = reader.read(&mut buffer) {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        let surplus = kept.len().saturating_sub(KEPT_STDERR);
+        kept.drain(..surplus);
+    }
+}
+
+/// Every line of an agent must be one JSON-RPC 2.0 message: a response with one of `result` and `error`, or one with a method.
+fn read_message(text: &str) -> Result<Value, String> {
+    let shown: String = text.chars().take(200).collect();
+    let message: Value = serde_json::from_str(text).map_err(|error| format!("`{shown}` is no JSON: {error}"))?;
+    let has = |key| message.get(key).is_some();
+    if message.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+        return Err(format!("`{shown}` does not say `\"jsonrpc\": \"2.0\"`"));
+    }
+    let sound = if has("method") {
+        message.get("method").is_some_and(Value::is_string) && !has("result") && !has("error")
+    } else {
+        has("id") && (has("result") != has("error"))
+    };
+    if sound { Ok(message) } else { Err(format!("`{shown}` is neither a response nor a notification")) }
+}

@@ -1,0 +1,86 @@
+//! What came out, for people and for machines.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::play::{AgentName, Failure};
+use super::vector::Vector;
+
+/// The JSON report.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// The agent's own name where it told one, else the target as given.
+    pub(crate) implementation: String,
+    /// Its version, as told in `claw.initialize`.
+    pub(crate) version: Option<String>,
+    /// The level that was asked for.
+    pub(crate) level: u8,
+    pub(crate) total: usize,
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) results: Vec<Outcome>,
+    #[serde(skip)]
+    named: bool,
+}
+
+/// One vector's result.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) id: String,
+    pub(crate) level: u8,
+    pub(crate) title: String,
+    pub(crate) clause: String,
+    pub(crate) passed: bool,
+    pub(crate) duration_ms: u64,
+    /// Why it failed: what was expected and what came, with the conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failure: Option<Failure>,
+}
+
+impl Outcome {
+    pub(super) fn new(vector: &Vector, verdict: Result<(), Failure>, took: Duration) -> Self {
+        let failure = verdict.err();
+        Self {
+            id: vector.id.clone(),
+            level: vector.level,
+            title: vector.title.clone(),
+            clause: vector.clause.clone(),
+            passed: failure.is_none(),
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            failure,
+        }
+    }
+}
+
+impl Report {
+    pub(super) const fn new(implementation: String, level: u8) -> Self {
+        Self {
+            implementation,
+            version: None,
+            level,
+            total: 0,
+            passed: 0,
+            failed: 0,
+            results: Vec::new(),
+            named: false,
+        }
+    }
+
+    /// The first name that the agent gives itself stands.
+    pub(super) fn name_agent(&mut self, agent: Option<AgentName>) {
+        if let Some(AgentName { name, version }) = agent.filter(|_| !self.named) {
+            (self.implementation, self.version, self.named) = (name, Some(version), true);
+        }
+    }
+
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        self.total += 1;
+        if outcome.passed {
+            self.passed += 1;
+        } else {
+            self.failed += 1;
+        }
+        self.results.push(outcome);
+    }
+}
