@@ -1,1 +1,33 @@
-//! clawk-providers
+//! Models behind the kernel's `Provider` port.
+//!
+//! * **Owns:** the dialects of model servers (OpenAI-compatible, Anthropic), the scripted model, reading streams, counting
+//!   tokens, authentication, finding a provider on this machine. One call is one attempt at one endpoint.
+//! * **Depends on:** the kernel's port, manifest types, secrets, egress.
+//! * **Must not know:** tools, channels; retry, fallback, limits and the record, which are the kernel's.
+//! * **Start reading at:** [`Factory`], then `attempt` (one attempt, top to bottom), then `openai`.
+
+mod factory;
+
+mod attempt;
+
+mod openai;
+
+mod anthropic;
+
+mod draft;
+
+pub mod sse;
+
+mod endpoint;
+
+mod auth;
+
+mod fault;
+
+mod scripted;
+
+mod discover;
+
+pub use discover::{Discovered, discover};
+pub use factory::{Factory, FactoryError, ProviderConfig, Scripts};
+pub use scripted::{Script, ScriptError, Scripted};

@@ -1,0 +1,200 @@
+//! Which model can be had on this machine, for `clawk run` and `clawk init`.
+
+use bytes::Bytes;
+use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_manifest::model::{
+    AuthType, Hints, Modality, Provider, ProviderAuth, ProviderLimits, ProviderProtocol, ProviderTransport,
+};
+use clawk_secrets::Env;
+use futures::future::join_all;
+use http::{HeaderMap, Method};
+use serde_json::Value;
+
+/// Ports where local servers usually listen: Ollama, llama.cpp, LM Studio.
+const LOCAL: &[(u16, &str)] = &[(11434, "Ollama"), (8080, "llama.cpp"), (1234, "LM Studio")];
+const PROBE_MS: u64 = 300;
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub struct Discovered {
+    /// A provider ready for a manifest, named `default`; `None`: nothing was found, use a scripted model.
+    pub provider: Option<Provider>,
+    /// For people: which, why, and how to change it.
+    pub why: String,
+}
+
+/// Looks in this order: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY` or `OPENAI_BASE_URL`, `OPENROUTER_API_KEY`, `OLLAMA_HOST`, then a
+/// server on a usual local port. `*_BASE_URL` and `*_MODEL` are honoured. Takes at most about 300 ms.
+pub async fn discover(env: &Env) -> Discovered {
+    if let Some(found) = by_key(env) {
+        return found;
+    }
+    if let Some(base) = env.non_empty("OPENAI_BASE_URL") {
+        // Somebody wrote it down: it counts even when it does not answer now.
+        let model = env.non_empty("OPENAI_MODEL");
+        let model = match model {
+            Some(model) => model,
+            None => models(env, &base).await.unwrap_or_else(|| "default".to_owned()),
+        };
+        return found(
+            openai(&base, &model, None),
+            "the server that OPENAI_BASE_URL names",
+        );
+    }
+    if let Some(host) = env.non_empty("OLLAMA_HOST") {
+        let base = ollama_base(&host);
+        if let Some(model) = models(env, &base).await {
+            let model = env.non_empty("OLLAMA_MODEL").unwrap_or(model);
+            return found(openai(&base, &model, None), "the server that OLLAMA_HOST names");
+        }
+    }
+    probe(env, LOCAL).await.unwrap_or_else(|| Discovered {
+        provider: None,
+        why: "no model found (no API key in the environment, no local server): a scripted one answers; \
+              set ANTHROPIC_API_KEY, OPENAI_API_KEY, OPENROUTER_API_KEY or OPENAI_BASE_URL for a real one"
+            .to_owned(),
+    })
+}
+
+fn by_key(env: &Env) -> Option<Discovered> {
+    let model = |name: &str, default: &str| env.non_empty(name).unwrap_or_else(|| default.to_owned());
+    let base = |name: &str, default: &str| env.non_empty(name).unwrap_or_else(|| default.to_owned());
+    if env.non_empty("ANTHROPIC_API_KEY").is_some() {
+        let mut provider = openai(
+            &base("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+            &model("ANTHROPIC_MODEL", "claude-sonnet-4-5"),
+            Some("ANTHROPIC_API_KEY"),
+        );
+        provider.protocol = ProviderProtocol::AnthropicNative;
+        provider.auth.kind = AuthType::ApiKeyHeader;
+        return Some(found(provider, "ANTHROPIC_API_KEY is set"));
+    }
+    if env.non_empty("OPENAI_API_KEY").is_some() {
+        let base = base("OPENAI_BASE_URL", "https://api.openai.com/v1");
+        let provider = openai(
+            &base,
+            &model("OPENAI_MODEL", "gpt-5-mini"),
+            Some("OPENAI_API_KEY"),
+        );
+        return Some(found(provider, "OPENAI_API_KEY is set"));
+    }
+    if env.non_empty("OPENROUTER_API_KEY").is_some() {
+        let model = model("OPENROUTER_MODEL", "openai/gpt-5-mini");
+        let provider = openai("https://openrouter.ai/api/v1", &model, Some("OPENROUTER_API_KEY"));
+        return Some(found(provider, "OPENROUTER_API_KEY is set"));
+    }
+    None
+}
+
+/// The first of `ports` (in that order) that answers like a model server; all are asked at once.
+async fn probe(env: &Env, ports: &[(u16, &str)]) -> Option<Discovered> {
+    let bases: Vec<_> = ports
+        .iter()
+        .map(|(port, name)| (format!("http://127.0.0.1:{port}/v1"), *name))
+        .collect();
+    let answers = join_all(bases.iter().map(|(base, _)| models(env, base))).await;
+    let (model, (base, name)) = answers
+        .into_iter()
+        .zip(&bases)
+        .find_map(|(model, base)| Some((model?, base)))?;
+    Some(found(
+        openai(base, &model, None),
+        &format!("a local server answers at {base} (the usual port of {name})"),
+    ))
+}
+
+fn found(provider: Provider, because: &str) -> Discovered {
+    let (protocol, model) = (provider.protocol, &provider.model);
+    let why = format!(
+        "model `{model}` ({protocol}), because {because}; a `providers` entry in claw.yaml changes it"
+    );
+    Discovered {
+        provider: Some(provider),
+        why,
+    }
+}
+
+/// The first model that `BASE/models` lists.
+async fn models(env: &Env, base: &str) -> Option<String> {
+    // silent-ok throughout: a server that does not answer, or not like one, is simply not found
+    let deadlines = Deadlines {
+        connect_ms: PROBE_MS,
+        first_byte_ms: PROBE_MS,
+        idle_ms: PROBE_MS,
+        total_ms: PROBE_MS,
+    };
+    let url = Url::parse(&format!("{}/models", base.trim_end_matches('/'))).ok()?;
+    let client = Client::for_provider(&url, env, deadlines, 1024 * 1024).ok()?;
+    let request = Request {
+        method: Method::GET,
+        url,
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+    };
+    let response = client
+        .send(request)
+        .await
+        .ok()
+        .filter(|response| response.status().is_success())?;
+    let list: Value = serde_json::from_slice(&response.bytes().await.ok()?).ok()?;
+    list.get("data")?
+        .get(0)?
+        .get("id")?
+        .as_str()
+        .filter(|id| !id.is_empty())
+        .map(str::to_owned)
+}
+
+/// `OLLAMA_HOST` is a host, `host:port` or a URL; a listening address of "everywhere" means this machine.
+fn ollama_base(host: &str) -> String {
+    let url = if host.contains("://") {
+        host.to_owned()
+    } else {
+        format!("http://{host}")
+    };
+    let Ok(mut url) = Url::parse(&url) else { return url };
+    if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
+        // silent-ok: a literal address is always a host
+        let _ = url.set_host(Some("127.0.0.1"));
+    }
+    if url.port().is_none() && !host.contains("://") {
+        // silent-ok: as above
+        let _ = url.set_port(Some(11434));
+    }
+    let base = url.as_str().trim_end_matches('/');
+    if base.ends_with("/v1") {
+        base.to_owned()
+    } else {
+        format!("{base}/v1")
+    }
+}
+
+fn openai(base: &str, model: &str, secret_ref: Option<&str>) -> Provider {
+    let kind = if secret_ref.is_some() {
+        AuthType::Bearer
+    } else {
+        AuthType::None
+    };
+    Provider {
+        name: "default".to_owned(),
+        version: None,
+        labels: Default::default(),
+        protocol: ProviderProtocol::OpenaiCompatible,
+        endpoint: base.to_owned(),
+        model: model.to_owned(),
+        auth: ProviderAuth {
+            kind,
+            secret_ref: secret_ref.map(str::to_owned),
+        },
+        streaming: true,
+        hints: Hints::default(),
+        fallback: Vec::new(),
+        limits: ProviderLimits::default(),
+        retry: Some(Default::default()),
+        capabilities: vec![Modality::Text],
+        transport: ProviderTransport::Http,
+    }
+}
+
+#[cfg(test)]
+mod tests;

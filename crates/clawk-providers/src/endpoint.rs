@@ -1,0 +1,109 @@
+//! One endpoint over HTTP: client, authentication, and errors that may be shown.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use clawk_egress::{Client, Deadlines, Request, Response, Url};
+use clawk_kernel::ports::{ProviderError, Usage};
+use clawk_secrets::Resolver;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+use crate::auth::Auth;
+use crate::draft::shorten;
+use crate::fault::Fault;
+
+/// What is read of an error's body, and what is shown of it.
+const ERROR_READ_MAX_BYTES: usize = 64 * 1024;
+const ERROR_SHOWN_MAX_BYTES: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) name: String,
+    pub(crate) url: Url,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) auth: Auth,
+    pub(crate) resolver: Resolver,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) max_response_bytes: u64,
+    /// Made at first use: it may read root certificates.
+    pub(crate) client: OnceLock<Client>,
+}
+
+impl Endpoint {
+    /// Posts `body` once (a second time with a fresh token when the first was refused) and returns a success's head.
+    pub(crate) async fn post(&self, body: Bytes) -> Result<Response, Fault> {
+        let response = self.send(body.clone()).await?;
+        let refused = response.status() == http::StatusCode::UNAUTHORIZED;
+        let response = if refused && self.auth.rejected() {
+            self.send(body).await?
+        } else {
+            response
+        };
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let headers = response.headers().clone();
+        let said = response.beginning(ERROR_READ_MAX_BYTES).await;
+        // Secrets go before anything is taken apart or cut: what is cut could no longer be recognised.
+        let said = self.resolver.redactor().clean(&String::from_utf8_lossy(&said));
+        Err(Fault::of_status(status.as_u16(), &headers, &said))
+    }
+
+    async fn send(&self, body: Bytes) -> Result<Response, Fault> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("text/event-stream, application/json"),
+        );
+        for (name, value) in &self.headers {
+            headers.insert(name, value.clone());
+        }
+        self.auth.apply(&mut headers, &self.resolver).await?;
+        let request = Request {
+            method: Method::POST,
+            url: self.url.clone(),
+            headers,
+            body,
+        };
+        Ok(self.client()?.send(request).await?)
+    }
+
+    fn client(&self) -> Result<&Client, Fault> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let env = self.resolver.env();
+        let client = Client::for_provider(&self.url, env, self.deadlines, self.max_response_bytes)?;
+        Ok(self.client.get_or_init(|| client))
+    }
+
+    /// The fault as the kernel is told: with the provider's name, without secrets, short.
+    pub(crate) fn error(&self, fault: Fault, usage: Option<Usage>) -> ProviderError {
+        let host = self.url.host_str().unwrap_or_default();
+        let said = self.resolver.redactor().clean(&fault.message);
+        let mut message = format!(
+            "provider `{}` ({host}): {}",
+            self.name,
+            shorten(&said, ERROR_SHOWN_MAX_BYTES)
+        );
+        if said.len() > ERROR_SHOWN_MAX_BYTES {
+            message.push('…');
+        }
+        let Fault {
+            kind,
+            status,
+            retry_after_ms,
+            ..
+        } = fault;
+        ProviderError {
+            kind,
+            message,
+            status,
+            retry_after_ms,
+            usage,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! From the manifest's Provider to something that can be asked.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use clawk_egress::{Deadlines, Url};
+use clawk_kernel::ports::Provider;
+use clawk_manifest::model::{self, AuthType, ProviderProtocol, ProviderTransport};
+use clawk_secrets::Resolver;
+use http::{HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
+
+use crate::attempt::{Dialect, HttpProvider};
+use crate::auth::{Auth, Key, OAuth2};
+use crate::endpoint::Endpoint;
+use crate::scripted::{Script, ScriptError, Scripted};
+use crate::{anthropic, openai};
+
+/// `[providers.NAME]` in `clawk.toml`: what is local to this machine about a provider of the manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProviderConfig {
+    /// Where `oauth2` gets tokens; required for that type.
+    pub token_url: Option<String>,
+    /// The scope asked for with the token.
+    pub scope: Option<String>,
+    /// The header of `api-key-header`; by default `x-api-key` (Anthropic) or `api-key` (OpenAI-compatible).
+    pub header: Option<String>,
+    /// Name look-up, TCP and TLS, milliseconds.
+    pub connect_timeout_ms: u64,
+    /// From the request to the first byte, milliseconds; without streaming that is the whole answer's making.
+    pub first_byte_timeout_ms: u64,
+    /// Between two pieces of a stream, milliseconds.
+    pub idle_timeout_ms: u64,
+    /// One attempt, milliseconds.
+    pub total_timeout_ms: u64,
+    /// Largest answer, bytes.
+    pub max_response_bytes: u64,
+}
+
+impl Default for ProviderConfig {
+    fn default() -> Self {
+        Self {
+            token_url: None,
+            scope: None,
+            header: None,
+            connect_timeout_ms: 10_000,
+            first_byte_timeout_ms: 120_000,
+            idle_timeout_ms: 60_000,
+            total_timeout_ms: 600_000,
+            max_response_bytes: 32 * 1024 * 1024,
+        }
+    }
+}
+
+impl ProviderConfig {
+    pub(crate) fn deadlines(&self) -> Deadlines {
+        Deadlines {
+            connect_ms: self.connect_timeout_ms,
+            first_byte_ms: self.first_byte_timeout_ms,
+            idle_ms: self.idle_timeout_ms,
+            total_ms: self.total_timeout_ms,
+        }
+    }
+}
+
+/// Where script files may lie (R9, R3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scripts {
+    /// No file may be named: the manifest came over the wire.
+    Refused,
+    /// Inside this directory, the manifest's.
+    Inside(PathBuf),
+    /// Relative to this directory, or anywhere: `--allow-outside`.
+    Anywhere(PathBuf),
+}
+
+/// Why a provider of the manifest cannot be served here, with the cure.
+#[derive(Debug, thiserror::Error)]
+pub enum FactoryError {
+    /// A field of the manifest.
+    #[error("provider `{name}`: `{field}` {reason}")]
+    Field {
+        /// The provider.
+        name: String,
+        /// The field, as a path below the provider's spec.
+        field: &'static str,
+        /// What is wrong and what would mend it.
+        reason: String,
+    },
+    /// A key of `clawk.toml`.
+    #[error("provider `{name}`: `[providers.{name}] {key}` {reason}")]
+    Config {
+        /// The provider.
+        name: String,
+        /// The key.
+        key: &'static str,
+        /// What is wrong and what would mend it.
+        reason: String,
+    },
+    /// The script of a scripted model.
+    #[error("provider `{name}`: {source}")]
+    Script {
+        /// The provider.
+        name: String,
+        /// What is wrong with the file.
+        source: ScriptError,
+    },
+}
+
+/// Makes providers. Nothing is connected and no secret resolved here: an agent whose key is not set yet starts, and the first
+/// request says what is missing.
+#[derive(Debug)]
+pub struct Factory {
+    resolver: Resolver,
+    config: BTreeMap<String, ProviderConfig>,
+    scripts: Scripts,
+}
+
+impl Factory {
+    /// A factory over `[providers]` of `clawk.toml`.
+    #[must_use]
+    pub fn new(resolver: Resolver, config: BTreeMap<String, ProviderConfig>, scripts: Scripts) -> Self {
+        Self {
+            resolver,
+            config,
+            scripts,
+        }
+    }
+
+    /// The provider that `spec` declares (CKP §5.2).
+    ///
+    /// # Errors
+    /// [`FactoryError`]: the endpoint, an option or a script cannot be served.
+    pub fn provider(&self, spec: &model::Provider) -> Result<Arc<dyn Provider>, FactoryError> {
+        let config = self.config.get(&spec.name).cloned().unwrap_or_default();
+        if spec.transport != ProviderTransport::Http {
+            let reason = format!("is `{}`; only `http` is served", spec.transport);
+            return Err(field(spec, "transport", reason));
+        }
+        let dialect = match spec.protocol {
+            ProviderProtocol::Custom => return self.scripted(spec, &config),
+            ProviderProtocol::OpenaiCompatible => Dialect::OpenAi,
+            ProviderProtocol::AnthropicNative => Dialect::Anthropic,
+        };
+        let base = http_url(&spec.endpoint).map_err(|reason| field(spec, "endpoint", reason))?;
+        let (url, headers) = match dialect {
+            Dialect::OpenAi => (openai::url(&base), Vec::new()),
+            Dialect::Anthropic => {
+                let version = HeaderValue::from_static(anthropic::VERSION);
+                (
+                    anthropic::url(&base),
+                    vec![(HeaderName::from_static("anthropic-version"), version)],
+                )
+            }
+        };
+        let endpoint = Endpoint {
+            name: spec.name.clone(),
+            url,
+            headers,
+            auth: auth(spec, &config, dialect)?,
+            resolver: self.resolver.clone(),
+            deadlines: config.deadlines(),
+            max_response_bytes: config.max_response_bytes,
+            client: OnceLock::new(),
+        };
+        let (model, streaming) = (spec.model.clone(), spec.streaming);
+        Ok(Arc::new(HttpProvider {
+            endpoint,
+            dialect,
+            model,
+            streaming,
+        }))
+    }
+
+    fn scripted(
+        &self,
+        spec: &model::Provider,
+        config: &ProviderConfig,
+    ) -> Result<Arc<dyn Provider>, FactoryError> {
+        let path = spec
+            .endpoint
+            .strip_prefix("script:")
+            .or_else(|| spec.endpoint.strip_prefix("file:"));
+        let Some(path) = path
+            .map(|path| path.strip_prefix("//").unwrap_or(path))
+            .filter(|path| !path.is_empty())
+        else {
+            let reason =
+                "of a `custom` provider must be `script:PATH`, a scripted model's YAML file".to_owned();
+            return Err(field(spec, "endpoint", reason));
+        };
+        let path = self
+            .locate(Path::new(path))
+            .map_err(|reason| field(spec, "endpoint", reason))?;
+        let script = Script::load(&path).map_err(|source| FactoryError::Script {
+            name: spec.name.clone(),
+            source,
+        })?;
+        Ok(Arc::new(Scripted::new(
+            &spec.name,
+            &spec.model,
+            spec.streaming,
+            config.first_byte_timeout_ms,
+            script,
+        )))
+    }
+
+    fn locate(&self, path: &Path) -> Result<PathBuf, String> {
+        let dir = match &self.scripts {
+            Scripts::Refused => return Err("names a file, which a manifest on the wire may not".to_owned()),
+            Scripts::Anywhere(dir) => return Ok(dir.join(path)),
+            Scripts::Inside(dir) => dir,
+        };
+        let whole = dir.join(path);
+        // Links are followed: what counts is where the file really lies. A missing one is reported when it is read.
+        let root = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+        let outside = match whole.canonicalize() {
+            Ok(real) => !real.starts_with(root),
+            Err(_) => {
+                path.is_absolute() || path.components().any(|part| matches!(part, Component::ParentDir))
+            }
+        };
+        if outside {
+            let (path, dir) = (path.display(), dir.display());
+            return Err(format!(
+                "`{path}` lies outside of `{dir}`; move it there or give `--allow-outside`"
+            ));
+        }
+        Ok(whole)
+    }
+}
+
+fn auth(spec: &model::Provider, config: &ProviderConfig, dialect: Dialect) -> Result<Auth, FactoryError> {
+    let key = || match spec.auth.secret_ref.as_deref() {
+        Some(name) if !name.is_empty() => Ok(name),
+        _ => Err(field(
+            spec,
+            "auth.secret_ref",
+            format!("is required for type `{}`", spec.auth.kind),
+        )),
+    };
+    let wrong = |key, reason| FactoryError::Config {
+        name: spec.name.clone(),
+        key,
+        reason,
+    };
+    match spec.auth.kind {
+        AuthType::None => Ok(Auth::None),
+        AuthType::Bearer => Ok(Auth::Bearer(Key::new(key()?))),
+        AuthType::ApiKeyHeader => {
+            let default = match dialect {
+                Dialect::OpenAi => "api-key",
+                Dialect::Anthropic => "x-api-key",
+            };
+            let name = config.header.as_deref().unwrap_or(default);
+            let header = name
+                .parse()
+                .map_err(|_| wrong("header", format!("`{name}` is no header name")))?;
+            Ok(Auth::Header(header, Key::new(key()?)))
+        }
+        AuthType::Oauth2 => {
+            let Some(url) = &config.token_url else {
+                return Err(wrong(
+                    "token_url",
+                    "is required for type `oauth2`: where tokens are had".to_owned(),
+                ));
+            };
+            let url = http_url(url).map_err(|reason| wrong("token_url", reason))?;
+            let oauth2 = OAuth2::new(key()?, url, config.scope.clone(), config.deadlines());
+            Ok(Auth::OAuth2(Box::new(oauth2)))
+        }
+    }
+}
+
+fn http_url(text: &str) -> Result<Url, String> {
+    // The text is not shown: somebody may have put a key into it.
+    let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("must be http or https, not `{}`", url.scheme()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("must not hold credentials; use `auth.secret_ref`".to_owned());
+    }
+    Ok(url)
+}
+
+fn field(spec: &model::Provider, field: &'static str, reason: String) -> FactoryError {
+    FactoryError::Field {
+        name: spec.name.clone(),
+        field,
+        reason,
+    }
+}

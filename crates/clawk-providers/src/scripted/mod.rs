@@ -1,0 +1,205 @@
+//! A model that follows a script: for demos, tests and replay (`protocol: custom`).
+
+mod script;
+mod template;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{
+    Completion, Delta, FaultKind, InferRequest, Later, Provider, ProviderError, StopReason, Usage,
+};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::draft::{Draft, OnDelta};
+use crate::fault::{Fault, kind_of_status};
+use script::{Place, Reply, ScriptedFault, Seen};
+
+pub use script::{Script, ScriptError};
+
+/// A scripted model. What it answers depends on the conversation alone, so a restart in the middle of a turn goes on where it
+/// was; only a fault's `times` is counted, per process.
+#[derive(Debug)]
+pub struct Scripted {
+    name: String,
+    model: String,
+    streaming: bool,
+    patience: Duration,
+    script: Script,
+    faults: Mutex<BTreeMap<Place, u32>>,
+}
+
+impl Scripted {
+    /// A provider named `name`. `patience_ms`: how long a fault may hang before it becomes a timeout.
+    #[must_use]
+    pub fn new(name: &str, model: &str, streaming: bool, patience_ms: u64, script: Script) -> Self {
+        let (name, model, patience) = (
+            name.to_owned(),
+            model.to_owned(),
+            Duration::from_millis(patience_ms),
+        );
+        Self {
+            name,
+            model,
+            streaming,
+            patience,
+            script,
+            faults: Mutex::default(),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        request: &InferRequest,
+        on_delta: OnDelta<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<Completion, ProviderError> {
+        // The size of the request as another server would see it; for the estimate.
+        let request_bytes = serde_json::to_vec(request).map_or(0, |bytes| bytes.len());
+        let mut draft = Draft::default();
+        let played = cancel
+            .run_until_cancelled(self.play(request, &mut draft, on_delta))
+            .await;
+        let spent = (!draft.text.is_empty()).then(|| draft.usage(request_bytes));
+        let played = played.unwrap_or_else(|| Err(Fault::cancelled()));
+        played
+            .and_then(|()| draft.finish(request, request_bytes, &self.model))
+            .map_err(|fault| self.error(fault, spent))
+    }
+
+    async fn play(
+        &self,
+        request: &InferRequest,
+        draft: &mut Draft,
+        on_delta: OnDelta<'_>,
+    ) -> Result<(), Fault> {
+        let (place, reply) = self
+            .script
+            .next(request)
+            .map_err(|why| Fault::new(FaultKind::Rejected, why))?;
+        let fault = reply
+            .fault
+            .clone()
+            .filter(|fault| self.strikes(place, fault))
+            .unwrap_or_default();
+        tokio::time::sleep(Duration::from_millis(fault.delay_ms)).await;
+        self.fail(&fault).await?;
+
+        let seen = Seen::of(request);
+        let text = template::fill(&reply.say, &seen, &self.model);
+        self.stream(draft, &text, fault.cut_after_chars, on_delta).await?;
+        self.calls(draft, reply, &seen, on_delta)?;
+        if let Some(usage) = reply.usage {
+            draft.input_tokens = Some(usage.input);
+            draft.output_tokens = Some(usage.output);
+        }
+        draft.stop = Some(reply.stop.unwrap_or(StopReason::End));
+        Ok(())
+    }
+
+    fn strikes(&self, place: Place, fault: &ScriptedFault) -> bool {
+        let Some(times) = fault.times else { return true };
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let struck = faults.entry(place).or_default();
+        *struck = struck.saturating_add(1);
+        *struck <= times
+    }
+
+    async fn fail(&self, fault: &ScriptedFault) -> Result<(), Fault> {
+        if fault.hang {
+            tokio::time::sleep(self.patience).await;
+            return Err(Fault::new(
+                FaultKind::Timeout,
+                "no answer: the script says to hang",
+            ));
+        }
+        if let Some(status) = fault.status {
+            let said = fault.message.as_deref().unwrap_or("the script says to fail");
+            let (kind, message) = (kind_of_status(status, said), format!("HTTP {status}: {said}"));
+            return Err(Fault {
+                status: Some(status),
+                retry_after_ms: fault.retry_after_ms,
+                ..Fault::new(kind, message)
+            });
+        }
+        if fault.garbage {
+            return Err(Fault::malformed(
+                "the answer is not what was agreed: the script says so",
+            ));
+        }
+        Ok(())
+    }
+
+    async fn stream(
+        &self,
+        draft: &mut Draft,
+        text: &str,
+        cut_after_chars: Option<usize>,
+        on_delta: OnDelta<'_>,
+    ) -> Result<(), Fault> {
+        let told: OnDelta<'_> = if self.streaming { on_delta } else { &|_| {} };
+        let pace = self.script.stream;
+        let until = cut_after_chars.unwrap_or(usize::MAX);
+        let chars: Vec<char> = text.chars().take(until).collect();
+        for piece in chars.chunks(pace.chunk_chars) {
+            draft.say(&piece.iter().collect::<String>(), told);
+            if self.streaming && pace.chunk_delay_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(pace.chunk_delay_ms)).await;
+            }
+        }
+        if cut_after_chars.is_some() {
+            Err(Fault::cut())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn calls(
+        &self,
+        draft: &mut Draft,
+        reply: &Reply,
+        seen: &Seen<'_>,
+        on_delta: OnDelta<'_>,
+    ) -> Result<(), Fault> {
+        let told: OnDelta<'_> = if self.streaming { on_delta } else { &|_| {} };
+        for (index, call) in (0_u64..).zip(&reply.call) {
+            let arguments =
+                || Value::Object(template::fill_all(&call.arguments, seen, &self.model)).to_string();
+            let arguments = call.raw_arguments.clone().unwrap_or_else(arguments);
+            // By place in the conversation, so that a repeated attempt gives the same id.
+            let id = format!("script-{}-{}-{index}", seen.turn, seen.step);
+            draft.call(index, Some(&id), Some(&call.name), &arguments, told)?;
+        }
+        Ok(())
+    }
+
+    fn error(&self, fault: Fault, usage: Option<Usage>) -> ProviderError {
+        let Fault {
+            kind,
+            message,
+            status,
+            retry_after_ms,
+        } = fault;
+        let message = format!("provider `{}` (scripted): {message}", self.name);
+        ProviderError {
+            kind,
+            message,
+            status,
+            retry_after_ms,
+            usage,
+        }
+    }
+}
+
+impl Provider for Scripted {
+    fn infer<'a>(
+        &'a self,
+        request: &'a InferRequest,
+        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Completion, ProviderError>> {
+        Box::pin(self.attempt(request, on_delta, cancel))
+    }
+}
