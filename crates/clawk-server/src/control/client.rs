@@ -1,0 +1,123 @@
+//! The asking side of the control socket.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clawk_proto::RpcError;
+use clawk_proto::rpc::request_text;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+
+use super::{SOCKET, address};
+use crate::transport::frames::{Frames, Line};
+
+/// Longest answer, bytes.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+/// How long the agent has to answer. An approval may wait for its call to ask (R18).
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Why a running agent could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Nobody listens.
+    #[error("no agent is running with the state directory `{}`", .state.display())]
+    NotRunning {
+        /// The directory.
+        state: PathBuf,
+    },
+    /// The socket is there and can't be used.
+    #[error("the running agent can't be reached: {0}")]
+    Io(#[from] io::Error),
+    /// It listens and does not answer.
+    #[error("the running agent did not answer within {} s", ANSWER.as_secs())]
+    Silent,
+    /// It answered with an error.
+    #[error("{}", .0.message)]
+    Refused(RpcError),
+    /// It answered with something else.
+    #[error("the running agent answered with what is no answer: {0}")]
+    Malformed(String),
+}
+
+/// A connection to the running agent.
+#[derive(Debug)]
+pub struct Client {
+    frames: Frames<tokio::net::unix::OwnedReadHalf>,
+    writer: tokio::net::unix::OwnedWriteHalf,
+    next_id: u64,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    id: Value,
+    #[serde(default)]
+    result: Option<Value>,
+    #[serde(default)]
+    error: Option<RpcError>,
+}
+
+impl Client {
+    /// Connects to the agent that runs with this state directory.
+    ///
+    /// # Errors
+    /// None does, or its socket can't be used.
+    pub async fn connect(state_dir: &Path) -> Result<Self, ControlError> {
+        let not_running = || ControlError::NotRunning { state: state_dir.to_owned() };
+        let dir = match File::open(state_dir) {
+            Ok(dir) => dir,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not_running()),
+            Err(e) => return Err(e.into()),
+        };
+        match UnixStream::connect(address(&dir, &state_dir.join(SOCKET))).await {
+            Ok(stream) => {
+                let (reader, writer) = stream.into_split();
+                Ok(Self { frames: Frames::new(reader, MAX_ANSWER_BYTES), writer, next_id: 1 })
+            }
+            // A file that nobody listens behind is what a killed process leaves.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Err(not_running()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Asks one thing and waits for the answer.
+    ///
+    /// # Errors
+    /// The agent refused, went away, or did not answer in time.
+    pub async fn ask(&mut self, method: &str, params: &Value) -> Result<Value, ControlError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut line = request_text(id, method, params);
+        line.push('\n');
+        self.writer.write_all(line.as_bytes()).await?;
+        match tokio::time::timeout(ANSWER, self.answer(id)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ControlError::Silent), // silent-ok: the deadline is the whole cause
+        }
+    }
+
+    async fn answer(&mut self, id: u64) -> Result<Value, ControlError> {
+        loop {
+            if let Some(line) = self.frames.next_buffered() {
+                let Line::Whole(line) = line else { return Err(ControlError::Malformed("it is too long".into())) };
+                let answer: Answer =
+                    serde_json::from_slice(line).map_err(|e| ControlError::Malformed(e.to_string()))?;
+                if answer.id != id {
+                    continue;
+                }
+                return match (answer.result, answer.error) {
+                    (_, Some(error)) => Err(ControlError::Refused(error)),
+                    (Some(result), None) => Ok(result),
+                    (None, None) => Err(ControlError::Malformed("it holds neither result nor error".into())),
+                };
+            }
+            if self.frames.is_spent() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended the connection").into());
+            }
+            self.frames.fill().await?;
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! From one line to the method that it asks for: one function per method.
+
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::Poll;
+
+use clawk_kernel::Answer;
+use clawk_kernel::error::KernelError;
+use clawk_proto::method::{
+    Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, MemoryCompactParams, MemoryQueryParams,
+    MemoryStoreParams, Method, ReportParams, ToolCallParams,
+};
+use clawk_proto::rpc::{Id, Inbound, Message, Request, parse, write_error, write_result};
+use clawk_proto::{ErrorCode, RpcError};
+use futures::FutureExt;
+use serde::Serialize;
+
+use super::reply::{Batch, Place, Reply};
+use super::{Peer, Phase, Run, error, gate};
+
+/// A request past the gate, on its way to its method.
+pub(super) struct Ask<'a> {
+    pub(super) id: Id<'a>,
+    pub(super) params: &'a str,
+    pub(super) place: Place,
+}
+
+impl Peer {
+    /// Takes one line: answers at once, or starts the work that will. Returns when the next line may be read (R25).
+    pub(crate) async fn line(&mut self, line: &[u8]) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        match parse(line) {
+            Inbound::One(message) => self.message(message, Place::Line).await,
+            Inbound::Batch(messages) => {
+                let is_answered = |message: &&Message<'_>| match message {
+                    Message::Request(request) => request.id.is_some(),
+                    Message::Refused(_) => true,
+                    Message::Ignored => false,
+                };
+                let outstanding = messages.iter().filter(is_answered).count();
+                let place = Place::Batch(Batch::new(Arc::clone(&self.outbox), outstanding));
+                for message in messages {
+                    self.message(message, place.clone()).await;
+                }
+            }
+        }
+    }
+
+    /// Answers a line that was not read because of its length.
+    pub(crate) fn too_long(&mut self, max_message_bytes: usize) {
+        let message = format!("a message may have at most {max_message_bytes} bytes");
+        let error = RpcError::new(ErrorCode::InvalidRequest, message)
+            .with(serde_json::json!({"reason": "too_long", "max_message_bytes": max_message_bytes}));
+        Place::Line.put(&mut self.out, |out| write_error(out, &Id::NULL, &error));
+    }
+
+    async fn message(&mut self, message: Message<'_>, place: Place) {
+        match message {
+            Message::Request(Request { id: Some(id), method, params }) => {
+                self.request(&method, Ask { id, params, place }).await;
+            }
+            Message::Request(Request { id: None, method, params }) => self.notification(&method, params).await,
+            Message::Refused(refused) => place.put(&mut self.out, |out| write_error(out, &refused.id, &refused.error)),
+            Message::Ignored => tracing::debug!("a stray response or a malformed notification was dropped"),
+        }
+    }
+
+    async fn request(&mut self, name: &str, ask: Ask<'_>) {
+        let method = match gate::admit(&self.phase, name) {
+            Ok(method) => method,
+            Err(error) => return self.refuse(&ask, &error),
+        };
+        match method {
+            Method::Status => return self.status(&ask),
+            // Boxed: they are rare and large, and every line's future would carry them.
+            Method::Initialize => return Box::pin(self.initialize(ask)).await,
+            Method::Shutdown => return Box::pin(self.shutdown(ask)).await,
+            _ => {}
+        }
+        let Phase::Running(run) = &self.phase else { return };
+        let run = Arc::clone(run);
+        match method {
+            Method::ToolCall => self.tool_call(run, ask).await,
+            Method::ToolApprove => self.answer(run, ask, method, Answer::Approve).await,
+            Method::ToolDeny => self.answer(run, ask, method, Answer::Deny).await,
+            Method::SwarmDelegate => {
+                self.work(run, ask, method, |run, p: DelegateParams| async move {
+                    run.kernel.delegate(run.session.id, p).await
+                })
+                .await;
+            }
+            Method::SwarmReport => {
+                self.work(run, ask, method, |run, p: ReportParams| async move {
+                    run.kernel.report(run.session.id, p).await
+                })
+                .await;
+            }
+            Method::SwarmDiscover => {
+                self.work(run, ask, method, |run, p: DiscoverParams| async move { run.kernel.discover(p).await }).await;
+            }
+            Method::MemoryQuery => {
+                self.work(run, ask, method, |run, p: MemoryQueryParams| async move {
+                    run.kernel.memory_query(run.session.id, p).await
+                })
+                .await;
+            }
+            Method::MemoryStore => {
+                self.work(run, ask, method, |run, p: MemoryStoreParams| async move {
+                    run.kernel.memory_store(run.session.id, p).await
+                })
+                .await;
+            }
+            Method::MemoryCompact => {
+                self.work(run, ask, method, |run, p: MemoryCompactParams| async move {
+                    run.kernel.memory_compact(run.session.id, p).await
+                })
+                .await;
+            }
+            Method::Initialize
+            | Method::Status
+            | Method::Shutdown
+            | Method::Initialized
+            | Method::Heartbeat
+            | Method::SwarmBroadcast => {}
+        }
+    }
+
+    /// `claw.status` (CKP §9.3.1): answered here and now, whatever else is in flight.
+    fn status(&mut self, ask: &Ask<'_>) {
+        let kernel = match &self.phase {
+            Phase::Fresh => return,
+            Phase::Running(run) => &run.kernel,
+            Phase::Stopped(kernel) => kernel,
+        };
+        if !ask.params.starts_with('{') {
+            let error = RpcError::new(ErrorCode::InvalidParams, "the params of `claw.status` must be an object");
+            return self.refuse(ask, &error);
+        }
+        let status = kernel.status();
+        ask.place.put(&mut self.out, |out| write_result(out, &ask.id, &status));
+    }
+
+    /// `claw.tool.call` (CKP §9.3.2).
+    async fn tool_call(&mut self, run: Arc<Run>, ask: Ask<'_>) {
+        let params: ToolCallParams = match error::decode(Method::ToolCall.name(), ask.params) {
+            Ok(params) => params,
+            Err(error) => return self.refuse(&ask, &error),
+        };
+        self.flush();
+        let slot = self.lanes.enter(ask.params.len()).await;
+        let request_id = params.context.request_id.clone();
+        let flight = self.lanes.begin(&request_id, slot);
+        let reply = self.reply(ask);
+        self.start(async move {
+            let outcome = run.kernel.call(run.session.id, params).await;
+            drop(flight);
+            reply.finish(outcome.map_err(|e| error::from_call(&e, &request_id)));
+        })
+        .await;
+    }
+
+    /// `claw.tool.approve` and `claw.tool.deny` (R18): a lane of their own, since what they wait for may be what fills the
+    /// other.
+    async fn answer(&mut self, run: Arc<Run>, ask: Ask<'_>, method: Method, answer: Answer) {
+        let params: AnswerParams = match error::decode(method.name(), ask.params) {
+            Ok(params) => params,
+            Err(error) => return self.refuse(&ask, &error),
+        };
+        self.flush();
+        let permit = self.lanes.enter_answer().await;
+        let reply = self.reply(ask);
+        self.start(async move {
+            let outcome = run.kernel.answer(&params.request_id, answer, params.reason, &run.client).await;
+            drop(permit);
+            reply.finish(match outcome {
+                Ok(acknowledged) => Ok(Acknowledged { acknowledged }),
+                Err(e) => Err(error::from_kernel(&e)),
+            });
+        })
+        .await;
+    }
+
+    /// The rest: decode, take a place, ask the kernel, answer.
+    async fn work<P, T, F>(&mut self, run: Arc<Run>, ask: Ask<'_>, method: Method, ask_kernel: impl FnOnce(Arc<Run>, P) -> F)
+    where
+        P: serde::de::DeserializeOwned,
+        T: Serialize,
+        F: Future<Output = Result<T, KernelError>> + Send + 'static,
+    {
+        let params = match error::decode(method.name(), ask.params) {
+            Ok(params) => params,
+            Err(error) => return self.refuse(&ask, &error),
+        };
+        self.flush();
+        let slot = self.lanes.enter(ask.params.len()).await;
+        let reply = self.reply(ask);
+        let asking = ask_kernel(run, params);
+        self.start(async move {
+            let outcome = asking.await;
+            drop(slot);
+            reply.finish(outcome.map_err(|e| error::from_kernel(&e)));
+        })
+        .await;
+    }
+
+    /// Notifications are never answered (R24). Those that are no one's, wrong or too early are dropped; so is a request
+    /// without an `id`: it can't be answered, and an effect that nobody hears of is none that we have.
+    async fn notification(&mut self, name: &str, params: &str) {
+        let Phase::Running(run) = &self.phase else { return };
+        match Method::from_name(name) {
+            Some(Method::SwarmBroadcast) if run.kernel.serves(Method::SwarmBroadcast.group()) => {
+                let Ok(params) = error::decode::<BroadcastParams>(name, params) else {
+                    return tracing::debug!("a malformed claw.swarm.broadcast was dropped");
+                };
+                let run = Arc::clone(run);
+                self.flush();
+                let slot = self.lanes.enter(name.len()).await;
+                self.start(async move {
+                    if let Err(e) = run.kernel.broadcast(run.session.id, params).await {
+                        tracing::warn!(error = %e, "a broadcast was not delivered");
+                    }
+                    drop(slot);
+                })
+                .await;
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    pub(super) fn refuse(&mut self, ask: &Ask<'_>, error: &RpcError) {
+        ask.place.put(&mut self.out, |out| write_error(out, &ask.id, error));
+    }
+
+    pub(super) fn reply(&self, ask: Ask<'_>) -> Reply {
+        Reply::new(ask.id, ask.place, Arc::clone(&self.outbox))
+    }
+
+    /// Starts work. Its first step is taken here, in the order of the lines, so that a call is known to the kernel before an
+    /// answer to its question is read (R18).
+    async fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
+        let first = poll_fn(|cx| {
+            // Unconstrained: a spent budget must not put off that first step.
+            Poll::Ready(std::pin::pin!(tokio::task::unconstrained(work.as_mut())).poll(cx))
+        })
+        .await;
+        match first {
+            Poll::Ready(Ok(())) => {}
+            // Its reply has said so; the hook has told of the panic.
+            Poll::Ready(Err(_)) => tracing::error!("a request ended by a panic"),
+            Poll::Pending => {
+                self.tasks.spawn(work.map(|outcome| {
+                    if outcome.is_err() {
+                        tracing::error!("a request ended by a panic");
+                    }
+                }));
+            }
+        }
+    }
+}

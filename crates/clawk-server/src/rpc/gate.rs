@@ -1,0 +1,57 @@
+//! Which methods may be called now (R4, R6).
+
+use clawk_proto::method::{Group, Method};
+use clawk_proto::{ErrorCode, RpcError};
+use serde_json::json;
+
+use super::Phase;
+
+/// Lets a request pass, or says why it may not.
+pub(super) fn admit(phase: &Phase, name: &str) -> Result<Method, RpcError> {
+    let method = Method::from_name(name);
+    match phase {
+        Phase::Fresh => match method {
+            Some(Method::Initialize) => Ok(Method::Initialize),
+            Some(_) | None => Err(not_now("`claw.initialize` must be answered before anything else", "not_initialized")),
+        },
+        Phase::Stopped(_) => match method {
+            Some(method @ (Method::Initialize | Method::Status)) => Ok(method),
+            Some(_) | None => {
+                Err(not_now("the agent was shut down; only `claw.status` and `claw.initialize` are answered", "stopped"))
+            }
+        },
+        Phase::Running(run) => {
+            let Some(method) = method else { return Err(unknown(name)) };
+            if method.is_notification() {
+                let message = format!("`{name}` is a notification: send it without an `id`");
+                return Err(not_now(&message, "notification_only"));
+            }
+            if method.group() != Group::Core && !run.kernel.serves(method.group()) {
+                return Err(unserved(name, run.kernel.level(), method.group()));
+            }
+            Ok(method)
+        }
+    }
+}
+
+fn not_now(message: &str, reason: &str) -> RpcError {
+    RpcError::new(ErrorCode::InvalidRequest, message).with(json!({"reason": reason}))
+}
+
+fn unknown(name: &str) -> RpcError {
+    const SHOWN: usize = 128;
+    let shown: String = name.chars().take(SHOWN).collect();
+    RpcError::new(ErrorCode::MethodNotFound, format!("unknown method `{shown}`"))
+        .with(json!({"reason": "unknown_method", "method": shown}))
+}
+
+fn unserved(name: &str, level: u8, group: Group) -> RpcError {
+    let missing = match group {
+        Group::Core => "",
+        Group::Tools => "tools need the primitives of Level 2: Channel, Tool, Sandbox and Policy",
+        Group::Swarm => "it declares no Swarm primitive",
+        Group::Memory => "it declares no Memory primitive",
+    };
+    RpcError::new(ErrorCode::MethodNotFound, format!("this agent does not serve `{name}`: {missing}"))
+        .with(json!({"reason": "not_served", "method": name, "conformance_level": format!("level-{level}")}))
+}

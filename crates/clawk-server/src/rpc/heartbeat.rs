@@ -1,0 +1,51 @@
+//! `claw.heartbeat` (CKP §9.3.1): while READY, and only when the peer reads.
+
+use std::time::Duration;
+
+use clawk_kernel::time::Clock;
+use clawk_proto::method::{HeartbeatParams, LifecycleState, Method};
+use clawk_proto::rpc::write_notification;
+use tokio::sync::watch;
+
+use super::Pulse;
+use crate::transport::outbox::Outbox;
+
+/// Beats for the run that `pulse` names, until the connection ends.
+pub(crate) async fn beat(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &Outbox, clock: &dyn Clock) {
+    loop {
+        let run = pulse.borrow_and_update().clone();
+        let Some(run) = run else {
+            if pulse.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let mut ticks = tokio::time::interval(Duration::from_millis(run.kernel.heartbeat_interval_ms().max(1)));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.tick().await; // the first is immediate: initialize itself was the sign of life
+        loop {
+            tokio::select! {
+                biased;
+                changed = pulse.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return, // silent-ok: the connection is over
+                },
+                _ = ticks.tick() => once(&run, outbox, clock),
+            }
+        }
+    }
+}
+
+fn once(run: &Pulse, outbox: &Outbox, clock: &dyn Clock) {
+    let status = run.kernel.status();
+    if status.state != LifecycleState::Ready || outbox.is_saturated() {
+        return;
+    }
+    let params =
+        HeartbeatParams { state: status.state, uptime_ms: status.uptime_ms, timestamp: clock.now().to_string() };
+    let mut line = Vec::new();
+    if write_notification(&mut line, Method::Heartbeat.name(), &params) {
+        line.push(b'\n');
+        outbox.take(&mut line);
+    }
+}

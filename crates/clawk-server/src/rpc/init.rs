@@ -1,0 +1,85 @@
+//! The pure part of `claw.initialize`: shape, version, capabilities (R1, R2, R3a).
+
+#[cfg(test)]
+mod tests;
+
+use clawk_kernel::Kernel;
+use clawk_proto::method::{Group, InitializeParams};
+use clawk_proto::uri::ClawUri;
+use clawk_proto::{ErrorCode, RpcError};
+use semver::Version;
+use serde_json::{Map, Value, json};
+
+use super::error;
+
+/// The version we speak.
+const OURS: Version = Version::new(0, 3, 0);
+/// What `data.supported` says.
+const SUPPORTED: [&str; 2] = ["0.2.0", "0.3.0"];
+/// Groups that `capabilities` may name, as the wire writes them.
+const GROUPS: [(&str, Group); 3] = [("tools", Group::Tools), ("swarm", Group::Swarm), ("memory", Group::Memory)];
+
+/// A `claw.initialize` that is well-formed and speaks our version.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) params: InitializeParams,
+    /// The version to answer with.
+    pub(super) version: String,
+    /// `capabilities.tools.approvals = "notify"` (R18a).
+    pub(super) notify_questions: bool,
+}
+
+/// Judges shape, then version; the manifest's content is the factory's (R3a).
+pub(super) fn judge(params: &str) -> Result<Asked, RpcError> {
+    let params: InitializeParams = error::decode("claw.initialize", params)?;
+    let requested = Version::parse(&params.protocol_version).map_err(|e| {
+        malformed(format!("`protocolVersion` is no semantic version: {e}"))
+            .with(json!({"reason": "invalid_params", "member": "protocolVersion", "supported": SUPPORTED}))
+    })?;
+    match &params.manifest {
+        Value::Object(_) => {}
+        Value::String(uri) => {
+            ClawUri::parse(uri).map_err(|e| malformed(format!("`manifest` is no `claw://` URI: {e}")))?;
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+            return Err(malformed("`manifest` must be a manifest object or a `claw://` URI".into()));
+        }
+    }
+    for (name, _) in GROUPS {
+        if params.capabilities.get(name).is_some_and(|value| !value.is_object()) {
+            return Err(malformed(format!("`capabilities.{name}` must be an object")));
+        }
+    }
+    if requested.major != OURS.major {
+        return Err(RpcError::new(
+            ErrorCode::ProtocolVersion,
+            format!("Protocol version not supported: {requested}; this agent speaks {}", SUPPORTED.join(" and ")),
+        )
+        .with(json!({"supported": SUPPORTED, "requested": params.protocol_version})));
+    }
+    let version = if requested.cmp_precedence(&OURS).is_lt() { params.protocol_version.clone() } else { OURS.to_string() };
+    let notify_questions = params.capabilities.get("tools").and_then(|tools| tools.get("approvals"))
+        == Some(&Value::String("notify".into()));
+    Ok(Asked { params, version, notify_questions })
+}
+
+/// R2: what the agent serves, and of that what was asked for when anything was.
+pub(super) fn capabilities(asked: &Asked, kernel: &Kernel) -> Map<String, Value> {
+    negotiate(asked, |group| kernel.serves(group))
+}
+
+fn negotiate(asked: &Asked, serves: impl Fn(Group) -> bool) -> Map<String, Value> {
+    let wanted = &asked.params.capabilities;
+    GROUPS
+        .into_iter()
+        .filter(|(name, group)| (wanted.is_empty() || wanted.contains_key(*name)) && serves(*group))
+        .map(|(name, group)| {
+            let details = if group == Group::Tools && asked.notify_questions { json!({"approvals": "notify"}) } else { json!({}) };
+            (name.to_owned(), details)
+        })
+        .collect()
+}
+
+fn malformed(message: String) -> RpcError {
+    RpcError::new(ErrorCode::InvalidParams, message).with(json!({"reason": "invalid_params"}))
+}

@@ -1,0 +1,158 @@
+//! How much may be in flight (R25): work is bounded in number and bytes, and what waits for a person does not count as work.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_proto::RequestId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Requests that work at a time; then reading pauses.
+pub(crate) const MAX_IN_FLIGHT: u32 = 256;
+/// KiB of their frames; then reading pauses.
+const MAX_IN_FLIGHT_KIB: u32 = 64 * 1024;
+/// Calls that wait for a person's answer without counting as work; later ones count.
+pub(crate) const MAX_PARKED: u32 = 4096;
+/// KiB of their frames.
+const MAX_PARKED_KIB: u32 = 256 * 1024;
+/// Approvals and denials that wait for their call to ask (R18); then reading pauses.
+pub(crate) const MAX_ANSWERS: u32 = 1024;
+
+#[derive(Debug)]
+struct Lane {
+    count: Arc<Semaphore>,
+    kib: Arc<Semaphore>,
+    most_kib: u32,
+}
+
+/// The permits of one request in one lane.
+#[derive(Debug)]
+struct Permits {
+    count: OwnedSemaphorePermit,
+    #[expect(dead_code, reason = "held until the request ends")]
+    kib: OwnedSemaphorePermit,
+}
+
+impl Lane {
+    fn new(count: u32, kib: u32) -> Self {
+        Self { count: semaphore(count), kib: semaphore(kib), most_kib: kib }
+    }
+
+    async fn enter(&self, kib: u32) -> Option<Permits> {
+        let kib = kib.min(self.most_kib);
+        let count = Arc::clone(&self.count).acquire_owned().await.ok()?; // silent-ok: our semaphores are never closed
+        let kib = Arc::clone(&self.kib).acquire_many_owned(kib).await.ok()?; // silent-ok: as above
+        Some(Permits { count, kib })
+    }
+
+    fn try_enter(&self, kib: u32) -> Option<Permits> {
+        let kib = kib.min(self.most_kib);
+        let count = Arc::clone(&self.count).try_acquire_owned().ok()?; // silent-ok: full is the answer
+        let kib = Arc::clone(&self.kib).try_acquire_many_owned(kib).ok()?; // silent-ok: as above
+        Some(Permits { count, kib })
+    }
+}
+
+fn semaphore(permits: u32) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(usize::try_from(permits).unwrap_or(Semaphore::MAX_PERMITS)))
+}
+
+/// A request in flight, from being read to being answered.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    kib: u32,
+    permits: Mutex<Option<Permits>>,
+}
+
+/// A tool call in flight: findable by its id, so that its question can free its place. Dropped, it has landed.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    lanes: Arc<Lanes>,
+    call: RequestId,
+    slot: Arc<Slot>,
+}
+
+/// The lanes of one connection.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    work: Lane,
+    parked: Lane,
+    answers: Arc<Semaphore>,
+    calls: Mutex<HashMap<RequestId, Vec<Arc<Slot>>>>,
+}
+
+impl Lanes {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            work: Lane::new(MAX_IN_FLIGHT, MAX_IN_FLIGHT_KIB),
+            parked: Lane::new(MAX_PARKED, MAX_PARKED_KIB),
+            answers: semaphore(MAX_ANSWERS),
+            calls: Mutex::default(),
+        })
+    }
+
+    /// Waits for a place among the working requests.
+    pub(crate) async fn enter(&self, frame_bytes: usize) -> Arc<Slot> {
+        let kib = u32::try_from(frame_bytes / 1024 + 1).unwrap_or(u32::MAX);
+        Arc::new(Slot { kib, permits: Mutex::new(self.work.enter(kib).await) })
+    }
+
+    /// Waits for a place among the answers to questions.
+    pub(crate) async fn enter_answer(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.answers).acquire_owned().await.ok() // silent-ok: our semaphores are never closed
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<Arc<Slot>>>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a call into flight. Several may wait for the outcome of one id (R19).
+    pub(crate) fn begin(self: &Arc<Self>, call: &RequestId, slot: Arc<Slot>) -> Flight {
+        let mut calls = self.calls();
+        let same = calls.entry(call.clone()).or_default();
+        // Behind a parked call of this id, the new one waits for the same person.
+        if same.iter().any(|other| other.is_parked(&self.parked)) {
+            slot.park(&self.parked);
+        }
+        same.push(Arc::clone(&slot));
+        drop(calls);
+        Flight { lanes: Arc::clone(self), call: call.clone(), slot }
+    }
+
+    /// The call waits for a person: its place is free for others.
+    pub(crate) fn park(&self, call: &RequestId) {
+        for slot in self.calls().get(call).into_iter().flatten() {
+            slot.park(&self.parked);
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let mut calls = self.lanes.calls();
+        if let Some(same) = calls.get_mut(&self.call) {
+            same.retain(|other| !Arc::ptr_eq(other, &self.slot));
+            if same.is_empty() {
+                calls.remove(&self.call);
+            }
+        }
+    }
+}
+
+impl Slot {
+    fn park(&self, parked: &Lane) {
+        let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        if !holds(permits.as_ref(), parked)
+            && let Some(place) = parked.try_enter(self.kib)
+        {
+            *permits = Some(place);
+        }
+    }
+
+    fn is_parked(&self, parked: &Lane) -> bool {
+        holds(self.permits.lock().unwrap_or_else(PoisonError::into_inner).as_ref(), parked)
+    }
+}
+
+fn holds(permits: Option<&Permits>, lane: &Lane) -> bool {
+    permits.is_some_and(|held| Arc::ptr_eq(held.count.semaphore(), &lane.count))
+}

@@ -1,0 +1,95 @@
+//! Questions to people: they free their call's place (R25), and clients that asked for it hear of them (R18a).
+
+use std::collections::HashSet;
+
+use clawk_kernel::Question;
+use clawk_proto::RequestId;
+use clawk_proto::rpc::write_notification;
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, watch};
+
+use super::lane::Lanes;
+use super::Pulse;
+use crate::transport::outbox::Outbox;
+
+/// The notification's name. It is none of the specification's fifteen, so only who asked for it gets it.
+const PENDING: &str = "claw.tool.pending";
+
+/// Follows the questions of the run that `pulse` names, until the connection ends.
+pub(crate) async fn follow(mut pulse: watch::Receiver<Option<Pulse>>, lanes: &Lanes, outbox: &Outbox) {
+    loop {
+        let run = pulse.borrow_and_update().clone();
+        let Some(run) = run else {
+            if pulse.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let mut questions = run.kernel.questions();
+        let mut announced = HashSet::new();
+        // Subscribed first, then looked: what is asked in between is seen twice, and told once.
+        tell_all(&run, lanes, outbox, &mut announced).await;
+        loop {
+            tokio::select! {
+                biased;
+                changed = pulse.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return, // silent-ok: the connection is over
+                },
+                asked = questions.recv() => match asked {
+                    Ok(question) => tell(&run, lanes, outbox, &mut announced, &question).await,
+                    Err(broadcast::error::RecvError::Lagged(_)) => {
+                        tell_all(&run, lanes, outbox, &mut announced).await;
+                    }
+                    Err(broadcast::error::RecvError::Closed) => {
+                        if pulse.changed().await.is_err() {
+                            return;
+                        }
+                        break;
+                    }
+                },
+            }
+        }
+    }
+}
+
+async fn tell_all(run: &Pulse, lanes: &Lanes, outbox: &Outbox, announced: &mut HashSet<RequestId>) {
+    let pending = run.kernel.pending();
+    let still: HashSet<&RequestId> = pending.iter().map(|question| &question.request_id).collect();
+    announced.retain(|id| still.contains(id));
+    for question in &pending {
+        lanes.park(&question.request_id);
+    }
+    for question in &pending {
+        tell(run, lanes, outbox, announced, question).await;
+    }
+}
+
+async fn tell(run: &Pulse, lanes: &Lanes, outbox: &Outbox, announced: &mut HashSet<RequestId>, question: &Question) {
+    lanes.park(&question.request_id);
+    if !run.notify_questions || !announced.insert(question.request_id.clone()) {
+        return;
+    }
+    outbox.room().await;
+    let mut line = Vec::new();
+    if write_notification(&mut line, PENDING, &facts(question)) {
+        line.push(b'\n');
+        outbox.take(&mut line);
+    }
+}
+
+/// A question as the wire and the control socket tell it.
+pub(crate) fn facts(question: &Question) -> Value {
+    json!({
+        "request_id": question.request_id,
+        "session": question.session,
+        "tool": question.tool,
+        "arguments": question.arguments,
+        "preview": question.preview,
+        "rule_id": question.rule_id,
+        "reason": question.reason,
+        "explanation": question.explanation,
+        "expires_at": question.expires_at.to_string(),
+        "default_if_timeout": question.default_if_timeout,
+    })
+}

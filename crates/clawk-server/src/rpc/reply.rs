@@ -1,0 +1,103 @@
+//! Exactly one answer per request, on a line of its own or in its batch's array.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clawk_proto::rpc::{Id, write_error, write_result};
+use clawk_proto::{ErrorCode, RpcError};
+use serde::Serialize;
+
+use crate::transport::outbox::Outbox;
+
+/// A batch that is being answered (R24).
+#[derive(Debug)]
+pub(crate) struct Batch {
+    outbox: Arc<Outbox>,
+    answers: Mutex<Answers>,
+}
+
+#[derive(Debug)]
+struct Answers {
+    outstanding: usize,
+    array: Vec<u8>,
+}
+
+impl Batch {
+    /// A batch that `outstanding` answers will complete; at least one.
+    pub(crate) fn new(outbox: Arc<Outbox>, outstanding: usize) -> Arc<Self> {
+        Arc::new(Self { outbox, answers: Mutex::new(Answers { outstanding, array: b"[".to_vec() }) })
+    }
+
+    fn put(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.array.len() > 1 {
+            answers.array.push(b',');
+        }
+        write(&mut answers.array);
+        answers.outstanding = answers.outstanding.saturating_sub(1);
+        if answers.outstanding == 0 {
+            answers.array.extend_from_slice(b"]\n");
+            self.outbox.take(&mut answers.array);
+        }
+    }
+}
+
+/// Where an answer goes.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// On its own line.
+    Line,
+    /// Into the array of its batch.
+    Batch(Arc<Batch>),
+}
+
+impl Place {
+    /// Answers from the reading loop, whose lines gather in `out`.
+    pub(crate) fn put(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+        match self {
+            Self::Line => {
+                write(out);
+                out.push(b'\n');
+            }
+            Self::Batch(batch) => batch.put(write),
+        }
+    }
+}
+
+/// The duty to answer one request, carried by a task. Dropped without an answer, it says that we failed.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    id: Id<'static>,
+    place: Place,
+    outbox: Arc<Outbox>,
+    answered: bool,
+}
+
+impl Reply {
+    pub(crate) fn new(id: Id<'_>, place: Place, outbox: Arc<Outbox>) -> Self {
+        Self { id: id.into_owned(), place, outbox, answered: false }
+    }
+
+    /// Answers.
+    pub(crate) fn finish<T: Serialize>(mut self, outcome: Result<T, RpcError>) {
+        self.send(|out, id| match &outcome {
+            Ok(result) => write_result(out, id, result),
+            Err(error) => write_error(out, id, error),
+        });
+    }
+
+    fn send(&mut self, write: impl FnOnce(&mut Vec<u8>, &Id<'_>)) {
+        self.answered = true;
+        let mut line = Vec::new();
+        self.place.put(&mut line, |out| write(out, &self.id));
+        self.outbox.take(&mut line);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.answered {
+            let error = RpcError::new(ErrorCode::Internal, "the request was given up by a defect of the server");
+            self.send(|out, id| write_error(out, id, &error));
+        }
+    }
+}

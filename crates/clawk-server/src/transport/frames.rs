@@ -1,0 +1,120 @@
+//! Bytes to lines, in bounded memory (R24).
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// How much is read at once, and what the buffer shrinks back to.
+const CHUNK: usize = 64 * 1024;
+
+/// One line, without its newline.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line<'a> {
+    /// At most `max_message_bytes`.
+    Whole(&'a [u8]),
+    /// Longer; what follows up to the next newline is skipped.
+    TooLong,
+}
+
+/// Cuts what a reader gives into lines.
+#[derive(Debug)]
+pub(crate) struct Frames<R> {
+    reader: R,
+    max: usize,
+    buffer: Vec<u8>,
+    /// Where the first unconsumed byte is.
+    start: usize,
+    /// Up to where no newline was found.
+    scanned: usize,
+    /// Inside a line that was too long.
+    skipping: bool,
+    ended: bool,
+}
+
+impl<R: AsyncRead + Unpin> Frames<R> {
+    pub(crate) fn new(reader: R, max_message_bytes: usize) -> Self {
+        Self {
+            reader,
+            max: max_message_bytes,
+            buffer: Vec::with_capacity(CHUNK),
+            start: 0,
+            scanned: 0,
+            skipping: false,
+            ended: false,
+        }
+    }
+
+    /// The next line that is already here. The last line of the input may lack its newline.
+    pub(crate) fn next_buffered(&mut self) -> Option<Line<'_>> {
+        loop {
+            let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
+            let (from, end) = match memchr::memchr(b'\n', unseen) {
+                Some(at) => {
+                    let (from, end) = (self.start, self.scanned + at);
+                    self.start = end + 1;
+                    self.scanned = self.start;
+                    (from, end)
+                }
+                None if self.skipping => {
+                    self.start = self.buffer.len();
+                    self.scanned = self.start;
+                    return None;
+                }
+                None if self.buffer.len() - self.start > self.max => {
+                    self.start = self.buffer.len();
+                    self.scanned = self.start;
+                    self.skipping = true;
+                    return Some(Line::TooLong);
+                }
+                None if self.ended && self.start < self.buffer.len() => {
+                    let (from, end) = (self.start, self.buffer.len());
+                    self.start = end;
+                    self.scanned = end;
+                    (from, end)
+                }
+                None => {
+                    self.scanned = self.buffer.len();
+                    return None;
+                }
+            };
+            if std::mem::take(&mut self.skipping) {
+                continue;
+            }
+            if end - from > self.max {
+                return Some(Line::TooLong);
+            }
+            return self.buffer.get(from..end).map(Line::Whole);
+        }
+    }
+
+    /// The input has ended and every line of it was taken.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.ended && self.start == self.buffer.len()
+    }
+
+    /// Reads more, if there is more. Cancelling loses nothing.
+    ///
+    /// # Errors
+    /// The reader failed.
+    pub(crate) async fn fill(&mut self) -> io::Result<()> {
+        if self.ended {
+            return Ok(());
+        }
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.scanned -= self.start;
+            self.start = 0;
+            if self.buffer.len() < CHUNK && self.buffer.capacity() > 4 * CHUNK {
+                self.buffer.shrink_to(CHUNK);
+            }
+        }
+        self.buffer.reserve(CHUNK);
+        if self.reader.read_buf(&mut self.buffer).await? == 0 {
+            self.ended = true;
+        }
+        Ok(())
+    }
+}
