@@ -1,1 +1,30 @@
-//! clawk-store
+//! The state directory: journal, inbox, memory and content on SQLite.
+//!
+//! *Owns:* the files of a state directory, their lock, schema and migrations; the one writer; chain checks at start.
+//! *Depends on:* the kernel's ports, `clawk-trace` for the chain, SQLite.
+//! *Must not know:* RPC, policy, what an event means.
+//! *Start reading at:* [`StateDir::open`], then `writer`, then `append`.
+//!
+//! ```text
+//! submit ─► queue (bounded) ─► writer thread: BEGIN · link · insert … · COMMIT ─► tickets
+//! scan, query ─► read-only connections, one transaction each
+//! ```
+
+mod answers;
+mod append;
+mod blobs;
+mod check;
+mod dir;
+mod error;
+mod journal;
+mod memory;
+mod queue;
+mod reader;
+mod schema;
+mod writer;
+
+pub use dir::{Durability, Options, StateDir, Stats};
+pub use error::StateError;
+pub use journal::SqliteJournal;
+pub use memory::SqliteMemory;
+pub use reader::{Filter, Reader, StoredEvent};

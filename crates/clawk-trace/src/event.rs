@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use clawk_proto::SessionId;
-use clawk_proto::trace::TraceEvent;
+use clawk_proto::trace::{SealedEvent, TraceEvent};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -80,6 +80,27 @@ impl<'a> RawEvent<'a> {
             event_hash: Cow::Owned(event.event_hash.to_hex()),
             previous_event_hash: Cow::Owned(event.previous_event_hash.to_hex()),
         })
+    }
+
+    /// The event of a sealed value.
+    #[must_use]
+    pub fn of_sealed(event: &'a SealedEvent) -> Self {
+        let payload = event.payload.get();
+        Self {
+            trace_version: Cow::Borrowed(event.trace_version),
+            event_id: Cow::Owned(event.event_id.to_string()),
+            trace_id: Cow::Owned(event.trace_id.to_string()),
+            span_id: Cow::Owned(event.span_id.to_string()),
+            parent_span_id: Cow::Owned(event.parent_span_id.map(|id| id.to_string()).unwrap_or_default()),
+            session_id: Cow::Owned(event.session_id.to_string()),
+            sequence: event.sequence,
+            timestamp: Cow::Borrowed(&event.timestamp),
+            event_type: Cow::Borrowed(&event.event_type),
+            plainness: scan(payload),
+            payload: Cow::Borrowed(payload),
+            event_hash: Cow::Owned(event.event_hash.to_hex()),
+            previous_event_hash: Cow::Owned(event.previous_event_hash.to_hex()),
+        }
     }
 
     /// The session as an id.

@@ -101,6 +101,22 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Adds a fault that lies behind the last event: what should be there is known from elsewhere.
+    pub fn refuse_end(&mut self, kind: FaultKind, detail: String, session: SessionId, sequence: u64) {
+        let (index, line) = (self.event_count, self.event_count + 1);
+        self.valid = false;
+        self.fault = Some(Fault {
+            kind,
+            detail,
+            index,
+            line,
+            session: Some(session),
+            sequence: Some(sequence),
+        });
+    }
+}
+
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

@@ -1,0 +1,271 @@
+//! Linking batches into their chains and inserting them, inside the writer's transaction.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use clawk_kernel::ports::{Batch, Entry, InboxChange};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::{Digest, SessionId};
+use clawk_trace::{Chain, Draft, Scratch};
+use rusqlite::types::Type;
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
+use uuid::Uuid;
+
+use crate::answers::Answers;
+use crate::blobs::{Blobs, INLINE_BYTES};
+
+/// Chains whose tip is kept in memory between transactions.
+const TIPS_KEPT: usize = 10_000;
+
+const INSERT: &str = "INSERT INTO events \
+    (session, sequence, at, kind, event_id, span, parent, payload, hash, content_digest, content) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+
+/// A session's chain as the writer knows it.
+#[derive(Debug)]
+struct Tip {
+    id: i64,
+    chain: Chain,
+    started: Timestamp,
+    last: Timestamp,
+    changed: bool,
+}
+
+/// The tips of the chains. INVARIANT: equal to the database between transactions; [`Self::forget`] after a rollback.
+#[derive(Debug, Default)]
+pub(crate) struct Tips {
+    tips: HashMap<SessionId, Tip>,
+    changed: Vec<SessionId>,
+    scratch: Scratch,
+    time: String,
+}
+
+/// Where the parts of an event that are not in its row go.
+#[derive(Debug)]
+pub(crate) struct Places<'a> {
+    pub(crate) blobs: &'a Blobs,
+    pub(crate) answers: &'a Answers,
+    /// Files are synced before the commit.
+    pub(crate) durable: bool,
+}
+
+/// Why a group can't be written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AppendError {
+    #[error("{0}")]
+    Database(#[from] rusqlite::Error),
+    #[error("content file: {0}")]
+    Blob(#[from] std::io::Error),
+}
+
+impl Tips {
+    /// Links and inserts a batch. The connection is inside a transaction.
+    pub(crate) fn append(
+        &mut self,
+        connection: &Connection,
+        places: &Places<'_>,
+        batch: &Batch,
+    ) -> Result<(), AppendError> {
+        let mut insert = connection.prepare_cached(INSERT)?;
+        for entry in &batch.entries {
+            let inline = match &entry.content {
+                Some(content) if content.bytes.len() > INLINE_BYTES => {
+                    places
+                        .blobs
+                        .write(content.digest, &content.bytes, places.durable)?;
+                    None
+                }
+                Some(content) => Some(content.bytes.as_slice()),
+                None => None,
+            };
+            self.insert(connection, &mut insert, entry, inline)?;
+            if let Some(key) = entry.answers {
+                places
+                    .answers
+                    .add(connection, key, connection.last_insert_rowid(), entry.at)?;
+            }
+        }
+        for change in &batch.inbox {
+            apply(connection, change)?;
+        }
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        connection: &Connection,
+        insert: &mut CachedStatement<'_>,
+        entry: &Entry,
+        inline: Option<&[u8]>,
+    ) -> rusqlite::Result<()> {
+        let Self {
+            tips,
+            changed,
+            scratch,
+            time,
+        } = self;
+        let tip = match tips.entry(entry.session) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(load_or_begin(connection, entry.session, entry.at)?)
+            }
+        };
+        if !tip.changed {
+            tip.changed = true;
+            changed.push(entry.session);
+        }
+        tip.last = entry.at;
+        time.clear();
+        let _ = write!(time, "{}", entry.at); // silent-ok: writing to a String
+        let draft = Draft {
+            event_id: entry.event_id,
+            span: entry.span,
+            parent: entry.parent,
+            timestamp: time,
+            event_type: entry.kind,
+            payload: entry.payload.get(),
+        };
+        let link = tip.chain.append(&draft, scratch);
+        insert.execute((
+            tip.id,
+            integer(link.sequence),
+            entry.at.0,
+            entry.kind,
+            entry.event_id.as_bytes(),
+            entry.span.as_bytes(),
+            link.parent.as_ref().map(Uuid::as_bytes),
+            entry.payload.get(),
+            link.hash.0,
+            entry.content.as_ref().map(|content| content.digest.0),
+            inline,
+        ))?;
+        Ok(())
+    }
+
+    /// Writes the changed tips; the last act before the commit.
+    pub(crate) fn save(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let mut update = connection.prepare_cached(
+            "UPDATE sessions SET events = ?2, head = ?3, started = ?4, last = ?5 WHERE id = ?1",
+        )?;
+        for session in self.changed.drain(..) {
+            if let Some(tip) = self.tips.get_mut(&session) {
+                tip.changed = false;
+                let events = integer(tip.chain.next_sequence);
+                update.execute(params![
+                    tip.id,
+                    events,
+                    tip.chain.head.0,
+                    tip.started.0,
+                    tip.last.0
+                ])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a commit: keeps memory flat.
+    pub(crate) fn trim(&mut self) {
+        if self.tips.len() > TIPS_KEPT {
+            self.tips.clear();
+        }
+    }
+
+    /// After a rollback: the database alone knows the tips.
+    pub(crate) fn forget(&mut self) {
+        self.tips.clear();
+        self.changed.clear();
+    }
+}
+
+fn load_or_begin(connection: &Connection, session: SessionId, at: Timestamp) -> rusqlite::Result<Tip> {
+    let mut select = connection
+        .prepare_cached("SELECT id, trace_id, events, head, started FROM sessions WHERE session = ?1")?;
+    let found = select
+        .query_row([session.0.as_bytes()], |row| {
+            let chain = Chain {
+                session,
+                trace_id: uuid_at(row, 1)?,
+                next_sequence: unsigned_at(row, 2)?,
+                head: digest_at(row, 3)?,
+            };
+            Ok(Tip {
+                id: row.get(0)?,
+                chain,
+                started: Timestamp(row.get(4)?),
+                last: at,
+                changed: false,
+            })
+        })
+        .optional()?;
+    if let Some(tip) = found {
+        return Ok(tip);
+    }
+    // One trace per session: its id is the session's, so that everyone can tell it without asking.
+    let chain = Chain::new(session, session.0);
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO sessions (session, trace_id, events, head, started, last) VALUES (?1, ?2, 0, ?3, ?4, ?4)",
+    )?;
+    insert.execute(params![
+        session.0.as_bytes(),
+        chain.trace_id.as_bytes(),
+        chain.head.0,
+        at.0
+    ])?;
+    Ok(Tip {
+        id: connection.last_insert_rowid(),
+        chain,
+        started: at,
+        last: at,
+        changed: false,
+    })
+}
+
+fn apply(connection: &Connection, change: &InboxChange) -> rusqlite::Result<()> {
+    match change {
+        InboxChange::Accepted { session, message } => {
+            let sql = "INSERT INTO inbox (message, session, state) VALUES (?1, ?2, 'open') ON CONFLICT (message) DO NOTHING";
+            connection
+                .prepare_cached(sql)?
+                .execute(params![message.0.as_bytes(), session.0.as_bytes()])?;
+        }
+        InboxChange::Closed { message, how, reason } => {
+            let sql = "UPDATE inbox SET state = ?2, reason = ?3 WHERE message = ?1 AND state = 'open'";
+            connection
+                .prepare_cached(sql)?
+                .execute(params![message.0.as_bytes(), how, reason])?;
+        }
+    }
+    Ok(())
+}
+
+/// SQLite's integers are signed; counts here never come near the bound.
+pub(crate) fn integer(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn unsigned_at(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    let value: i64 = row.get(index)?;
+    u64::try_from(value).map_err(|e| wrong(index, Type::Integer, e))
+}
+
+pub(crate) fn uuid_at(row: &Row<'_>, index: usize) -> rusqlite::Result<Uuid> {
+    let bytes = row
+        .get_ref(index)?
+        .as_blob()
+        .map_err(|e| wrong(index, Type::Blob, e))?;
+    Uuid::from_slice(bytes).map_err(|e| wrong(index, Type::Blob, e))
+}
+
+pub(crate) fn digest_at(row: &Row<'_>, index: usize) -> rusqlite::Result<Digest> {
+    let bytes = row
+        .get_ref(index)?
+        .as_blob()
+        .map_err(|e| wrong(index, Type::Blob, e))?;
+    <[u8; 32]>::try_from(bytes)
+        .map(Digest)
+        .map_err(|e| wrong(index, Type::Blob, e))
+}
+
+fn wrong(index: usize, kind: Type, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(index, kind, Box::new(error))
+}

@@ -1,0 +1,76 @@
+//! Content that is too large for a row: one file per digest, `blobs/ab/cdef…`.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use clawk_proto::Digest;
+
+/// Up to so many bytes, content lies in its event's row.
+pub(crate) const INLINE_BYTES: usize = 16 * 1024;
+
+/// The directory of content files.
+#[derive(Debug, Clone)]
+pub(crate) struct Blobs {
+    root: PathBuf,
+}
+
+impl Blobs {
+    pub(crate) fn new(state: &Path) -> Self {
+        Self {
+            root: state.join("blobs"),
+        }
+    }
+
+    fn path(&self, digest: Digest) -> (PathBuf, PathBuf) {
+        let hex = digest.to_hex();
+        let (front, rest) = hex.split_at_checked(2).unwrap_or((hex.as_str(), ""));
+        let folder = self.root.join(front);
+        let file = folder.join(rest);
+        (folder, file)
+    }
+
+    /// Writes the content if it isn't there. With `durable`, file and directories are on the disk when this returns.
+    pub(crate) fn write(&self, digest: Digest, bytes: &[u8], durable: bool) -> io::Result<()> {
+        let (folder, file) = self.path(digest);
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if fs::metadata(&file).is_ok_and(|meta| meta.len() == length) {
+            return Ok(());
+        }
+        let new_folder = !folder.is_dir();
+        fs::create_dir_all(&folder)?;
+        // Only the writer thread writes, so one name is enough.
+        let partial = self.root.join("partial");
+        let mut out = File::create(&partial)?;
+        out.write_all(bytes)?;
+        if durable {
+            out.sync_data()?;
+        }
+        drop(out);
+        fs::rename(&partial, &file)?;
+        if durable {
+            File::open(&folder)?.sync_all()?;
+            if new_folder {
+                File::open(&self.root)?.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes; `None` when erased or never stored here.
+    pub(crate) fn read(&self, digest: Digest) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.path(digest).1) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes the file if it is there.
+    pub(crate) fn erase(&self, digest: Digest) -> io::Result<()> {
+        match fs::remove_file(self.path(digest).1) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+}

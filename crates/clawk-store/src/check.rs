@@ -1,0 +1,181 @@
+//! Chains verified at start, from their marks.
+//!
+//! A mark says: so many events of this chain were verified, and this is the hash of the last. Marks are written at a clean
+//! close and after a start's verification, so that a start costs only what is new. The marked row itself is hashed again:
+//! for every chain with new events, and for the latest [`RECENT`] others. `clawk trace verify --state` looks at everything.
+
+use std::path::Path;
+
+use clawk_kernel::time::Timestamp;
+use clawk_proto::{Digest, SessionId};
+use clawk_trace::{Chain, Draft, FaultKind, Scratch};
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use crate::append::{digest_at, integer, unsigned_at, uuid_at};
+use crate::error::StateError;
+
+/// So many chains without new events have their mark looked at.
+const RECENT: i64 = 256;
+
+struct Chained {
+    id: i64,
+    session: SessionId,
+    trace_id: uuid::Uuid,
+    events: u64,
+    head: Digest,
+    verified: u64,
+    verified_hash: Option<Digest>,
+}
+
+/// The first fault of a chain.
+struct Found {
+    sequence: u64,
+    kind: FaultKind,
+    detail: &'static str,
+}
+
+/// Verifies what is new in every chain, and writes the marks.
+pub(crate) fn verify_chains(
+    connection: &Connection,
+    state: &Path,
+    database: &Path,
+) -> Result<(), StateError> {
+    let chains = to_verify(connection).map_err(StateError::database(database))?;
+    let mut scratch = Scratch::default();
+    for chain in &chains {
+        let found = walk(connection, chain, &mut scratch).map_err(StateError::database(database))?;
+        if let Some(Found {
+            sequence,
+            kind,
+            detail,
+        }) = found
+        {
+            return Err(StateError::Broken {
+                path: state.display().to_string(),
+                session: chain.session,
+                sequence,
+                kind,
+                detail: detail.to_owned(),
+            });
+        }
+    }
+    mark_all(connection).map_err(StateError::database(database))
+}
+
+/// Marks every chain as verified up to its head.
+pub(crate) fn mark_all(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute(
+        "UPDATE sessions SET verified = events, verified_hash = head WHERE verified <> events",
+        [],
+    )?;
+    Ok(())
+}
+
+fn to_verify(connection: &Connection) -> rusqlite::Result<Vec<Chained>> {
+    const COLUMNS: &str = "id, session, trace_id, events, head, verified, verified_hash";
+    let mut chains = Vec::new();
+    for sql in [
+        format!("SELECT {COLUMNS} FROM sessions WHERE verified <> events"),
+        format!(
+            "SELECT {COLUMNS} FROM sessions WHERE verified = events AND events > 0 ORDER BY last DESC LIMIT {RECENT}"
+        ),
+    ] {
+        let mut select = connection.prepare(&sql)?;
+        let rows = select.query_map([], |row| {
+            let verified_hash = match row.get_ref(6)? {
+                rusqlite::types::ValueRef::Null => None,
+                _ => Some(digest_at(row, 6)?),
+            };
+            Ok(Chained {
+                id: row.get(0)?,
+                session: SessionId(uuid_at(row, 1)?),
+                trace_id: uuid_at(row, 2)?,
+                events: unsigned_at(row, 3)?,
+                head: digest_at(row, 4)?,
+                verified: unsigned_at(row, 5)?,
+                verified_hash,
+            })
+        })?;
+        for chain in rows {
+            chains.push(chain?);
+        }
+    }
+    Ok(chains)
+}
+
+/// From the marked row on: every row hashes, follows the one before, and the last one is the head.
+fn walk(connection: &Connection, known: &Chained, scratch: &mut Scratch) -> rusqlite::Result<Option<Found>> {
+    let fault = |sequence, kind, detail| {
+        Ok(Some(Found {
+            sequence,
+            kind,
+            detail,
+        }))
+    };
+    let from = known.verified.saturating_sub(1);
+    let before = match from.checked_sub(1) {
+        None => Some(Digest::ZERO),
+        Some(sequence) => connection
+            .prepare_cached("SELECT hash FROM events WHERE session = ?1 AND sequence = ?2")?
+            .query_row(params![known.id, integer(sequence)], |row| digest_at(row, 0))
+            .optional()?,
+    };
+    let Some(before) = before else {
+        return fault(from, FaultKind::Gap, "the event before it is missing");
+    };
+    let mut chain = Chain {
+        session: known.session,
+        trace_id: known.trace_id,
+        next_sequence: from,
+        head: before,
+    };
+    let mut select = connection.prepare_cached(
+        "SELECT sequence, at, kind, event_id, span, parent, payload, hash FROM events \
+         WHERE session = ?1 AND sequence >= ?2 ORDER BY sequence",
+    )?;
+    let mut rows = select.query(params![known.id, integer(from)])?;
+    while let Some(row) = rows.next()? {
+        let expected = chain.next_sequence;
+        if unsigned_at(row, 0)? != expected {
+            return fault(expected, FaultKind::Gap, "the event is missing");
+        }
+        let time = Timestamp(row.get(1)?).to_string();
+        let parent = match row.get_ref(5)? {
+            rusqlite::types::ValueRef::Null => None,
+            _ => Some(uuid_at(row, 5)?),
+        };
+        let draft = Draft {
+            event_id: uuid_at(row, 3)?,
+            span: uuid_at(row, 4)?,
+            parent,
+            timestamp: &time,
+            event_type: row.get_ref(2)?.as_str()?,
+            payload: row.get_ref(6)?.as_str()?,
+        };
+        if chain.append(&draft, scratch).hash != digest_at(row, 7)? {
+            return fault(expected, FaultKind::BadHash, "the row is not what was hashed");
+        }
+        if expected + 1 == known.verified && known.verified_hash != Some(chain.head) {
+            return fault(
+                expected,
+                FaultKind::BrokenLink,
+                "it is not the event that was verified before",
+            );
+        }
+    }
+    if chain.next_sequence != known.events {
+        return fault(
+            chain.next_sequence,
+            FaultKind::Gap,
+            "events at the end are missing",
+        );
+    }
+    if chain.head != known.head {
+        return fault(
+            known.events.saturating_sub(1),
+            FaultKind::BrokenLink,
+            "it is not the head that was recorded",
+        );
+    }
+    Ok(None)
+}

@@ -1,0 +1,341 @@
+//! A state directory: who owns it, and what is in it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use clawk_kernel::ports::JournalError;
+use clawk_proto::{Digest, SessionId};
+use rusqlite::{OptionalExtension as _, params};
+
+use crate::answers::Answers;
+use crate::append::{Tips, digest_at};
+use crate::blobs::Blobs;
+use crate::error::StateError;
+use crate::journal::SqliteJournal;
+use crate::memory::SqliteMemory;
+use crate::queue::{Bounds, Queue, Work};
+use crate::reader::Readers;
+use crate::writer::{Counters, Writer, limit_size};
+use crate::{check, schema};
+
+/// When an acknowledged write is safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// It survives a power cut: one sync of the disk per group.
+    #[default]
+    Durable,
+    /// It survives a crash of the process, perhaps not of the machine.
+    Relaxed,
+}
+
+impl Durability {
+    pub(crate) const fn synchronous(self) -> &'static str {
+        match self {
+            Self::Durable => "FULL",
+            Self::Relaxed => "NORMAL",
+        }
+    }
+}
+
+/// How a state directory is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// What "written" means.
+    pub durability: Durability,
+    /// Entries that may wait for the disk; beyond, work is refused.
+    pub queue_entries: usize,
+    /// Bytes that may wait.
+    pub queue_bytes: usize,
+    /// The database may not grow beyond so many bytes; `None`: the disk is the limit.
+    pub max_bytes: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Durable,
+            queue_entries: 65_536,
+            queue_bytes: 64 * 1024 * 1024,
+            max_bytes: None,
+        }
+    }
+}
+
+/// What the writer has done since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Transactions.
+    pub commits: u64,
+    /// Events in them.
+    pub entries: u64,
+}
+
+/// An owned state directory. One process owns it at a time; dropping the last handle closes it.
+#[derive(Debug, Clone)]
+pub struct StateDir {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    path: PathBuf,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) readers: Readers,
+    pub(crate) blobs: Blobs,
+    pub(crate) answers: Arc<Answers>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    lock: Mutex<Option<File>>,
+}
+
+impl StateDir {
+    /// Opens or makes the directory (mode 0700), takes its lock, migrates its database, verifies its chains from their marks.
+    ///
+    /// # Errors
+    /// In use by another process, written by a later version, a broken chain, or the file system or SQLite refuses.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StateError> {
+        let path = path.as_ref().to_owned();
+        make_private(&path)?;
+        let lock = take_lock(&path)?;
+        make_private(&path.join("blobs"))?;
+        let database = path.join("state.db");
+        let connection = schema::open_writer(&database, options.durability)?;
+        fs::set_permissions(&database, Permissions::from_mode(0o600))
+            .map_err(StateError::io("can't protect", &database))?;
+        check::verify_chains(&connection, &path, &database)?;
+        let counters = Arc::new(Counters::default());
+        counters
+            .max_bytes
+            .store(options.max_bytes.unwrap_or(0), Ordering::Relaxed);
+        limit_size(&connection, options.max_bytes.unwrap_or(0)).map_err(StateError::database(&database))?;
+        let queue = Arc::new(Queue::new(Bounds {
+            entries: options.queue_entries,
+            bytes: options.queue_bytes,
+            group_entries: 8192,
+            group_bytes: 16 * 1024 * 1024,
+        }));
+        let blobs = Blobs::new(&path);
+        let answers = Arc::new(Answers::load(&connection).map_err(StateError::database(&database))?);
+        let writer = Writer {
+            database: database.clone(),
+            durability: options.durability,
+            blobs: blobs.clone(),
+            queue: queue.clone(),
+            counters: counters.clone(),
+            answers: answers.clone(),
+            tips: Tips::default(),
+            connection: Some(connection),
+        };
+        let thread = std::thread::Builder::new()
+            .name("clawk-journal".to_owned())
+            .spawn(move || writer.run())
+            .map_err(StateError::io("can't start the journal's thread for", &path))?;
+        let readers = Readers::new(database, blobs.clone());
+        let (thread, lock) = (Mutex::new(Some(thread)), Mutex::new(Some(lock)));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                path,
+                queue,
+                counters,
+                readers,
+                blobs,
+                answers,
+                thread,
+                lock,
+            }),
+        })
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The journal.
+    #[must_use]
+    pub fn journal(&self) -> Arc<SqliteJournal> {
+        Arc::new(SqliteJournal::new(self.inner.clone()))
+    }
+
+    /// Memory stores.
+    #[must_use]
+    pub fn memory(&self) -> Arc<SqliteMemory> {
+        Arc::new(SqliteMemory::new(self.inner.clone()))
+    }
+
+    /// What the writer has done.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let counters = &self.inner.counters;
+        Stats {
+            commits: counters.commits.load(Ordering::Relaxed),
+            entries: counters.entries.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Changes [`Options::max_bytes`]; 0 means no limit. A journal that refuses because it was full tries again soon.
+    pub fn set_max_bytes(&self, bytes: u64) {
+        self.inner.counters.max_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Erases content wherever events refer to it. The chain is untouched: digests stay.
+    ///
+    /// # Errors
+    /// The journal can't be written, or the file can't be removed.
+    pub async fn erase_content(&self, digest: Digest) -> Result<(), JournalError> {
+        let job = move |connection: &rusqlite::Connection| {
+            connection.execute(
+                "UPDATE events SET content = NULL WHERE content_digest = ?1",
+                [digest.0],
+            )?;
+            Ok(true)
+        };
+        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await?;
+        self.forget_files(vec![digest]).await
+    }
+
+    /// Erases all content of a session that no other session refers to.
+    ///
+    /// # Errors
+    /// As [`Self::erase_content`].
+    pub async fn erase_session_content(&self, session: SessionId) -> Result<(), JournalError> {
+        let erased: Arc<Mutex<Vec<Digest>>> = Arc::default();
+        let found = erased.clone();
+        let job = move |connection: &rusqlite::Connection| {
+            let id: Option<i64> = connection
+                .query_row(
+                    "SELECT id FROM sessions WHERE session = ?1",
+                    [session.0.as_bytes()],
+                    |row| row.get(0),
+                )
+                .optional()?;
+            let Some(id) = id else { return Ok(false) };
+            let mut select = connection.prepare(
+                "SELECT DISTINCT content_digest FROM events e WHERE session = ?1 AND content_digest IS NOT NULL AND NOT EXISTS \
+                 (SELECT 1 FROM events o WHERE o.content_digest = e.content_digest AND o.session <> ?1)",
+            )?;
+            let digests = select
+                .query_map([id], |row| digest_at(row, 0))?
+                .collect::<Result<Vec<_>, _>>()?;
+            connection.execute("UPDATE events SET content = NULL WHERE session = ?1", params![id])?;
+            found
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(digests);
+            Ok(true)
+        };
+        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await?;
+        let digests = std::mem::take(&mut *erased.lock().unwrap_or_else(PoisonError::into_inner));
+        self.forget_files(digests).await
+    }
+
+    /// Removes content files, then the copies that the write-ahead log still holds.
+    async fn forget_files(&self, digests: Vec<Digest>) -> Result<(), JournalError> {
+        let inner = self.inner.clone();
+        let done = tokio::task::spawn_blocking(move || -> Result<(), String> {
+            for digest in digests {
+                inner.blobs.erase(digest).map_err(|e| e.to_string())?;
+            }
+            let database = inner.path.join("state.db");
+            let connection = rusqlite::Connection::open(&database).map_err(|e| e.to_string())?;
+            let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+            connection
+                .query_row(checkpoint, [], |_| Ok(()))
+                .map_err(|e| e.to_string())
+        });
+        match done.await {
+            Ok(outcome) => outcome.map_err(JournalError::Unwritable),
+            Err(e) => Err(JournalError::Unwritable(e.to_string())),
+        }
+    }
+
+    /// Does what waits, marks the chains as verified, gives up the lock. Later writes are refused. Blocks.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}
+
+impl Inner {
+    fn close(&self) {
+        self.queue.close();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the journal's thread ended by a panic");
+        }
+        self.readers.close();
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Makes the directory, or takes others' rights from it.
+fn make_private(path: &Path) -> Result<(), StateError> {
+    if path.is_dir() {
+        let mode = fs::metadata(path)
+            .map_err(StateError::io("can't look at", path))?
+            .permissions()
+            .mode();
+        if mode & 0o077 != 0 {
+            fs::set_permissions(path, Permissions::from_mode(0o700))
+                .map_err(StateError::io("can't protect", path))?;
+        }
+        return Ok(());
+    }
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(StateError::io("can't make the directory", path))
+}
+
+/// The lock lives as long as the file is open; the process id in it is for the message alone.
+fn take_lock(state: &Path) -> Result<File, StateError> {
+    let path = state.join("lock");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(StateError::io("can't open the lock file", &path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            // silent-ok: without it the message only says less
+            let _ = (&mut file).take(32).read_to_string(&mut pid);
+            let holder = match pid.trim().parse::<u32>() {
+                Ok(pid) => format!("process {pid}"),
+                Err(_) => "another process".to_owned(), // silent-ok: the lock was just taken
+            };
+            return Err(StateError::Locked {
+                path: state.to_owned(),
+                holder,
+            });
+        }
+        Err(TryLockError::Error(source)) => {
+            return Err(StateError::Io {
+                what: "can't lock",
+                path,
+                source,
+            });
+        }
+    }
+    let write = || -> std::io::Result<()> {
+        file.set_len(0)?;
+        writeln!(&mut (&file), "{}", std::process::id())
+    };
+    write().map_err(StateError::io("can't write the lock file", &path))?;
+    Ok(file)
+}

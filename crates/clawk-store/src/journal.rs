@@ -1,0 +1,98 @@
+//! The kernel's `Journal` port on SQLite.
+
+use std::sync::Arc;
+
+use clawk_kernel::ports::{
+    AnswerKey, Batch, Journal, JournalError, Later, OpenMessage, Recorded, Scan, SessionRow, Ticket,
+};
+use clawk_proto::Digest;
+use clawk_trace::canonical::is_payload;
+
+use crate::dir::Inner;
+use crate::queue::Work;
+use crate::reader;
+
+/// The journal of a state directory.
+#[derive(Debug)]
+pub struct SqliteJournal {
+    inner: Arc<Inner>,
+}
+
+impl SqliteJournal {
+    pub(crate) const fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&reader::Reader) -> Result<T, crate::StateError> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        self.inner
+            .readers
+            .run(job)
+            .await
+            .map_err(JournalError::Unreadable)
+    }
+}
+
+impl Journal for SqliteJournal {
+    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
+        // A payload that is not canonical would make a chain that nobody can verify.
+        if let Some(entry) = batch
+            .entries
+            .iter()
+            .find(|entry| !is_payload(entry.payload.get()))
+        {
+            return Err(JournalError::Unwritable(format!(
+                "the payload of a `{}` event is not canonical JSON",
+                entry.kind
+            )));
+        }
+        self.inner.queue.push(Work::Append(batch))
+    }
+
+    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
+        Box::pin(self.read(move |reader| reader.scan(&scan)))
+    }
+
+    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {
+        Box::pin(self.read(move |reader| reader.last_row_of(kind)))
+    }
+
+    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>> {
+        let answers = self.inner.answers.clone();
+        if !answers.may_have(key) {
+            return Box::pin(std::future::ready(Ok(None)));
+        }
+        Box::pin(self.read(move |reader| {
+            let Some(row) = reader.with(|connection| answers.find(connection, key))? else {
+                return Ok(None);
+            };
+            let after_row = row.saturating_sub(1);
+            let page = reader.scan(&Scan {
+                after_row,
+                limit: 1,
+                with_content: true,
+                ..Scan::default()
+            })?;
+            Ok(page.into_iter().find(|found| found.row == row))
+        }))
+    }
+
+    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+        Box::pin(self.read(move |reader| reader.content(digest)))
+    }
+
+    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {
+        Box::pin(self.read(reader::Reader::open_messages))
+    }
+
+    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
+        Box::pin(self.read(move |reader| reader.sessions(limit)))
+    }
+
+    fn flush(&self) -> Later<'_, Result<(), JournalError>> {
+        let ticket = self.inner.queue.push(Work::Flush);
+        Box::pin(async move { ticket?.durable().await })
+    }
+}

@@ -1,0 +1,433 @@
+//! Reading: a pool for the agent itself, and [`Reader`] for whoever looks from outside while the agent runs.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clawk_kernel::ports::{Content, OpenMessage, Recorded, Scan, SessionRow};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
+use clawk_proto::{Digest, MessageId, SessionId};
+use clawk_trace::event::RawEvent;
+use clawk_trace::verify::Verifier;
+use clawk_trace::{FaultKind, Report};
+use rusqlite::types::{ToSql, ValueRef};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+
+use crate::append::{digest_at, integer, unsigned_at, uuid_at};
+use crate::blobs::Blobs;
+use crate::error::StateError;
+use crate::schema::{self, RARE_KINDS};
+
+/// Rows in a page when the caller names no limit.
+const PAGE: usize = 1000;
+
+/// Connections that read at the same time.
+const READERS: usize = 4;
+
+/// Read-only connections, opened on need.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    database: PathBuf,
+    blobs: Blobs,
+    idle: Arc<Mutex<Vec<Reader>>>,
+    slots: Arc<Semaphore>,
+}
+
+impl Readers {
+    pub(crate) fn new(database: PathBuf, blobs: Blobs) -> Self {
+        Self {
+            database,
+            blobs,
+            idle: Arc::default(),
+            slots: Arc::new(Semaphore::new(READERS)),
+        }
+    }
+
+    /// Runs a read off the async threads.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Reader) -> Result<T, StateError> + Send + 'static,
+    ) -> Result<T, String> {
+        let slot = self
+            .slots
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| "it was closed".to_owned())?; // silent-ok: says no more
+        let (database, blobs, idle) = (self.database.clone(), self.blobs.clone(), self.idle.clone());
+        let done = tokio::task::spawn_blocking(move || {
+            let _slot = slot;
+            let free = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let reader = match free {
+                Some(reader) => reader,
+                None => Reader {
+                    connection: schema::open_reader(&database)?,
+                    database,
+                    blobs,
+                },
+            };
+            let outcome = job(&reader);
+            idle.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+            outcome
+        });
+        match done.await {
+            Ok(outcome) => outcome.map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.slots.close();
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// Which events [`Reader::events`] answers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Filter {
+    /// Only this chain.
+    pub session: Option<SessionId>,
+    /// Only rows after this one.
+    pub after_row: u64,
+    /// At most so many; 0: a page of 1000.
+    pub limit: usize,
+}
+
+/// A whole event and where it lies.
+#[derive(Debug)]
+pub struct StoredEvent {
+    /// Its place in the journal.
+    pub row: u64,
+    /// The event as exported.
+    pub event: SealedEvent,
+    /// The digest of the content that belongs to it.
+    pub content_digest: Option<Digest>,
+}
+
+/// Reads a state directory without owning it.
+#[derive(Debug)]
+pub struct Reader {
+    connection: Connection,
+    database: PathBuf,
+    blobs: Blobs,
+}
+
+impl Reader {
+    /// Opens a state directory for reading; an agent may own it at the same time.
+    ///
+    /// # Errors
+    /// There is none, or it is of a later version, or it can't be read.
+    pub fn open(state: impl AsRef<Path>) -> Result<Self, StateError> {
+        let database = state.as_ref().join("state.db");
+        std::fs::metadata(&database).map_err(StateError::io("there is no state in", state.as_ref()))?;
+        let connection = schema::open_reader(&database)?;
+        schema::check_identity(&connection, &database)?;
+        Ok(Self {
+            connection,
+            blobs: Blobs::new(state.as_ref()),
+            database,
+        })
+    }
+
+    fn sql<T>(&self, outcome: rusqlite::Result<T>) -> Result<T, StateError> {
+        outcome.map_err(StateError::database(&self.database))
+    }
+
+    /// See [`clawk_kernel::ports::Journal::scan`]. An answer is shorter than the limit only at the journal's end.
+    pub(crate) fn scan(&self, scan: &Scan) -> Result<Vec<Recorded>, StateError> {
+        let after = integer(scan.after_row);
+        let limit = i64::try_from(if scan.limit == 0 { PAGE } else { scan.limit }).unwrap_or(i64::MAX);
+        let session = scan.session.map(|session| session.0.into_bytes());
+        let mut sql =
+            "SELECT e.row, s.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, ".to_owned();
+        sql.push_str(if scan.with_content { "e.content" } else { "NULL" });
+        sql.push_str(" FROM events e JOIN sessions s ON s.id = e.session WHERE e.row > ?1");
+        let mut values: Vec<&dyn ToSql> = vec![&after, &limit];
+        if let Some(session) = &session {
+            values.push(session);
+            sql.push_str(" AND e.session = (SELECT id FROM sessions WHERE session = ?3)");
+        }
+        if !scan.kinds.is_empty() {
+            let first = values.len() + 1;
+            let places: Vec<String> = (first..first + scan.kinds.len())
+                .map(|n| format!("?{n}"))
+                .collect();
+            values.extend(scan.kinds.iter().map(|kind| kind as &dyn ToSql));
+            sql.push_str(&format!(" AND e.kind IN ({})", places.join(",")));
+            if scan
+                .kinds
+                .iter()
+                .all(|kind| RARE_KINDS.contains(&format!("'{kind}'")))
+            {
+                sql.push_str(" AND e.");
+                sql.push_str(RARE_KINDS);
+            }
+        }
+        if let Some(since) = &scan.since {
+            values.push(&since.0);
+            sql.push_str(&format!(" AND e.at >= ?{}", values.len()));
+        }
+        sql.push_str(" ORDER BY e.row LIMIT ?2");
+        let read = || -> rusqlite::Result<Vec<Recorded>> {
+            let mut select = self.connection.prepare_cached(&sql)?;
+            let mut rows = select.query(values.as_slice())?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                found.push(self.recorded(row, scan.with_content)?);
+            }
+            Ok(found)
+        };
+        self.sql(read())
+    }
+
+    fn recorded(&self, row: &Row<'_>, with_content: bool) -> rusqlite::Result<Recorded> {
+        let digest = optional_digest(row, 6)?;
+        let content = match (digest, row.get_ref(7)?) {
+            (Some(digest), ValueRef::Blob(bytes)) => Some(Content {
+                digest,
+                bytes: bytes.to_vec(),
+            }),
+            (Some(digest), _) if with_content => self.file(digest, 7)?.map(|bytes| Content { digest, bytes }),
+            _ => None,
+        };
+        Ok(Recorded {
+            row: unsigned_at(row, 0)?,
+            session: SessionId(uuid_at(row, 1)?),
+            sequence: unsigned_at(row, 2)?,
+            at: Timestamp(row.get(3)?),
+            kind: row.get(4)?,
+            payload: row.get(5)?,
+            content,
+        })
+    }
+
+    fn file(&self, digest: Digest, index: usize) -> rusqlite::Result<Option<Vec<u8>>> {
+        self.blobs.read(digest).map_err(|e| {
+            rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Blob, Box::new(e))
+        })
+    }
+
+    pub(crate) fn last_row_of(&self, kind: &str) -> Result<Option<u64>, StateError> {
+        let rare = if RARE_KINDS.contains(&format!("'{kind}'")) {
+            format!(" AND {RARE_KINDS}")
+        } else {
+            String::new()
+        };
+        let sql = format!("SELECT row FROM events WHERE kind = ?1{rare} ORDER BY row DESC LIMIT 1");
+        let read = || {
+            self.connection
+                .prepare_cached(&sql)?
+                .query_row([kind], |row| unsigned_at(row, 0))
+                .optional()
+        };
+        self.sql(read())
+    }
+
+    /// Content by digest; `None` when erased or unknown.
+    ///
+    /// # Errors
+    /// The database or the content's file can't be read.
+    pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, StateError> {
+        let sql = "SELECT content FROM events WHERE content_digest = ?1 AND content IS NOT NULL LIMIT 1";
+        let read = || -> rusqlite::Result<Option<Vec<u8>>> {
+            match self
+                .connection
+                .prepare_cached(sql)?
+                .query_row([digest.0], |row| row.get(0))
+                .optional()?
+            {
+                Some(bytes) => Ok(Some(bytes)),
+                None => self.file(digest, 0),
+            }
+        };
+        self.sql(read())
+    }
+
+    pub(crate) fn open_messages(&self) -> Result<Vec<OpenMessage>, StateError> {
+        let read = || -> rusqlite::Result<Vec<OpenMessage>> {
+            let mut select = self
+                .connection
+                .prepare_cached("SELECT session, message FROM inbox WHERE state = 'open' ORDER BY n")?;
+            let rows = select.query_map([], |row| {
+                Ok(OpenMessage {
+                    session: SessionId(uuid_at(row, 0)?),
+                    message: MessageId(uuid_at(row, 1)?),
+                })
+            })?;
+            rows.collect()
+        };
+        self.sql(read())
+    }
+
+    /// Sessions, the latest first.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn sessions(&self, limit: usize) -> Result<Vec<SessionRow>, StateError> {
+        let sql = "SELECT session, events, started, last FROM sessions ORDER BY last DESC, id DESC LIMIT ?1";
+        let read = || -> rusqlite::Result<Vec<SessionRow>> {
+            let mut select = self.connection.prepare_cached(sql)?;
+            let rows = select.query_map([i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
+                Ok(SessionRow {
+                    session: SessionId(uuid_at(row, 0)?),
+                    events: unsigned_at(row, 1)?,
+                    started: Timestamp(row.get(2)?),
+                    last: Timestamp(row.get(3)?),
+                })
+            })?;
+            rows.collect()
+        };
+        self.sql(read())
+    }
+
+    /// The row of the newest event, 0 when there is none.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn last_row(&self) -> Result<u64, StateError> {
+        let read = || {
+            self.connection
+                .query_row("SELECT coalesce(max(row), 0) FROM events", [], |row| {
+                    unsigned_at(row, 0)
+                })
+        };
+        self.sql(read())
+    }
+
+    /// Whole events in row order, one page.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn events(&self, filter: Filter) -> Result<Vec<StoredEvent>, StateError> {
+        let sql = format!(
+            "SELECT e.row, s.session, s.trace_id, e.sequence, e.at, e.kind, e.event_id, e.span, e.parent, e.payload, e.hash, \
+             e.content_digest, (SELECT p.hash FROM events p WHERE p.session = e.session AND p.sequence = e.sequence - 1) \
+             FROM events e JOIN sessions s ON s.id = e.session WHERE e.row > ?1 {} ORDER BY e.row LIMIT ?3",
+            if filter.session.is_some() {
+                "AND e.session = (SELECT id FROM sessions WHERE session = ?2)"
+            } else {
+                "AND ?2 IS NULL"
+            }
+        );
+        let limit = i64::try_from(if filter.limit == 0 { PAGE } else { filter.limit }).unwrap_or(i64::MAX);
+        let session = filter.session.map(|session| session.0.into_bytes());
+        let read = || -> rusqlite::Result<Vec<StoredEvent>> {
+            let mut select = self.connection.prepare_cached(&sql)?;
+            let rows = select.query_map(params![integer(filter.after_row), session, limit], stored)?;
+            rows.collect()
+        };
+        self.sql(read())
+    }
+
+    /// Verifies every chain from its first event, and that none has lost its end.
+    ///
+    /// # Errors
+    /// The database can't be read; a broken chain is no error but a report that says so.
+    pub fn verify(&self, session: Option<SessionId>) -> Result<Report, StateError> {
+        // Read first: an agent may be appending, so that later there may be more, but never less.
+        let recorded = self.heads(session)?;
+        let mut verifier = Verifier::default();
+        let mut filter = Filter {
+            session,
+            after_row: 0,
+            limit: PAGE,
+        };
+        loop {
+            let page = self.events(filter)?;
+            let Some(last) = page.last() else { break };
+            filter.after_row = last.row;
+            for stored in &page {
+                let raw = RawEvent::of_sealed(&stored.event);
+                verifier.push(&raw, stored.row);
+            }
+        }
+        let mut report = verifier.finish();
+        if report.valid {
+            check_heads(&recorded, &mut report);
+        }
+        Ok(report)
+    }
+
+    /// What the `sessions` table says each chain's end is.
+    fn heads(&self, only: Option<SessionId>) -> Result<Vec<(SessionId, u64, Digest)>, StateError> {
+        let read = || -> rusqlite::Result<Vec<(SessionId, u64, Digest)>> {
+            let sql = "SELECT session, events, head FROM sessions WHERE ?1 IS NULL OR session = ?1";
+            let mut select = self.connection.prepare(sql)?;
+            let rows = select.query_map([only.map(|session| session.0.into_bytes())], |row| {
+                Ok((
+                    SessionId(uuid_at(row, 0)?),
+                    unsigned_at(row, 1)?,
+                    digest_at(row, 2)?,
+                ))
+            })?;
+            rows.collect()
+        };
+        self.sql(read())
+    }
+
+    /// Runs a read of another module.
+    pub(crate) fn with<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StateError> {
+        self.sql(read(&self.connection))
+    }
+}
+
+fn check_heads(recorded: &[(SessionId, u64, Digest)], report: &mut Report) {
+    let found: std::collections::HashMap<_, _> = report
+        .sessions
+        .iter()
+        .map(|s| (s.session_id, (s.events, s.head)))
+        .collect();
+    for (session, events, head) in recorded {
+        let (have, end) = found.get(session).copied().unwrap_or((0, Digest::ZERO));
+        if have < *events {
+            let detail = format!("the chain ends after {have} events; {events} were recorded");
+            return report.refuse_end(FaultKind::Gap, detail, *session, have);
+        }
+        if have == *events && end != *head {
+            let detail = "the chain's last event is not the head that was recorded".to_owned();
+            return report.refuse_end(FaultKind::BrokenLink, detail, *session, have);
+        }
+    }
+}
+
+fn optional_digest(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Digest>> {
+    match row.get_ref(index)? {
+        ValueRef::Null => Ok(None),
+        _ => digest_at(row, index).map(Some),
+    }
+}
+
+fn stored(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
+    let payload: String = row.get(9)?;
+    let payload = RawValue::from_string(payload).map_err(|e| {
+        rusqlite::Error::FromSqlConversionFailure(9, rusqlite::types::Type::Text, Box::new(e))
+    })?;
+    let parent_span_id = match row.get_ref(8)? {
+        ValueRef::Null => None,
+        _ => Some(uuid_at(row, 8)?),
+    };
+    let event = SealedEvent {
+        trace_version: TRACE_VERSION,
+        session_id: SessionId(uuid_at(row, 1)?),
+        trace_id: uuid_at(row, 2)?,
+        sequence: unsigned_at(row, 3)?,
+        timestamp: Timestamp(row.get(4)?).to_string(),
+        event_type: row.get(5)?,
+        event_id: uuid_at(row, 6)?,
+        span_id: uuid_at(row, 7)?,
+        parent_span_id,
+        payload,
+        event_hash: digest_at(row, 10)?,
+        previous_event_hash: optional_digest(row, 12)?.unwrap_or(Digest::ZERO),
+    };
+    Ok(StoredEvent {
+        row: unsigned_at(row, 0)?,
+        event,
+        content_digest: optional_digest(row, 11)?,
+    })
+}

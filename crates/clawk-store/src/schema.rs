@@ -1,0 +1,135 @@
+//! Connections and the schema, with its migrations.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::dir::Durability;
+use crate::error::StateError;
+
+/// `clwk`, so that `file` and we know whose database it is.
+const APPLICATION_ID: i64 = 0x636c_776b;
+
+/// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
+const MIGRATIONS: [&str; 1] = [V1];
+
+/// The event types that have an index of their own. Queries repeat this text, or SQLite can't use the partial index.
+pub(crate) const RARE_KINDS: &str =
+    "kind IN ('ckp.lifecycle.transition','ckp.provider.completed','session.started','session.ended')";
+
+/// `sessions.verified` events of a chain were checked, and `verified_hash` is the hash of the last of them.
+/// A row of `events` never changes, but for `content`, which can be erased.
+const V1: &str = "
+CREATE TABLE sessions (
+  id INTEGER PRIMARY KEY, session BLOB NOT NULL UNIQUE, trace_id BLOB NOT NULL,
+  events INTEGER NOT NULL, head BLOB NOT NULL, started INTEGER NOT NULL, last INTEGER NOT NULL,
+  verified INTEGER NOT NULL DEFAULT 0, verified_hash BLOB) STRICT;
+CREATE INDEX sessions_last ON sessions(last);
+CREATE INDEX sessions_unverified ON sessions(id) WHERE verified <> events;
+
+CREATE TABLE events (
+  row INTEGER PRIMARY KEY, session INTEGER NOT NULL, sequence INTEGER NOT NULL, at INTEGER NOT NULL, kind TEXT NOT NULL,
+  event_id BLOB NOT NULL, span BLOB NOT NULL, parent BLOB, payload TEXT NOT NULL, hash BLOB NOT NULL,
+  content_digest BLOB, content BLOB) STRICT;
+CREATE UNIQUE INDEX events_chain ON events(session, sequence);
+CREATE INDEX events_rare ON events(kind) WHERE kind IN ('ckp.lifecycle.transition','ckp.provider.completed','session.started','session.ended');
+CREATE INDEX events_rare_at ON events(kind, at) WHERE kind IN ('ckp.lifecycle.transition','ckp.provider.completed','session.started','session.ended');
+CREATE INDEX events_content ON events(content_digest) WHERE content_digest IS NOT NULL;
+
+CREATE TABLE inbox (
+  n INTEGER PRIMARY KEY, message BLOB NOT NULL UNIQUE, session BLOB NOT NULL, state TEXT NOT NULL, reason TEXT) STRICT;
+CREATE INDEX inbox_open ON inbox(n) WHERE state = 'open';
+
+CREATE TABLE memory_parts (
+  id INTEGER PRIMARY KEY, store TEXT NOT NULL, scope TEXT NOT NULL, entries INTEGER NOT NULL, UNIQUE (store, scope)) STRICT;
+CREATE TABLE memory (
+  n INTEGER PRIMARY KEY AUTOINCREMENT, part INTEGER NOT NULL, id TEXT NOT NULL, key TEXT, content TEXT NOT NULL, metadata TEXT,
+  at INTEGER NOT NULL) STRICT;
+CREATE UNIQUE INDEX memory_id ON memory(part, id);
+CREATE INDEX memory_key ON memory(part, key) WHERE key IS NOT NULL;
+CREATE INDEX memory_at ON memory(part, at);
+CREATE VIRTUAL TABLE memory_words USING fts5(
+  part, text, content='', contentless_delete=1, tokenize='porter unicode61 remove_diacritics 2');
+
+CREATE TABLE answers (bucket INTEGER NOT NULL, key BLOB NOT NULL, row INTEGER NOT NULL, PRIMARY KEY (bucket, key)) STRICT, WITHOUT ROWID;
+CREATE TABLE answer_buckets (bucket INTEGER PRIMARY KEY, last INTEGER NOT NULL) STRICT;
+
+CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), n INTEGER NOT NULL) STRICT;
+INSERT INTO probe VALUES (1, 0);
+";
+
+/// Opens the write connection and brings the schema up to date.
+pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StateError> {
+    let error = || StateError::database(path);
+    let connection = Connection::open(path).map_err(error())?;
+    let configure = || -> rusqlite::Result<()> {
+        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", durability.synchronous())?;
+        connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
+        connection.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)?;
+        // Erased content is overwritten, not only unlinked.
+        connection.pragma_update(None, "secure_delete", true)?;
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(())
+    };
+    // Judge before anything is changed.
+    check_identity(&connection, path)?;
+    configure().map_err(error())?;
+    migrate(&connection, path)?;
+    Ok(connection)
+}
+
+/// Opens a connection that can't write. Works while another process owns the directory.
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, StateError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(StateError::database(path))?;
+    connection
+        .busy_timeout(std::time::Duration::from_secs(5))
+        .map_err(StateError::database(path))?;
+    connection.set_prepared_statement_cache_capacity(32);
+    Ok(connection)
+}
+
+/// Refuses a database of a later version or of another program.
+pub(crate) fn check_identity(connection: &Connection, path: &Path) -> Result<(), StateError> {
+    let (found, application) = versions(connection).map_err(StateError::database(path))?;
+    let known = known_version();
+    if found > known {
+        return Err(StateError::Newer {
+            path: path.to_owned(),
+            found,
+            known,
+        });
+    }
+    if found > 0 && application != APPLICATION_ID {
+        return Err(StateError::Foreign {
+            path: path.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn known_version() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+fn versions(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
+    let version = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let application = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    Ok((version, application))
+}
+
+fn migrate(connection: &Connection, path: &Path) -> Result<(), StateError> {
+    let step = || -> rusqlite::Result<()> {
+        let (found, _) = versions(connection)?;
+        for (version, sql) in (0..).zip(MIGRATIONS).skip_while(|(version, _)| *version < found) {
+            let next: i64 = version + 1;
+            connection.execute_batch(&format!(
+                "BEGIN IMMEDIATE; {sql}; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {next}; COMMIT;"
+            ))?;
+        }
+        Ok(())
+    };
+    step().map_err(StateError::database(path))
+}

@@ -1,0 +1,193 @@
+//! The one writer: a thread that owns the write connection and commits in groups.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clawk_kernel::ports::JournalError;
+use rusqlite::Connection;
+
+use crate::answers::Answers;
+use crate::append::{AppendError, Places, Tips, integer};
+use crate::blobs::Blobs;
+use crate::check;
+use crate::dir::Durability;
+use crate::queue::{Item, Queue, Taken, Work};
+use crate::schema;
+
+/// How often a journal that can't be written tries again.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Shared with the handles.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) commits: AtomicU64,
+    pub(crate) entries: AtomicU64,
+    /// The database may not grow beyond so many bytes; 0: no limit.
+    pub(crate) max_bytes: AtomicU64,
+}
+
+/// The writer's thread body.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) database: PathBuf,
+    pub(crate) durability: Durability,
+    pub(crate) blobs: Blobs,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) tips: Tips,
+    /// `None` after a failure, until a probe has opened a fresh one.
+    pub(crate) connection: Option<Connection>,
+}
+
+impl Writer {
+    /// Runs until the queue is closed and empty.
+    pub(crate) fn run(mut self) {
+        loop {
+            let patience = self.connection.is_none().then_some(PROBE_INTERVAL);
+            match self.queue.take(patience) {
+                Taken::Items(items) => self.commit(items),
+                Taken::Nothing => self.probe(),
+                Taken::Closed => break,
+            }
+        }
+        if let Some(connection) = self.connection.take() {
+            let close = || -> rusqlite::Result<()> {
+                check::mark_all(&connection)?;
+                connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+            };
+            if let Err(error) = close() {
+                // The next start verifies from the older marks instead.
+                tracing::warn!(%error, "the journal's marks were not written at close");
+            }
+        }
+    }
+
+    fn commit(&mut self, items: Vec<Item>) {
+        let Some(connection) = self.connection.take() else {
+            return self.fail("it is not open", items);
+        };
+        let (jobs, senders): (Vec<Work>, Vec<_>) =
+            items.into_iter().map(|item| (item.work, item.done)).unzip();
+        let outcome = self.transaction(&connection, jobs);
+        match outcome {
+            Ok(entries) => {
+                self.connection = Some(connection);
+                self.tips.trim();
+                self.counters.commits.fetch_add(1, Ordering::Relaxed);
+                self.counters.entries.fetch_add(entries, Ordering::Relaxed);
+                for done in senders {
+                    let _ = done.send(Ok(())); // silent-ok: nobody waits for it any more
+                }
+            }
+            Err(error) => {
+                let cause = describe(&error);
+                // Closing the connection ends the transaction and the doubt about its state.
+                drop(connection);
+                self.fail(&cause, Vec::new());
+                for done in senders {
+                    let _ = done.send(Err(JournalError::Unwritable(cause.clone()))); // silent-ok: nobody waits
+                }
+            }
+        }
+    }
+
+    fn transaction(&mut self, connection: &Connection, works: Vec<Work>) -> Result<u64, AppendError> {
+        let durable = self.durability == Durability::Durable;
+        let places = Places {
+            blobs: &self.blobs,
+            answers: &self.answers,
+            durable,
+        };
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let mut entries = 0;
+        for work in works {
+            match work {
+                Work::Append(batch) => {
+                    entries += u64::try_from(batch.entries.len()).unwrap_or(u64::MAX);
+                    self.tips.append(connection, &places, &batch)?;
+                }
+                Work::Run(job) => {
+                    connection.execute_batch("SAVEPOINT job")?;
+                    let keep = job(connection)?;
+                    let end = if keep {
+                        "RELEASE job"
+                    } else {
+                        "ROLLBACK TO job; RELEASE job"
+                    };
+                    connection.execute_batch(end)?;
+                }
+                Work::Flush => {}
+            }
+        }
+        self.tips.save(connection)?;
+        connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(entries)
+    }
+
+    /// Refuses what is given, what waits and what will come, until a probe succeeds.
+    fn fail(&mut self, cause: &str, items: Vec<Item>) {
+        tracing::error!(
+            cause,
+            "the journal can't be written; everything is refused until it can"
+        );
+        self.connection = None;
+        self.tips.forget();
+        self.answers.forget_fill();
+        for item in items.into_iter().chain(self.queue.refuse(cause)) {
+            let _ = item.done.send(Err(JournalError::Unwritable(cause.to_owned()))); // silent-ok: nobody waits
+        }
+    }
+
+    /// Tries a small real write on a fresh connection.
+    fn probe(&mut self) {
+        let attempt = || -> Result<Connection, String> {
+            let connection =
+                schema::open_writer(&self.database, self.durability).map_err(|e| e.to_string())?;
+            limit_size(&connection, self.counters.max_bytes.load(Ordering::Relaxed))
+                .map_err(|e| e.to_string())?;
+            connection
+                .execute("UPDATE probe SET n = n + 1", [])
+                .map_err(|e| e.to_string())?;
+            // As much room as a usual event needs, so that "writable" means more than one counter.
+            connection
+                .execute_batch(
+                    "BEGIN IMMEDIATE; CREATE TABLE probe_room (x BLOB); \
+                     INSERT INTO probe_room VALUES (zeroblob(32768)); ROLLBACK;",
+                )
+                .map_err(|e| e.to_string())?;
+            Ok(connection)
+        };
+        match attempt() {
+            Ok(connection) => {
+                tracing::info!("the journal can be written again");
+                self.connection = Some(connection);
+                self.queue.accept();
+            }
+            Err(cause) => {
+                for item in self.queue.refuse(&cause) {
+                    let _ = item.done.send(Err(JournalError::Unwritable(cause.clone()))); // silent-ok: nobody waits
+                }
+            }
+        }
+    }
+}
+
+/// Bounds the database file; SQLite answers "full" beyond.
+pub(crate) fn limit_size(connection: &Connection, max_bytes: u64) -> rusqlite::Result<()> {
+    if max_bytes == 0 {
+        return Ok(());
+    }
+    let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+    let pages = integer(max_bytes) / page.max(1);
+    connection.query_row(&format!("PRAGMA max_page_count = {}", pages.max(1)), [], |_| {
+        Ok(())
+    })
+}
+
+fn describe(error: &impl Display) -> String {
+    error.to_string()
+}
