@@ -1,0 +1,19 @@
+//! The adapters against loopback servers that send exactly the bytes a test says.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "tests: a panic is how they fail"
+)]
+
+mod auth;
+mod contract;
+mod cut;
+mod dialects;
+mod factory;
+mod faults;
+mod fixture;
+mod scripted;
+mod sse;
