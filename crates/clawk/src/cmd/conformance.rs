@@ -45,7 +45,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Suite::Ckp(args) = &args.suite;
     let target = match &args.target {
         Some(command) => Target::Command(command.clone()),
-        None => Target::Own { program: std::env::current_exe().context("this program can't find itself")? },
+        None => Target::Own {
+            program: std::env::current_exe().context("this program can't find itself")?,
+        },
     };
     let human = args.format == Format::Human;
     let paint = Paint::stdout();
@@ -58,16 +60,28 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if human {
         let version = report.version.as_deref().unwrap_or_default();
         let name = out::harmless(&format!("{} {version}", report.implementation));
-        out::line(&format!("{}: {} of {} passed, {} failed", name.trim(), report.passed, report.total, report.failed))?;
+        out::line(&format!(
+            "{}: {} of {} passed, {} failed",
+            name.trim(),
+            report.passed,
+            report.total,
+            report.failed
+        ))?;
     } else {
         out::json(&report)?;
     }
-    Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn shown(outcome: &conformance::Outcome, paint: Paint) -> String {
     let head = format!("{} {} ({} ms)", outcome.id, outcome.title, outcome.duration_ms);
-    let Some(failure) = &outcome.failure else { return format!("{} {head}", paint.green("pass")) };
+    let Some(failure) = &outcome.failure else {
+        return format!("{} {head}", paint.green("pass"));
+    };
     let mut lines = vec![
         format!("{} {head}", paint.red("FAIL")),
         format!("     expected: {}", failure.expected),

@@ -46,10 +46,16 @@ pub(super) enum Silence {
 impl Connection {
     /// Starts `command` and talks to its standard streams.
     pub(super) fn start(mut command: Command) -> Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut child = command.spawn().with_context(|| format!("`{program}` could not be started"))?;
-        let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("`{program}` could not be started"))?;
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
             anyhow::bail!("`{program}` has no standard streams");
         };
@@ -79,7 +85,10 @@ impl Connection {
     pub(super) fn send(&mut self, line: &str) {
         self.record.push(format!("> {line}"));
         if let Some(writer) = &mut self.writer
-            && writer.write_all(format!("{line}\n").as_bytes()).and_then(|()| writer.flush()).is_err()
+            && writer
+                .write_all(format!("{line}\n").as_bytes())
+                .and_then(|()| writer.flush())
+                .is_err()
         {
             self.writer = None;
         }
@@ -175,7 +184,8 @@ fn keep_tail(mut reader: impl Read, kept: &Mutex<Vec<u8>>) {
 /// Every line of an agent must be one JSON-RPC 2.0 message: a response with one of `result` and `error`, or one with a method.
 fn read_message(text: &str) -> Result<Value, String> {
     let shown: String = text.chars().take(200).collect();
-    let message: Value = serde_json::from_str(text).map_err(|error| format!("`{shown}` is no JSON: {error}"))?;
+    let message: Value =
+        serde_json::from_str(text).map_err(|error| format!("`{shown}` is no JSON: {error}"))?;
     let has = |key| message.get(key).is_some();
     if message.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
         return Err(format!("`{shown}` does not say `\"jsonrpc\": \"2.0\"`"));
@@ -185,5 +195,9 @@ fn read_message(text: &str) -> Result<Value, String> {
     } else {
         has("id") && (has("result") != has("error"))
     };
-    if sound { Ok(message) } else { Err(format!("`{shown}` is neither a response nor a notification")) }
+    if sound {
+        Ok(message)
+    } else {
+        Err(format!("`{shown}` is neither a response nor a notification"))
+    }
 }

@@ -5,6 +5,7 @@
 //! use the names of `examples/conformance/claw.yaml`. Nothing is ever skipped: what cannot be played has failed.
 
 mod connection;
+mod judge;
 mod pattern;
 mod play;
 mod report;
@@ -24,7 +25,7 @@ pub(crate) use target::Target;
 /// Plays every vector of the levels up to `level` and tells `seen` of each as it ends.
 pub(crate) fn run(target: &Target, level: u8, mut seen: impl FnMut(&Outcome)) -> Result<Report> {
     let vectors = vector::all()?;
-    let mut report = Report::new(target.name(), level);
+    let mut report = Report::new(target.name(), target.version(), level);
     for vector in vectors.iter().filter(|vector| vector.level <= level) {
         let started = Instant::now();
         let mut agent = None;

@@ -26,18 +26,30 @@ pub(super) fn fits(pattern: &Value, found: &Value) -> Result<(), Misfit> {
     check(pattern, Some(found), &Map::new(), "")
 }
 
-fn check(pattern: &Value, found: Option<&Value>, siblings: &Map<String, Value>, at: &str) -> Result<(), Misfit> {
-    let misfit = |wanted: String| Err(Misfit { at: at.to_owned(), wanted });
+fn check(
+    pattern: &Value,
+    found: Option<&Value>,
+    siblings: &Map<String, Value>,
+    at: &str,
+) -> Result<(), Misfit> {
+    let misfit = |wanted: String| {
+        Err(Misfit {
+            at: at.to_owned(),
+            wanted,
+        })
+    };
     match pattern {
-        Value::Object(tests) if tests.keys().next().is_some_and(|key| key.starts_with('$')) => {
-            tests.iter().try_for_each(|(name, by)| match test(name, by, found, siblings, at) {
+        Value::Object(tests) if tests.keys().next().is_some_and(|key| key.starts_with('$')) => tests
+            .iter()
+            .try_for_each(|(name, by)| match test(name, by, found, siblings, at) {
                 Some(true) => Ok(()),
                 Some(false) => misfit(format!("{{\"{name}\": {by}}}")),
                 None => misfit(format!("a test that exists; `{name}` does not")),
-            })
-        }
+            }),
         Value::Object(members) => {
-            let Some(Value::Object(object)) = found else { return misfit("an object".to_owned()) };
+            let Some(Value::Object(object)) = found else {
+                return misfit("an object".to_owned());
+            };
             members.iter().try_for_each(|(key, pattern)| {
                 check(pattern, object.get(key), object, &format!("{at}/{key}"))
             })
@@ -48,20 +60,31 @@ fn check(pattern: &Value, found: Option<&Value>, siblings: &Map<String, Value>, 
 }
 
 /// `None`: there is no such test.
-fn test(name: &str, by: &Value, found: Option<&Value>, siblings: &Map<String, Value>, at: &str) -> Option<bool> {
+fn test(
+    name: &str,
+    by: &Value,
+    found: Option<&Value>,
+    siblings: &Map<String, Value>,
+    at: &str,
+) -> Option<bool> {
     let text = found.and_then(Value::as_str);
     let part = by.as_str().unwrap_or_default();
     let items = found.and_then(Value::as_array);
     let holds = |item: &Value, by: &Value| check(by, Some(item), siblings, at).is_ok();
     Some(match name {
         "$any" => by.as_array().is_some_and(|options| {
-            options.iter().any(|option| check(option, found, siblings, at).is_ok())
+            options
+                .iter()
+                .any(|option| check(option, found, siblings, at).is_ok())
         }),
         "$text" => text.is_some_and(|text| !text.is_empty()),
         "$includes" => text.is_some_and(|text| text.contains(part)),
         "$prefix" => text.is_some_and(|text| text.starts_with(part)),
         "$integer" => found.and_then(Value::as_i64) >= by.as_i64() && by.is_i64(),
-        "$at_most" => match (found.and_then(Value::as_f64), siblings.get(part).and_then(Value::as_f64)) {
+        "$at_most" => match (
+            found.and_then(Value::as_f64),
+            siblings.get(part).and_then(Value::as_f64),
+        ) {
             (Some(small), Some(large)) => small <= large,
             _ => false,
         },
@@ -76,10 +99,20 @@ fn test(name: &str, by: &Value, found: Option<&Value>, siblings: &Map<String, Va
 
 /// `2026-02-22T10:32:00Z`, with any fraction of a second; `+00:00` is UTC, too.
 fn is_utc(text: &str) -> bool {
-    let Some(rest) = text.strip_suffix('Z').or_else(|| text.strip_suffix("+00:00")) else { return false };
+    let Some(rest) = text.strip_suffix('Z').or_else(|| text.strip_suffix("+00:00")) else {
+        return false;
+    };
     let (whole, fraction) = rest.split_once('.').unwrap_or((rest, "0"));
-    let shape: String = whole.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
-    let number = |from: usize| whole.get(from..from + 2).and_then(|digits| digits.parse::<u8>().ok()).unwrap_or(99);
+    let shape: String = whole
+        .chars()
+        .map(|c| if c.is_ascii_digit() { '0' } else { c })
+        .collect();
+    let number = |from: usize| {
+        whole
+            .get(from..from + 2)
+            .and_then(|digits| digits.parse::<u8>().ok())
+            .unwrap_or(99)
+    };
     shape == "0000-00-00T00:00:00"
         && !fraction.is_empty()
         && fraction.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! Playing one vector and judging what comes back.
+//! Playing one vector's steps and judging what comes back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -9,12 +9,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::connection::{Connection, Silence, is_response};
+use super::judge;
 use super::pattern::{Misfit, fits};
-use super::target::{Judgement, Target};
-use super::vector::{Answer, ManifestCase, Step, Vector, Yes, each_string};
+use super::target::Target;
+use super::vector::{Answer, Step, Vector, Yes, each_string};
 
 /// The name that the vectors' calls carry as the caller's identity; the agent's own takes its place.
-const CALLER: &str = "standard-agent";
+pub(super) const CALLER: &str = "standard-agent";
 /// After an answer that must not come, so long is listened for one that comes late.
 const LINGER: Duration = Duration::from_millis(100);
 /// After the last step, so long is listened for responses that nobody asked for.
@@ -42,11 +43,15 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    fn new(expected: impl Into<String>, got: impl Into<String>) -> Self {
-        Self { expected: expected.into(), got: got.into(), conversation: Vec::new() }
+    pub(super) fn new(expected: impl Into<String>, got: impl Into<String>) -> Self {
+        Self {
+            expected: expected.into(),
+            got: got.into(),
+            conversation: Vec::new(),
+        }
     }
 
-    fn with(mut self, connection: &Connection) -> Self {
+    pub(super) fn with(mut self, connection: &Connection) -> Self {
         let record = connection.record();
         let from = record.len().saturating_sub(SHOWN_LINES);
         self.conversation = record.into_iter().skip(from).map(|line| shorten(&line)).collect();
@@ -57,116 +62,37 @@ impl Failure {
 /// Plays the vector against the target. `agent` is told the agent's name once it is known.
 pub(super) fn play(vector: &Vector, target: &Target, agent: &mut Option<AgentName>) -> Result<(), Failure> {
     match &vector.manifest {
-        Some(case) => {
-            judge_on_the_wire(case, vector, target, agent)?;
-            target.validate(&case.document).map_or(Ok(()), |judgement| judge_locally(case, &judgement))
-        }
+        Some(case) => judge::judge(case, vector, target, agent),
         None => play_steps(vector, target, agent),
     }
 }
 
-// ---- manifests ---------------------------------------------------------------------------------------------------
-
-fn judge_on_the_wire(
-    case: &ManifestCase,
-    vector: &Vector,
-    target: &Target,
-    agent: &mut Option<AgentName>,
-) -> Result<(), Failure> {
-    let mut session = open(target, "wire")?;
-    let connection = &mut session.connection;
-    let until = Instant::now() + target.patience(vector.deadline_ms);
-    let answer = initialize(connection, &as_claw(&case.document), until).map_err(|it| it.with(connection))?;
-    let verdict = if case.accept {
-        let level = case.level.as_deref().filter(|_| target.is_own());
-        let level = level.map_or(json!({ "$prefix": "level-" }), |level| json!(level));
-        expect(&json!({ "result": { "conformanceLevel": level } }), &answer)
-    } else {
-        let code = if target.is_own() { json!(-32602) } else { json!({ "$any": [-32602, -32060] }) };
-        expect(&json!({ "error": { "code": code, "message": { "$text": true } } }), &answer)
-            .and_then(|()| blamed(case, target, &answer))
-    };
-    if let Some(name) = agent_name(&answer) {
-        agent.get_or_insert(name);
-    }
-    verdict.map_err(|it| it.with(connection))
-}
-
-/// clawk must refuse for the right reason, and say so in `data` (R3).
-fn blamed(case: &ManifestCase, target: &Target, answer: &Value) -> Result<(), Failure> {
-    let data = answer.pointer("/error/data").unwrap_or(&Value::Null).to_string();
-    match case.blame.as_deref().filter(|blame| target.is_own() && !data.contains(blame)) {
-        Some(blame) => Err(Failure::new(format!("`{blame}` among the errors in `data`"), data)),
-        None => Ok(()),
-    }
-}
-
-fn judge_locally(case: &ManifestCase, judgement: &Result<Judgement, String>) -> Result<(), Failure> {
-    let judgement = judgement.as_ref().map_err(|error| Failure::new("`clawk validate` answers", error))?;
-    let Judgement { valid, level, errors } = judgement;
-    let word = if case.accept { "valid" } else { "invalid" };
-    if *valid != case.accept {
-        return Err(Failure::new(format!("`clawk validate` finds it {word}"), format!("valid: {valid}; {errors}")));
-    }
-    match (&case.level, &case.blame) {
-        (Some(wanted), _) if level != wanted => {
-            Err(Failure::new(format!("`clawk validate` says {wanted}"), level.clone()))
-        }
-        (_, Some(blame)) if !errors.contains(blame) => {
-            Err(Failure::new(format!("`clawk validate` blames `{blame}`"), errors.clone()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// A Claw as it is; another primitive inside the smallest Claw that can hold it.
-fn as_claw(document: &Value) -> Value {
-    let mut claw = smallest_claw();
-    let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
-    if kind == "Claw" {
-        return document.clone();
-    }
-    let mut inline = document.get("spec").cloned().unwrap_or_default();
-    if let (Some(inline), Some(name)) = (inline.as_object_mut(), document.pointer("/metadata/name")) {
-        inline.insert("name".to_owned(), name.clone());
-    }
-    if let Some(spec) = claw.get_mut("spec").and_then(Value::as_object_mut) {
-        spec.insert(format!("{}s", kind.to_lowercase()), json!([{ "inline": inline }]));
-    }
-    claw
-}
-
-fn smallest_claw() -> Value {
-    json!({
-        "claw": "0.2.0", "kind": "Claw", "metadata": { "name": CALLER },
-        "spec": {
-            "identity": { "inline": { "personality": "Plays the conformance vectors." } },
-            "providers": [{ "inline": {
-                "protocol": "openai-compatible", "endpoint": "http://localhost:11434/v1", "model": "llama3",
-                "auth": { "type": "none" }
-            } }]
-        }
-    })
-}
-
-// ---- steps -------------------------------------------------------------------------------------------------------
-
 fn play_steps(vector: &Vector, target: &Target, agent: &mut Option<AgentName>) -> Result<(), Failure> {
-    let vector = if target.is_own() { vector.clone() } else { vector.elsewhere() };
+    let vector = if target.is_own() {
+        vector.clone()
+    } else {
+        vector.elsewhere()
+    };
     let mut session = open(target, vector.setup.as_deref().unwrap_or("wire"))?;
     let connection = &mut session.connection;
     let mut table = Table::new(target.patience(vector.deadline_ms));
     let verdict = (|| {
         if vector.handshake {
-            let answer = initialize(connection, &smallest_claw(), table.until)?;
-            expect(&json!({ "result": { "protocolVersion": { "$text": true } } }), &answer)?;
+            let answer = initialize(connection, &judge::smallest_claw(), table.until)?;
+            expect(
+                &json!({ "result": { "protocolVersion": { "$text": true } } }),
+                &answer,
+            )?;
             if let Some(name) = agent_name(&answer) {
                 table.caller.clone_from(&name.name);
                 agent.get_or_insert(name);
             }
         }
         table.start = Instant::now();
-        vector.steps.iter().try_for_each(|step| table.play(step, connection))?;
+        vector
+            .steps
+            .iter()
+            .try_for_each(|step| table.play(step, connection))?;
         let late = connection.wait(Instant::now() + ENCORE, is_response);
         match late.ok().or_else(|| connection.stray_response().cloned()) {
             Some(stray) => Err(Failure::new("no further response", stray.to_string())),
@@ -222,7 +148,11 @@ impl Table {
     }
 
     fn answered(&self, step: &Answer, connection: &mut Connection) -> Result<(), Failure> {
-        let Answer { answer, no_sooner_ms, no_later_ms } = step;
+        let Answer {
+            answer,
+            no_sooner_ms,
+            no_later_ms,
+        } = step;
         let id = answer.get("id").unwrap_or(&Value::Null);
         let found = wait(connection, self.until, |message| {
             is_response(message) && message.get("id").is_some_and(|found| fits(id, found).is_ok())
@@ -231,12 +161,16 @@ impl Table {
         expect(answer, &found)?;
         let took = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         if took < *no_sooner_ms {
-            return Err(Failure::new(format!("the answer after {no_sooner_ms} ms"), format!("it after {took} ms")));
+            return Err(Failure::new(
+                format!("the answer after {no_sooner_ms} ms"),
+                format!("it after {took} ms"),
+            ));
         }
         match no_later_ms {
-            Some(limit) if took > *limit => {
-                Err(Failure::new(format!("the answer within {limit} ms"), format!("it after {took} ms")))
-            }
+            Some(limit) if took > *limit => Err(Failure::new(
+                format!("the answer within {limit} ms"),
+                format!("it after {took} ms"),
+            )),
             Some(_) | None => Ok(()),
         }
     }
@@ -244,7 +178,8 @@ impl Table {
     /// A request behind the notification is answered, and nothing else is.
     fn unanswered(connection: &mut Connection, until: Instant) -> Result<(), Failure> {
         connection.send(&probe());
-        wait(connection, until, is_probe).map_err(|got| Failure::new("an answer to the next request", got))?;
+        wait(connection, until, is_probe)
+            .map_err(|got| Failure::new("an answer to the next request", got))?;
         let late = connection.wait(Instant::now() + LINGER, is_response);
         match late.ok().or_else(|| connection.stray_response().cloned()) {
             Some(found) => Err(Failure::new("no answer to a notification", found.to_string())),
@@ -259,7 +194,10 @@ impl Table {
             Err(Silence::Gone) => Ok(()),
             Err(silence) => Err(Failure::new("an agent that stops", said(&silence))),
             Ok(answer) if answer.get("error").is_some() => Ok(()),
-            Ok(answer) => expect(&json!({ "result": { "state": { "$any": ["STOPPING", "STOPPED"] } } }), &answer),
+            Ok(answer) => expect(
+                &json!({ "result": { "state": { "$any": ["STOPPING", "STOPPED"] } } }),
+                &answer,
+            ),
         }
     }
 
@@ -276,11 +214,17 @@ impl Table {
     }
 }
 
-fn open(target: &Target, setup: &str) -> Result<super::target::Session, Failure> {
-    target.connect(setup).map_err(|error| Failure::new("an agent to talk to", format!("{error:#}")))
+pub(super) fn open(target: &Target, setup: &str) -> Result<super::target::Session, Failure> {
+    target
+        .connect(setup)
+        .map_err(|error| Failure::new("an agent to talk to", format!("{error:#}")))
 }
 
-fn initialize(connection: &mut Connection, manifest: &Value, until: Instant) -> Result<Value, Failure> {
+pub(super) fn initialize(
+    connection: &mut Connection,
+    manifest: &Value,
+    until: Instant,
+) -> Result<Value, Failure> {
     let request = json!({
         "jsonrpc": "2.0", "id": "handshake", "method": "claw.initialize",
         "params": {
@@ -291,11 +235,13 @@ fn initialize(connection: &mut Connection, manifest: &Value, until: Instant) -> 
         }
     });
     connection.send(&request.to_string());
-    wait(connection, until, |message| is_response(message) && message.get("id") == Some(&json!("handshake")))
-        .map_err(|got| Failure::new("an answer to `claw.initialize`", got))
+    wait(connection, until, |message| {
+        is_response(message) && message.get("id") == Some(&json!("handshake"))
+    })
+    .map_err(|got| Failure::new("an answer to `claw.initialize`", got))
 }
 
-fn agent_name(answer: &Value) -> Option<AgentName> {
+pub(super) fn agent_name(answer: &Value) -> Option<AgentName> {
     let text = |pointer| answer.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     Some(AgentName {
         name: text("/result/agentInfo/name")?,
@@ -303,11 +249,17 @@ fn agent_name(answer: &Value) -> Option<AgentName> {
     })
 }
 
-fn wait(connection: &mut Connection, until: Instant, wanted: impl Fn(&Value) -> bool) -> Result<Value, String> {
-    connection.wait(until, wanted).map_err(|silence| match connection.stray_response() {
-        Some(stray) => format!("{}; before that {}", said(&silence), shorten(&stray.to_string())),
-        None => said(&silence),
-    })
+fn wait(
+    connection: &mut Connection,
+    until: Instant,
+    wanted: impl Fn(&Value) -> bool,
+) -> Result<Value, String> {
+    connection
+        .wait(until, wanted)
+        .map_err(|silence| match connection.stray_response() {
+            Some(stray) => format!("{}; before that {}", said(&silence), shorten(&stray.to_string())),
+            None => said(&silence),
+        })
 }
 
 fn said(silence: &Silence) -> String {
@@ -318,7 +270,7 @@ fn said(silence: &Silence) -> String {
     }
 }
 
-fn expect(pattern: &Value, found: &Value) -> Result<(), Failure> {
+pub(super) fn expect(pattern: &Value, found: &Value) -> Result<(), Failure> {
     fits(pattern, found).map_err(|Misfit { at, wanted }| {
         let place = if at.is_empty() { "the message" } else { &at };
         Failure::new(format!("{wanted} at `{place}`"), shorten(&found.to_string()))

@@ -54,16 +54,17 @@ impl Outcome {
 }
 
 impl Report {
-    pub(super) const fn new(implementation: String, level: u8) -> Self {
+    /// With a version the name is settled; else the agent's own will take its place.
+    pub(super) const fn new(implementation: String, version: Option<String>, level: u8) -> Self {
         Self {
+            named: version.is_some(),
             implementation,
-            version: None,
+            version,
             level,
             total: 0,
             passed: 0,
             failed: 0,
             results: Vec::new(),
-            named: false,
         }
     }
 

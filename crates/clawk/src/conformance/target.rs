@@ -59,14 +59,22 @@ macro_rules! setup {
     ($name:literal, $spend:literal) => {
         Setup {
             name: $name,
-            manifest: Some(include_str!(concat!("../../../../vectors/ckp/setups/", $name, ".yaml"))),
+            manifest: Some(include_str!(concat!(
+                "../../../../vectors/ckp/setups/",
+                $name,
+                ".yaml"
+            ))),
             spend: $spend,
         }
     };
 }
 
 const SETUPS: &[Setup] = &[
-    Setup { name: "wire", manifest: None, spend: false },
+    Setup {
+        name: "wire",
+        manifest: None,
+        spend: false,
+    },
     setup!("heartbeat", false),
     setup!("standard", false),
     setup!("deny-shell", false),
@@ -98,6 +106,11 @@ impl Target {
         }
     }
 
+    /// Known beforehand for clawk itself only.
+    pub(super) fn version(&self) -> Option<String> {
+        self.is_own().then(|| env!("CARGO_PKG_VERSION").to_owned())
+    }
+
     /// How long a vector may take.
     pub(super) fn patience(&self, deadline_ms: u64) -> Duration {
         match self {
@@ -111,17 +124,25 @@ impl Target {
     pub(super) fn connect(&self, setup: &str) -> Result<Session> {
         match self {
             Self::Own { program } => {
-                let setup =
-                    SETUPS.iter().find(|known| known.name == setup).with_context(|| format!("no set-up `{setup}`"))?;
+                let setup = SETUPS
+                    .iter()
+                    .find(|known| known.name == setup)
+                    .with_context(|| format!("no set-up `{setup}`"))?;
                 setup.start(program)
             }
             Self::Command(line) => {
                 let mut command = spawner("sh");
                 command.arg("-c").arg(format!("exec {line}"));
-                Ok(Session { connection: Connection::start(command)?, _dir: None })
+                Ok(Session {
+                    connection: Connection::start(command)?,
+                    _dir: None,
+                })
             }
             #[cfg(test)]
-            Self::Thread(serve) => Ok(Session { connection: super::tests::fixture::connect(serve)?, _dir: None }),
+            Self::Thread(serve) => Ok(Session {
+                connection: super::tests::fixture::connect(serve)?,
+                _dir: None,
+            }),
         }
     }
 
@@ -143,7 +164,12 @@ impl Setup {
         fs::write(at("clawk.toml"), CONFIG)?;
         fs::write(at("model.yaml"), SCRIPT)?;
         let common = |command: &mut Command| {
-            command.arg("--config").arg(at("clawk.toml")).arg("--state").arg(at("state")).current_dir(dir.path());
+            command
+                .arg("--config")
+                .arg(at("clawk.toml"))
+                .arg("--state")
+                .arg(at("state"))
+                .current_dir(dir.path());
             command.envs(SECRETS.map(|name| (name, "unused")));
         };
         let mut serve = spawner(program);
@@ -156,14 +182,19 @@ impl Setup {
         common(&mut serve);
         if self.spend {
             let mut run = spawner(program);
-            run.arg("run").arg(at("claw.yaml")).args(["-m", "spend", "--approve", "never"]);
+            run.arg("run")
+                .arg(at("claw.yaml"))
+                .args(["-m", "spend", "--approve", "never"]);
             common(&mut run);
             let (succeeded, said) = output(run)?;
             if !succeeded {
                 bail!("the turn that spends the day's tokens failed: {said}");
             }
         }
-        Ok(Session { connection: Connection::start(serve)?, _dir: Some(dir) })
+        Ok(Session {
+            connection: Connection::start(serve)?,
+            _dir: Some(dir),
+        })
     }
 }
 
@@ -175,14 +206,18 @@ fn validate(program: &Path, document: &Value) -> Result<Judgement> {
     let mut command = spawner(program);
     command.arg("validate").arg(&file).args(["--format", "json"]);
     let (_, text) = output(command)?;
-    let report: Value = serde_json::from_str(&text).with_context(|| format!("`clawk validate` printed `{text}`"))?;
+    let report: Value =
+        serde_json::from_str(&text).with_context(|| format!("`clawk validate` printed `{text}`"))?;
     let level = match report.get("conformance_level") {
         Some(Value::String(level)) => level.clone(),
         Some(Value::Number(level)) => format!("level-{level}"),
         _ => String::new(),
     };
     Ok(Judgement {
-        valid: report.get("valid").and_then(Value::as_bool).context("`clawk validate` does not say `valid`")?,
+        valid: report
+            .get("valid")
+            .and_then(Value::as_bool)
+            .context("`clawk validate` does not say `valid`")?,
         level,
         errors: report.get("errors").map(Value::to_string).unwrap_or_default(),
     })
@@ -190,7 +225,10 @@ fn validate(program: &Path, document: &Value) -> Result<Judgement> {
 
 /// Runs a command to its end: whether it succeeded, and its standard output, or standard error where that is empty.
 fn output(mut command: Command) -> Result<(bool, String)> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().context("could not be started")?;
     let collect = |stream: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
@@ -216,10 +254,16 @@ fn output(mut command: Command) -> Result<(bool, String)> {
     };
     let text = |it: thread::JoinHandle<String>| it.join().unwrap_or_default();
     let (stdout, stderr) = (text(stdout), text(stderr));
-    Ok((status.success(), if stdout.trim().is_empty() { stderr } else { stdout }))
+    Ok((
+        status.success(),
+        if stdout.trim().is_empty() { stderr } else { stdout },
+    ))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the harness starts the agents that it tests, outside any sandbox of theirs")]
-fn spawner(program: impl AsRef<std::ffi::OsStr>) -> Command {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the harness starts the agents that it tests, outside any sandbox of theirs"
+)]
+pub(super) fn spawner(program: impl AsRef<std::ffi::OsStr>) -> Command {
     Command::new(program)
 }

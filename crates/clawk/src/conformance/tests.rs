@@ -3,7 +3,6 @@
 pub(super) mod fixture;
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -13,22 +12,38 @@ use super::{Report, Target, run, vector};
 use fixture::{FAULTS, Fault};
 
 fn play(fault: Option<Fault>) -> Report {
-    let target = Target::Thread(Arc::new(move |reader, writer| fixture::serve(reader, writer, fault)));
+    let target = Target::Thread(Arc::new(move |reader, writer| {
+        fixture::serve(reader, writer, fault)
+    }));
     run(&target, 3, |_| {}).expect("vectors are readable")
 }
 
 fn failed(report: &Report) -> BTreeSet<&str> {
-    report.results.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.id.as_str()).collect()
+    report
+        .results
+        .iter()
+        .filter(|outcome| !outcome.passed)
+        .map(|outcome| outcome.id.as_str())
+        .collect()
 }
 
 #[test]
 fn there_are_31_vectors_and_a_right_agent_passes_them_all() {
     let report = play(None);
     assert_eq!(failed(&report), BTreeSet::new(), "{report:#?}");
-    let of = |level| report.results.iter().filter(|outcome| outcome.level == level).count();
+    let of = |level| {
+        report
+            .results
+            .iter()
+            .filter(|outcome| outcome.level == level)
+            .count()
+    };
     assert_eq!((of(1), of(2), of(3)), (13, 10, 8));
     assert_eq!((report.total, report.passed, report.failed), (31, 31, 0));
-    assert_eq!((report.implementation.as_str(), report.version.as_deref()), ("fixture-agent", Some("1.2.3")));
+    assert_eq!(
+        (report.implementation.as_str(), report.version.as_deref()),
+        ("fixture-agent", Some("1.2.3"))
+    );
     let ids: BTreeSet<&str> = report.results.iter().map(|outcome| outcome.id.as_str()).collect();
     assert_eq!(ids.len(), 31);
 }
@@ -37,17 +52,31 @@ fn there_are_31_vectors_and_a_right_agent_passes_them_all() {
 fn every_fault_is_found_where_it_lies_and_nowhere_else() {
     let mut caught = BTreeSet::new();
     // Each agent in its own thread: most of the time is spent waiting for answers that never come.
-    let plays: Vec<_> =
-        FAULTS.iter().map(|(fault, wanted)| (fault, wanted, std::thread::spawn(|| play(Some(*fault))))).collect();
+    let plays: Vec<_> = FAULTS
+        .iter()
+        .map(|(fault, wanted)| (fault, wanted, std::thread::spawn(|| play(Some(*fault)))))
+        .collect();
     for (fault, wanted, report) in plays {
         let report = report.join().expect("plays");
-        assert_eq!(failed(&report), wanted.iter().copied().collect(), "{fault:?}: {report:#?}");
-        for failure in report.results.iter().filter_map(|outcome| outcome.failure.as_ref()) {
+        assert_eq!(
+            failed(&report),
+            wanted.iter().copied().collect(),
+            "{fault:?}: {report:#?}"
+        );
+        for failure in report
+            .results
+            .iter()
+            .filter_map(|outcome| outcome.failure.as_ref())
+        {
             assert!(!failure.expected.is_empty() && !failure.got.is_empty());
         }
         caught.extend(wanted.iter().copied());
     }
-    let all: BTreeSet<String> = vector::all().expect("readable").into_iter().map(|vector| vector.id).collect();
+    let all: BTreeSet<String> = vector::all()
+        .expect("readable")
+        .into_iter()
+        .map(|vector| vector.id)
+        .collect();
     let caught: BTreeSet<String> = caught.into_iter().map(str::to_owned).collect();
     assert_eq!(caught, all, "a vector that no fault breaks proves nothing");
 }
@@ -62,7 +91,10 @@ fn an_agent_that_is_none_fails_everything_quickly() {
     let noise = run(&Target::Command("echo hello".to_owned()), 1, |_| {}).expect("runs");
     let failure = noise.results[0].failure.as_ref().expect("failed");
     assert!(failure.got.contains("`hello` is no JSON"), "{failure:?}");
-    assert!(failure.conversation.iter().any(|line| line == "< hello"), "{failure:?}");
+    assert!(
+        failure.conversation.iter().any(|line| line == "< hello"),
+        "{failure:?}"
+    );
 }
 
 #[test]
@@ -88,7 +120,11 @@ fn patterns() {
         (r#"{"$some": {"x": 1}}"#, r#"[{"x": 2}, {"x": 1}]"#, true),
         (r#"{"$some": {"x": 1}}"#, "[]", false),
         (r#"{"$every": {"$text": true}, "$count": 1}"#, r#"["a"]"#, true),
-        (r#"{"$every": {"$text": true}, "$count": 1}"#, r#"["a", "b"]"#, false),
+        (
+            r#"{"$every": {"$text": true}, "$count": 1}"#,
+            r#"["a", "b"]"#,
+            false,
+        ),
         (r#"{"a": {"$at_most": "b"}}"#, r#"{"a": 3, "b": 3}"#, true),
         (r#"{"a": {"$at_most": "b"}}"#, r#"{"a": 4, "b": 3}"#, false),
         (r#"{"$utc": true}"#, r#""2026-02-22T10:32:00Z""#, true),
@@ -106,7 +142,7 @@ fn patterns() {
 
 #[test]
 fn an_agent_that_will_not_end_is_ended() {
-    let mut command = Command::new("sh");
+    let mut command = super::target::spawner("sh");
     command.args(["-c", "exec sleep 60"]);
     let started = std::time::Instant::now();
     let mut connection = super::connection::Connection::start(command).expect("starts");

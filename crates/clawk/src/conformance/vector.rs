@@ -78,7 +78,11 @@ impl TryFrom<bool> for Yes {
     type Error = &'static str;
 
     fn try_from(word: bool) -> Result<Self, Self::Error> {
-        if word { Ok(Self) } else { Err("leave the step out instead of `false`") }
+        if word {
+            Ok(Self)
+        } else {
+            Err("leave the step out instead of `false`")
+        }
     }
 }
 
@@ -136,7 +140,9 @@ impl Vector {
     /// The same vector with the names of `examples/conformance/claw.yaml`.
     pub(super) fn elsewhere(&self) -> Self {
         let mut there = self.clone();
-        let Some(elsewhere) = there.elsewhere.take() else { return there };
+        let Some(elsewhere) = there.elsewhere.take() else {
+            return there;
+        };
         for step in &mut there.steps {
             match step {
                 Step::Send(message) => {

@@ -64,7 +64,10 @@ pub(crate) enum Fault {
 /// Every fault and the vectors that must fail because of it.
 pub(crate) const FAULTS: &[(Fault, &[&str])] = &[
     (Fault::RefusesManifests, &ALL_BUT_REFUSALS),
-    (Fault::TakesAnyManifest, &["TV-L1-02", "TV-L1-03", "TV-L1-09", "TV-L3-04", "TV-L3-05"]),
+    (
+        Fault::TakesAnyManifest,
+        &["TV-L1-02", "TV-L1-03", "TV-L1-09", "TV-L3-04", "TV-L3-05"],
+    ),
     (Fault::TakesNoIdentity, &["TV-L1-02"]),
     (Fault::TakesRolesInAllowlists, &["TV-L3-04"]),
     (Fault::TellsNoCapabilities, &["TV-L1-04"]),
@@ -86,7 +89,10 @@ pub(crate) const FAULTS: &[(Fault, &[&str])] = &[
     (Fault::DeniesNothing, &["TV-L2-04"]),
     (Fault::NoTimeouts, &["TV-L2-05"]),
     (Fault::ForgetsTheApproved, &["TV-L2-06"]),
-    (Fault::ApprovesWithoutAsking, &["TV-L2-06", "TV-L2-07", "TV-L2-08"]),
+    (
+        Fault::ApprovesWithoutAsking,
+        &["TV-L2-06", "TV-L2-07", "TV-L2-08"],
+    ),
     (Fault::IgnoresDenials, &["TV-L2-08"]),
     (Fault::NoSandbox, &["TV-L2-09"]),
     (Fault::NoQuota, &["TV-L2-10"]),
@@ -99,16 +105,17 @@ pub(crate) const FAULTS: &[(Fault, &[&str])] = &[
 ];
 
 const EVERYTHING: [&str; 31] = [
-    "TV-L1-01", "TV-L1-02", "TV-L1-03", "TV-L1-04", "TV-L1-05", "TV-L1-06", "TV-L1-07", "TV-L1-08", "TV-L1-09",
-    "TV-L1-10", "TV-L1-11", "TV-L1-12", "TV-L1-13", "TV-L2-01", "TV-L2-02", "TV-L2-03", "TV-L2-04", "TV-L2-05",
-    "TV-L2-06", "TV-L2-07", "TV-L2-08", "TV-L2-09", "TV-L2-10", "TV-L3-01", "TV-L3-02", "TV-L3-03", "TV-L3-04",
-    "TV-L3-05", "TV-L3-06", "TV-L3-07", "TV-L3-08",
+    "TV-L1-01", "TV-L1-02", "TV-L1-03", "TV-L1-04", "TV-L1-05", "TV-L1-06", "TV-L1-07", "TV-L1-08",
+    "TV-L1-09", "TV-L1-10", "TV-L1-11", "TV-L1-12", "TV-L1-13", "TV-L2-01", "TV-L2-02", "TV-L2-03",
+    "TV-L2-04", "TV-L2-05", "TV-L2-06", "TV-L2-07", "TV-L2-08", "TV-L2-09", "TV-L2-10", "TV-L3-01",
+    "TV-L3-02", "TV-L3-03", "TV-L3-04", "TV-L3-05", "TV-L3-06", "TV-L3-07", "TV-L3-08",
 ];
 /// All but the version and the manifests that must be refused.
 const ALL_BUT_REFUSALS: [&str; 25] = [
-    "TV-L1-01", "TV-L1-04", "TV-L1-06", "TV-L1-07", "TV-L1-08", "TV-L1-10", "TV-L1-11", "TV-L1-12", "TV-L1-13",
-    "TV-L2-01", "TV-L2-02", "TV-L2-03", "TV-L2-04", "TV-L2-05", "TV-L2-06", "TV-L2-07", "TV-L2-08", "TV-L2-09",
-    "TV-L2-10", "TV-L3-01", "TV-L3-02", "TV-L3-03", "TV-L3-06", "TV-L3-07", "TV-L3-08",
+    "TV-L1-01", "TV-L1-04", "TV-L1-06", "TV-L1-07", "TV-L1-08", "TV-L1-10", "TV-L1-11", "TV-L1-12",
+    "TV-L1-13", "TV-L2-01", "TV-L2-02", "TV-L2-03", "TV-L2-04", "TV-L2-05", "TV-L2-06", "TV-L2-07",
+    "TV-L2-08", "TV-L2-09", "TV-L2-10", "TV-L3-01", "TV-L3-02", "TV-L3-03", "TV-L3-06", "TV-L3-07",
+    "TV-L3-08",
 ];
 
 struct Agent {
@@ -162,7 +169,11 @@ impl Agent {
         let params = message["params"].clone();
         match (message["method"].as_str(), message.get("id")) {
             (None, id) => {
-                let code = if self.has(Fault::InternalErrorForNoMethod) { -32603 } else { -32600 };
+                let code = if self.has(Fault::InternalErrorForNoMethod) {
+                    -32603
+                } else {
+                    -32600
+                };
                 self.err(id.unwrap_or(&Value::Null), code, Value::Null);
             }
             (Some("claw.initialized"), None) => {
@@ -181,7 +192,11 @@ impl Agent {
     }
 
     fn beat(&self) {
-        let uptime = if self.has(Fault::HeartbeatInWords) { json!("two minutes") } else { json!(120_000) };
+        let uptime = if self.has(Fault::HeartbeatInWords) {
+            json!("two minutes")
+        } else {
+            json!(120_000)
+        };
         let mut beat = json!({"method": "claw.heartbeat",
             "params": {"state": "READY", "uptime_ms": uptime, "timestamp": "2026-02-22T10:32:00Z"}});
         if self.has(Fault::HeartbeatWithId) {
@@ -199,9 +214,20 @@ impl Agent {
         match method {
             "claw.initialize" => self.initialize(id, params),
             "claw.status" => {
-                let state = if *self.stopped.lock().unwrap() { "STOPPED" } else { "READY" };
+                let state = if *self.stopped.lock().unwrap() {
+                    "STOPPED"
+                } else {
+                    "READY"
+                };
                 let quiet = self.has(Fault::TellsNoUptime);
-                self.ok(id, if quiet { json!({"state": state}) } else { json!({"state": state, "uptime_ms": 5}) });
+                self.ok(
+                    id,
+                    if quiet {
+                        json!({"state": state})
+                    } else {
+                        json!({"state": state, "uptime_ms": 5})
+                    },
+                );
             }
             "claw.shutdown" => {
                 *self.stopped.lock().unwrap() = !self.has(Fault::GoesOnAfterShutdown);
@@ -210,22 +236,42 @@ impl Agent {
             "claw.tool.call" => self.call(id, params),
             "claw.tool.approve" | "claw.tool.deny" => self.decide(id, params, method == "claw.tool.approve"),
             "claw.swarm.delegate" | "claw.swarm.report" => {
-                assert_eq!(params.pointer("/context/swarm").unwrap_or(&json!("test-team")), "test-team");
+                assert_eq!(
+                    params.pointer("/context/swarm").unwrap_or(&json!("test-team")),
+                    "test-team"
+                );
                 self.ok(id, json!({"acknowledged": !self.has(Fault::DelegatesNothing)}));
             }
             "claw.swarm.discover" => {
-                let uri = if self.has(Fault::PeersWithoutUri) { "peer-1" } else { "claw://local/identity/peer-1" };
-                self.ok(id, json!({"peers": [{"identity": "peer-1", "uri": uri, "status": "ready"}]}));
+                let uri = if self.has(Fault::PeersWithoutUri) {
+                    "peer-1"
+                } else {
+                    "claw://local/identity/peer-1"
+                };
+                self.ok(
+                    id,
+                    json!({"peers": [{"identity": "peer-1", "uri": uri, "status": "ready"}]}),
+                );
             }
-            "claw.memory.store" | "claw.memory.query" | "claw.memory.compact" => self.memory(method, id, params),
+            "claw.memory.store" | "claw.memory.query" | "claw.memory.compact" => {
+                self.memory(method, id, params)
+            }
             _ if self.has(Fault::AnswersUnknownMethods) => self.ok(id, json!({})),
             _ => self.err(id, -32601, Value::Null),
         }
     }
 
     fn initialize(&self, id: &Value, params: &Value) {
-        if params["protocolVersion"].as_str().is_none_or(|it| !it.starts_with("0.")) && !self.has(Fault::TakesAnyVersion) {
-            let known = if self.has(Fault::TellsNoVersions) { json!({}) } else { json!({"supported": ["0.2.0"]}) };
+        if params["protocolVersion"]
+            .as_str()
+            .is_none_or(|it| !it.starts_with("0."))
+            && !self.has(Fault::TakesAnyVersion)
+        {
+            let known = if self.has(Fault::TellsNoVersions) {
+                json!({})
+            } else {
+                json!({"supported": ["0.2.0"]})
+            };
             return self.err(id, -32001, known);
         }
         let spec = &params["manifest"]["spec"];
@@ -248,10 +294,17 @@ impl Agent {
     }
 
     fn call(self: &Arc<Self>, id: &Value, params: &Value) {
-        assert_eq!(params["context"]["identity"], "fixture-agent", "the caller's name is the agent's own");
+        assert_eq!(
+            params["context"]["identity"], "fixture-agent",
+            "the caller's name is the agent's own"
+        );
         let content = |text: &str| json!({"content": [{"type": "text", "text": text}]});
         let refuse = |unless: Fault, code| {
-            if self.has(unless) { self.ok(id, content("done")) } else { self.err(id, code, Value::Null) }
+            if self.has(unless) {
+                self.ok(id, content("done"))
+            } else {
+                self.err(id, code, Value::Null)
+            }
         };
         match params["name"].as_str().unwrap() {
             "echo" => match params["arguments"]["text"].as_str() {
@@ -294,12 +347,21 @@ impl Agent {
     }
 
     fn decide(&self, id: &Value, params: &Value, approved: bool) {
-        let call = self.waiting.lock().unwrap().remove(params["request_id"].as_str().unwrap());
+        let call = self
+            .waiting
+            .lock()
+            .unwrap()
+            .remove(params["request_id"].as_str().unwrap());
         self.ok(id, json!({"acknowledged": call.is_some()}));
         match call {
-            Some(call) if approved && self.has(Fault::ForgetsTheApproved) => self.err(&call, -32603, Value::Null),
+            Some(call) if approved && self.has(Fault::ForgetsTheApproved) => {
+                self.err(&call, -32603, Value::Null)
+            }
             Some(call) if approved || self.has(Fault::IgnoresDenials) => {
-                self.ok(&call, json!({"content": [{"type": "text", "text": "done"}], "isError": false}));
+                self.ok(
+                    &call,
+                    json!({"content": [{"type": "text", "text": "done"}], "isError": false}),
+                );
             }
             Some(call) => self.err(&call, -32013, Value::Null),
             None => {}
@@ -318,8 +380,15 @@ impl Agent {
             "claw.memory.query" if self.has(Fault::ForgetsMemories) => self.ok(id, json!({"entries": []})),
             "claw.memory.query" => self.ok(id, json!({"entries": *memories})),
             _ => {
-                let after = if self.has(Fault::CompactionGrows) { memories.len() + 1 } else { memories.len() };
-                self.ok(id, json!({"entries_before": memories.len(), "entries_after": after}));
+                let after = if self.has(Fault::CompactionGrows) {
+                    memories.len() + 1
+                } else {
+                    memories.len()
+                };
+                self.ok(
+                    id,
+                    json!({"entries_before": memories.len(), "entries_after": after}),
+                );
             }
         }
     }

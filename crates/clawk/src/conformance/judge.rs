@@ -1,0 +1,126 @@
+//! Whether an agent takes the manifests that it must take, and refuses the others for the right reason.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::play::{AgentName, CALLER, Failure, agent_name, expect, initialize, open};
+use super::target::{Judgement, Target};
+use super::vector::{ManifestCase, Vector};
+
+/// On the wire; with clawk itself by `clawk validate`, too.
+pub(super) fn judge(
+    case: &ManifestCase,
+    vector: &Vector,
+    target: &Target,
+    agent: &mut Option<AgentName>,
+) -> Result<(), Failure> {
+    on_the_wire(case, vector, target, agent)?;
+    target
+        .validate(&case.document)
+        .map_or(Ok(()), |judgement| locally(case, &judgement))
+}
+
+fn on_the_wire(
+    case: &ManifestCase,
+    vector: &Vector,
+    target: &Target,
+    agent: &mut Option<AgentName>,
+) -> Result<(), Failure> {
+    let mut session = open(target, "wire")?;
+    let connection = &mut session.connection;
+    let until = Instant::now() + target.patience(vector.deadline_ms);
+    let answer = initialize(connection, &as_claw(&case.document), until).map_err(|it| it.with(connection))?;
+    let verdict = if case.accept {
+        let level = case.level.as_deref().filter(|_| target.is_own());
+        let level = level.map_or(json!({ "$prefix": "level-" }), |level| json!(level));
+        expect(&json!({ "result": { "conformanceLevel": level } }), &answer)
+    } else {
+        let code = if target.is_own() {
+            json!(-32602)
+        } else {
+            json!({ "$any": [-32602, -32060] })
+        };
+        expect(
+            &json!({ "error": { "code": code, "message": { "$text": true } } }),
+            &answer,
+        )
+        .and_then(|()| blamed(case, target, &answer))
+    };
+    if let Some(name) = agent_name(&answer) {
+        agent.get_or_insert(name);
+    }
+    verdict.map_err(|it| it.with(connection))
+}
+
+/// clawk must refuse for the right reason, and say so in `data` (R3).
+fn blamed(case: &ManifestCase, target: &Target, answer: &Value) -> Result<(), Failure> {
+    let data = answer.pointer("/error/data").unwrap_or(&Value::Null).to_string();
+    match case
+        .blame
+        .as_deref()
+        .filter(|blame| target.is_own() && !data.contains(blame))
+    {
+        Some(blame) => Err(Failure::new(
+            format!("`{blame}` among the errors in `data`"),
+            data,
+        )),
+        None => Ok(()),
+    }
+}
+
+fn locally(case: &ManifestCase, judgement: &Result<Judgement, String>) -> Result<(), Failure> {
+    let judgement = judgement
+        .as_ref()
+        .map_err(|error| Failure::new("`clawk validate` answers", error))?;
+    let Judgement { valid, level, errors } = judgement;
+    let word = if case.accept { "valid" } else { "invalid" };
+    if *valid != case.accept {
+        return Err(Failure::new(
+            format!("`clawk validate` finds it {word}"),
+            format!("valid: {valid}; {errors}"),
+        ));
+    }
+    match (&case.level, &case.blame) {
+        (Some(wanted), _) if level != wanted => Err(Failure::new(
+            format!("`clawk validate` says {wanted}"),
+            level.clone(),
+        )),
+        (_, Some(blame)) if !errors.contains(blame) => Err(Failure::new(
+            format!("`clawk validate` blames `{blame}`"),
+            errors.clone(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A Claw as it is; another primitive inside the smallest Claw that can hold it.
+fn as_claw(document: &Value) -> Value {
+    let mut claw = smallest_claw();
+    let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
+    if kind == "Claw" {
+        return document.clone();
+    }
+    let mut inline = document.get("spec").cloned().unwrap_or_default();
+    if let (Some(inline), Some(name)) = (inline.as_object_mut(), document.pointer("/metadata/name")) {
+        inline.insert("name".to_owned(), name.clone());
+    }
+    if let Some(spec) = claw.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert(format!("{}s", kind.to_lowercase()), json!([{ "inline": inline }]));
+    }
+    claw
+}
+
+/// A manifest that any agent must take.
+pub(super) fn smallest_claw() -> Value {
+    json!({
+        "claw": "0.2.0", "kind": "Claw", "metadata": { "name": CALLER },
+        "spec": {
+            "identity": { "inline": { "personality": "Plays the conformance vectors." } },
+            "providers": [{ "inline": {
+                "protocol": "openai-compatible", "endpoint": "http://localhost:11434/v1", "model": "llama3",
+                "auth": { "type": "none" }
+            } }]
+        }
+    })
+}
