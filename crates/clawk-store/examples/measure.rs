@@ -1,0 +1,244 @@
+//! Numbers of the journal, the verifier and memory on this machine: `cargo run --release -p clawk-store --example measure`.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a measurement prints, and may fail that way"
+)]
+
+use std::time::{Duration, Instant};
+
+use clawk_kernel::ports::{
+    AnswerKey, Batch, Content, Entry, Journal as _, JournalError, Memory as _, Place, StoreQuery,
+};
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::Store;
+use clawk_proto::SessionId;
+use clawk_proto::method::NewEntry;
+use clawk_store::{Durability, Filter, Options, Reader, StateDir};
+use clawk_trace::canonical::payload_of;
+use clawk_trace::chain::digest_of;
+use serde_json::json;
+use uuid::Uuid;
+
+fn entry(session: u128, n: u64, content: bool, answers: bool) -> Entry {
+    let payload = payload_of(&json!({
+        "action_id": "echo", "args_digest": "ab".repeat(32), "duration_us": n, "execution_id": Uuid::from_u128(n.into()),
+        "level": "none", "outcome": "success", "result_digest": "cd".repeat(32),
+    }));
+    let bytes = format!("{{\"text\":\"result number {n}\"}}").into_bytes();
+    Entry {
+        session: SessionId(Uuid::from_u128(session)),
+        event_id: Uuid::from_u128(u128::from(n) << 64 | session),
+        span: Uuid::from_u128(1),
+        parent: Some(Uuid::from_u128(2)),
+        at: Timestamp(1_700_000_000_000_000 + i64::try_from(n).unwrap() * 10),
+        kind: "action.executed",
+        payload: payload.unwrap(),
+        content: content.then(|| Content {
+            digest: digest_of(&bytes),
+            bytes,
+        }),
+        answers: answers.then(|| AnswerKey {
+            method: 0,
+            request_id: Uuid::from_u128(
+                u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
+            )
+            .into_bytes(),
+        }),
+    }
+}
+
+async fn journal(name: &str, durability: Durability, count: u64, content: bool, answers: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(
+        dir.path(),
+        Options {
+            durability,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    let journal = state.journal();
+    // Entries are made beforehand: what is measured is the journal.
+    let entries: Vec<Entry> = (0..count)
+        .map(|n| entry(u128::from(n % 16), n, content, answers))
+        .collect();
+    let start = Instant::now();
+    for entry in entries {
+        let mut batch = Batch {
+            entries: vec![entry],
+            inbox: Vec::new(),
+        };
+        loop {
+            match journal.submit(batch.clone()) {
+                Ok(_) => break,
+                Err(JournalError::Full { .. }) => std::thread::sleep(Duration::from_micros(200)),
+                Err(error) => return println!("{error}"),
+            }
+            batch = std::mem::take(&mut batch);
+        }
+    }
+    journal.flush().await.unwrap();
+    let took = start.elapsed();
+    let stats = state.stats();
+    let rate = count as f64 / took.as_secs_f64();
+    println!(
+        "{name}: {rate:.0} events/s, {} commits, {:.1} events each",
+        stats.commits,
+        count as f64 / stats.commits as f64
+    );
+    if name == "relaxed" {
+        verify(&state, count);
+    }
+}
+
+fn verify(state: &StateDir, count: u64) {
+    let reader = Reader::open(state.path()).unwrap();
+    let start = Instant::now();
+    assert!(reader.verify(None).unwrap().valid);
+    println!(
+        "verify --state: {:.2} us/event",
+        start.elapsed().as_secs_f64() * 1e6 / count as f64
+    );
+    let mut lines = Vec::new();
+    let mut filter = Filter {
+        limit: 10_000,
+        ..Filter::default()
+    };
+    loop {
+        let page = reader.events(filter).unwrap();
+        let Some(last) = page.last() else { break };
+        filter.after_row = last.row;
+        for stored in &page {
+            serde_json::to_writer(&mut lines, &stored.event).unwrap();
+            lines.push(b'\n');
+        }
+    }
+    for _ in 0..3 {
+        let start = Instant::now();
+        assert!(clawk_trace::verify(lines.as_slice()).unwrap().valid);
+        let each = start.elapsed().as_secs_f64() * 1e6 / count as f64;
+        println!(
+            "verify JSONL: {each:.2} us/event of {} bytes",
+            lines.len() as u64 / count
+        );
+    }
+    let start = Instant::now();
+    let _ = digest_of(&lines);
+    println!(
+        "SHA-256: {:.0} MB/s",
+        lines.len() as f64 / 1e6 / start.elapsed().as_secs_f64()
+    );
+}
+
+fn link() {
+    let mut chain = clawk_trace::Chain::new(SessionId(Uuid::nil()), Uuid::nil());
+    let mut scratch = clawk_trace::Scratch::default();
+    let entry = entry(1, 1, false, false);
+    let draft = clawk_trace::Draft {
+        event_id: entry.event_id,
+        span: entry.span,
+        parent: entry.parent,
+        timestamp: "2026-11-21T22:00:00.123456Z",
+        event_type: entry.kind,
+        payload: entry.payload.get(),
+    };
+    let start = Instant::now();
+    for _ in 0..1_000_000 {
+        chain.append(&draft, &mut scratch);
+    }
+    println!("link: {:.2} us/event", start.elapsed().as_secs_f64());
+}
+
+async fn memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        durability: Durability::Relaxed,
+        ..Options::default()
+    };
+    let state = StateDir::open(dir.path(), options).unwrap();
+    let memory = state.memory();
+    let place = Place {
+        identity: "a".into(),
+        channel: String::new(),
+    };
+    let subjects = [
+        "revenue", "pipeline", "garden", "weather", "engine", "poetry", "harbour", "music", "winter", "bread",
+    ];
+    for count in [1_000_usize, 100_000] {
+        let store: Store =
+            serde_json::from_value(json!({"name": format!("m{count}"), "type": "semantic"})).unwrap();
+        for chunk in 0..count / 500 {
+            let numbers = chunk * 500..(chunk + 1) * 500;
+            let text = |n: usize| {
+                let words: Vec<&str> = subjects
+                    .iter()
+                    .cycle()
+                    .skip(n * 7 % 10)
+                    .step_by(1 + n % 3)
+                    .take(5)
+                    .copied()
+                    .collect();
+                format!(
+                    "entry {n} about the {} and topic{} of {}",
+                    words.join(" "),
+                    n % 997,
+                    n % 31
+                )
+            };
+            let entries = numbers
+                .clone()
+                .map(|n| NewEntry {
+                    content: json!(text(n)),
+                    key: None,
+                    metadata: None,
+                })
+                .collect();
+            let ids = numbers.map(|n| n.to_string()).collect();
+            memory
+                .store(&store, &place, entries, ids, Timestamp(1_700_000_000_000_000))
+                .await
+                .unwrap();
+        }
+        for query in [
+            "revenue of the garden",
+            "topic123 engine",
+            "entry about",
+            "topic7",
+        ] {
+            let mut times = Vec::new();
+            for _ in 0..50 {
+                let start = Instant::now();
+                let found = memory
+                    .query(&store, &place, StoreQuery::Text(query.into()), 10)
+                    .await
+                    .unwrap();
+                times.push(start.elapsed());
+                assert!(!found.is_empty());
+            }
+            times.sort();
+            println!(
+                "memory {count:>6}: p50 {:>8.0?} p98 {:>8.0?}  {query}",
+                times[25], times[49]
+            );
+        }
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    link();
+    journal("relaxed", Durability::Relaxed, 500_000, false, false).await;
+    journal("relaxed, content", Durability::Relaxed, 300_000, true, false).await;
+    journal(
+        "relaxed, content and answer",
+        Durability::Relaxed,
+        300_000,
+        true,
+        true,
+    )
+    .await;
+    journal("durable", Durability::Durable, 200_000, false, false).await;
+    memory().await;
+}

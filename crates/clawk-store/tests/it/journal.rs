@@ -1,0 +1,358 @@
+use std::os::unix::fs::PermissionsExt as _;
+
+use clawk_kernel::ports::{AnswerKey, Batch, InboxChange, Journal as _, JournalError, Scan};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::MessageId;
+use clawk_store::{Durability, Filter, Options, Reader, StateDir, StateError};
+use clawk_trace::chain::digest_of;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::{entry, one, session, with_content};
+
+#[tokio::test]
+async fn what_was_written_is_read_in_order_and_verifies() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path().join("state"), Options::default()).unwrap();
+    let journal = state.journal();
+    for n in 0..10 {
+        let batch = Batch {
+            entries: vec![entry(session(1), n), entry(session(2), n)],
+            inbox: Vec::new(),
+        };
+        journal.submit(batch).unwrap().durable().await.unwrap();
+    }
+    let all = journal.scan(Scan::default()).await.unwrap();
+    assert_eq!(all.len(), 20);
+    assert!(all.windows(2).all(|pair| pair[0].row < pair[1].row));
+    let only = Scan {
+        session: Some(session(2)),
+        after_row: all[9].row,
+        limit: 3,
+        ..Scan::default()
+    };
+    let page = journal.scan(only).await.unwrap();
+    assert_eq!(
+        page.iter().map(|e| (e.session, e.sequence)).collect::<Vec<_>>(),
+        [5, 6, 7].map(|n| (session(2), n))
+    );
+    assert_eq!(page[0].payload, "{\"n\":5,\"tool\":\"echo\"}");
+    let since = Scan {
+        since: Some(Timestamp(1_700_000_000_000_008)),
+        ..Scan::default()
+    };
+    assert_eq!(journal.scan(since).await.unwrap().len(), 4);
+    let sessions = journal.sessions(10).await.unwrap();
+    assert_eq!(sessions.iter().map(|s| s.events).collect::<Vec<_>>(), [10, 10]);
+
+    // From outside, while the agent owns it.
+    let reader = Reader::open(state.path()).unwrap();
+    let report = reader.verify(None).unwrap();
+    assert!(report.valid, "{:?}", report.fault);
+    assert_eq!((report.event_count, report.sessions.len()), (20, 2));
+    let lines: String = reader
+        .events(Filter {
+            session: Some(session(1)),
+            ..Filter::default()
+        })
+        .unwrap()
+        .iter()
+        .map(|stored| serde_json::to_string(&stored.event).unwrap() + "\n")
+        .collect();
+    assert!(
+        clawk_trace::verify(lines.as_bytes()).unwrap().valid,
+        "the export verifies without us"
+    );
+}
+
+#[tokio::test]
+async fn kinds_are_found_by_their_index_and_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let journal = state.journal();
+    for n in 0..6 {
+        let mut entry = entry(session(1), n);
+        entry.kind = if n % 2 == 0 {
+            "ckp.provider.completed"
+        } else {
+            "ckp.custom"
+        };
+        journal.submit(one(entry)).unwrap();
+    }
+    journal.flush().await.unwrap();
+    for kinds in [
+        &["ckp.provider.completed"][..],
+        &["ckp.custom"],
+        &["ckp.custom", "session.ended"],
+    ] {
+        let kinds: &'static [&'static str] = Box::leak(kinds.into());
+        assert_eq!(
+            journal
+                .scan(Scan {
+                    kinds,
+                    ..Scan::default()
+                })
+                .await
+                .unwrap()
+                .len(),
+            3,
+            "{kinds:?}"
+        );
+    }
+    assert_eq!(
+        journal.last_row_of("ckp.provider.completed").await.unwrap(),
+        Some(5)
+    );
+    assert_eq!(journal.last_row_of("ckp.custom").await.unwrap(), Some(6));
+    assert_eq!(
+        journal.last_row_of("ckp.lifecycle.transition").await.unwrap(),
+        None
+    );
+}
+
+#[tokio::test]
+async fn a_restart_goes_on_with_the_chain() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..3 {
+        let state = StateDir::open(dir.path(), Options::default()).unwrap();
+        for n in 0..5 {
+            state
+                .journal()
+                .submit(one(entry(session(1), round * 5 + n)))
+                .unwrap();
+        }
+        state.close();
+        let refused = state.journal().submit(one(entry(session(1), 99)));
+        assert!(matches!(refused, Err(JournalError::Unwritable(_))));
+    }
+    let report = Reader::open(dir.path()).unwrap().verify(None).unwrap();
+    assert_eq!((report.valid, report.event_count), (true, 15));
+}
+
+#[tokio::test]
+async fn the_inbox_adds_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let journal = state.journal();
+    let message = |n| MessageId(Uuid::from_u128(n));
+    for n in 0..4 {
+        let inbox = vec![InboxChange::Accepted {
+            session: session(1),
+            message: message(n),
+        }];
+        let entries = vec![entry(session(1), u64::try_from(n).unwrap())];
+        journal.submit(Batch { entries, inbox }).unwrap();
+    }
+    let closed = |n, how, reason: Option<&str>| InboxChange::Closed {
+        message: message(n),
+        how,
+        reason: reason.map(str::to_owned),
+    };
+    let inbox = vec![
+        closed(0, "answered", None),
+        closed(2, "refused", Some("too large")),
+    ];
+    journal
+        .submit(Batch {
+            entries: Vec::new(),
+            inbox,
+        })
+        .unwrap()
+        .durable()
+        .await
+        .unwrap();
+    let open: Vec<_> = journal
+        .open_messages()
+        .await
+        .unwrap()
+        .iter()
+        .map(|open| open.message)
+        .collect();
+    assert_eq!(open, [message(1), message(3)]);
+}
+
+#[tokio::test]
+async fn content_is_found_and_erased_without_touching_the_chain() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let journal = state.journal();
+    let (small, large, shared) = (b"SMALL-SECRET".to_vec(), vec![7u8; 100_000], b"in both".to_vec());
+    for (n, (of, bytes)) in [(1, &small), (1, &large), (1, &shared), (2, &shared)]
+        .into_iter()
+        .enumerate()
+    {
+        let entry = with_content(entry(session(of), u64::try_from(n).unwrap()), bytes.clone());
+        journal.submit(one(entry)).unwrap().durable().await.unwrap();
+    }
+    for bytes in [&small, &large, &shared] {
+        assert_eq!(
+            journal.content(digest_of(bytes)).await.unwrap().as_ref(),
+            Some(bytes)
+        );
+    }
+    let hex = digest_of(&large).to_hex();
+    assert!(dir.path().join("blobs").join(&hex[..2]).join(&hex[2..]).is_file());
+    let scan = Scan {
+        with_content: true,
+        ..Scan::default()
+    };
+    let found = journal.scan(scan).await.unwrap();
+    assert_eq!(found[1].content.as_ref().unwrap().bytes, large);
+
+    state.erase_session_content(session(1)).await.unwrap();
+    assert_eq!(journal.content(digest_of(&small)).await.unwrap(), None);
+    assert_eq!(journal.content(digest_of(&large)).await.unwrap(), None);
+    assert!(
+        journal.content(digest_of(&shared)).await.unwrap().is_some(),
+        "another session still refers to it"
+    );
+    state.erase_content(digest_of(&shared)).await.unwrap();
+    assert_eq!(journal.content(digest_of(&shared)).await.unwrap(), None);
+    assert!(Reader::open(dir.path()).unwrap().verify(None).unwrap().valid);
+    state.close();
+    for file in ["state.db", "state.db-wal"] {
+        let bytes = std::fs::read(dir.path().join(file)).unwrap_or_default();
+        assert!(
+            !bytes.windows(small.len()).any(|window| window == small),
+            "erased text is still in {file}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_second_owner_is_refused_with_the_first_ones_pid() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path().join("s"), Options::default()).unwrap();
+    let mode = std::fs::metadata(state.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let error = StateDir::open(state.path(), Options::default()).unwrap_err();
+    assert!(matches!(error, StateError::Locked { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("process {}", std::process::id())),
+        "{text}"
+    );
+    assert!(text.contains(&state.path().display().to_string()), "{text}");
+    state.close();
+    StateDir::open(state.path(), Options::default()).unwrap();
+}
+
+#[tokio::test]
+async fn commits_are_grouped_when_many_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let journal = state.journal();
+    let workers: Vec<_> = (0..64)
+        .map(|worker| {
+            let journal = journal.clone();
+            tokio::spawn(async move {
+                for n in 0..20 {
+                    journal
+                        .submit(one(entry(session(worker), n)))
+                        .unwrap()
+                        .durable()
+                        .await
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    let stats = state.stats();
+    assert_eq!(stats.entries, 64 * 20);
+    assert!(stats.commits * 4 < stats.entries, "{stats:?}");
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_and_names_its_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        queue_entries: 8,
+        ..Options::default()
+    };
+    let state = StateDir::open(dir.path(), options).unwrap();
+    let journal = state.journal();
+    let entries: Vec<_> = (0..9).map(|n| entry(session(1), n)).collect();
+    let refused = journal.submit(Batch {
+        entries,
+        inbox: Vec::new(),
+    });
+    assert!(
+        matches!(refused, Err(JournalError::Full { limit: 8 })),
+        "{refused:?}"
+    );
+    journal
+        .submit(one(entry(session(1), 0)))
+        .unwrap()
+        .durable()
+        .await
+        .unwrap();
+    assert_eq!(
+        journal.scan(Scan::default()).await.unwrap()[0].sequence,
+        0,
+        "nothing of the refused batch was taken"
+    );
+}
+
+#[tokio::test]
+async fn a_payload_that_nobody_could_verify_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    for payload in ["{\"b\":1,\"a\":2}", "{\"a\":1.5}", "{ }", "[]"] {
+        let mut entry = entry(session(1), 0);
+        entry.payload = RawValue::from_string(payload.to_owned()).unwrap();
+        assert!(state.journal().submit(one(entry)).is_err(), "{payload}");
+    }
+}
+
+#[tokio::test]
+async fn stored_answers_are_found_also_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        durability: Durability::Relaxed,
+        ..Options::default()
+    };
+    let key = |n: u128| AnswerKey {
+        method: 0,
+        request_id: Uuid::from_u128(n * 0x9e37_79b9_7f4a_7c15_1234_5678).into_bytes(),
+    };
+    let state = StateDir::open(dir.path(), options).unwrap();
+    for n in 0..10_000_u64 {
+        let mut entry = with_content(entry(session(1), n), n.to_string().into_bytes());
+        entry.answers = Some(key(u128::from(n)));
+        state.journal().submit(one(entry)).unwrap();
+        if n % 2000 == 0 {
+            state.journal().flush().await.unwrap();
+        }
+    }
+    state.journal().flush().await.unwrap();
+    for again in [false, true] {
+        if again {
+            state.close();
+        }
+        let other = again.then(|| StateDir::open(dir.path(), options).unwrap());
+        let journal = other.as_ref().unwrap_or(&state).journal();
+        for n in [0, 4095, 4096, 9_999] {
+            let found = journal.answer_to(key(n)).await.unwrap().expect("an answer");
+            assert_eq!(found.content.unwrap().bytes, n.to_string().into_bytes());
+        }
+        assert!(journal.answer_to(key(10_001)).await.unwrap().is_none());
+        let other_method = AnswerKey { method: 1, ..key(1) };
+        assert!(journal.answer_to(other_method).await.unwrap().is_none());
+        if let Some(other) = other {
+            // Six minutes later the old ones may go, the new ones are there.
+            for n in 20_000..30_000_u64 {
+                let mut entry = entry(session(1), n);
+                entry.at = entry.at.plus_millis(360_000);
+                entry.answers = Some(key(u128::from(n)));
+                journal.submit(one(entry)).unwrap();
+            }
+            journal.flush().await.unwrap();
+            assert!(journal.answer_to(key(29_999)).await.unwrap().is_some());
+            assert!(journal.answer_to(key(0)).await.unwrap().is_none());
+            other.close();
+        }
+    }
+}
