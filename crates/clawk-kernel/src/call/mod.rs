@@ -6,6 +6,7 @@
 mod approval;
 mod dedup;
 mod permit;
+mod reach;
 mod record;
 
 use std::sync::Arc;
@@ -139,6 +140,9 @@ async fn path(
         .runner
         .preflight(&tool.name, &arguments, &tool.plan, &agent.options.workdir)
         .map_err(CallError::Sandbox)?;
+    if described.reaches_network() {
+        reach::check(&described.input_schema, &arguments, &tool.plan).map_err(CallError::Sandbox)?;
+    }
     let by = match effect {
         Effect::Ask(_) => {
             ask(
