@@ -109,7 +109,7 @@ payloads! {
     /// `action.approved`.
     ActionApproved<'a> {
         action_id: &'a str, by: &'a str, effect: &'a str, parameters_hash: Digest, policy_id: Option<&'a str>,
-        request_id: &'a str, resolution_id: Uuid, rule_id: Option<&'a str>, side_effects: bool, turn: Option<Uuid>,
+        request_hash: Digest, request_id: &'a str, resolution_id: Uuid, rule_id: Option<&'a str>, side_effects: bool, turn: Option<Uuid>,
     }
     /// `action.denied`.
     ActionDenied<'a> {

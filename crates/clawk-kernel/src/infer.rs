@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_manifest::model::{Backoff, Provider as Spec, ProviderRetry};
+use clawk_manifest::model::{Backoff, Provider as Spec};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 

@@ -48,7 +48,6 @@ struct Fields {
     request_id: Option<String>,
     action_id: Option<String>,
     request_hash: Option<clawk_proto::Digest>,
-    parameters_hash: Option<clawk_proto::Digest>,
     skill: Option<String>,
     #[serde(default)]
     is_error: bool,
@@ -165,10 +164,7 @@ pub(crate) async fn report_unknown(agent: &Agent, after_row: u64) -> Result<usiz
         };
         let bytes = canonical(&error);
         let result_hash = digest(&bytes);
-        let request_hash = found
-            .request_hash
-            .or(found.parameters_hash)
-            .unwrap_or(result_hash);
+        let request_hash = found.request_hash.unwrap_or(result_hash);
         let payload = ActionFailed {
             action_id: &tool,
             duration_ms: 0,

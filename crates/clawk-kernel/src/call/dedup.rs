@@ -166,6 +166,7 @@ impl Dedup {
                 }
                 Found::AskJournal => {
                     if let Some(recorded) = journal.answer_to(key).await?
+                        && now.0 - recorded.at.0 < ANSWER_KEPT_MS * 1000
                         && let Some(answered) = Answered::read(&recorded)
                     {
                         return Ok(Arc::new(answered).against(digest));

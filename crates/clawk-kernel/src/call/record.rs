@@ -143,6 +143,7 @@ impl<'a> Record<'a> {
             effect: verdict.effect.name(),
             parameters_hash: self.parameters,
             policy_id,
+            request_hash: self.request_hash,
             request_id,
             resolution_id: scribe.clock().uuid(),
             rule_id,

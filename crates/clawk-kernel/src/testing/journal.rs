@@ -1,0 +1,306 @@
+//! A journal in memory: chained like the real one, and able to fail.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard};
+
+use clawk_proto::trace::TraceEvent;
+use clawk_proto::{Digest, MessageId, SessionId};
+use clawk_trace::{Chain, Draft, Scratch};
+
+use crate::ports::{
+    AnswerKey, Batch, Content, InboxChange, Journal, JournalError, Later, OpenMessage, Recorded, Scan,
+    SessionRow, Ticket,
+};
+
+/// Events in memory.
+#[derive(Debug, Default)]
+pub struct MemJournal(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    events: Vec<Recorded>,
+    sealed: Vec<TraceEvent>,
+    answers: HashMap<AnswerKey, usize>,
+    inbox: Vec<(OpenMessage, Option<(&'static str, Option<String>)>)>,
+    chains: BTreeMap<SessionId, Chain>,
+    scratch: Scratch,
+    /// Entries that may still be taken; `None`: any number.
+    room: Option<usize>,
+}
+
+impl MemJournal {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    /// Takes so many entries more, then refuses as a full disk does.
+    pub fn fail_after(&self, entries: usize) {
+        self.lock().room = Some(entries);
+    }
+
+    /// Takes everything again.
+    pub fn recover(&self) {
+        self.lock().room = None;
+    }
+
+    /// Forgets everything after the first `events` events, as if the machine had stopped there.
+    #[must_use]
+    pub fn cut(&self, events: usize) -> Self {
+        let inner = self.lock();
+        let mut cut = Inner::default();
+        for (recorded, sealed) in inner.events.iter().zip(&inner.sealed).take(events) {
+            cut.events.push(recorded.clone());
+            cut.sealed.push(sealed.clone());
+            let trace_id = sealed.trace_id;
+            let chain = Chain {
+                session: recorded.session,
+                trace_id,
+                next_sequence: sealed.sequence + 1,
+                head: sealed.event_hash,
+            };
+            cut.chains.insert(recorded.session, chain);
+        }
+        for (key, at) in &inner.answers {
+            if *at < events {
+                cut.answers.insert(*key, *at);
+            }
+        }
+        cut.inbox = inbox_of(&cut.events);
+        Self(Mutex::new(cut))
+    }
+
+    /// All events in order.
+    #[must_use]
+    pub fn events(&self) -> Vec<Recorded> {
+        self.lock().events.clone()
+    }
+
+    /// All events as a verifier reads them.
+    #[must_use]
+    pub fn trace(&self) -> Vec<TraceEvent> {
+        self.lock().sealed.clone()
+    }
+
+    /// The types of all events in order.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<String> {
+        self.lock()
+            .events
+            .iter()
+            .map(|event| event.kind.clone())
+            .collect()
+    }
+
+    /// How each message ended; `None`: open.
+    #[must_use]
+    pub fn inbox(&self) -> Vec<(MessageId, Option<&'static str>)> {
+        self.lock()
+            .inbox
+            .iter()
+            .map(|(open, end)| (open.message, end.as_ref().map(|(how, _)| *how)))
+            .collect()
+    }
+}
+
+/// The inbox that a cut log implies.
+fn inbox_of(events: &[Recorded]) -> Vec<(OpenMessage, Option<(&'static str, Option<String>)>)> {
+    let mut inbox: Vec<(OpenMessage, Option<(&'static str, Option<String>)>)> = Vec::new();
+    for event in events {
+        let payload: serde_json::Value = serde_json::from_str(&event.payload).unwrap();
+        let Some(message) = payload
+            .get("message_id")
+            .and_then(|id| id.as_str())
+            .and_then(|id| id.parse().ok())
+        else {
+            continue;
+        };
+        match event.kind.as_str() {
+            crate::kind::MESSAGE_ACCEPTED => inbox.push((
+                OpenMessage {
+                    session: event.session,
+                    message,
+                },
+                None,
+            )),
+            crate::kind::MESSAGE_ANSWERED => close(&mut inbox, message, "answered"),
+            crate::kind::MESSAGE_DEAD => close(&mut inbox, message, "dead"),
+            _ => {}
+        }
+    }
+    inbox
+}
+
+fn close(
+    inbox: &mut [(OpenMessage, Option<(&'static str, Option<String>)>)],
+    message: MessageId,
+    how: &'static str,
+) {
+    for (open, end) in inbox {
+        if open.message == message {
+            *end = Some((how, None));
+        }
+    }
+}
+
+impl Inner {
+    fn take(&mut self, batch: Batch) -> Result<(), JournalError> {
+        if let Some(room) = &mut self.room {
+            let wanted = batch.entries.len();
+            if wanted > *room {
+                return Err(JournalError::Unwritable("no space left on device".to_owned()));
+            }
+            *room -= wanted;
+        }
+        for entry in batch.entries {
+            let chain = self
+                .chains
+                .entry(entry.session)
+                .or_insert_with(|| Chain::new(entry.session, entry.session.0));
+            let timestamp = entry.at.to_string();
+            let draft = Draft {
+                event_id: entry.event_id,
+                span: entry.span,
+                parent: entry.parent,
+                timestamp: &timestamp,
+                event_type: entry.kind,
+                payload: entry.payload.get(),
+            };
+            let link = chain.append(&draft, &mut self.scratch);
+            self.sealed.push(TraceEvent {
+                trace_version: "1.0".to_owned(),
+                event_id: entry.event_id,
+                trace_id: chain.trace_id,
+                span_id: entry.span,
+                parent_span_id: link.parent,
+                session_id: entry.session,
+                sequence: link.sequence,
+                timestamp,
+                event_type: entry.kind.to_owned(),
+                payload: serde_json::from_str(entry.payload.get()).unwrap(),
+                event_hash: link.hash,
+                previous_event_hash: link.previous,
+            });
+            if let Some(key) = entry.answers {
+                self.answers.insert(key, self.events.len());
+            }
+            self.events.push(Recorded {
+                row: u64::try_from(self.events.len()).unwrap() + 1,
+                session: entry.session,
+                sequence: link.sequence,
+                at: entry.at,
+                kind: entry.kind.to_owned(),
+                payload: entry.payload.get().to_owned(),
+                content: entry.content,
+            });
+        }
+        for change in batch.inbox {
+            match change {
+                InboxChange::Accepted { session, message } => {
+                    self.inbox.push((OpenMessage { session, message }, None))
+                }
+                InboxChange::Closed { message, how, reason } => {
+                    for (open, end) in &mut self.inbox {
+                        if open.message == message {
+                            *end = Some((how, reason.clone()));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Journal for MemJournal {
+    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
+        let (sender, ticket) = Ticket::new();
+        let outcome = self.lock().take(batch);
+        if let Err(error) = &outcome {
+            return Err(error.clone());
+        }
+        let _gone = sender.send(outcome); // silent-ok: nobody waits
+        Ok(ticket)
+    }
+
+    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
+        let limit = if scan.limit == 0 { 1000 } else { scan.limit };
+        let inner = self.lock();
+        let found = inner.events.iter().filter(|event| {
+            event.row > scan.after_row
+                && scan.session.is_none_or(|session| session == event.session)
+                && (scan.kinds.is_empty() || scan.kinds.contains(&event.kind.as_str()))
+                && scan.since.is_none_or(|since| event.at >= since)
+        });
+        ready(Ok(found.take(limit).cloned().collect()))
+    }
+
+    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {
+        ready(Ok(self
+            .lock()
+            .events
+            .iter()
+            .rev()
+            .find(|event| event.kind == kind)
+            .map(|event| event.row)))
+    }
+
+    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<Recorded>, JournalError>> {
+        let inner = self.lock();
+        ready(Ok(inner
+            .answers
+            .get(&key)
+            .and_then(|at| inner.events.get(*at))
+            .cloned()))
+    }
+
+    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+        let inner = self.lock();
+        let contents = inner.events.iter().filter_map(|event| event.content.as_ref());
+        let found = contents
+            .filter(|content| content.digest == digest)
+            .map(|c: &Content| c.bytes.clone())
+            .next();
+        ready(Ok(found))
+    }
+
+    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {
+        let open = self
+            .lock()
+            .inbox
+            .iter()
+            .filter(|(_, end)| end.is_none())
+            .map(|(open, _)| open.clone())
+            .collect();
+        ready(Ok(open))
+    }
+
+    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
+        let inner = self.lock();
+        let mut rows: Vec<SessionRow> = inner
+            .chains
+            .iter()
+            .filter_map(|(session, chain)| {
+                let mut own = inner.events.iter().filter(|event| event.session == *session);
+                let first = own.next()?;
+                let last = own.next_back().unwrap_or(first);
+                Some(SessionRow {
+                    session: *session,
+                    events: chain.next_sequence,
+                    started: first.at,
+                    last: last.at,
+                })
+            })
+            .collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.last));
+        rows.truncate(limit);
+        ready(Ok(rows))
+    }
+
+    fn flush(&self) -> Later<'_, Result<(), JournalError>> {
+        ready(Ok(()))
+    }
+}

@@ -1,0 +1,184 @@
+//! In-memory and scripted sides of the ports, for tests here and in other crates. They can be told to fail.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "test parts: a broken one should fail loudly"
+)]
+
+mod journal;
+mod memory;
+mod model;
+mod tools;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use clawk_manifest::model::Manifest;
+use uuid::Uuid;
+
+pub use journal::MemJournal;
+pub use memory::MemMemory;
+pub use model::{ScriptedModel, calls, says};
+pub use tools::{Behaviour, TestRunner};
+
+use crate::ports::{Provider, ToolRunner};
+use crate::time::{Clock, Timestamp};
+use crate::{Kernel, Options, Parts};
+
+/// A manifest from the model's own JSON: `identity`, `providers`, `tools`, … Names are as given; no rule is checked.
+///
+/// # Panics
+/// The JSON is not the model's.
+#[must_use]
+pub fn manifest(spec: serde_json::Value) -> Manifest {
+    fn part<T: serde::de::DeserializeOwned>(spec: &serde_json::Value, name: &str) -> Option<T> {
+        spec.get(name)
+            .map(|value| serde_json::from_value(value.clone()).expect(name))
+    }
+    let identity =
+        serde_json::json!({"name": "tester", "personality": "You test.", "autonomy": "autonomous"});
+    let provider = serde_json::json!([{
+        "name": "model", "protocol": "custom", "endpoint": "script:none", "model": "scripted", "auth": {"type": "none"},
+    }]);
+    Manifest {
+        claw: semver::Version::new(0, 3, 0),
+        metadata: clawk_manifest::model::Metadata {
+            name: "tester".to_owned(),
+            ..Default::default()
+        },
+        identity: part(&spec, "identity")
+            .unwrap_or_else(|| serde_json::from_value(identity).expect("identity")),
+        providers: part(&spec, "providers")
+            .unwrap_or_else(|| serde_json::from_value(provider).expect("provider")),
+        channels: part(&spec, "channels").unwrap_or_default(),
+        tools: part(&spec, "tools").unwrap_or_default(),
+        skills: part(&spec, "skills").unwrap_or_default(),
+        memory: part(&spec, "memory"),
+        world_models: Vec::new(),
+        sandbox: part(&spec, "sandbox"),
+        policies: part(&spec, "policies").unwrap_or_default(),
+        swarm: part(&spec, "swarm"),
+        telemetry: None,
+        dir: PathBuf::from("/work"),
+    }
+}
+
+/// A clock that moves by hand; ids are unique and increase.
+#[derive(Debug)]
+pub struct TestClock {
+    now_us: AtomicI64,
+    ids: AtomicU64,
+}
+
+impl Default for TestClock {
+    /// 2026-01-02T03:04:05Z.
+    fn default() -> Self {
+        Self {
+            now_us: AtomicI64::new(1_767_323_045_000_000),
+            ids: AtomicU64::new(1),
+        }
+    }
+}
+
+impl TestClock {
+    /// Moves time on.
+    pub fn advance_ms(&self, ms: i64) {
+        self.now_us.fetch_add(ms * 1000, Ordering::SeqCst);
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.now_us.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn monotonic_us(&self) -> u64 {
+        u64::try_from(self.now_us.load(Ordering::SeqCst)).unwrap_or(0)
+    }
+
+    fn uuid(&self) -> Uuid {
+        let id = self.ids.fetch_add(1, Ordering::SeqCst);
+        uuid::Builder::from_unix_timestamp_millis(1_767_323_045_000, &{
+            let mut bytes = [0u8; 10];
+            for (slot, byte) in bytes.iter_mut().skip(2).zip(id.to_be_bytes()) {
+                *slot = byte;
+            }
+            bytes
+        })
+        .into_uuid()
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+}
+
+/// The parts of a test agent; take what a test needs and change it.
+#[derive(Debug, Clone)]
+pub struct Rig {
+    /// The manifest.
+    pub manifest: Arc<Manifest>,
+    /// The log; shared by all kernels of the rig, as a state directory is by restarts.
+    pub journal: Arc<MemJournal>,
+    /// The stores.
+    pub memory: Arc<MemMemory>,
+    /// The tools.
+    pub runner: Arc<TestRunner>,
+    /// The models by provider name.
+    pub models: BTreeMap<String, Arc<ScriptedModel>>,
+    /// The clock.
+    pub clock: Arc<TestClock>,
+}
+
+impl Rig {
+    /// A rig for this manifest; every provider says "ok".
+    #[must_use]
+    pub fn new(manifest: Manifest) -> Self {
+        let models = manifest
+            .providers
+            .iter()
+            .map(|provider| (provider.name.clone(), Arc::new(ScriptedModel::saying("ok"))))
+            .collect();
+        Self {
+            manifest: Arc::new(manifest),
+            journal: Arc::default(),
+            memory: Arc::default(),
+            runner: Arc::default(),
+            models,
+            clock: Arc::default(),
+        }
+    }
+
+    /// The parts for [`Kernel::start`].
+    #[must_use]
+    pub fn parts(&self) -> Parts {
+        let providers = self
+            .models
+            .iter()
+            .map(|(name, model)| (name.clone(), Arc::clone(model) as Arc<dyn Provider>))
+            .collect();
+        Parts {
+            manifest: Arc::clone(&self.manifest),
+            providers,
+            runner: Arc::clone(&self.runner) as Arc<dyn ToolRunner>,
+            journal: Arc::clone(&self.journal) as _,
+            memory: Some(Arc::clone(&self.memory) as _),
+            clock: Arc::clone(&self.clock) as _,
+            options: Options {
+                workdir: PathBuf::from("/work"),
+                sandbox: clawk_sandbox::Defaults::default(),
+            },
+        }
+    }
+
+    /// Starts a kernel.
+    ///
+    /// # Panics
+    /// It does not start.
+    pub async fn start(&self) -> Kernel {
+        Kernel::start(self.parts()).await.expect("the rig starts")
+    }
+}

@@ -1,0 +1,135 @@
+//! A model that does as a test says.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Mutex;
+
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::ports::{
+    Completion, Delta, FaultKind, InferRequest, Later, Provider, ProviderError, StopReason, ToolUse, Usage,
+};
+
+type Answer = dyn Fn(&InferRequest, usize) -> Result<Completion, ProviderError> + Send + Sync;
+
+/// Answers by a function of the request and of how often it was asked; remembers what it was asked.
+pub struct ScriptedModel {
+    answer: Box<Answer>,
+    asked: Mutex<Vec<InferRequest>>,
+}
+
+impl fmt::Debug for ScriptedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ScriptedModel")
+    }
+}
+
+/// A completion that says this; 10 tokens in, 5 out.
+#[must_use]
+pub fn says(text: &str) -> Completion {
+    let usage = Usage {
+        input_tokens: 10,
+        output_tokens: 5,
+        estimated: false,
+    };
+    Completion {
+        text: text.to_owned(),
+        calls: Vec::new(),
+        stop: StopReason::End,
+        usage,
+        model: "scripted".to_owned(),
+    }
+}
+
+/// A completion that asks for these tools, in order.
+#[must_use]
+pub fn calls(wanted: &[(&str, Value)]) -> Completion {
+    let calls = wanted
+        .iter()
+        .enumerate()
+        .map(|(at, (name, arguments))| ToolUse {
+            id: format!("call-{at}-{name}"),
+            name: (*name).to_owned(),
+            arguments: Ok(arguments.as_object().cloned().unwrap_or_else(Map::new)),
+        })
+        .collect();
+    Completion {
+        calls,
+        stop: StopReason::ToolUse,
+        ..says("")
+    }
+}
+
+impl ScriptedModel {
+    /// By a function.
+    pub fn new(
+        answer: impl Fn(&InferRequest, usize) -> Result<Completion, ProviderError> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            answer: Box::new(answer),
+            asked: Mutex::default(),
+        }
+    }
+
+    /// Always says this.
+    #[must_use]
+    pub fn saying(text: &str) -> Self {
+        let text = text.to_owned();
+        Self::new(move |_, _| Ok(says(&text)))
+    }
+
+    /// These, one after the other; then it fails.
+    #[must_use]
+    pub fn turns(turns: Vec<Completion>) -> Self {
+        let turns = Mutex::new(VecDeque::from(turns));
+        Self::new(move |_, _| {
+            turns
+                .lock()
+                .unwrap()
+                .pop_front()
+                .ok_or_else(|| Self::fault(FaultKind::Rejected, "the script is over"))
+        })
+    }
+
+    /// A failure of this kind.
+    #[must_use]
+    pub fn fault(kind: FaultKind, message: &str) -> ProviderError {
+        ProviderError {
+            kind,
+            message: message.to_owned(),
+            status: None,
+            retry_after_ms: None,
+            usage: None,
+        }
+    }
+
+    /// What it was asked so far.
+    #[must_use]
+    pub fn asked(&self) -> Vec<InferRequest> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl Provider for ScriptedModel {
+    fn infer<'a>(
+        &'a self,
+        request: &'a InferRequest,
+        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        _cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Completion, ProviderError>> {
+        Box::pin(async move {
+            let count = {
+                let mut asked = self.asked.lock().unwrap();
+                asked.push(request.clone());
+                asked.len()
+            };
+            tokio::task::yield_now().await;
+            let outcome = (self.answer)(request, count);
+            if let Ok(completion) = &outcome {
+                on_delta(Delta::Text(&completion.text));
+            }
+            outcome
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! Tools that do as a test says, and count.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::{Obtained, Plan, Refusal, Request};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::call::Permit;
+use crate::ports::{Description, Later, RunError, RunOutcome, ToolRunner};
+
+/// What a tool does.
+#[derive(Debug, Clone)]
+pub enum Behaviour {
+    /// Gives its arguments back as text.
+    Echo,
+    /// Runs for so long, milliseconds; ended at its deadline.
+    Sleep(u64),
+    /// Runs and says that it failed.
+    Fail(String),
+    /// Fails in this way.
+    Error(RunError),
+    /// Fails so often, then echoes.
+    Flaky(u32),
+}
+
+/// Runs tools by [`Behaviour`]; unknown names echo.
+#[derive(Debug, Default)]
+pub struct TestRunner {
+    behaviours: Mutex<BTreeMap<String, Behaviour>>,
+    read_only: Mutex<Vec<String>>,
+    runs: Mutex<Vec<(String, Map<String, Value>)>>,
+}
+
+impl TestRunner {
+    /// Sets what a tool does.
+    pub fn set(&self, tool: &str, behaviour: Behaviour) {
+        self.behaviours.lock().unwrap().insert(tool.to_owned(), behaviour);
+    }
+
+    /// The executor says of itself that it is without side effects.
+    pub fn read_only(&self, tool: &str) {
+        self.read_only.lock().unwrap().push(tool.to_owned());
+    }
+
+    /// Every run with its arguments, in order.
+    #[must_use]
+    pub fn runs(&self) -> Vec<(String, Map<String, Value>)> {
+        self.runs.lock().unwrap().clone()
+    }
+
+    fn behaviour(&self, tool: &str) -> Behaviour {
+        self.behaviours
+            .lock()
+            .unwrap()
+            .get(tool)
+            .cloned()
+            .unwrap_or(Behaviour::Echo)
+    }
+}
+
+fn echo(arguments: &Map<String, Value>) -> RunOutcome {
+    let text = arguments
+        .get("text")
+        .and_then(Value::as_str)
+        .map_or_else(|| json!(arguments).to_string(), str::to_owned);
+    RunOutcome {
+        content: vec![ContentBlock::text(text)],
+        is_error: false,
+        structured: None,
+        obtained: Obtained::in_process("test"),
+    }
+}
+
+impl ToolRunner for TestRunner {
+    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+        let hint = self.read_only.lock().unwrap().iter().any(|name| name == tool);
+        let trusted_annotations = if hint {
+            json!({"readOnlyHint": true})
+        } else {
+            json!({})
+        };
+        let described = Description {
+            description: format!("the tool {tool}"),
+            input_schema: json!({"type": "object"}),
+            trusted_annotations: trusted_annotations.as_object().cloned().unwrap(),
+            category: None,
+        };
+        Box::pin(std::future::ready(Ok(described)))
+    }
+
+    fn preflight(
+        &self,
+        _: &str,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        _: &Path,
+    ) -> Result<(), Refusal> {
+        plan.available()?;
+        match arguments.get("command").and_then(Value::as_str) {
+            Some(command) => plan.preflight(&Request::Shell { command }),
+            None => Ok(()),
+        }
+    }
+
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        self.runs
+            .lock()
+            .unwrap()
+            .push((permit.tool().to_owned(), permit.arguments().clone()));
+        let runs = self
+            .runs
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(tool, _)| tool == permit.tool())
+            .count();
+        let behaviour = self.behaviour(permit.tool());
+        Box::pin(async move {
+            match behaviour {
+                Behaviour::Echo => Ok(echo(permit.arguments())),
+                Behaviour::Sleep(ms) => {
+                    let timeout_ms = permit.timeout_ms();
+                    tokio::select! {
+                        () = tokio::time::sleep(Duration::from_millis(ms)) => Ok(echo(permit.arguments())),
+                        () = tokio::time::sleep(Duration::from_millis(timeout_ms)) =>
+                            Err(RunError::Timeout { timeout_ms, obtained: Obtained::in_process("test") }),
+                        () = cancel.cancelled() => Err(RunError::Cancelled),
+                    }
+                }
+                Behaviour::Fail(text) => Ok(RunOutcome {
+                    content: vec![ContentBlock::text(text)],
+                    is_error: true,
+                    ..echo(permit.arguments())
+                }),
+                Behaviour::Error(error) => Err(error),
+                Behaviour::Flaky(times) if runs <= usize::try_from(times).unwrap() => {
+                    Err(RunError::Unavailable("not yet".to_owned()))
+                }
+                Behaviour::Flaky(_) => Ok(echo(permit.arguments())),
+            }
+        })
+    }
+
+    fn preview<'a>(&'a self, tool: &'a str, arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>> {
+        Box::pin(std::future::ready(vec![format!("{tool} {}", json!(arguments))]))
+    }
+
+    fn close(&self) -> Later<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}

@@ -1,0 +1,208 @@
+//! Promise 4 and R19: the same request, one execution.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{agent, allow_all, id, params, rig, rpc};
+use crate::error::CallError;
+use crate::kind;
+use crate::testing::Behaviour;
+
+#[tokio::test]
+async fn a_repeated_request_gets_the_stored_answer() {
+    let rig = rig(agent(allow_all()));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let first = kernel
+        .call(session, params("write", json!({"n": 1}), 1))
+        .await
+        .unwrap();
+    let second = kernel
+        .call(session, params("write", json!({"n": 1}), 1))
+        .await
+        .unwrap();
+    assert_eq!(first, second);
+    assert_eq!(rig.runner.runs().len(), 1);
+    let other = kernel
+        .call(session, params("write", json!({"n": 2}), 1))
+        .await
+        .unwrap_err();
+    assert_eq!(other, CallError::RequestIdReused { request_id: id(1) });
+}
+
+#[tokio::test]
+async fn errors_are_stored_answers_too() {
+    let rig = rig(agent(json!([{"id": "no", "action": "deny", "scope": "all"}])));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let first = kernel
+        .call(session, params("write", json!({}), 1))
+        .await
+        .unwrap_err();
+    let before = rig.journal.events().len();
+    assert_eq!(
+        kernel
+            .call(session, params("write", json!({}), 1))
+            .await
+            .unwrap_err(),
+        first
+    );
+    assert_eq!(
+        rig.journal.events().len(),
+        before,
+        "a repetition leaves no second decision"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_waits_while_the_first_runs() {
+    let rig = rig(agent(allow_all()));
+    rig.runner.set("write", Behaviour::Sleep(500));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let (one, two) = tokio::join!(
+        kernel.call(session, params("write", json!({}), 1)),
+        kernel.call(session, params("write", json!({}), 1)),
+    );
+    assert_eq!(one.unwrap(), two.unwrap());
+    assert_eq!(rig.runner.runs().len(), 1);
+}
+
+#[tokio::test]
+async fn answers_survive_a_restart() {
+    let rig = rig(agent(allow_all()));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let first = kernel
+        .call(session, params("write", json!({"n": 1}), 1))
+        .await
+        .unwrap();
+    let denied = kernel
+        .call(session, params("nope", json!({}), 2))
+        .await
+        .unwrap_err();
+    drop(kernel);
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    assert_eq!(
+        kernel
+            .call(session, params("write", json!({"n": 1}), 1))
+            .await
+            .unwrap(),
+        first
+    );
+    assert_eq!(
+        kernel
+            .call(session, params("nope", json!({}), 2))
+            .await
+            .unwrap_err(),
+        denied
+    );
+    assert!(matches!(
+        kernel.call(session, params("write", json!({"n": 9}), 1)).await,
+        Err(CallError::RequestIdReused { .. })
+    ));
+    assert_eq!(rig.runner.runs().len(), 1);
+}
+
+#[tokio::test]
+async fn answers_beyond_those_at_hand_come_from_the_journal() {
+    let rig = rig(agent(allow_all()));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    for n in 0..3000 {
+        kernel
+            .call(session, params("write", json!({"n": n}), n))
+            .await
+            .unwrap();
+    }
+    let runs = rig.runner.runs().len();
+    for n in (0..3000).step_by(97) {
+        kernel
+            .call(session, params("write", json!({"n": n}), n))
+            .await
+            .unwrap();
+    }
+    assert_eq!(rig.runner.runs().len(), runs);
+}
+
+#[tokio::test]
+async fn after_five_minutes_an_id_is_new() {
+    let rig = rig(agent(allow_all()));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    kernel.call(session, params("write", json!({}), 1)).await.unwrap();
+    rig.clock.advance_ms(299_000);
+    kernel.call(session, params("write", json!({}), 1)).await.unwrap();
+    assert_eq!(rig.runner.runs().len(), 1);
+    rig.clock.advance_ms(2_000);
+    kernel.call(session, params("write", json!({}), 1)).await.unwrap();
+    assert_eq!(rig.runner.runs().len(), 2);
+}
+
+/// Stops the machine after every single event of a call and restarts: the effect is never repeated, and what is not
+/// known is said to be unknown.
+#[tokio::test]
+async fn a_crash_at_any_event_never_repeats_an_effect() {
+    let rig = rig(agent(allow_all()));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    kernel
+        .call(session, params("write", json!({"n": 1}), 1))
+        .await
+        .unwrap();
+    let kinds = rig.journal.kinds();
+    let decided = kinds.iter().position(|k| k == kind::ACTION_APPROVED).unwrap();
+    let executed = kinds.iter().position(|k| k == kind::ACTION_EXECUTED).unwrap();
+    for stop in 1..=kinds.len() {
+        let mut after = rig.clone();
+        after.journal = std::sync::Arc::new(rig.journal.cut(stop));
+        after.runner = std::sync::Arc::default();
+        let kernel = after.start().await;
+        let session = rpc(&kernel).await;
+        let outcome = kernel.call(session, params("write", json!({"n": 1}), 1)).await;
+        if stop <= decided {
+            outcome.unwrap();
+            assert_eq!(after.runner.runs().len(), 1, "nothing had begun at {stop}");
+        } else if stop <= executed {
+            assert!(
+                matches!(outcome, Err(CallError::Unknown { .. })),
+                "stopped at {stop}: {outcome:?}"
+            );
+            assert_eq!(after.runner.runs().len(), 0);
+        } else {
+            outcome.unwrap();
+            assert_eq!(
+                after.runner.runs().len(),
+                0,
+                "it was done before the stop at {stop}"
+            );
+        }
+        assert!(clawk_trace::verify_events(after.journal.trace()).valid);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_idempotent_tools_are_run_again() {
+    let mut spec = agent(allow_all());
+    let retry = json!({"max_attempts": 3, "backoff": "constant"});
+    spec["tools"][1]["retry"] = retry.clone();
+    spec["tools"].as_array_mut().unwrap().push(json!({
+        "name": "again", "description": "x", "input_schema": {"type": "object"},
+        "annotations": {"idempotentHint": true}, "retry": retry,
+    }));
+    let rig = rig(spec);
+    rig.runner.set("write", Behaviour::Flaky(2));
+    rig.runner.set("again", Behaviour::Flaky(2));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    kernel
+        .call(session, params("write", json!({}), 1))
+        .await
+        .unwrap_err();
+    kernel.call(session, params("again", json!({}), 2)).await.unwrap();
+    let count = |tool: &str| rig.runner.runs().iter().filter(|(name, _)| name == tool).count();
+    assert_eq!((count("write"), count("again")), (1, 3));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}

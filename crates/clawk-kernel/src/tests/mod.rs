@@ -1,0 +1,65 @@
+//! The kernel's promises, each with a test that fails when it is broken.
+
+mod approvals;
+mod at_most_once;
+mod limits;
+mod messages;
+mod order;
+mod recovery;
+mod skills;
+mod swarm;
+
+use clawk_proto::method::{CallContext, ToolCallParams};
+use clawk_proto::{RequestId, SessionId};
+use serde_json::{Value, json};
+
+use crate::testing::{Rig, manifest};
+use crate::{Door, Kernel};
+
+/// An agent with a tool `echo` (read-only), a tool `write` (effects), and the given policy rules.
+pub(crate) fn agent(rules: Value) -> Value {
+    json!({
+        "tools": [
+            {"name": "echo", "description": "echo", "input_schema": {
+                "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+             "annotations": {"readOnlyHint": true}},
+            {"name": "write", "description": "write", "input_schema": {"type": "object"}},
+        ],
+        "policies": [{"name": "policy", "rules": rules}],
+    })
+}
+
+pub(crate) fn allow_all() -> Value {
+    json!([{"id": "allow-all", "action": "allow", "scope": "all"}])
+}
+
+pub(crate) fn rig(spec: Value) -> Rig {
+    Rig::new(manifest(spec))
+}
+
+pub(crate) async fn rpc(kernel: &Kernel) -> SessionId {
+    kernel
+        .open(Door::Rpc {
+            client: "test".to_owned(),
+        })
+        .await
+        .unwrap()
+        .id
+}
+
+pub(crate) fn id(n: u32) -> RequestId {
+    RequestId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap()
+}
+
+pub(crate) fn params(tool: &str, arguments: Value, n: u32) -> ToolCallParams {
+    ToolCallParams {
+        name: tool.to_owned(),
+        arguments: arguments.as_object().cloned().unwrap(),
+        context: CallContext {
+            request_id: id(n),
+            identity: "tester".to_owned(),
+            sandbox: None,
+            policy: None,
+        },
+    }
+}

@@ -1,0 +1,139 @@
+//! Skills: offered, validated, a ceiling while they run; composite tools with every gate inside.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::limits::say;
+use super::{agent, allow_all, params, rig, rpc};
+use crate::error::CallError;
+use crate::kind;
+use crate::notice::TurnEnd;
+use crate::ports::Message;
+use crate::testing::{Rig, ScriptedModel, calls, says};
+
+fn spec(permissions: Value) -> Value {
+    let mut spec = agent(allow_all());
+    spec["tools"].as_array_mut().unwrap().push(json!(
+        {"name": "fetch", "description": "x", "input_schema": {"type": "object"}, "labels": {"category": "network"}}));
+    spec["tools"].as_array_mut().unwrap().push(json!(
+        {"name": "research", "composite": true, "skill_ref": "dig", "annotations": {}}));
+    spec["skills"] = json!([{"name": "dig", "description": "Digs.", "tools_required": ["echo", "fetch"],
+        "instruction": "Dig deep.", "permissions": permissions, "estimates": {"avg_tokens": 500},
+        "input_schema": {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}}]);
+    spec
+}
+
+fn with_model(mut rig: Rig, model: ScriptedModel) -> Rig {
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    rig
+}
+
+#[tokio::test]
+async fn an_invoked_skill_joins_the_turn_and_is_a_ceiling() {
+    let script = vec![
+        calls(&[("fetch", json!({}))]),
+        calls(&[("skill-dig", json!({"topic": "worms"}))]),
+        calls(&[("fetch", json!({}))]),
+        says("done"),
+    ];
+    let rig = with_model(
+        rig(spec(json!({"network": false, "filesystem": "none"}))),
+        ScriptedModel::turns(script),
+    );
+    let kernel = rig.start().await;
+    assert_eq!(say(&kernel, "dig").await.0, TurnEnd::Answered);
+    let asked = rig.models["model"].asked();
+    assert!(
+        asked[0]
+            .tools
+            .iter()
+            .any(|t| t.name == "skill-dig" && t.description.contains("Digs."))
+    );
+    let texts: Vec<&str> = asked[3]
+        .messages
+        .iter()
+        .filter_map(|m| {
+            if let Message::ToolResult { text, .. } = m {
+                Some(text.as_str())
+            } else {
+                None
+            }
+        })
+        .collect();
+    assert!(texts[1].contains("Dig deep."), "{texts:?}");
+    assert!(texts[2].contains("network"), "{texts:?}");
+    assert_eq!(rig.runner.runs().len(), 1, "the second fetch did not run");
+}
+
+#[tokio::test]
+async fn a_skills_input_is_validated() {
+    let script = vec![calls(&[("skill-dig", json!({"topic": 7}))]), says("oh")];
+    let rig = with_model(rig(spec(json!({"network": true}))), ScriptedModel::turns(script));
+    let kernel = rig.start().await;
+    say(&kernel, "dig").await;
+    let asked = rig.models["model"].asked();
+    assert!(matches!(
+        asked[1].messages.last(),
+        Some(Message::ToolResult { is_error: true, .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_composite_tool_runs_an_inner_turn_with_every_gate() {
+    let inner = ScriptedModel::new(|request, _| {
+        let done = request
+            .messages
+            .iter()
+            .any(|m| matches!(m, Message::ToolResult { .. }));
+        Ok(if done {
+            says("worms are soft")
+        } else {
+            calls(&[("fetch", json!({})), ("write", json!({}))])
+        })
+    });
+    let mut spec = spec(json!({"network": true}));
+    spec["policies"][0]["rules"] = json!([
+        {"id": "no-fetch", "action": "deny", "scope": "tool", "match": {"name": "fetch"}},
+        {"id": "rest", "action": "allow", "scope": "all"}]);
+    let rig = with_model(rig(spec), inner);
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let result = kernel
+        .call(session, params("research", json!({"topic": "worms"}), 1))
+        .await
+        .unwrap();
+    assert_eq!(result.content[0].as_model_text(), "worms are soft");
+    let asked = rig.models["model"].asked();
+    assert!(asked[0].system.contains("Dig deep."));
+    let offered: Vec<&str> = asked[0].tools.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(offered, ["echo", "fetch"], "only what the skill requires");
+    let denied = rig
+        .journal
+        .events()
+        .into_iter()
+        .filter(|e| e.kind == kind::ACTION_DENIED)
+        .count();
+    assert_eq!(denied, 1, "the inner call went through the same gate");
+    assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
+}
+
+#[tokio::test]
+async fn a_composite_that_would_cost_more_than_is_left_is_refused_before_anything_runs() {
+    let mut spec = spec(json!({"network": true}));
+    spec["providers"] = json!([{"name": "model", "protocol": "custom", "endpoint": "script:x", "model": "m",
+        "auth": {"type": "none"}, "limits": {"tokens_per_day": 400}}]);
+    let rig = rig(spec);
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let error = kernel
+        .call(session, params("research", json!({"topic": "worms"}), 1))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, CallError::Quota { wanted: 500, .. }), "{error:?}");
+    assert_eq!(rig.models["model"].asked().len(), 0);
+    kernel
+        .call(session, params("echo", json!({"text": "still allowed"}), 2))
+        .await
+        .unwrap();
+}
