@@ -1,1 +1,22 @@
-//! clawk-tools
+//! Tools: what is built in, what `clawk.toml` binds, and what MCP servers serve, behind the kernel's `ToolRunner` port.
+//!
+//! *Owns*: the built-ins, the executors `command` and `http`, the MCP client, the binding of names to executors.
+//! *Depends on*: the kernel's ports and permit, `clawk-sandbox` for processes, `clawk-egress` for HTTP.
+//! *Must not know*: policy decisions, storage.
+//! *Start reading at*: [`bind()`], then [`Runner`], then [`builtin`].
+
+mod bind;
+pub mod builtin;
+mod call;
+pub mod config;
+mod executor;
+mod mcp;
+mod runner;
+
+#[cfg(test)]
+mod testing;
+
+pub use bind::{Host, Unbound, bind};
+pub use builtin::{Answer, Ask, Extra, Question};
+pub use config::{HttpTool, ToolConfig, ToolsConfig};
+pub use runner::Runner;

@@ -1,0 +1,148 @@
+//! For this crate's tests: the sandbox's supervisor (`__sandbox`), a small MCP server over standard streams with every
+//! fault there is (`mcp`), and a program for the `command` executor (`tool`).
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["__sandbox"] => clawk_sandbox::child::main(),
+        ["mcp", rest @ ..] => mcp(rest),
+        _ => ExitCode::from(2),
+    }
+}
+
+/// Options: `one` (a single tool), `dead` (ends before the handshake), `noisy` (garbage between messages and on standard
+/// error), `endless` (a tool list without an end), `starts=FILE` (adds a line to the file at each start).
+fn mcp(options: &[&str]) -> ExitCode {
+    let has = |name: &str| options.contains(&name);
+    if let Some(file) = options.iter().find_map(|option| option.strip_prefix("starts="))
+        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(file)
+    {
+        let _ = writeln!(file, "start"); // silent-ok: the test counts the lines
+    }
+    if has("dead") {
+        let _ = writeln!(std::io::stderr(), "cannot open the database"); // silent-ok: a fixture
+        return ExitCode::from(3);
+    }
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let Ok(message) = serde_json::from_str::<Value>(&line) else {
+            continue;
+        };
+        if has("noisy") {
+            say("this is no JSON {[");
+            say(r#"{"jsonrpc":"2.0","method":"notifications/unheard-of","params":{}}"#);
+            let _ = writeln!(std::io::stderr(), "{}", "noise ".repeat(10_000)); // silent-ok: a fixture
+        }
+        if message.get("method").and_then(Value::as_str) == Some("notifications/cancelled") {
+            note(options, "cancelled");
+        }
+        let Some(id) = message.get("id") else { continue };
+        let answer = match message.get("method").and_then(Value::as_str) {
+            Some("initialize") => initialize(&message),
+            Some("tools/list") => list(&message, has("one"), has("endless")),
+            Some("tools/call") => match call(&message, id, options) {
+                Some(result) => result,
+                None => continue,
+            },
+            _ => json!({}),
+        };
+        say(&json!({"jsonrpc": "2.0", "id": id, "result": answer}).to_string());
+    }
+    ExitCode::SUCCESS
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush()); // silent-ok: the client is gone
+}
+
+/// Adds a line to the file of `starts=FILE`.
+fn note(options: &[&str], word: &str) {
+    if let Some(file) = options.iter().find_map(|option| option.strip_prefix("starts="))
+        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(file)
+    {
+        let _ = writeln!(file, "{word}"); // silent-ok: the test waits for the line
+    }
+}
+
+fn initialize(message: &Value) -> Value {
+    let version = message
+        .pointer("/params/protocolVersion")
+        .cloned()
+        .unwrap_or_default();
+    json!({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "fixture", "version": "1"}})
+}
+
+/// Two pages, unless there is one tool only.
+fn list(message: &Value, one: bool, endless: bool) -> Value {
+    let tool = |name: &str| {
+        json!({"name": name, "description": format!("The tool {name}."), "annotations": {"readOnlyHint": name == "look"},
+               "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}})
+    };
+    if one {
+        return json!({"tools": [tool("only")]});
+    }
+    match message.pointer("/params/cursor").and_then(Value::as_str) {
+        _ if endless => json!({"tools": [tool("echo")], "nextCursor": "again"}),
+        None => json!({"tools": [tool("echo"), tool("environment")], "nextCursor": "two"}),
+        Some(_) => json!({"tools": ["look", "die", "slow", "big", "huge-line", "fail", "kinds"].map(tool)}),
+    }
+}
+
+fn call(message: &Value, id: &Value, options: &[&str]) -> Option<Value> {
+    let text = |text: &str| json!({"content": [{"type": "text", "text": text}]});
+    let name = message
+        .pointer("/params/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let given = message
+        .pointer("/params/arguments/text")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    Some(match name {
+        "die" | "look" => {
+            let _ = writeln!(std::io::stderr(), "fatal: out of cheese"); // silent-ok: a fixture
+            std::thread::sleep(Duration::from_millis(50));
+            if name == "look" && given == "stay" {
+                return Some(text("looked"));
+            }
+            abort()
+        }
+        "slow" => {
+            // Answers late, and goes on reading meanwhile.
+            let (id, late) = (id.clone(), text("late"));
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_secs(3));
+                say(&json!({"jsonrpc": "2.0", "id": id, "result": late}).to_string());
+            });
+            return None;
+        }
+        "big" => text(&"x".repeat(3_000_000)),
+        "huge-line" => text(&"y".repeat(20_000_000)),
+        "fail" => json!({"content": [{"type": "text", "text": "no such row"}], "isError": true}),
+        "environment" => {
+            let all = std::fs::read("/proc/self/environ").unwrap_or_default();
+            text(&String::from_utf8_lossy(&all).replace('\0', "\n"))
+        }
+        "kinds" => json!({"content": [
+            {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+            {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
+            {"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}},
+            {"type": "resource_link", "uri": "file:///b", "name": "b"}],
+            "structuredContent": {"rows": 2}}),
+        _ => {
+            note(options, "called");
+            text(&format!("{name}: {given}"))
+        }
+    })
+}
+
+/// Ends like a crash: no unwinding, no goodbye.
+fn abort() -> ! {
+    std::process::abort()
+}

@@ -1,0 +1,340 @@
+//! Which executor each declared tool has (DESIGN §5): `clawk.toml`, else a built-in, else its MCP server, else the
+//! kernel's own (composite). A tool without one is named, with the cure, and starting is refused.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clawk_egress::{Client, Deadlines, Url};
+use clawk_manifest::model::{Manifest, McpUri, Tool};
+use clawk_sandbox::{Defaults, Launcher, Plan, Spec, launch::MINIMAL_PATH};
+use clawk_secrets::{Resolver, Secret};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::builtin::{Ask, Builtin, Clients, Extra, Shared};
+use crate::config::{HttpTool, ToolConfig, ToolsConfig};
+use crate::executor::{Command, Endpoint};
+use crate::mcp::{McpTool, Server, Source};
+use crate::runner::{Binding, Runner};
+
+/// Largest answer of a declared endpoint, bytes.
+const MAX_ENDPOINT_BYTES: u64 = 16 << 20;
+
+/// What the machine gives to tools.
+pub struct Host {
+    /// Starts processes.
+    pub launcher: Launcher,
+    /// What a missing sandbox means here.
+    pub defaults: Defaults,
+    /// Secrets, and the environment for proxies and search path.
+    pub secrets: Resolver,
+    /// The folder that relative programs in `clawk.toml` start from.
+    pub base: PathBuf,
+    /// The agent's working directory; MCP servers start in it.
+    pub workdir: PathBuf,
+    /// How `ask-user` reaches a person.
+    pub ask: Option<Ask>,
+    /// Built-ins bound from outside, by name: `memory-store`, `memory-query`.
+    pub extras: BTreeMap<String, Arc<dyn Extra>>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("base", &self.base)
+            .field("extras", &self.extras.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A tool that can't run here, and what would mend it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("tool `{tool}`: {reason}")]
+pub struct Unbound {
+    /// The tool's name.
+    pub tool: String,
+    /// What is wrong, and the cure.
+    pub reason: String,
+}
+
+/// Binds every declared tool. No server is started.
+///
+/// # Errors
+/// All tools that have no usable executor, in the manifest's order.
+pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Runner, Vec<Unbound>> {
+    let plan = Arc::new(Plan::compile(manifest.sandbox.as_ref(), &host.defaults));
+    let mut binder = Binder {
+        manifest,
+        config,
+        host: &host,
+        plan,
+        servers: BTreeMap::new(),
+    };
+    let mut bound = BTreeMap::new();
+    let mut unbound = Vec::new();
+    for tool in &manifest.tools {
+        match binder.tool(tool) {
+            Ok(Some(binding)) => {
+                bound.insert(tool.name.clone(), binding);
+            }
+            Ok(None) => {}
+            Err(reason) => unbound.push(Unbound {
+                tool: tool.name.clone(),
+                reason,
+            }),
+        }
+    }
+    if !unbound.is_empty() {
+        return Err(unbound);
+    }
+    let servers = binder.servers.into_values().collect();
+    let env = host.secrets.env().clone();
+    let shared = Shared {
+        launcher: host.launcher,
+        env,
+        clients: Clients::default(),
+        ask: host.ask,
+    };
+    Ok(Runner::new(bound, servers, shared))
+}
+
+struct Binder<'a> {
+    manifest: &'a Manifest,
+    config: &'a ToolsConfig,
+    host: &'a Host,
+    plan: Arc<Plan>,
+    servers: BTreeMap<McpUri, Arc<Server>>,
+}
+
+impl Binder<'_> {
+    /// `None` for what the kernel runs itself.
+    fn tool(&mut self, tool: &Tool) -> Result<Option<Binding>, String> {
+        let own = ToolConfig::default();
+        let config = self.config.tools.get(&tool.name).unwrap_or(&own);
+        match (&config.command, &config.http, &config.wasm) {
+            (Some(command), None, None) => {
+                return self.command(command, config).map(Binding::Command).map(Some);
+            }
+            (None, Some(http), None) => return self.endpoint(http).map(Binding::Http).map(Some),
+            (None, None, Some(_)) => {
+                return Err("`wasm` executors are not in this version; bind a `command` instead".to_owned());
+            }
+            (None, None, None) => {}
+            _ => return Err("only one of `command`, `http` and `wasm` may be set".to_owned()),
+        }
+        if tool.composite {
+            return Ok(None);
+        }
+        // A tool that names its server means that server, whatever it is called.
+        if let Some(source) = &tool.mcp_source {
+            let server = self.server(&source.uri)?;
+            let (name, served_as) = (tool.name.clone(), source.tool_name.clone());
+            return Ok(Some(Binding::Mcp(McpTool {
+                server,
+                name,
+                served_as,
+                trusted: config.trust_annotations,
+            })));
+        }
+        if let Some(extra) = self.host.extras.get(&tool.name) {
+            return Ok(Some(Binding::Extra(extra.clone())));
+        }
+        match Builtin::named(&tool.name) {
+            Some(builtin) => Ok(Some(Binding::Builtin(builtin))),
+            None => Err(format!(
+                "nothing runs it; add `[tools.{}]` with `command = [\"program\"]` or `http` to clawk.toml, give it an `mcp_source`, or use a built-in's name",
+                tool.name
+            )),
+        }
+    }
+
+    fn command(&self, command: &[String], config: &ToolConfig) -> Result<Command, String> {
+        let [program, args @ ..] = command else {
+            return Err("`command` is empty".to_owned());
+        };
+        if program.is_empty() {
+            return Err("`command` names no program".to_owned());
+        }
+        let relative = program.contains('/') && !program.starts_with('/');
+        let program = if relative {
+            self.host.base.join(program).to_string_lossy().into_owned()
+        } else {
+            program.clone()
+        };
+        let secrets = self.secrets(&config.secret_env)?;
+        Ok(Command {
+            program,
+            args: args.to_vec(),
+            env: self.environment(&config.env),
+            secrets,
+        })
+    }
+
+    fn endpoint(&self, http: &HttpTool) -> Result<Endpoint, String> {
+        let url = Url::parse(&http.url).map_err(|error| format!("`http.url` can't be read: {error}"))?;
+        let mut headers = plain_headers(&http.headers)?;
+        let secrets = self.secrets(&http.secret_headers)?;
+        headers.extend(secret_headers(&secrets, &http.secret_prefix)?);
+        headers.insert(
+            http::header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        Ok(Endpoint {
+            client: self.client(&url)?,
+            url,
+            headers,
+        })
+    }
+
+    /// The server of a source: one for all tools that name it, with what `clawk.toml` grants to any of them.
+    fn server(&mut self, uri: &McpUri) -> Result<Arc<Server>, String> {
+        if let Some(server) = self.servers.get(uri) {
+            return Ok(server.clone());
+        }
+        let sharing = self
+            .manifest
+            .tools
+            .iter()
+            .filter(|tool| tool.mcp_source.as_ref().is_some_and(|s| s.uri == *uri));
+        let configs: Vec<&ToolConfig> = sharing
+            .filter_map(|tool| self.config.tools.get(&tool.name))
+            .collect();
+        let (name, source) = match uri {
+            McpUri::Stdio { path, args } => {
+                let program = match path.strip_prefix("./") {
+                    Some(below) => self.manifest.dir.join(below).to_string_lossy().into_owned(),
+                    None => path.clone(),
+                };
+                let mut spec = Spec::new(program, self.plan.clone());
+                spec.args.clone_from(args);
+                spec.env = self.environment(&united(&configs, "env", |config| &config.env)?);
+                let secrets = self.secrets(&united(&configs, "secret_env", |config| &config.secret_env)?)?;
+                spec.env.extend(
+                    secrets
+                        .iter()
+                        .map(|(name, secret)| (name.clone(), secret.expose().to_owned())),
+                );
+                spec.workdir = Some(self.host.workdir.clone());
+                (
+                    format!("stdio://{path}"),
+                    Source::Program {
+                        launcher: self.host.launcher.clone(),
+                        spec: Box::new(spec),
+                    },
+                )
+            }
+            McpUri::Http { url } => {
+                let url =
+                    Url::parse(url).map_err(|error| format!("`mcp_source.uri` can't be read: {error}"))?;
+                let secrets = self.secrets(&united(&configs, "secret_headers", |config| {
+                    &config.secret_headers
+                })?)?;
+                let headers = secret_headers(&secrets, "")?;
+                let shown = format!(
+                    "{}://{}{}",
+                    url.scheme(),
+                    url.host_str().unwrap_or_default(),
+                    url.path()
+                );
+                (
+                    shown,
+                    Source::Endpoint {
+                        client: self.client(&url)?,
+                        url,
+                        headers,
+                    },
+                )
+            }
+        };
+        let server = Arc::new(Server::new(name, source));
+        self.servers.insert(uri.clone(), server.clone());
+        Ok(server)
+    }
+
+    /// A declared endpoint may think for long: the call's own deadline ends it.
+    fn client(&self, url: &Url) -> Result<Client, String> {
+        let hour = 3_600_000;
+        let deadlines = Deadlines {
+            first_byte_ms: hour,
+            idle_ms: hour,
+            total_ms: hour,
+            ..Deadlines::default()
+        };
+        Client::for_provider(url, self.host.secrets.env(), deadlines, MAX_ENDPOINT_BYTES)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Nothing but search path, home and language, and what the operator gives.
+    fn environment(&self, given: &BTreeMap<String, String>) -> Vec<(String, String)> {
+        let env = self.host.secrets.env();
+        let mut all = BTreeMap::from([
+            (
+                "PATH".to_owned(),
+                env.non_empty("PATH").unwrap_or_else(|| MINIMAL_PATH.to_owned()),
+            ),
+            (
+                "HOME".to_owned(),
+                env.non_empty("HOME")
+                    .unwrap_or_else(|| self.host.workdir.to_string_lossy().into_owned()),
+            ),
+            (
+                "LANG".to_owned(),
+                env.non_empty("LANG").unwrap_or_else(|| "C.UTF-8".to_owned()),
+            ),
+        ]);
+        all.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
+        all.into_iter().collect()
+    }
+
+    fn secrets(&self, named: &BTreeMap<String, String>) -> Result<Vec<(String, Secret)>, String> {
+        let resolve = |(name, reference): (&String, &String)| {
+            let secret = self
+                .host
+                .secrets
+                .resolve(reference)
+                .map_err(|error| error.to_string())?;
+            Ok((name.clone(), secret))
+        };
+        named.iter().map(resolve).collect()
+    }
+}
+
+type Texts = BTreeMap<String, String>;
+
+/// What several tools of one server grant it, together; they must not contradict each other.
+fn united(configs: &[&ToolConfig], what: &str, of: impl Fn(&ToolConfig) -> &Texts) -> Result<Texts, String> {
+    let mut all = Texts::new();
+    for (name, value) in configs.iter().flat_map(|config| of(config)) {
+        if all
+            .insert(name.clone(), value.clone())
+            .is_some_and(|before| before != *value)
+        {
+            return Err(format!(
+                "its server is shared, and another tool gives `{what}.{name}` another value"
+            ));
+        }
+    }
+    Ok(all)
+}
+
+fn plain_headers(given: &Texts) -> Result<HeaderMap, String> {
+    given.iter().map(|(name, value)| header(name, value)).collect()
+}
+
+fn secret_headers(given: &[(String, Secret)], prefix: &str) -> Result<HeaderMap, String> {
+    let sensitive = |(name, secret): &(String, Secret)| {
+        let (name, mut value) = header(name, &format!("{prefix}{}", secret.expose()))?;
+        value.set_sensitive(true);
+        Ok((name, value))
+    };
+    given.iter().map(sensitive).collect()
+}
+
+fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let bad = || format!("`{name}` is no header, or its value can't be one");
+    Ok((
+        HeaderName::from_bytes(name.as_bytes()).map_err(|_invalid| bad())?,
+        HeaderValue::from_str(value).map_err(|_invalid| bad())?,
+    ))
+}

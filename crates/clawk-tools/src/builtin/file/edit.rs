@@ -1,0 +1,65 @@
+//! `file-edit`: one exact replacement.
+
+use clawk_kernel::ports::RunOutcome;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Job, Stop, read::whole_text, root, write::replace};
+use crate::call::done;
+
+/// How many places are named when the old text is not unique.
+const NAMED_PLACES: usize = 10;
+
+#[derive(Deserialize)]
+struct Args {
+    path: String,
+    old_text: String,
+    new_text: String,
+}
+
+pub(in crate::builtin) fn edit(job: &Job) -> Result<RunOutcome, Stop> {
+    let args: Args = job.parse()?;
+    let place = root::place(&job.plan, &job.workdir, &args.path, true)?;
+    let (file, _) = place.root.file(&place.below, true)?;
+    let text = whole_text(file, &args.path)?;
+    let (edited, line) = replaced(&text, &args)?;
+    let (folder, name) = place.root.parent(&place.below, false)?;
+    replace(&folder, name, edited.as_bytes(), &args.path)?;
+    Ok(done(
+        format!("edited `{}` at line {line}", args.path),
+        json!({"path": args.path, "line": line, "bytes": edited.len()}),
+    ))
+}
+
+fn replaced(text: &str, args: &Args) -> Result<(String, usize), Stop> {
+    if args.old_text.is_empty() {
+        return Err(Stop::Failed(
+            "`old_text` is empty; use file-write for a new file".to_owned(),
+        ));
+    }
+    if args.old_text == args.new_text {
+        return Err(Stop::Failed("`old_text` and `new_text` are the same".to_owned()));
+    }
+    let line_of = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+    let places: Vec<usize> = text.match_indices(&args.old_text).map(|(at, _)| at).collect();
+    match places.as_slice() {
+        [at] => Ok((text.replacen(&args.old_text, &args.new_text, 1), line_of(*at))),
+        [] => Err(Stop::Failed(format!(
+            "`old_text` does not occur in `{}`; it must fit exactly, blanks and line ends included: read the file again",
+            args.path
+        ))),
+        many => {
+            let named: Vec<String> = many
+                .iter()
+                .take(NAMED_PLACES)
+                .map(|at| line_of(*at).to_string())
+                .collect();
+            Err(Stop::Failed(format!(
+                "`old_text` occurs {} times in `{}` (lines {}); give more of its surroundings",
+                many.len(),
+                args.path,
+                named.join(", ")
+            )))
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `file-list`, and the walk that `file-search` uses, too.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use clawk_kernel::ports::RunOutcome;
+use globset::{GlobBuilder, GlobMatcher};
+use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::root::Root;
+use super::{Job, Stop, root};
+use crate::call::done;
+
+/// Most entries that one listing returns.
+const MAX_ENTRIES: usize = 1_000;
+
+/// Most entries that one walk looks at.
+const MAX_VISITED: usize = 100_000;
+
+/// Deepest folder of a walk.
+const MAX_DEPTH: usize = 64;
+
+#[derive(Deserialize)]
+struct Args {
+    #[serde(default)]
+    path: Option<String>,
+    #[serde(default)]
+    recursive: bool,
+    #[serde(default)]
+    glob: Option<String>,
+}
+
+pub(in crate::builtin) fn list(job: &Job) -> Result<RunOutcome, Stop> {
+    let args: Args = job.parse()?;
+    let path = args.path.as_deref().unwrap_or(".");
+    let place = root::place(&job.plan, &job.workdir, path, false)?;
+    let fits = args.glob.as_deref().map(glob).transpose()?;
+    let recursive = args.recursive || args.glob.as_deref().is_some_and(|glob| glob.contains('/'));
+    let mut lines = Vec::new();
+    let complete = walk(job, &place.root, &place.below, recursive, &mut |entry| {
+        if fits.as_ref().is_some_and(|fits| !fits.is_match(entry.inside)) {
+            return ControlFlow::Continue(());
+        }
+        if lines.len() == MAX_ENTRIES {
+            return ControlFlow::Break(());
+        }
+        let name = entry.inside.to_string_lossy();
+        lines.push(match FileType::from_raw_mode(entry.stat.st_mode) {
+            FileType::Directory => format!("{name}/"),
+            FileType::Symlink => format!("{name}  (link)"),
+            FileType::RegularFile => format!("{name}  {} bytes", entry.stat.st_size),
+            _ => format!("{name}  (special)"),
+        });
+        ControlFlow::Continue(())
+    })?;
+    let count = lines.len();
+    let mut text = if count == 0 {
+        "(empty)".to_owned()
+    } else {
+        lines.join("\n")
+    };
+    if !complete {
+        text.push_str("\n[cut: there is more; narrow the path or give a glob]");
+    }
+    Ok(done(
+        text,
+        json!({"path": path, "entries": count, "truncated": !complete}),
+    ))
+}
+
+pub(super) fn glob(text: &str) -> Result<GlobMatcher, Stop> {
+    let bad = |error: globset::Error| Stop::Failed(format!("`glob` can't be read: {}", error.kind()));
+    // `*.rs` means any depth, `src/*.rs` exactly there.
+    let anywhere = if text.contains('/') {
+        text.to_owned()
+    } else {
+        format!("**/{text}")
+    };
+    let pattern = anywhere.trim_start_matches("./");
+    Ok(GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .build()
+        .map_err(bad)?
+        .compile_matcher())
+}
+
+/// One thing that a walk comes by.
+pub(super) struct Entry<'a> {
+    /// Below the mount.
+    pub(super) below: &'a Path,
+    /// Below where the walk began.
+    pub(super) inside: &'a Path,
+    /// Of the entry itself, not of what a link names.
+    pub(super) stat: &'a Stat,
+}
+
+/// Walks what is admitted below `start`, sorted by name, folders after their entry, no link followed. False when it was
+/// cut short: by a bound, or by `visit`.
+pub(super) fn walk(
+    job: &Job,
+    root: &Root<'_>,
+    start: &Path,
+    recursive: bool,
+    visit: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
+) -> Result<bool, Stop> {
+    let mut open = vec![start.to_path_buf()];
+    let mut visited = 0;
+    let mut complete = true;
+    while let Some(folder) = open.pop() {
+        let entries = match entries(root, &folder) {
+            Ok(entries) => entries,
+            // A folder below that can't be read is left out; the one that was asked for is an error.
+            Err(stop) if folder == start => return Err(stop),
+            Err(_) => continue, // silent-ok: see above
+        };
+        let mut folders = Vec::new();
+        for (name, stat) in entries {
+            visited += 1;
+            if visited > MAX_VISITED || job.stop.is_cancelled() {
+                return Ok(false);
+            }
+            let below = folder.join(&name);
+            if !root.admits(&below) {
+                continue;
+            }
+            let inside = below.strip_prefix(start).unwrap_or(&below);
+            if visit(&Entry {
+                below: &below,
+                inside,
+                stat: &stat,
+            })
+            .is_break()
+            {
+                return Ok(false);
+            }
+            let deep = inside.components().count() >= MAX_DEPTH;
+            if recursive
+                && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+                && name != Path::new(".git")
+            {
+                complete &= !deep;
+                folders.extend((!deep).then_some(below));
+            }
+        }
+        open.extend(folders.into_iter().rev());
+    }
+    Ok(complete)
+}
+
+fn entries(root: &Root<'_>, folder: &Path) -> Result<Vec<(PathBuf, Stat)>, Stop> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let shown = root.shown(folder);
+    let fd = root.open(folder, OFlags::RDONLY | OFlags::DIRECTORY, false)?;
+    let listing = Dir::read_from(&fd).map_err(|error| Stop::on(&shown, error))?;
+    let mut all = Vec::new();
+    for entry in listing.take(MAX_VISITED) {
+        let entry = entry.map_err(|error| Stop::on(&shown, error))?;
+        let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        // Gone since: not an entry any more.
+        if let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            all.push((PathBuf::from(name), stat));
+        }
+    }
+    all.sort_by(|left, right| left.0.cmp(&right.0));
+    Ok(all)
+}

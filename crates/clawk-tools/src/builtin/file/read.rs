@@ -1,0 +1,160 @@
+//! `file-read`.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+
+use clawk_kernel::ports::RunOutcome;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Job, Stop, root};
+use crate::call::done;
+
+/// Most that one call returns, bytes.
+const MAX_RETURN_BYTES: usize = 256 << 10;
+
+/// Most that one call reads to find its lines, bytes.
+const MAX_SCAN_BYTES: u64 = 256 << 20;
+
+/// Largest file that is loaded as a whole, bytes.
+const MAX_WHOLE_BYTES: u64 = 8 << 20;
+
+/// How much is looked at to tell text from data, bytes.
+const SNIFF_BYTES: usize = 8 << 10;
+
+#[derive(Deserialize)]
+struct Args {
+    path: String,
+    #[serde(default)]
+    start_line: Option<u64>,
+    #[serde(default)]
+    end_line: Option<u64>,
+}
+
+pub(in crate::builtin) fn read(job: &Job) -> Result<RunOutcome, Stop> {
+    let args: Args = job.parse()?;
+    let place = root::place(&job.plan, &job.workdir, &args.path, false)?;
+    let (file, stat) = place.root.file(&place.below, false)?;
+    let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    let first = args.start_line.unwrap_or(1).max(1);
+    let last = args.end_line.unwrap_or(u64::MAX);
+    if last < first {
+        return Err(Stop::Failed(format!(
+            "`end_line` {last} lies before `start_line` {first}"
+        )));
+    }
+    let mut reader = BufReader::with_capacity(SNIFF_BYTES, file);
+    let beginning = reader.fill_buf().map_err(|error| Stop::on(&args.path, error))?;
+    if is_binary(beginning) {
+        return Err(Stop::Failed(format!(
+            "`{}` is a binary file of {bytes} bytes",
+            args.path
+        )));
+    }
+    let taken = take_lines(job, &args.path, reader.take(MAX_SCAN_BYTES), first, last)?;
+    if taken.lines == 0 && first > 1 {
+        return Err(Stop::Failed(format!(
+            "`{}` has no line {first}; it has {}",
+            args.path, taken.passed
+        )));
+    }
+    let mut text =
+        String::from_utf8(taken.text).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+    if taken.truncated {
+        let next = first + taken.lines;
+        text.push_str(&format!(
+            "\n[cut at {MAX_RETURN_BYTES} bytes; go on with start_line {next}]"
+        ));
+    }
+    let facts = json!({"path": args.path, "bytes": bytes, "start_line": first, "lines": taken.lines, "truncated": taken.truncated});
+    Ok(done(text, facts))
+}
+
+struct Taken {
+    text: Vec<u8>,
+    lines: u64,
+    /// Lines of the file that went by, those taken included.
+    passed: u64,
+    truncated: bool,
+}
+
+fn take_lines(job: &Job, path: &str, mut reader: impl BufRead, first: u64, last: u64) -> Result<Taken, Stop> {
+    let mut taken = Taken {
+        text: Vec::new(),
+        lines: 0,
+        passed: 0,
+        truncated: false,
+    };
+    let mut line = Vec::new();
+    while taken.passed < last {
+        if job.stop.is_cancelled() {
+            return Err(Stop::Failed("stopped".to_owned()));
+        }
+        line.clear();
+        let room = MAX_RETURN_BYTES.saturating_sub(taken.text.len());
+        let (read, whole) = read_line(&mut reader, &mut line, room).map_err(|error| Stop::on(path, error))?;
+        if read == 0 {
+            break;
+        }
+        taken.passed += 1;
+        if taken.passed < first {
+            continue;
+        }
+        // A line that does not fit is only cut when it is the first: else the next call starts with it.
+        if !whole && taken.lines > 0 {
+            taken.truncated = true;
+            break;
+        }
+        taken.text.extend_from_slice(&line);
+        taken.lines += 1;
+        if !whole {
+            taken.truncated = true;
+            break;
+        }
+    }
+    Ok(taken)
+}
+
+/// Reads one line, keeping at most `room` bytes of it. Returns how much was read, and whether all was kept.
+fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>, room: usize) -> std::io::Result<(usize, bool)> {
+    let mut read = 0;
+    loop {
+        let piece = reader.fill_buf()?;
+        if piece.is_empty() {
+            return Ok((read, read <= room));
+        }
+        let (end, found) = match piece.iter().position(|byte| *byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (piece.len(), false),
+        };
+        let keep = end.min(room.saturating_sub(read));
+        line.extend_from_slice(piece.get(..keep).unwrap_or_default());
+        reader.consume(end);
+        read += end;
+        if found {
+            return Ok((read, read <= room));
+        }
+    }
+}
+
+/// A null byte near the beginning.
+pub(super) fn is_binary(beginning: &[u8]) -> bool {
+    beginning.iter().take(SNIFF_BYTES).any(|byte| *byte == 0)
+}
+
+/// A whole text file, if it is small enough and text.
+pub(super) fn whole_text(file: File, path: &str) -> Result<String, Stop> {
+    let mut bytes = Vec::new();
+    file.take(MAX_WHOLE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Stop::on(path, error))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_WHOLE_BYTES {
+        return Err(Stop::Failed(format!(
+            "`{path}` is larger than {MAX_WHOLE_BYTES} bytes"
+        )));
+    }
+    if is_binary(&bytes) {
+        return Err(Stop::Failed(format!("`{path}` is a binary file")));
+    }
+    String::from_utf8(bytes).map_err(|_invalid| Stop::Failed(format!("`{path}` is no UTF-8 text")))
+}

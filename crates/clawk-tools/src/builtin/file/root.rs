@@ -1,0 +1,184 @@
+//! Opening beneath a mount.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use clawk_sandbox::Plan;
+use clawk_sandbox::preflight::path::{Allowed, permit};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::Stop;
+
+/// A mount, opened.
+pub(super) struct Root<'a> {
+    plan: &'a Plan,
+    workdir: &'a Path,
+    /// As the plan names it.
+    named: PathBuf,
+    /// Where it really is.
+    real: PathBuf,
+    fd: OwnedFd,
+}
+
+/// An admitted path and its mount.
+pub(super) struct Place<'a> {
+    pub(super) root: Root<'a>,
+    /// Below the mount; empty for the mount itself.
+    pub(super) below: PathBuf,
+}
+
+/// Admits `path` by the plan and opens its mount.
+pub(super) fn place<'a>(
+    plan: &'a Plan,
+    workdir: &'a Path,
+    path: &str,
+    write: bool,
+) -> Result<Place<'a>, Stop> {
+    let Allowed {
+        root: named,
+        below,
+        absolute: _,
+    } = permit(plan.filesystem(), path, write, workdir).map_err(Stop::Refused)?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let fd =
+        rustix::fs::open(&named, flags, Mode::empty()).map_err(|e| Stop::on(&named.to_string_lossy(), e))?;
+    let real = real_path(&fd).map_err(|error| Stop::on(path, error))?;
+    Ok(Place {
+        root: Root {
+            plan,
+            workdir,
+            named,
+            real,
+            fd,
+        },
+        below,
+    })
+}
+
+impl Root<'_> {
+    /// Opens what is at `below`. Links are followed as long as they stay inside the mount; the place reached must be
+    /// admitted, too.
+    pub(super) fn open(&self, below: &Path, flags: OFlags, write: bool) -> Result<OwnedFd, Stop> {
+        let shown = self.shown(below);
+        let fd = self
+            .open_raw(below, flags)
+            .map_err(|error| Stop::on(&shown, explain(error)))?;
+        self.judge(&fd, None, write, &shown)?;
+        Ok(fd)
+    }
+
+    /// A regular file for reading. Never blocks on a pipe or a device.
+    pub(super) fn file(&self, below: &Path, write: bool) -> Result<(File, rustix::fs::Stat), Stop> {
+        let shown = self.shown(below);
+        let fd = self.open(below, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, write)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|error| Stop::on(&shown, error))?;
+        match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+            rustix::fs::FileType::RegularFile => Ok((File::from(fd), stat)),
+            rustix::fs::FileType::Directory => Err(Stop::Failed(format!("`{shown}` is a folder"))),
+            _ => Err(Stop::Failed(format!("`{shown}` is no regular file"))),
+        }
+    }
+
+    /// The folder that holds `below`, and the name in it. Missing folders are made when `make` is set.
+    pub(super) fn parent<'p>(&self, below: &'p Path, make: bool) -> Result<(OwnedFd, &'p OsStr), Stop> {
+        let shown = self.shown(below);
+        let name = below
+            .file_name()
+            .ok_or_else(|| Stop::Failed(format!("`{shown}` is a folder")))?;
+        let parent = below.parent().unwrap_or(Path::new(""));
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        if make {
+            let mut so_far = PathBuf::new();
+            for component in parent.components() {
+                let Component::Normal(part) = component else {
+                    continue;
+                };
+                let holder = self.open(&so_far, flags, false)?;
+                so_far.push(part);
+                match rustix::fs::mkdirat(&holder, part, Mode::from_bits_truncate(0o777)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(Stop::on(&self.shown(&so_far), error)),
+                }
+            }
+        }
+        let fd = self
+            .open_raw(parent, flags)
+            .map_err(|error| Stop::on(&shown, explain(error)))?;
+        self.judge(&fd, Some(name), true, &shown)?;
+        Ok((fd, name))
+    }
+
+    /// How the place is called to the model.
+    pub(super) fn shown(&self, below: &Path) -> String {
+        let whole = self.named.join(below);
+        let short = whole.strip_prefix(self.workdir).unwrap_or(&whole);
+        if short.as_os_str().is_empty() {
+            ".".to_owned()
+        } else {
+            short.to_string_lossy().into_owned()
+        }
+    }
+
+    /// Whether the plan admits a place below this mount, as text.
+    pub(super) fn admits(&self, below: &Path) -> bool {
+        self.named
+            .join(below)
+            .to_str()
+            .is_some_and(|path| permit(self.plan.filesystem(), path, false, self.workdir).is_ok())
+    }
+
+    fn open_raw(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let below = if below.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            below
+        };
+        let mut resolve = ResolveFlags::NO_MAGICLINKS;
+        // A mount of `/` is the whole host: links may lead anywhere in it, and are judged by where they lead.
+        if self.named != Path::new("/") {
+            resolve |= ResolveFlags::BENEATH;
+        }
+        rustix::fs::openat2(
+            self.fd.as_fd(),
+            below,
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve,
+        )
+    }
+
+    fn judge(&self, fd: &OwnedFd, name: Option<&OsStr>, write: bool, shown: &str) -> Result<(), Stop> {
+        let mut real = real_path(fd).map_err(|error| Stop::on(shown, error))?;
+        real.extend(name);
+        // The mount may itself lie behind a link; below it, what counts is where we are.
+        let place = real
+            .strip_prefix(&self.real)
+            .map(|below| self.named.join(below))
+            .unwrap_or(real);
+        let place = place
+            .to_str()
+            .ok_or_else(|| Stop::Failed(format!("`{shown}` has a name that is no UTF-8")))?;
+        permit(self.plan.filesystem(), place, write, self.workdir)
+            .map(drop)
+            .map_err(Stop::Refused)
+    }
+}
+
+fn real_path(fd: &OwnedFd) -> std::io::Result<PathBuf> {
+    use std::os::fd::AsRawFd as _;
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// The kernel's words for a path that leaves its root are about devices; ours are not.
+fn explain(error: Errno) -> std::io::Error {
+    match error {
+        Errno::XDEV => std::io::Error::other("a link on the way leads out of the allowed folders"),
+        Errno::NOSYS => {
+            std::io::Error::other("this kernel can't open files safely (openat2, Linux 5.6); use `shell`")
+        }
+        other => other.into(),
+    }
+}

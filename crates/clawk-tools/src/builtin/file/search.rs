@@ -1,0 +1,145 @@
+//! `file-search`.
+
+use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
+
+use clawk_kernel::ports::RunOutcome;
+use regex::RegexBuilder;
+use rustix::fs::FileType;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::list::{Entry, glob, walk};
+use super::read::is_binary;
+use super::root::Root;
+use super::{Job, Stop, root};
+use crate::call::{cut, done};
+
+/// Results of one search when the caller names no number, and at most.
+const RESULTS: (usize, usize) = (100, 1_000);
+
+/// Longest line of a result, bytes.
+const MAX_LINE_BYTES: usize = 300;
+
+/// Largest file that is searched, bytes.
+const MAX_FILE_BYTES: i64 = 8 << 20;
+
+#[derive(Deserialize)]
+struct Args {
+    pattern: String,
+    #[serde(default)]
+    path: Option<String>,
+    #[serde(default)]
+    glob: Option<String>,
+    #[serde(default)]
+    ignore_case: bool,
+    #[serde(default)]
+    max_results: Option<usize>,
+}
+
+pub(in crate::builtin) fn search(job: &Job) -> Result<RunOutcome, Stop> {
+    let args: Args = job.parse()?;
+    let pattern = RegexBuilder::new(&args.pattern)
+        .case_insensitive(args.ignore_case)
+        .size_limit(4 << 20)
+        .build();
+    let pattern = pattern.map_err(|error| Stop::Failed(format!("`pattern` can't be read: {error}")))?;
+    let path = args.path.as_deref().unwrap_or(".");
+    let place = root::place(&job.plan, &job.workdir, path, false)?;
+    let fits = args.glob.as_deref().map(glob).transpose()?;
+    let mut found = Found {
+        lines: Vec::new(),
+        most: args.max_results.unwrap_or(RESULTS.0).clamp(1, RESULTS.1),
+        skipped: 0,
+    };
+    let start = rustix::fs::FileType::from_raw_mode(
+        rustix::fs::fstat(place.root.open(&place.below, rustix::fs::OFlags::PATH, false)?)
+            .map_err(|error| Stop::on(path, error))?
+            .st_mode,
+    );
+    let complete = if start == FileType::RegularFile {
+        found
+            .search(job, &place.root, &place.below, &pattern)?
+            .is_continue()
+    } else {
+        walk(
+            job,
+            &place.root,
+            &place.below,
+            true,
+            &mut |Entry { below, inside, stat }| {
+                let wanted = fits.as_ref().is_none_or(|fits| fits.is_match(inside));
+                if !wanted || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return ControlFlow::Continue(());
+                }
+                if stat.st_size > MAX_FILE_BYTES {
+                    found.skipped += 1;
+                    return ControlFlow::Continue(());
+                }
+                // A file that can't be read is left out.
+                found
+                    .search(job, &place.root, below, &pattern)
+                    .unwrap_or(ControlFlow::Continue(()))
+            },
+        )?
+    };
+    let count = found.lines.len();
+    let mut text = if count == 0 {
+        "nothing found".to_owned()
+    } else {
+        found.lines.join("\n")
+    };
+    if !complete {
+        text.push_str("\n[cut: there is more; narrow the pattern, the path or the glob]");
+    }
+    if found.skipped > 0 {
+        text.push_str(&format!(
+            "\n[{} files over {MAX_FILE_BYTES} bytes were not searched]",
+            found.skipped
+        ));
+    }
+    Ok(done(
+        text,
+        json!({"matches": count, "truncated": !complete, "skipped": found.skipped}),
+    ))
+}
+
+struct Found {
+    lines: Vec<String>,
+    most: usize,
+    skipped: u64,
+}
+
+impl Found {
+    fn search(
+        &mut self,
+        job: &Job,
+        root: &Root<'_>,
+        below: &std::path::Path,
+        pattern: &regex::Regex,
+    ) -> Result<ControlFlow<()>, Stop> {
+        let (file, _) = root.file(below, false)?;
+        let shown = root.shown(below);
+        let mut reader = BufReader::with_capacity(64 << 10, file);
+        if is_binary(reader.fill_buf().map_err(|error| Stop::on(&shown, error))?) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        for (at, line) in reader.split(b'\n').enumerate() {
+            if job.stop.is_cancelled() {
+                return Ok(ControlFlow::Break(()));
+            }
+            let line = line.map_err(|error| Stop::on(&shown, error))?;
+            let line = String::from_utf8_lossy(&line);
+            if !pattern.is_match(&line) {
+                continue;
+            }
+            if self.lines.len() == self.most {
+                return Ok(ControlFlow::Break(()));
+            }
+            let (text, cut) = cut(line.trim_end(), MAX_LINE_BYTES);
+            self.lines
+                .push(format!("{shown}:{}:{text}{}", at + 1, if cut { "…" } else { "" }));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

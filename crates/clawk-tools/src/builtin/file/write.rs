@@ -1,0 +1,102 @@
+//! `file-write`, and the atomic replacement that `file-edit` uses, too.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clawk_kernel::ports::RunOutcome;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Job, Stop, root};
+use crate::call::done;
+
+/// Largest file that is written, bytes.
+const MAX_WRITE_BYTES: usize = 16 << 20;
+
+#[derive(Deserialize)]
+struct Args {
+    path: String,
+    content: String,
+}
+
+pub(in crate::builtin) fn write(job: &Job) -> Result<RunOutcome, Stop> {
+    let args: Args = job.parse()?;
+    if args.content.len() > MAX_WRITE_BYTES {
+        return Err(Stop::Failed(format!(
+            "`content` is larger than {MAX_WRITE_BYTES} bytes"
+        )));
+    }
+    let place = root::place(&job.plan, &job.workdir, &args.path, true)?;
+    let (folder, name) = place.root.parent(&place.below, true)?;
+    let created = replace(&folder, name, args.content.as_bytes(), &args.path)?;
+    let verb = if created { "created" } else { "replaced" };
+    let facts = json!({"path": args.path, "bytes": args.content.len(), "created": created});
+    Ok(done(
+        format!("{verb} `{}`, {} bytes", args.path, args.content.len()),
+        facts,
+    ))
+}
+
+/// Puts `bytes` at `name` in one step: whoever reads sees the old file or the new one. Keeps the old one's mode.
+/// True when there was none.
+pub(super) fn replace(folder: &OwnedFd, name: &OsStr, bytes: &[u8], shown: &str) -> Result<bool, Stop> {
+    let before = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Some(stat),
+        Err(Errno::NOENT) => None,
+        Err(error) => return Err(Stop::on(shown, error)),
+    };
+    if let Some(stat) = &before {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => return Err(Stop::Failed(format!("`{shown}` is a folder"))),
+            FileType::Symlink => {
+                return Err(Stop::Failed(format!(
+                    "`{shown}` is a link; write to the file that it names"
+                )));
+            }
+            _ => return Err(Stop::Failed(format!("`{shown}` is no regular file"))),
+        }
+    }
+    let (temporary, mut file) = temporary(folder, shown)?;
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| before.as_ref().map_or(Ok(()), |stat| keep_mode(&file, stat)))
+        .and_then(|()| file.sync_data())
+        .and_then(|()| rustix::fs::renameat(folder, &temporary, folder, name).map_err(Into::into));
+    if let Err(error) = written {
+        let _ = rustix::fs::unlinkat(folder, &temporary, AtFlags::empty()); // silent-ok: the first error is told
+        return Err(Stop::on(shown, error));
+    }
+    Ok(before.is_none())
+}
+
+fn keep_mode(file: &File, stat: &rustix::fs::Stat) -> std::io::Result<()> {
+    // Without set-id bits: new content must not run as somebody else.
+    rustix::fs::fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(Into::into)
+}
+
+fn temporary(folder: &OwnedFd, shown: &str) -> Result<(String, File), Stop> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    for _ in 0..100 {
+        let name = format!(
+            ".clawk-{}-{}.tmp",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        match rustix::fs::openat(folder, name.as_str(), flags, Mode::from_bits_truncate(0o666)) {
+            Ok(fd) => return Ok((name, File::from(fd))),
+            Err(Errno::EXIST) => {}
+            // A folder handle without rights of its own can't be written in.
+            Err(error) => return Err(Stop::on(shown, error)),
+        }
+    }
+    Err(Stop::Failed(format!(
+        "`{shown}`: no name is free for a temporary file"
+    )))
+}

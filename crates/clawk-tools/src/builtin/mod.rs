@@ -1,0 +1,185 @@
+//! The built-in tools (DESIGN §5): their descriptions, schemas, honest annotations, and static checks.
+//!
+//! `memory-store` and `memory-query` need the kernel's memory port; whoever has it binds them as [`Extra`].
+
+mod describe;
+mod file;
+mod html;
+mod shell;
+mod talk;
+mod web;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use clawk_kernel::call::Permit;
+use clawk_kernel::ports::{Description, Later, RunError, RunOutcome};
+use clawk_proto::SessionId;
+use clawk_sandbox::{Launcher, Plan, Refusal, Request};
+use clawk_secrets::Env;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::call::Call;
+
+pub(crate) use describe::generic as generic_preview;
+pub(crate) use shell::launch_error;
+pub(crate) use web::Clients;
+
+/// A built-in that is bound from outside, because it needs more than arguments and a sandbox.
+pub trait Extra: Send + Sync + fmt::Debug {
+    /// What it is.
+    fn describe(&self) -> Description;
+
+    /// Runs the permit.
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>>;
+}
+
+/// What `ask-user` wants to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// The session whose person is asked.
+    pub session: SessionId,
+    /// The question, at most 4,000 characters.
+    pub question: String,
+    /// Answers to choose from; empty for free text.
+    pub options: Vec<String>,
+}
+
+/// A person's answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// What the person said.
+    Said(String),
+    /// The person declined to answer.
+    Declined,
+    /// This session has no person who can be asked.
+    Nobody,
+}
+
+/// How `ask-user` reaches a person; given by the composition root.
+pub type Ask = Arc<dyn Fn(Question) -> Later<'static, Answer> + Send + Sync>;
+
+/// What the built-ins share.
+pub(crate) struct Shared {
+    pub(crate) launcher: Launcher,
+    pub(crate) env: Env,
+    pub(crate) clients: Clients,
+    pub(crate) ask: Option<Ask>,
+}
+
+/// The closed set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Builtin {
+    Echo,
+    Shell,
+    FileRead,
+    FileWrite,
+    FileEdit,
+    FileList,
+    FileSearch,
+    WebFetch,
+    Sleep,
+    HttpRequest,
+    AskUser,
+}
+
+impl Builtin {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Echo,
+        Self::Shell,
+        Self::FileRead,
+        Self::FileWrite,
+        Self::FileEdit,
+        Self::FileList,
+        Self::FileSearch,
+        Self::WebFetch,
+        Self::Sleep,
+        Self::HttpRequest,
+        Self::AskUser,
+    ];
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|builtin| builtin.name() == name)
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Shell => "shell",
+            Self::FileRead => "file-read",
+            Self::FileWrite => "file-write",
+            Self::FileEdit => "file-edit",
+            Self::FileList => "file-list",
+            Self::FileSearch => "file-search",
+            Self::WebFetch => "web-fetch",
+            Self::Sleep => "sleep",
+            Self::HttpRequest => "http-request",
+            Self::AskUser => "ask-user",
+        }
+    }
+
+    pub(crate) fn describe(self) -> Description {
+        describe::description(self)
+    }
+
+    /// Static checks of the arguments against the plan. What is no text is left to the schema.
+    pub(crate) fn preflight(
+        self,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        workdir: &Path,
+    ) -> Result<(), Refusal> {
+        let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+        let path = |path: &str, write: bool| plan.preflight(&Request::Path { path, write, workdir });
+        match self {
+            Self::Echo | Self::Sleep | Self::AskUser => Ok(()),
+            Self::Shell => {
+                plan.available()?;
+                text("command").map_or(Ok(()), |command| plan.preflight(&Request::Shell { command }))?;
+                text("workdir").map_or(Ok(()), |folder| path(folder, false))
+            }
+            Self::FileRead => text("path").map_or(Ok(()), |file| path(file, false)),
+            Self::FileList | Self::FileSearch => path(text("path").unwrap_or("."), false),
+            Self::FileWrite | Self::FileEdit => text("path").map_or(Ok(()), |file| path(file, true)),
+            Self::WebFetch | Self::HttpRequest => text("url").map_or(Ok(()), |url| web::preflight(url, plan)),
+        }
+    }
+
+    /// Runs it. The static checks are made again on exactly these arguments.
+    pub(crate) async fn run(
+        self,
+        call: &Call<'_>,
+        shared: &Shared,
+        session: Option<SessionId>,
+    ) -> Result<RunOutcome, RunError> {
+        self.preflight(call.arguments, call.plan, call.workdir)
+            .map_err(RunError::Sandbox)?;
+        match self {
+            Self::Echo => Ok(talk::echo(call)),
+            Self::Sleep => Ok(talk::sleep(call).await),
+            Self::AskUser => talk::ask(call, shared, session).await,
+            Self::Shell => shell::run(call, shared).await,
+            Self::FileRead => file::run(call, file::read).await,
+            Self::FileWrite => file::run(call, file::write).await,
+            Self::FileEdit => file::run(call, file::edit).await,
+            Self::FileList => file::run(call, file::list).await,
+            Self::FileSearch => file::run(call, file::search).await,
+            Self::WebFetch => web::fetch(call, shared).await,
+            Self::HttpRequest => web::request(call, shared).await,
+        }
+    }
+
+    /// What a person should see before saying yes; lines of plain text.
+    pub(crate) fn preview(self, arguments: &Map<String, Value>) -> Vec<String> {
+        describe::preview(self, arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! `shell`: one command line for `/bin/sh`, in a process of its own.
+
+use std::collections::BTreeMap;
+
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::{Input, LaunchError, Outcome, Spec};
+use serde::Deserialize;
+
+use super::Shared;
+use crate::call::{Call, facts, failed, in_time};
+
+#[derive(Deserialize)]
+struct Args {
+    command: String,
+    #[serde(default)]
+    workdir: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    stdin: Option<String>,
+}
+
+pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
+    let args: Args = match call.parse() {
+        Ok(args) => args,
+        Err(outcome) => return Ok(outcome),
+    };
+    if let Some(name) = args
+        .env
+        .keys()
+        .find(|name| name.is_empty() || name.contains(['=', '\0']))
+    {
+        return Ok(failed(format!(
+            "`{}` is no name of a variable",
+            name.escape_debug()
+        )));
+    }
+    let mut spec = Spec::new("/bin/sh", call.plan.clone());
+    spec.args = vec!["-c".to_owned(), args.command];
+    spec.env = minimal_env(call, shared)
+        .into_iter()
+        .filter(|(name, _)| !args.env.contains_key(name))
+        .collect();
+    spec.env.extend(args.env);
+    spec.workdir = Some(
+        args.workdir
+            .map_or_else(|| call.workdir.to_path_buf(), |folder| call.workdir.join(folder)),
+    );
+    spec.stdin = args
+        .stdin
+        .map_or(Input::Null, |text| Input::Bytes(text.into_bytes()));
+    spec.timeout_ms = Some(call.timeout_ms);
+    let outcome = in_time(shared.launcher.launch(&spec).await.map_err(launch_error)?)?;
+    Ok(reply(outcome))
+}
+
+/// The search path of this machine, and the working directory as home, so that no private settings are read by accident.
+fn minimal_env(call: &Call<'_>, shared: &Shared) -> Vec<(String, String)> {
+    let path = shared
+        .env
+        .non_empty("PATH")
+        .unwrap_or_else(|| clawk_sandbox::launch::MINIMAL_PATH.to_owned());
+    vec![
+        ("PATH".to_owned(), path),
+        ("HOME".to_owned(), call.workdir.to_string_lossy().into_owned()),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+    ]
+}
+
+pub(crate) fn launch_error(error: LaunchError) -> RunError {
+    match error {
+        LaunchError::Refused(refusal) => RunError::Sandbox(refusal),
+        LaunchError::Lost { .. } => RunError::Unknown(error.to_string()),
+    }
+}
+
+/// Standard output first, then what else a model should know.
+fn reply(outcome: Outcome) -> RunOutcome {
+    let mut text = String::from_utf8_lossy(&outcome.stdout).into_owned();
+    let mut add = |line: String| {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&line);
+    };
+    if !outcome.stderr.is_empty() {
+        add(format!(
+            "[standard error]\n{}",
+            String::from_utf8_lossy(&outcome.stderr)
+        ));
+    }
+    match (outcome.exit_code, outcome.signal) {
+        (Some(0), _) => {}
+        (Some(code), _) => add(format!("[exit code {code}]")),
+        (None, signal) => add(format!("[ended by signal {}]", signal.unwrap_or_default())),
+    }
+    if let Some(limit) = &outcome.limit {
+        add(format!("[{limit}]"));
+    }
+    let structured = Some(facts(&outcome));
+    RunOutcome {
+        content: vec![ContentBlock::text(text)],
+        is_error: !outcome.success(),
+        structured,
+        obtained: outcome.obtained,
+    }
+}

@@ -1,0 +1,86 @@
+//! Tools that touch nothing: `echo`, `sleep`, `ask-user`.
+
+use std::time::Duration;
+
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_proto::SessionId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Answer, Question, Shared};
+use crate::call::{Call, cut, done, failed};
+
+/// Longest `sleep`, seconds.
+const MAX_SLEEP_S: f64 = 3600.0;
+
+/// Longest question, bytes.
+const MAX_QUESTION_BYTES: usize = 4_000;
+
+/// Gives back `text` or `message`, or the arguments as JSON when there is neither.
+pub(super) fn echo(call: &Call<'_>) -> RunOutcome {
+    let given = ["text", "message", "input"]
+        .iter()
+        .find_map(|name| call.arguments.get(*name).and_then(Value::as_str));
+    let text = given.map_or_else(
+        || Value::Object(call.arguments.clone()).to_string(),
+        str::to_owned,
+    );
+    RunOutcome {
+        structured: None,
+        ..done(text, Value::Null)
+    }
+}
+
+pub(super) async fn sleep(call: &Call<'_>) -> RunOutcome {
+    #[derive(Deserialize)]
+    struct Args {
+        seconds: f64,
+    }
+    let Args { seconds } = match call.parse() {
+        Ok(args) => args,
+        Err(outcome) => return outcome,
+    };
+    if !(0.0..=MAX_SLEEP_S).contains(&seconds) {
+        return failed(format!("`seconds` must lie between 0 and {MAX_SLEEP_S}"));
+    }
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    done(format!("slept {seconds} s"), json!({"seconds": seconds}))
+}
+
+pub(super) async fn ask(
+    call: &Call<'_>,
+    shared: &Shared,
+    session: Option<SessionId>,
+) -> Result<RunOutcome, RunError> {
+    #[derive(Deserialize)]
+    struct Args {
+        question: String,
+        #[serde(default)]
+        options: Vec<String>,
+    }
+    let Args { question, options } = match call.parse() {
+        Ok(args) => args,
+        Err(outcome) => return Ok(outcome),
+    };
+    let (Some(ask), Some(session)) = (&shared.ask, session) else {
+        return Err(RunError::Unavailable(
+            "nobody can be asked on this agent's channels".to_owned(),
+        ));
+    };
+    let question = cut(&question, MAX_QUESTION_BYTES).0.to_owned();
+    Ok(
+        match ask(Question {
+            session,
+            question,
+            options,
+        })
+        .await
+        {
+            Answer::Said(text) => done(text.clone(), json!({"answer": text})),
+            Answer::Declined => failed("the person declined to answer"),
+            Answer::Nobody => {
+                failed("nobody can be asked in this session; decide without, or say what is missing")
+            }
+        },
+    )
+}

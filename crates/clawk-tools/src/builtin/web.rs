@@ -1,0 +1,309 @@
+//! `web-fetch` and `http-request`, through the guarded client: the plan's hosts, and the SSRF guard behind them.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use clawk_egress::{
+    Client, Deadlines, EgressError, HostPattern, Request as HttpRequest, Response, Rules, Url,
+};
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_sandbox::{Network, NetworkMode, Obtained, Plan, Refusal, Request};
+use clawk_secrets::Env;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Shared, html};
+use crate::call::{Call, cut, done, failed};
+
+/// Most text that one call returns, bytes.
+const MAX_TEXT_BYTES: usize = 256 << 10;
+
+/// Headers of an answer that are worth a model's attention.
+const SHOWN_HEADERS: [&str; 8] = [
+    "content-type",
+    "content-length",
+    "location",
+    "etag",
+    "last-modified",
+    "retry-after",
+    "link",
+    "www-authenticate",
+];
+
+/// Guarded clients, one per set of rules: setting up TLS costs milliseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Clients(Mutex<Vec<(Rules, Client)>>);
+
+impl Clients {
+    fn get(&self, rules: &Rules, env: &Env) -> Result<Client, EgressError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, client)) = known.iter().find(|(of, _)| of == rules) {
+            return Ok(client.clone());
+        }
+        let client = Client::guarded(rules.clone(), env, Deadlines::default())?;
+        if known.len() >= 16 {
+            known.remove(0);
+        }
+        known.push((rules.clone(), client.clone()));
+        Ok(client)
+    }
+}
+
+/// The plan's network part in the guard's words.
+fn rules(network: &Network, url: &Url) -> Rules {
+    let mut rules = Rules {
+        max_response_bytes: 8 << 20,
+        ..Rules::default()
+    };
+    let patterns = match network.mode {
+        NetworkMode::Deny => Vec::new(),
+        NetworkMode::AllowAll => vec!["*".to_owned()],
+        NetworkMode::Allowlist => network.allowed_hosts.clone(),
+    };
+    // An entry that the guard can't read admits nothing.
+    let hosts = |texts: &[String]| {
+        texts
+            .iter()
+            .filter_map(|text| HostPattern::try_from(text.clone()).ok())
+            .collect()
+    };
+    rules.hosts = hosts(&patterns);
+    // An entry without a port admits the port asked for, which the plan's own check has looked at, and the usual ones.
+    rules.ports.extend(url.port());
+    if !network.block_private_ips {
+        rules.allow_private = match network.mode {
+            NetworkMode::Deny => Vec::new(),
+            NetworkMode::Allowlist => rules.hosts.clone(),
+            NetworkMode::AllowAll => hosts(&[bare_host(url)]),
+        };
+    }
+    rules
+}
+
+fn bare_host(url: &Url) -> String {
+    url.host_str()
+        .unwrap_or_default()
+        .trim_matches(['[', ']'])
+        .to_owned()
+}
+
+pub(super) fn preflight(url: &str, plan: &Plan) -> Result<(), Refusal> {
+    plan.available()?;
+    // What is no URL reaches nothing; the run says so to the model.
+    let Ok(url) = Url::parse(url) else { return Ok(()) };
+    let host = bare_host(&url);
+    plan.preflight(&Request::Url {
+        host: &host,
+        port: url.port_or_known_default().unwrap_or(0),
+    })
+}
+
+#[derive(Deserialize)]
+struct Args {
+    url: String,
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    body: Option<String>,
+    #[serde(default)]
+    raw: bool,
+}
+
+pub(super) async fn fetch(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
+    let args: Args = match call.parse() {
+        Ok(args) => args,
+        Err(outcome) => return Ok(outcome),
+    };
+    let raw = args.raw;
+    let reply = match send(
+        call,
+        shared,
+        Args {
+            method: None,
+            body: None,
+            ..args
+        },
+    )
+    .await
+    {
+        Ok(reply) => reply,
+        Err(end) => return end,
+    };
+    let body = String::from_utf8_lossy(&reply.body);
+    let is_html = reply.content_type.contains("html");
+    if !is_html && body.bytes().take(8 << 10).any(|byte| byte == 0) {
+        return Ok(failed(format!(
+            "the answer is binary ({}, {} bytes)",
+            reply.content_type,
+            reply.body.len()
+        )));
+    }
+    let text = match (is_html && !raw, &body) {
+        (true, page) => match html::readable(page) {
+            (Some(title), text) => format!("{title}\n\n{text}"),
+            (None, text) => text,
+        },
+        (false, plain) => plain.clone().into_owned(),
+    };
+    let (shown, truncated) = cut(&text, MAX_TEXT_BYTES);
+    let mut facts = reply.facts;
+    facts.insert("truncated".to_owned(), Value::Bool(truncated));
+    let shown = if reply.ok {
+        shown.to_owned()
+    } else {
+        format!("[status {}]\n{shown}", reply.status)
+    };
+    Ok(RunOutcome {
+        is_error: !reply.ok,
+        obtained: guarded(),
+        ..done(shown, Value::Object(facts))
+    })
+}
+
+pub(super) async fn request(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
+    let args: Args = match call.parse() {
+        Ok(args) => args,
+        Err(outcome) => return Ok(outcome),
+    };
+    let reply = match send(call, shared, args).await {
+        Ok(reply) => reply,
+        Err(end) => return end,
+    };
+    let body = String::from_utf8_lossy(&reply.body);
+    let (shown, truncated) = cut(&body, MAX_TEXT_BYTES);
+    let mut facts = reply.facts;
+    facts.insert("truncated".to_owned(), Value::Bool(truncated));
+    let text = format!("[status {}]\n{shown}", reply.status);
+    Ok(RunOutcome {
+        is_error: !reply.ok,
+        obtained: guarded(),
+        ..done(text, Value::Object(facts))
+    })
+}
+
+fn guarded() -> Obtained {
+    Obtained::in_process("checks:network")
+}
+
+struct Reply {
+    status: u16,
+    ok: bool,
+    content_type: String,
+    body: bytes::Bytes,
+    facts: serde_json::Map<String, Value>,
+}
+
+/// Sends once. The error side is already the call's end.
+async fn send(call: &Call<'_>, shared: &Shared, args: Args) -> Result<Reply, Result<RunOutcome, RunError>> {
+    let bad = |text: String| Err(Ok(failed(text)));
+    let url = match Url::parse(&args.url) {
+        Ok(url) => url,
+        Err(error) => return bad(format!("`url` can't be read: {error}")),
+    };
+    let method = args
+        .method
+        .unwrap_or_else(|| "GET".to_owned())
+        .to_ascii_uppercase();
+    let Ok(method) = Method::from_bytes(method.as_bytes()) else {
+        return bad("`method` is no HTTP method".to_owned());
+    };
+    if method == Method::CONNECT || method == Method::TRACE {
+        return bad(format!("`method` {method} is not sent"));
+    }
+    let headers = match headers(&args.headers) {
+        Ok(headers) => headers,
+        Err(name) => return bad(format!("`headers`: `{name}` is no header that may be set")),
+    };
+    let safe = matches!(method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let body = bytes::Bytes::from(args.body.unwrap_or_default());
+    let client = match shared.clients.get(&rules(call.plan.network(), &url), &shared.env) {
+        Ok(client) => client,
+        Err(error) => return Err(Err(RunError::Unavailable(error.to_string()))),
+    };
+    match client
+        .send(HttpRequest {
+            method,
+            url,
+            headers,
+            body,
+        })
+        .await
+    {
+        Ok(response) => read(response, safe).await,
+        Err(error) => Err(ended(error, safe)),
+    }
+}
+
+async fn read(response: Response, safe: bool) -> Result<Reply, Result<RunOutcome, RunError>> {
+    let status = response.status();
+    let text = |name: &str| {
+        response
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned)
+    };
+    let content_type = text("content-type").unwrap_or_else(|| "without a content type".to_owned());
+    let shown: serde_json::Map<String, Value> = SHOWN_HEADERS
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), Value::String(text(name)?))))
+        .collect();
+    let mut url = response.url().clone();
+    url.set_query(None);
+    let mut facts = serde_json::Map::new();
+    facts.insert("status_code".to_owned(), json!(status.as_u16()));
+    facts.insert("url".to_owned(), Value::String(url.to_string()));
+    facts.insert("headers".to_owned(), Value::Object(shown));
+    let body = response.bytes().await.map_err(|error| ended(error, safe))?;
+    facts.insert("bytes".to_owned(), json!(body.len()));
+    Ok(Reply {
+        status: status.as_u16(),
+        ok: !status.is_client_error() && !status.is_server_error(),
+        content_type,
+        body,
+        facts,
+    })
+}
+
+/// What a failed exchange means for the call: refused by the guard, surely without effect, or of unknown outcome.
+fn ended(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
+    let text = error.to_string();
+    match error {
+        EgressError::Refused(_) => Err(RunError::Sandbox(Refusal::Blocked {
+            rule: "network.ssrf_protection".to_owned(),
+            subject: text,
+            allowed: "public addresses of the hosts in `network.allowed_hosts`".to_owned(),
+        })),
+        EgressError::Setup(_) => Err(RunError::Unavailable(text)),
+        EgressError::Dns { .. } | EgressError::Connect(_) | EgressError::Tls(_) => Ok(failed(text)),
+        EgressError::Timeout { .. } | EgressError::TooLarge(_) | EgressError::Broken(_) if safe => {
+            Ok(failed(text))
+        }
+        EgressError::Timeout { .. } | EgressError::TooLarge(_) | EgressError::Broken(_) => {
+            Err(RunError::Unknown(text))
+        }
+    }
+}
+
+fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        let bad = || name.clone();
+        let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_invalid| bad())?;
+        if [
+            header::HOST,
+            header::CONTENT_LENGTH,
+            header::TRANSFER_ENCODING,
+            header::CONNECTION,
+        ]
+        .contains(&parsed)
+        {
+            return Err(bad());
+        }
+        headers.insert(parsed, HeaderValue::from_str(value).map_err(|_invalid| bad())?);
+    }
+    Ok(headers)
+}

@@ -1,0 +1,96 @@
+//! One call as the executors see it, and the replies they make.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::{LimitHit, Obtained, Outcome, Plan};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+/// What an executor gets of a permit. Made from one in [`crate::Runner`], and by this crate's tests.
+#[derive(Debug, Clone)]
+pub(crate) struct Call<'a> {
+    pub(crate) arguments: &'a Map<String, Value>,
+    pub(crate) plan: &'a Arc<Plan>,
+    pub(crate) workdir: &'a Path,
+    pub(crate) timeout_ms: u64,
+    /// Cancelled when nobody waits any more: also by a timeout, and when the call is dropped.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Call<'_> {
+    /// The arguments as a type. The path has checked them against the manifest's schema, which need not be ours.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, RunOutcome> {
+        T::deserialize(Value::Object(self.arguments.clone()))
+            .map_err(|error| failed(format!("bad arguments: {error}")))
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+}
+
+/// A tool that did its work.
+pub(crate) fn done(text: impl Into<String>, structured: Value) -> RunOutcome {
+    RunOutcome {
+        content: vec![ContentBlock::text(text)],
+        is_error: false,
+        structured: Some(structured),
+        obtained: Obtained::in_process("checks"),
+    }
+}
+
+/// A tool that ran and failed (R20).
+pub(crate) fn failed(text: impl Into<String>) -> RunOutcome {
+    RunOutcome {
+        content: vec![ContentBlock::text(text)],
+        is_error: true,
+        structured: None,
+        obtained: Obtained::in_process("checks"),
+    }
+}
+
+/// R20a: the facts of a process beside its text.
+pub(crate) fn facts(outcome: &Outcome) -> Value {
+    let mut facts = json!({
+        "exit_code": outcome.exit_code,
+        "signal": outcome.signal,
+        "truncated": outcome.truncated,
+        "duration_ms": outcome.duration_ms,
+        "level": outcome.obtained.level,
+    });
+    if let (Some(limit), Value::Object(map)) = (&outcome.limit, &mut facts) {
+        map.insert("limit".to_owned(), Value::String(limit.to_string()));
+    }
+    facts
+}
+
+/// A run that the clock ended is an error of its own, -32014 (R36); every other limit is a result.
+pub(crate) fn in_time(outcome: Outcome) -> Result<Outcome, RunError> {
+    match outcome.limit {
+        Some(LimitHit::Time(timeout_ms)) => Err(RunError::Timeout {
+            timeout_ms,
+            obtained: outcome.obtained,
+        }),
+        Some(LimitHit::Memory(_) | LimitHit::Processes(_) | LimitHit::Output(_)) | None => Ok(outcome),
+    }
+}
+
+/// The longest beginning of `text` with at most `bytes` bytes, and whether something was cut.
+pub(crate) fn cut(text: &str, bytes: usize) -> (&str, bool) {
+    let end = text.floor_char_boundary(bytes.min(text.len()));
+    (text.get(..end).unwrap_or_default(), end < text.len())
+}
+
+/// An [`ErrorKind`]'s words without the number of the system's error.
+pub(crate) fn plainly(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_lowercase(),
+        None => text,
+    }
+}

@@ -1,0 +1,52 @@
+//! `[tools.NAME]` of `clawk.toml` (DESIGN §5).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// `[tools]`: what this machine binds to tool names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ToolsConfig {
+    /// By tool name.
+    pub tools: BTreeMap<String, ToolConfig>,
+}
+
+/// `[tools.NAME]`. At most one of `command`, `http` and `wasm`; the rest also goes with built-ins and MCP tools.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ToolConfig {
+    /// Program and arguments. It gets the call's arguments as JSON on standard input; its standard output is the result.
+    pub command: Option<Vec<String>>,
+    /// An endpoint that gets the call's arguments as a JSON body.
+    pub http: Option<HttpTool>,
+    /// A WebAssembly module; not in this version.
+    pub wasm: Option<PathBuf>,
+    /// What the executor or MCP server says of its own effects counts (R13). For `command` and `http`, whose
+    /// annotations are the manifest's, it changes nothing.
+    pub trust_annotations: bool,
+    /// Variables for the command or the MCP server, besides `PATH`, `HOME` and `LANG`.
+    pub env: BTreeMap<String, String>,
+    /// Variables whose values are secrets: variable name to secret reference.
+    pub secret_env: BTreeMap<String, String>,
+    /// Headers for an MCP server over HTTP, whose values are secrets: header name to secret reference.
+    pub secret_headers: BTreeMap<String, String>,
+}
+
+/// `[tools.NAME.http]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTool {
+    /// Where the arguments are posted.
+    pub url: String,
+    /// Headers.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Headers whose values are secrets: header name to secret reference.
+    #[serde(default)]
+    pub secret_headers: BTreeMap<String, String>,
+    /// Put before a secret header's value, for example `Bearer `.
+    #[serde(default)]
+    pub secret_prefix: String,
+}

@@ -1,0 +1,63 @@
+//! `[tools.NAME] command = ["prog", "arg"]`: arguments as JSON on standard input, the result on standard output.
+
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::{Input, Launcher, Spec};
+use clawk_secrets::Secret;
+use serde_json::{Map, Value};
+
+use super::reply;
+use crate::builtin::launch_error;
+use crate::call::{Call, cut, facts, in_time};
+
+/// What is shown of a failed command's standard error, bytes.
+const MAX_STDERR_BYTES: usize = 4 << 10;
+
+/// A bound program.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) secrets: Vec<(String, Secret)>,
+}
+
+impl Command {
+    pub(crate) async fn run(&self, call: &Call<'_>, launcher: &Launcher) -> Result<RunOutcome, RunError> {
+        let mut spec = Spec::new(&self.program, call.plan.clone());
+        spec.args.clone_from(&self.args);
+        spec.env.clone_from(&self.env);
+        spec.env.extend(
+            self.secrets
+                .iter()
+                .map(|(name, secret)| (name.clone(), secret.expose().to_owned())),
+        );
+        spec.workdir = Some(call.workdir.to_path_buf());
+        let arguments =
+            serde_json::to_vec(call.arguments).map_err(|e| RunError::Unavailable(e.to_string()))?;
+        spec.stdin = Input::Bytes(arguments);
+        spec.timeout_ms = Some(call.timeout_ms);
+        let outcome = in_time(launcher.launch(&spec).await.map_err(launch_error)?)?;
+        let facts = match facts(&outcome) {
+            Value::Object(facts) => facts,
+            _ => Map::new(),
+        };
+        let success = outcome.success();
+        let mut result = reply(&String::from_utf8_lossy(&outcome.stdout), facts, outcome.obtained);
+        if !success {
+            result.is_error = true;
+            let mut why = match (outcome.exit_code, outcome.signal, &outcome.limit) {
+                (_, _, Some(limit)) => format!("[{limit}]"),
+                (Some(code), _, None) => format!("[exit code {code}]"),
+                (None, signal, None) => format!("[ended by signal {}]", signal.unwrap_or_default()),
+            };
+            let stderr = String::from_utf8_lossy(&outcome.stderr);
+            if !stderr.trim().is_empty() {
+                why.push('\n');
+                why.push_str(cut(stderr.trim_end(), MAX_STDERR_BYTES).0);
+            }
+            result.content.push(ContentBlock::text(why));
+        }
+        Ok(result)
+    }
+}

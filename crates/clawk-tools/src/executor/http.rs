@@ -1,0 +1,55 @@
+//! `[tools.NAME.http]`: the arguments posted as JSON; the answer's body is the result.
+
+use clawk_egress::{Client, EgressError, Request, Url};
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_sandbox::Obtained;
+use http::{HeaderMap, Method};
+use serde_json::{Map, json};
+
+use super::reply;
+use crate::call::Call;
+
+/// A bound endpoint.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) client: Client,
+}
+
+impl Endpoint {
+    pub(crate) async fn run(&self, call: &Call<'_>) -> Result<RunOutcome, RunError> {
+        call.plan.available().map_err(RunError::Sandbox)?;
+        let body =
+            serde_json::to_vec(call.arguments).map_err(|error| RunError::Unavailable(error.to_string()))?;
+        let request = Request {
+            method: Method::POST,
+            url: self.url.clone(),
+            headers: self.headers.clone(),
+            body: body.into(),
+        };
+        let response = self.client.send(request).await.map_err(ended)?;
+        let status = response.status();
+        let body = response.bytes().await.map_err(ended)?;
+        let facts = Map::from_iter([("status_code".to_owned(), json!(status.as_u16()))]);
+        let obtained = Obtained::in_process("declared-endpoint");
+        let mut outcome = reply(&String::from_utf8_lossy(&body), facts, obtained);
+        outcome.is_error |= !status.is_success();
+        Ok(outcome)
+    }
+}
+
+/// Before the request was sent nothing happened; after it, nobody knows.
+fn ended(error: EgressError) -> RunError {
+    let text = format!("the tool's endpoint: {error}");
+    match error {
+        EgressError::Refused(_)
+        | EgressError::Setup(_)
+        | EgressError::Dns { .. }
+        | EgressError::Connect(_)
+        | EgressError::Tls(_) => RunError::Unavailable(text),
+        EgressError::Timeout { .. } | EgressError::TooLarge(_) | EgressError::Broken(_) => {
+            RunError::Unknown(text)
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Executors that `clawk.toml` binds: a program, or an HTTP endpoint.
+
+mod command;
+mod http;
+
+pub(crate) use command::Command;
+pub(crate) use http::Endpoint;
+
+use clawk_kernel::ports::RunOutcome;
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::Obtained;
+use serde_json::{Map, Value};
+
+/// Reads what an executor gave back: JSON with `content` is taken as it is, everything else is text. Facts stand beside
+/// what it calls `structuredContent`, and win over it.
+pub(crate) fn reply(body: &str, facts: Map<String, Value>, obtained: Obtained) -> RunOutcome {
+    let given = serde_json::from_str::<Value>(body)
+        .ok()
+        .and_then(|value| match value {
+            Value::Object(map) if map.get("content").is_some_and(Value::is_array) => Some(map),
+            _ => None,
+        });
+    let Some(mut given) = given else {
+        let structured = Some(Value::Object(facts));
+        return RunOutcome {
+            content: vec![ContentBlock::text(body)],
+            is_error: false,
+            structured,
+            obtained,
+        };
+    };
+    let is_error = given.get("isError").and_then(Value::as_bool).unwrap_or(false);
+    let mut structured = match given.remove("structuredContent") {
+        Some(Value::Object(map)) => map,
+        Some(other) => Map::from_iter([("value".to_owned(), other)]),
+        None => Map::new(),
+    };
+    structured.extend(facts);
+    let blocks = given.remove("content").and_then(|content| match content {
+        Value::Array(blocks) => Some(blocks),
+        _ => None,
+    });
+    let content = blocks.unwrap_or_default().into_iter().map(block).collect();
+    RunOutcome {
+        content,
+        is_error,
+        structured: Some(Value::Object(structured)),
+        obtained,
+    }
+}
+
+/// A block that is none of ours is shown as JSON text.
+pub(crate) fn block(value: Value) -> ContentBlock {
+    serde_json::from_value(value.clone()).unwrap_or_else(|_unknown| ContentBlock::text(value.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! One MCP server: its process or endpoint, its session, and how often it may be restarted.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clawk_egress::{Client, Url};
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_sandbox::{Launcher, Obtained, Service, Spec};
+use http::HeaderMap;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation,
+    PaginatedRequestParams, Tool,
+};
+use rmcp::service::{Peer, RoleClient, RunningService, ServiceError, serve_client};
+use rmcp::transport::async_rw::AsyncRwTransport;
+use tokio::sync::Mutex;
+
+use super::http::transport;
+use super::result::outcome;
+use crate::builtin::launch_error;
+use crate::call::{Call, cut};
+
+/// How long start, handshake and `tools/list` may take together.
+const START: Duration = Duration::from_secs(60);
+
+/// Restarts within [`RESTART_WINDOW`], after the first start.
+const MAX_RESTARTS: usize = 3;
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
+
+/// Longest message of a server, bytes; a longer line is dropped.
+const MAX_MESSAGE_BYTES: usize = 8 << 20;
+
+/// Bounds of a server's `tools/list`.
+const MAX_PAGES: usize = 100;
+const MAX_TOOLS: usize = 2_000;
+const MAX_LIST_BYTES: usize = 8 << 20;
+
+/// Where the server is.
+pub(crate) enum Source {
+    /// A program on its standard streams.
+    Program { launcher: Launcher, spec: Box<Spec> },
+    /// A Streamable HTTP endpoint.
+    Endpoint {
+        client: Client,
+        url: Url,
+        headers: HeaderMap,
+    },
+}
+
+/// A source, and its live session if it has one.
+pub(crate) struct Server {
+    /// The source as the manifest gives it, without arguments and queries: they may hold secrets.
+    name: String,
+    source: Source,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Live>,
+    /// When it was started, within the window.
+    starts: VecDeque<Instant>,
+}
+
+struct Live {
+    session: RunningService<RoleClient, ClientConfig>,
+    link: Arc<Link>,
+}
+
+/// A session, shared by the calls that use it.
+pub(crate) struct Link {
+    peer: Peer<RoleClient>,
+    pub(crate) tools: Vec<Tool>,
+    service: Option<Service>,
+    obtained: Obtained,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({})", self.name)
+    }
+}
+
+impl Server {
+    pub(crate) fn new(name: String, source: Source) -> Self {
+        Self {
+            name,
+            source,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The live session; starts the server when there is none, or it died.
+    pub(crate) async fn link(&self) -> Result<Arc<Link>, RunError> {
+        let mut state = self.state.lock().await;
+        if let Some(live) = &state.live {
+            if live.link.lives() {
+                return Ok(live.link.clone());
+            }
+            tracing::warn!(server = %self.name, "the MCP server ended; it is started again");
+        }
+        state.live = None;
+        state.admit_start(&self.name)?;
+        let live = match tokio::time::timeout(START, self.start()).await {
+            Ok(started) => started?,
+            Err(_elapsed) => {
+                let text = format!(
+                    "the MCP server `{}` did not answer within {} s",
+                    self.name,
+                    START.as_secs()
+                );
+                return Err(RunError::Unavailable(text));
+            }
+        };
+        let link = live.link.clone();
+        state.live = Some(live);
+        Ok(link)
+    }
+
+    async fn start(&self) -> Result<Live, RunError> {
+        let info = ClientConfig::new(
+            ClientCapabilities::default(),
+            Implementation::new("clawk", env!("CARGO_PKG_VERSION")),
+        );
+        let (session, service, obtained) = match &self.source {
+            Source::Program { launcher, spec } => {
+                let mut service = launcher.serve(spec).await.map_err(launch_error)?;
+                let (Some(stdout), Some(stdin)) = (service.stdout.take(), service.stdin.take()) else {
+                    return Err(RunError::Unavailable(
+                        "the MCP server has no standard streams".to_owned(),
+                    ));
+                };
+                let transport =
+                    AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE_BYTES);
+                let session = serve_client(info, transport)
+                    .await
+                    .map_err(|e| self.no_session(&e, Some(&service)))?;
+                let obtained = service.obtained().clone();
+                (session, Some(service), obtained)
+            }
+            Source::Endpoint { client, url, headers } => {
+                let transport = transport(client.clone(), url, headers);
+                let session = serve_client(info, transport)
+                    .await
+                    .map_err(|e| self.no_session(&e, None))?;
+                (session, None, Obtained::in_process("declared-endpoint"))
+            }
+        };
+        let peer = session.peer().clone();
+        let tools = list(&peer).await.map_err(|reason| {
+            RunError::Unavailable(format!(
+                "the MCP server `{}` gave no list of its tools: {reason}",
+                self.name
+            ))
+        })?;
+        Ok(Live {
+            session,
+            link: Arc::new(Link {
+                peer,
+                tools,
+                service,
+                obtained,
+            }),
+        })
+    }
+
+    fn no_session(&self, error: &dyn fmt::Display, service: Option<&Service>) -> RunError {
+        let said = service.map(last_words).unwrap_or_default();
+        RunError::Unavailable(format!(
+            "no session with the MCP server `{}`: {error}{said}",
+            self.name
+        ))
+    }
+
+    /// One `tools/call`. When this future is dropped, the server is told that the call is cancelled.
+    pub(crate) async fn call(
+        &self,
+        link: &Link,
+        tool: String,
+        call: &Call<'_>,
+        harmless: bool,
+    ) -> Result<RunOutcome, RunError> {
+        let params = CallToolRequestParams::new(tool).with_arguments(call.arguments.clone());
+        let limit = call.plan.limits().max_output_bytes;
+        match tokio::time::timeout(call.timeout(), link.peer.call_tool_once(params)).await {
+            Err(_elapsed) => Err(RunError::Timeout {
+                timeout_ms: call.timeout_ms,
+                obtained: link.obtained.clone(),
+            }),
+            Ok(Ok(CallToolResponse::Complete(result))) => Ok(outcome(result, limit, link.obtained.clone())),
+            Ok(Ok(_)) => Err(RunError::Unknown(format!(
+                "the MCP server `{}` asked for more input, which clawk does not give",
+                self.name
+            ))),
+            Ok(Err(ServiceError::McpError(error))) => {
+                let text = format!("MCP error {}: {}", error.code.0, cut(&error.message, 4 << 10).0);
+                Ok(RunOutcome {
+                    obtained: link.obtained.clone(),
+                    ..crate::call::failed(text)
+                })
+            }
+            Ok(Err(error)) => {
+                // The process's end and its last words arrive a moment after the closed stream.
+                if let Some(service) = &link.service {
+                    let _ = tokio::time::timeout(Duration::from_millis(500), service.wait()).await; // silent-ok: it may live on
+                }
+                let said = link.service.as_ref().map(last_words).unwrap_or_default();
+                let text = format!(
+                    "the MCP server `{}` was lost during the call: {error}{said}",
+                    self.name
+                );
+                Err(if harmless {
+                    RunError::Unavailable(text)
+                } else {
+                    RunError::Unknown(text)
+                })
+            }
+        }
+    }
+
+    /// Ends the session, and the process with it.
+    pub(crate) async fn close(&self) {
+        let Some(live) = self.state.lock().await.live.take() else {
+            return;
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(2), live.session.cancel()).await; // silent-ok: it is ended below
+        if let Some(service) = &live.link.service {
+            service.stop().await;
+        }
+    }
+}
+
+impl State {
+    /// Bounded restarts: a server that dies at once is not started for ever.
+    fn admit_start(&mut self, name: &str) -> Result<(), RunError> {
+        let now = Instant::now();
+        while self
+            .starts
+            .front()
+            .is_some_and(|start| now.duration_since(*start) > RESTART_WINDOW)
+        {
+            self.starts.pop_front();
+        }
+        if self.starts.len() > MAX_RESTARTS {
+            return Err(RunError::Unavailable(format!(
+                "the MCP server `{name}` was started {} times within a minute and is left alone for the rest of it; run it by hand to see why it ends",
+                self.starts.len()
+            )));
+        }
+        self.starts.push_back(now);
+        Ok(())
+    }
+}
+
+impl Link {
+    fn lives(&self) -> bool {
+        !self.peer.is_transport_closed()
+            && self
+                .service
+                .as_ref()
+                .is_none_or(|service| service.ended().is_none())
+    }
+}
+
+/// How a process ended and the last line it wrote to standard error, for an error's text.
+fn last_words(service: &Service) -> String {
+    let mut text = match service.ended() {
+        Some(end) => match (end.limit, end.exit_code, end.signal) {
+            (Some(limit), _, _) => format!("; it was {limit}"),
+            (None, Some(code), _) => format!("; it ended with exit code {code}"),
+            (None, None, signal) => format!("; it was ended by signal {}", signal.unwrap_or_default()),
+        },
+        None => String::new(),
+    };
+    let tail = service.stderr_tail();
+    if let Some(line) = tail.lines().rev().find(|line| !line.trim().is_empty()) {
+        text.push_str(&format!("; its last words: {}", cut(line.trim(), 300).0));
+    }
+    text
+}
+
+async fn list(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, String> {
+    let mut tools = Vec::new();
+    let mut cursor = None;
+    let mut bytes = 0;
+    for _ in 0..MAX_PAGES {
+        let params = PaginatedRequestParams::default().with_cursor(cursor);
+        let page = peer
+            .list_tools(Some(params))
+            .await
+            .map_err(|error| error.to_string())?;
+        for tool in page.tools {
+            bytes += serde_json::to_vec(&tool).map_or(0, |text| text.len());
+            tools.push(tool);
+        }
+        if tools.len() > MAX_TOOLS || bytes > MAX_LIST_BYTES {
+            return Err(format!(
+                "it is too long (over {MAX_TOOLS} tools or {MAX_LIST_BYTES} bytes)"
+            ));
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(tools);
+        }
+    }
+    Err(format!("it has more than {MAX_PAGES} pages"))
+}

@@ -1,0 +1,187 @@
+//! The kernel's `ToolRunner`: from a permit to the executor bound to its tool.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use clawk_kernel::call::Permit;
+use clawk_kernel::ports::{Description, Later, RunError, RunOutcome, ToolRunner};
+use clawk_proto::SessionId;
+use clawk_sandbox::{Obtained, Plan, Refusal};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::builtin::{Builtin, Extra, Shared, generic_preview};
+use crate::call::Call;
+use crate::executor::{Command, Endpoint};
+use crate::mcp::{McpTool, Server};
+
+/// What runs a tool.
+#[derive(Debug)]
+pub(crate) enum Binding {
+    Builtin(Builtin),
+    Extra(Arc<dyn Extra>),
+    Command(Command),
+    Http(Endpoint),
+    Mcp(McpTool),
+}
+
+/// Runs every tool of an agent. Made by [`crate::bind()`].
+pub struct Runner {
+    bound: BTreeMap<String, Binding>,
+    servers: Vec<Arc<Server>>,
+    shared: Shared,
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(&self.bound).finish()
+    }
+}
+
+impl Runner {
+    pub(crate) fn new(bound: BTreeMap<String, Binding>, servers: Vec<Arc<Server>>, shared: Shared) -> Self {
+        Self {
+            bound,
+            servers,
+            shared,
+        }
+    }
+
+    /// How a tool is run, for `clawk doctor` and logs: `built-in`, `command`, `http`, `mcp`.
+    #[must_use]
+    pub fn executor(&self, tool: &str) -> Option<&'static str> {
+        self.bound.get(tool).map(|binding| match binding {
+            Binding::Builtin(_) | Binding::Extra(_) => "built-in",
+            Binding::Command(_) => "command",
+            Binding::Http(_) => "http",
+            Binding::Mcp(_) => "mcp",
+        })
+    }
+
+    fn binding(&self, tool: &str) -> Result<&Binding, RunError> {
+        self.bound
+            .get(tool)
+            .ok_or_else(|| RunError::Unavailable(format!("nothing runs the tool `{tool}`")))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bound_for_tests(&self, tool: &str) -> &Binding {
+        self.bound.get(tool).expect("bound")
+    }
+
+    /// Runs a call within its time, until it ends or is cancelled.
+    pub(crate) async fn run_call(
+        &self,
+        binding: &Binding,
+        call: Call<'_>,
+        session: Option<SessionId>,
+        cancel: &CancellationToken,
+    ) -> Result<RunOutcome, RunError> {
+        let _stop = call.stop.clone().drop_guard();
+        let work = async {
+            match binding {
+                // Processes and servers keep the time themselves: they end what they started.
+                Binding::Builtin(Builtin::Shell) => Builtin::Shell.run(&call, &self.shared, session).await,
+                Binding::Command(command) => command.run(&call, &self.shared.launcher).await,
+                Binding::Mcp(tool) => tool.run(&call).await,
+                Binding::Builtin(builtin) => timed(&call, builtin.run(&call, &self.shared, session)).await,
+                Binding::Http(endpoint) => timed(&call, endpoint.run(&call)).await,
+                Binding::Extra(_) => Err(RunError::Unavailable("it needs a permit".to_owned())),
+            }
+        };
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(RunError::Cancelled),
+            result = work => result,
+        }
+    }
+}
+
+async fn timed(
+    call: &Call<'_>,
+    work: impl Future<Output = Result<RunOutcome, RunError>>,
+) -> Result<RunOutcome, RunError> {
+    match tokio::time::timeout(call.timeout(), work).await {
+        Ok(result) => result,
+        Err(_elapsed) => Err(RunError::Timeout {
+            timeout_ms: call.timeout_ms,
+            obtained: Obtained::in_process("watcher:time"),
+        }),
+    }
+}
+
+impl ToolRunner for Runner {
+    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+        Box::pin(async move {
+            Ok(match self.binding(tool)? {
+                Binding::Builtin(builtin) => builtin.describe(),
+                Binding::Extra(extra) => extra.describe(),
+                Binding::Mcp(served) => served.describe().await?,
+                // The manifest says what these are.
+                Binding::Command(_) | Binding::Http(_) => Description {
+                    input_schema: json!({"type": "object"}),
+                    ..Description::default()
+                },
+            })
+        })
+    }
+
+    fn preflight(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        workdir: &Path,
+    ) -> Result<(), Refusal> {
+        match self.bound.get(tool) {
+            Some(Binding::Builtin(builtin)) => builtin.preflight(arguments, plan, workdir),
+            Some(Binding::Command(_) | Binding::Http(_) | Binding::Mcp(_)) => plan.available(),
+            Some(Binding::Extra(_)) | None => Ok(()),
+        }
+    }
+
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        Box::pin(async move {
+            let binding = self.binding(permit.tool())?;
+            if let Binding::Extra(extra) = binding {
+                return tokio::select! {
+                    biased;
+                    () = cancel.cancelled() => Err(RunError::Cancelled),
+                    result = extra.run(permit, cancel) => result,
+                };
+            }
+            let plan = Arc::new(permit.plan().clone());
+            let call = Call {
+                arguments: permit.arguments(),
+                plan: &plan,
+                workdir: permit.workdir(),
+                timeout_ms: permit.timeout_ms(),
+                stop: cancel.child_token(),
+            };
+            self.run_call(binding, call, Some(permit.session()), cancel).await
+        })
+    }
+
+    fn preview<'a>(&'a self, tool: &'a str, arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>> {
+        Box::pin(async move {
+            match self.bound.get(tool) {
+                Some(Binding::Builtin(builtin)) => builtin.preview(arguments),
+                Some(Binding::Extra(_) | Binding::Command(_) | Binding::Http(_) | Binding::Mcp(_)) | None => {
+                    generic_preview(arguments)
+                }
+            }
+        })
+    }
+
+    fn close(&self) -> Later<'_, ()> {
+        Box::pin(async move {
+            futures::future::join_all(self.servers.iter().map(|server| server.close())).await;
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! What this crate's unit tests share: plans, calls, a runner over the fixture program.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_manifest::model::{Manifest, Metadata};
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::{Defaults, Launcher, Plan};
+use clawk_secrets::{Env, Resolver};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::call::Call;
+use crate::config::ToolsConfig;
+use crate::runner::{Binding, Runner};
+use crate::{Host, bind};
+
+/// The fixture program, built with this package's integration tests.
+pub(crate) fn fixture() -> PathBuf {
+    let test = std::env::current_exe().expect("this program");
+    let built = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("the target folder")
+        .join("clawk-tools-fixture");
+    assert!(
+        built.exists(),
+        "{} is built by `cargo test -p clawk-tools` without `--lib`",
+        built.display()
+    );
+    built
+}
+
+pub(crate) fn launcher() -> Launcher {
+    Launcher::new(fixture(), vec!["__sandbox".into()])
+}
+
+/// A plan with these capabilities at level `process`.
+pub(crate) fn plan(capabilities: Value) -> Arc<Plan> {
+    let sandbox = json!({"name": "s", "level": "process", "capabilities": capabilities});
+    Arc::new(Plan::compile(
+        Some(&serde_json::from_value(sandbox).expect("a sandbox")),
+        &Defaults::default(),
+    ))
+}
+
+/// The working directory, writable, and every command line.
+pub(crate) fn open_plan() -> Arc<Plan> {
+    plan(
+        json!({"filesystem": {"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "rw"}]},
+                "shell": {"mode": "full"}, "network": {"mode": "allow-all", "ssrf_protection": {"enabled": false}}}),
+    )
+}
+
+pub(crate) fn manifest(tools: Value, dir: &Path) -> Manifest {
+    Manifest {
+        claw: serde_json::from_value(json!("0.3.0")).expect("a version"),
+        metadata: Metadata::default(),
+        identity: serde_json::from_value(json!({"name": "a", "personality": "p"})).expect("an identity"),
+        providers: Vec::new(),
+        channels: Vec::new(),
+        tools: serde_json::from_value(tools).expect("tools"),
+        skills: Vec::new(),
+        memory: None,
+        world_models: Vec::new(),
+        sandbox: None,
+        policies: Vec::new(),
+        swarm: None,
+        telemetry: None,
+        dir: dir.to_path_buf(),
+    }
+}
+
+pub(crate) fn host(dir: &Path) -> Host {
+    Host {
+        launcher: launcher(),
+        defaults: Defaults::default(),
+        secrets: Resolver::without_store(Env::fixed([
+            ("PATH", "/usr/bin:/bin"),
+            ("TOKEN_REF", "s3cr3t-value"),
+        ])),
+        base: dir.to_path_buf(),
+        workdir: dir.to_path_buf(),
+        ask: None,
+        extras: BTreeMap::new(),
+    }
+}
+
+pub(crate) fn runner(tools: Value, config: &str, dir: &Path) -> Runner {
+    let config: ToolsConfig = serde_json::from_str(config).expect("a config");
+    bind(&manifest(tools, dir), &config, host(dir)).expect("all bound")
+}
+
+/// All built-ins, bound by name.
+pub(crate) fn builtins(dir: &Path) -> Runner {
+    let tools: Vec<Value> = crate::builtin::Builtin::ALL
+        .iter()
+        .map(|builtin| json!({"name": builtin.name()}))
+        .collect();
+    runner(Value::Array(tools), "{}", dir)
+}
+
+pub(crate) struct Ran {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) timeout_ms: u64,
+    pub(crate) cancel: CancellationToken,
+}
+
+impl Ran {
+    pub(crate) fn new(plan: Arc<Plan>) -> Self {
+        Self {
+            plan,
+            timeout_ms: 20_000,
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    pub(crate) async fn run(
+        &self,
+        runner: &Runner,
+        dir: &Path,
+        tool: &str,
+        arguments: Value,
+    ) -> Result<RunOutcome, RunError> {
+        let arguments: Map<String, Value> = serde_json::from_value(arguments).expect("an object");
+        let call = Call {
+            arguments: &arguments,
+            plan: &self.plan,
+            workdir: dir,
+            timeout_ms: self.timeout_ms,
+            stop: self.cancel.child_token(),
+        };
+        let binding: &Binding = runner.bound_for_tests(tool);
+        runner.run_call(binding, call, None, &self.cancel).await
+    }
+}
+
+/// What a model would read.
+pub(crate) fn text(outcome: &RunOutcome) -> String {
+    outcome
+        .content
+        .iter()
+        .map(ContentBlock::as_model_text)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
