@@ -1,1 +1,72 @@
-fn main() {}
+//! `clawk`: one governed path for autonomous agents, with a proof.
+//!
+//! *Owns:* the command line, `clawk.toml`, the composition root, the start of the sandbox's other side.
+//! *Depends on:* every other crate.
+//! *Must not know:* domain rules; it reads, composes, shows.
+//! *Start reading at:* [`compose`], then [`cmd::run`].
+
+mod cli;
+mod cmd;
+mod compose;
+mod config;
+mod conformance;
+mod manifest;
+mod out;
+mod state;
+mod terminal;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // Before any thread, file or signal handler: this process may be about to become a sandboxed tool.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == "__sandbox") {
+        return clawk_sandbox::child::main();
+    }
+    // Usage errors end here with 2, `--help` and `--version` with 0.
+    let cli = cli::Cli::parse();
+    log(cli.verbose);
+    match cli.run() {
+        Ok(code) => code,
+        Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs go to standard error, none unless asked: `-v` info, `-vv` debug, `-vvv` trace of our crates; `RUST_LOG` for more.
+fn log(verbose: u8) {
+    let asked = clawk_secrets::env::non_empty("RUST_LOG");
+    let level = ["error", "info", "debug", "trace"].get(usize::from(verbose)).copied().unwrap_or("trace");
+    if asked.is_none() && verbose == 0 {
+        return;
+    }
+    let filter = asked.unwrap_or_else(|| format!("warn,clawk={level}"));
+    let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).init();
+}
+
+/// What went wrong, what caused it, and so on down.
+fn report(error: &anyhow::Error) {
+    let paint = out::Paint::stderr();
+    out::note(&format!("{} {}", paint.red("error:"), out::harmless(&error.to_string())));
+    let mut said = error.to_string();
+    for cause in error.chain().skip(1) {
+        let text = cause.to_string();
+        // An error that already quotes its cause needs no second line for it.
+        if !said.contains(&text) {
+            out::note(&format!("  because: {}", out::harmless(&text)));
+        }
+        said = text;
+    }
+}
+
+/// `clawk trace show … | head` is no failure.
+fn closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+}

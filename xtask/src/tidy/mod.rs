@@ -56,7 +56,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Paths that exist on this machine only: the checkout, its neighbours, and the home folder's hidden ones.
+/// Paths that exist on this machine only: the checkout, its neighbours, and the tools' folders at home.
 fn machine_paths(root: &Path) -> Vec<String> {
     let mut paths = vec![root.display().to_string()];
     // A checkout directly under `/` or a home folder has neighbours with ordinary names.
@@ -64,7 +64,7 @@ fn machine_paths(root: &Path) -> Vec<String> {
         paths.push(parent.join("shared").display().to_string());
     }
     if let Some(home) = crate::run::env("HOME").filter(|home| home.len() > 1) {
-        paths.push(format!("{home}/."));
+        paths.extend([".cargo", ".cache", ".rustup", ".claude"].map(|folder| format!("{home}/{folder}")));
     }
     paths
 }

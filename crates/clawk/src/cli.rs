@@ -1,0 +1,78 @@
+//! The command line: verbs, global flags, examples. Each verb's own flags stand in its module under [`crate::cmd`].
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{ArgAction, Parser, Subcommand};
+
+use crate::cmd;
+
+/// Runs AI agents declared in a `claw.yaml` through one governed path, and proves afterwards what they did.
+#[derive(Debug, Parser)]
+#[command(name = "clawk", version, max_term_width = 100, disable_help_subcommand = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Log to standard error; -vv for more, -vvv for all of it
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Runtime configuration [default: `clawk.toml` beside the manifest, else `$XDG_CONFIG_HOME/clawk/config.toml`]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk init my-agent                      write a claw.yaml that runs
+  clawk run my-agent/claw.yaml             talk to it
+  clawk run claw.yaml -m 'What is new?'    one turn
+  clawk serve claw.yaml --stdio            the agent as a JSON-RPC service
+  clawk trace verify --agent my-agent      check the proof of what it did
+
+Exit codes: 0 done, 1 the thing checked is bad or the work failed, 2 usage, 130 interrupted.";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Write a commented claw.yaml that runs
+    Init(cmd::init::Args),
+    /// Talk to an agent in the terminal
+    Run(cmd::run::Args),
+    /// Serve an agent to other programs
+    Serve(cmd::serve::Args),
+    /// List the sessions of an agent
+    Sessions(cmd::sessions::Args),
+    /// Check an agent against the protocol's test vectors
+    Conformance(cmd::conformance::Args),
+    /// Check what this host can enforce and what is misconfigured, with cures
+    Doctor(cmd::doctor::Args),
+    /// Show the runtime configuration in force, and from where
+    Config(cmd::config::Args),
+    /// Print a completion script for a shell
+    Completions(cmd::completions::Args),
+    /// Print the manual page, or write all of them to a folder
+    Man(cmd::man::Args),
+}
+
+impl Cli {
+    /// Runs the verb.
+    ///
+    /// # Errors
+    /// The work could not be done; exit code 1.
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let config = self.config;
+        match self.verb {
+            Verb::Init(args) => cmd::init::run(&args),
+            Verb::Run(args) => cmd::run::run(&args, config.as_deref()),
+            Verb::Serve(args) => cmd::serve::run(&args, config.as_deref()),
+            Verb::Sessions(args) => cmd::sessions::run(&args),
+            Verb::Conformance(args) => cmd::conformance::run(&args),
+            Verb::Doctor(args) => cmd::doctor::run(&args, config.as_deref()),
+            Verb::Config(args) => cmd::config::run(&args, config.as_deref()),
+            Verb::Completions(args) => cmd::completions::run(&args),
+            Verb::Man(args) => cmd::man::run(&args),
+        }
+    }
+}

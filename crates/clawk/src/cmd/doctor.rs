@@ -1,0 +1,103 @@
+//! `clawk doctor`: what this host can enforce, what is misconfigured, and how to mend it.
+
+mod checks;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::compose;
+use crate::out::{self, Format, Paint};
+
+/// Flags of `clawk doctor`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Also check this manifest: its providers, secrets, tools and state
+    #[arg(value_name = "CLAW")]
+    manifest: Option<PathBuf>,
+
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk doctor                              this host
+  clawk doctor claw.yaml                    and whether this agent can run on it
+  clawk doctor claw.yaml --format json      for scripts; exit code 1 when a check failed
+
+What each check means: docs/reference/doctor.md";
+
+/// How a check went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    /// Fine.
+    Ok,
+    /// Works, but perhaps not as expected.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Check {
+    /// Stable name; `docs/reference/doctor.md` has a section for each.
+    id: &'static str,
+    status: Status,
+    /// What was found.
+    result: String,
+    /// What would mend it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cure: Option<String>,
+}
+
+impl Check {
+    fn ok(id: &'static str, result: impl Into<String>) -> Self {
+        Self { id, status: Status::Ok, result: result.into(), cure: None }
+    }
+
+    fn warn(id: &'static str, result: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { id, status: Status::Warn, result: result.into(), cure: Some(cure.into()) }
+    }
+
+    fn fail(id: &'static str, result: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { id, status: Status::Fail, result: result.into(), cure: Some(cure.into()) }
+    }
+}
+
+/// Checks and prints; exit code 1 when something does not work.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let checks = compose::runtime()?.block_on(checks::all(args.manifest.as_deref(), config, args.state.as_deref()));
+    let failed = checks.iter().any(|check| check.status == Status::Fail);
+    match args.format {
+        Format::Json => out::json(&serde_json::json!({ "ok": !failed, "checks": checks }))?,
+        Format::Human => print(&checks)?,
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print(checks: &[Check]) -> Result<()> {
+    let paint = Paint::stdout();
+    for check in checks {
+        let mark = match check.status {
+            Status::Ok => paint.green("ok  "),
+            Status::Warn => paint.yellow("warn"),
+            Status::Fail => paint.red("FAIL"),
+        };
+        out::line(&format!("{mark}  {:<18} {}", check.id, out::harmless(&check.result)))?;
+        if let Some(cure) = &check.cure {
+            out::line(&format!("      {:<18} {}", "", paint.dim(&format!("→ {}", out::harmless(cure)))))?;
+        }
+    }
+    Ok(())
+}

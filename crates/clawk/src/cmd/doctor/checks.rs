@@ -1,0 +1,213 @@
+//! The checks. Each looks at the real thing: the sandbox is started, the clock is read, the provider's host is connected to.
+
+use std::net::ToSocketAddrs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::time::{Clock, SystemClock, Timestamp};
+use clawk_manifest::model::{AuthType, Provider, ProviderProtocol};
+use clawk_sandbox::{Defaults, Launcher, Plan, Spec};
+use clawk_secrets::env;
+use clawk_store::Reader;
+
+use super::{Check, Status};
+use crate::compose::Blueprint;
+use crate::config::Config;
+use crate::state;
+
+const CONNECT: Duration = Duration::from_secs(3);
+/// A clock before this is certainly wrong: 2025-01-01.
+const NOT_BEFORE: Timestamp = Timestamp(1_735_689_600_000_000);
+
+/// Every check, in order.
+pub(super) async fn all(manifest: Option<&Path>, config: Option<&Path>, state: Option<&Path>) -> Vec<Check> {
+    let mut checks = vec![clock(), state_home()];
+    checks.extend(sandbox().await);
+    let loaded = Config::load(config, manifest);
+    checks.push(configuration(&loaded));
+    let (Some(path), Ok(_)) = (manifest, &loaded) else { return checks };
+    match Blueprint::read(path, config).await {
+        Ok(blueprint) => checks.extend(agent(path, &blueprint, state).await),
+        Err(error) => {
+            let cure = format!("clawk validate {}", path.display());
+            checks.push(Check::fail("manifest", format!("{error:#}"), cure));
+        }
+    }
+    checks
+}
+
+fn clock() -> Check {
+    let now = SystemClock::default().now();
+    if now < NOT_BEFORE {
+        return Check::fail("clock", format!("the clock says {now}"), "set the time, for example with NTP: the trace is stamped with it");
+    }
+    Check::ok("clock", now.to_string())
+}
+
+/// Whether state can be kept at all: a directory is really made and removed.
+fn state_home() -> Check {
+    let probe = || -> anyhow::Result<String> {
+        let home = state::home()?;
+        let probe = home.join(format!(".doctor-{}", std::process::id()));
+        std::fs::create_dir_all(&probe)?;
+        std::fs::remove_dir(&probe)?;
+        Ok(format!("{} can be written", home.display()))
+    };
+    match probe() {
+        Ok(result) => Check::ok("state-home", result),
+        Err(error) => Check::fail("state-home", format!("{error:#}"), "set XDG_STATE_HOME to a folder you may write, or say --state DIR"),
+    }
+}
+
+fn configuration(loaded: &anyhow::Result<Config>) -> Check {
+    match loaded {
+        Ok(config) => {
+            let file = config.file.as_deref().map_or_else(|| "no file: all defaults".to_owned(), |file| file.display().to_string());
+            Check::ok("config", file)
+        }
+        Err(error) => Check::fail("config", format!("{error:#}"), "docs/reference/config.md lists every key"),
+    }
+}
+
+/// The levels that tools can get here: a sandbox is really started (R32).
+async fn sandbox() -> Vec<Check> {
+    // With nothing declared and level `none` not allowed, the plan asks for level `process`.
+    let plan = Arc::new(Plan::undeclared(&Defaults::default()));
+    let spec = Spec::new("/bin/true", plan);
+    let process = match Launcher::default().launch(&spec).await {
+        Ok(outcome) if outcome.success() => {
+            let missing = match outcome.obtained.missing.as_slice() {
+                [] => String::new(),
+                missing => format!("; not held: {}", missing.join(", ")),
+            };
+            Check::ok("sandbox-process", format!("started; {}{missing}", outcome.obtained.mechanisms.join(", ")))
+        }
+        Ok(outcome) => Check::fail(
+            "sandbox-process",
+            format!("started, but the command failed ({:?})", outcome.exit_code),
+            "run clawk from a local file system that allows execution",
+        ),
+        Err(error) => Check::fail("sandbox-process", error.to_string(), "tools with a sandbox can't run here until this is mended"),
+    };
+    let stronger = Check::warn(
+        "sandbox-stronger",
+        "levels `wasm`, `container` and `vm` are not served by this version: a manifest that asks for them is refused",
+        "use level `process`, knowing that it does not isolate files and network of the programs it runs",
+    );
+    vec![process, stronger]
+}
+
+async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<Check> {
+    let manifest = &blueprint.manifest;
+    let about = format!("`{}`, {}", manifest.metadata.name, manifest.conformance_level());
+    let mut checks = vec![match blueprint.notes.as_slice() {
+        [] => Check::ok("manifest", about),
+        notes => Check::warn("manifest", format!("{about}; {}", notes.join("; ")), format!("clawk validate {}", path.display())),
+    }];
+    checks.push(own_state(blueprint, state));
+    checks.extend(secrets(blueprint));
+    checks.push(faults("tools", blueprint.runner(None).map(|_| manifest.tools.len()), "bind it in clawk.toml: docs/reference/config.md"));
+    match blueprint.providers() {
+        Ok(_) => {
+            for provider in &manifest.providers {
+                checks.push(reach(provider).await);
+            }
+        }
+        Err(all) => checks.push(faults("provider", Err(all), "correct the provider, or its section in clawk.toml")),
+    }
+    checks
+}
+
+fn faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> Check {
+    match outcome {
+        Ok(0) => Check::ok(id, "none declared"),
+        Ok(count) => Check::ok(id, format!("{count} bound")),
+        Err(faults) => Check::fail(id, faults.join("; "), cure),
+    }
+}
+
+/// The agent's own state: whole, and nobody has broken a chain.
+fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
+    let dir = match blueprint.state_dir(flag) {
+        Ok(dir) => dir,
+        Err(error) => return Check::fail("state", format!("{error:#}"), "say --state DIR"),
+    };
+    if !dir.join("state.db").exists() {
+        return Check::ok("state", format!("{}: nothing yet", dir.display()));
+    }
+    match Reader::open(&dir).and_then(|reader| reader.verify(None)) {
+        Ok(report) if report.valid => Check::ok("state", format!("{}: {} events, every chain valid", dir.display(), report.event_count)),
+        Ok(report) => {
+            let fault = report.fault.map(|fault| fault.detail).unwrap_or_default();
+            Check::fail("state", format!("{}: {fault}", dir.display()), format!("clawk trace verify --state {}", dir.display()))
+        }
+        Err(error) => Check::fail("state", error.to_string(), "say --state DIR"),
+    }
+}
+
+fn secrets(blueprint: &Blueprint) -> Vec<Check> {
+    let mut names: Vec<&str> = blueprint.manifest.providers.iter().filter_map(needed).collect();
+    names.sort_unstable();
+    names.dedup();
+    let resolve = |name| match blueprint.resolver.resolve(name) {
+        Ok(_) => Check::ok("secret", format!("{name} is known")),
+        Err(error) => {
+            let cure = format!("set {name} in the environment, or configure [secrets_store] in clawk.toml");
+            Check::fail("secret", error.to_string(), cure)
+        }
+    };
+    names.into_iter().map(resolve).collect()
+}
+
+fn needed(provider: &Provider) -> Option<&str> {
+    provider.auth.secret_ref.as_deref().filter(|_| provider.auth.kind != AuthType::None)
+}
+
+/// Whether something listens where the provider is; nothing is asked of it.
+async fn reach(provider: &Provider) -> Check {
+    let name = format!("`{}` ({}, model `{}`)", provider.name, provider.protocol, provider.model);
+    if provider.protocol == ProviderProtocol::Custom {
+        return Check::ok("provider", format!("{name}: a scripted model"));
+    }
+    let Some((host, port)) = host_and_port(&provider.endpoint) else {
+        return Check::fail("provider", format!("{name}: `{}` is no URL", provider.endpoint), "correct the endpoint");
+    };
+    if proxied() {
+        return Check::warn("provider", format!("{name}: reached through a proxy, not tried"), "clawk run says more");
+    }
+    let target = format!("{host}:{port}");
+    let lookup = target.clone();
+    let addresses = tokio::task::spawn_blocking(move || lookup.to_socket_addrs().map(Iterator::collect::<Vec<_>>)).await;
+    let cure = "start the server, or correct the endpoint; behind a proxy set HTTPS_PROXY";
+    match addresses {
+        Ok(Ok(addresses)) => match tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect(addresses.as_slice())).await {
+            Ok(Ok(_)) => Check::ok("provider", format!("{name}: {target} answers")),
+            Ok(Err(error)) => Check::fail("provider", format!("{name}: {target}: {error}"), cure),
+            Err(_) => Check::fail("provider", format!("{name}: {target} does not answer within 3 s"), cure), // silent-ok: elapsed says no more
+        },
+        Ok(Err(error)) => Check::fail("provider", format!("{name}: {target}: {error}"), cure),
+        Err(error) => Check { id: "provider", status: Status::Fail, result: format!("{name}: {error}"), cure: None },
+    }
+}
+
+fn proxied() -> bool {
+    ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"].iter().any(|name| env::non_empty(name).is_some())
+}
+
+fn host_and_port(endpoint: &str) -> Option<(String, u16)> {
+    let url = clawk_egress::Url::parse(endpoint).ok()?; // silent-ok: said by the caller
+    Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_and_port;
+
+    #[test]
+    fn endpoints_have_a_port_even_where_none_is_written() {
+        assert_eq!(host_and_port("https://api.example.com/v1"), Some(("api.example.com".to_owned(), 443)));
+        assert_eq!(host_and_port("http://127.0.0.1:8080/v1"), Some(("127.0.0.1".to_owned(), 8080)));
+        assert_eq!(host_and_port("script:x.yaml"), None);
+    }
+}

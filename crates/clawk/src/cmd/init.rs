@@ -1,0 +1,219 @@
+//! `clawk init`: a commented `claw.yaml` that runs.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::out::{self, Paint};
+
+/// Flags of `clawk init`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Folder to write to; made when missing
+    #[arg(value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+
+    /// The agent's name: letters, digits, hyphens [default: the folder's]
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Who answers: a server, or whatever is found on this machine
+    #[arg(long, value_enum)]
+    provider: Option<Provider>,
+
+    /// How much it may do without asking
+    #[arg(long, value_enum)]
+    autonomy: Option<Autonomy>,
+
+    /// Ask nothing; what no flag says takes its default
+    #[arg(long)]
+    yes: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk init my-agent                                   asks a few questions in a terminal
+  clawk init my-agent --provider anthropic --yes        asks nothing";
+
+/// Which provider the manifest names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Provider {
+    /// An API key in the environment, else a local server, else a scripted model
+    Auto,
+    /// Anthropic's API, key in ANTHROPIC_API_KEY
+    Anthropic,
+    /// OpenAI's API, key in OPENAI_API_KEY
+    Openai,
+    /// A server on this machine that speaks OpenAI's protocol, as Ollama does
+    Local,
+}
+
+/// The identity's autonomy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Autonomy {
+    /// Never uses a tool
+    Observer,
+    /// Asks before every act with side effects
+    Supervised,
+    /// Acts as far as its policy allows
+    Autonomous,
+}
+
+/// Answers, whether from flags or from a person.
+struct Wanted {
+    name: String,
+    provider: Provider,
+    autonomy: Autonomy,
+}
+
+/// Asks, writes, and says what to do next.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let manifest = args.dir.join("claw.yaml");
+    if manifest.exists() {
+        bail!("`{}` is there already; choose another folder", manifest.display());
+    }
+    let wanted = wanted(args)?;
+    fs::create_dir_all(&args.dir).with_context(|| format!("can't make `{}`", args.dir.display()))?;
+    write(&manifest, &yaml(&wanted))?;
+    if wanted.provider == Provider::Auto {
+        write(&args.dir.join("script.yaml"), SCRIPT)?;
+    }
+    let paint = Paint::stdout();
+    out::line(&format!("{} {}", paint.green("wrote"), manifest.display()))?;
+    out::line(&format!("next:  clawk run {}", manifest.display()))?;
+    out::line(&format!("       clawk doctor {}", manifest.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .with_context(|| format!("can't write `{}`", path.display()))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("can't write `{}`", path.display()))
+}
+
+fn wanted(args: &Args) -> Result<Wanted> {
+    let asks = !args.yes && io::stdin().is_terminal() && io::stdout().is_terminal();
+    let name = match &args.name {
+        Some(name) => checked(name)?,
+        None if asks => {
+            let text = inquire::Text::new("The agent's name?").with_default(&folder_name(&args.dir)).prompt();
+            checked(&text.context("not answered")?)?
+        }
+        None => folder_name(&args.dir),
+    };
+    Ok(Wanted {
+        name,
+        provider: choice(args.provider, asks, "Who answers?", Provider::Auto)?,
+        autonomy: choice(args.autonomy, asks, "How much may it do without asking?", Autonomy::Supervised)?,
+    })
+}
+
+fn choice<T: ValueEnum + Copy + PartialEq>(given: Option<T>, asks: bool, question: &str, default: T) -> Result<T> {
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    if !asks {
+        return Ok(default);
+    }
+    let label = |value: &T| {
+        let value = value.to_possible_value();
+        value.map(|v| format!("{}: {}", v.get_name(), v.get_help().map(ToString::to_string).unwrap_or_default())).unwrap_or_default()
+    };
+    let labels: Vec<String> = T::value_variants().iter().map(label).collect();
+    let start = T::value_variants().iter().position(|value| *value == default).unwrap_or_default();
+    let picked = inquire::Select::new(question, labels).with_starting_cursor(start).raw_prompt().context("not answered")?;
+    Ok(T::value_variants().get(picked.index).copied().unwrap_or(default))
+}
+
+/// The names that the URI grammar admits (R8).
+fn checked(name: &str) -> Result<String> {
+    let good = (1..=63).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    if !good {
+        bail!("`{}` is no name for an agent: 1 to 63 letters, digits and hyphens", out::clipped(name, 80));
+    }
+    Ok(name.to_owned())
+}
+
+/// The folder's name made fit, or `my-agent`.
+fn folder_name(dir: &Path) -> String {
+    let full = dir.canonicalize().unwrap_or_else(|_| dir.to_owned()); // silent-ok: a folder to be made has its name already
+    let name = full.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let fit: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(63).collect();
+    let fit = fit.trim_matches('-');
+    if fit.is_empty() { "my-agent".to_owned() } else { fit.to_owned() }
+}
+
+fn yaml(wanted: &Wanted) -> String {
+    let autonomy = wanted.autonomy.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    TEMPLATE
+        .replace("NAME", &wanted.name)
+        .replace("AUTONOMY", &autonomy)
+        .replace("PROVIDER", provider(wanted.provider))
+}
+
+const fn provider(provider: Provider) -> &'static str {
+    match provider {
+        Provider::Auto => {
+            "\
+        # `auto:` takes what is found on this machine: an API key in the environment, else a local server that
+        # speaks OpenAI's protocol, else the scripted model in script.yaml.
+        protocol: custom
+        endpoint: auto:script.yaml
+        model: auto
+        auth:
+          type: none"
+        }
+        Provider::Anthropic => {
+            "\
+        protocol: anthropic-native
+        endpoint: https://api.anthropic.com/v1
+        model: claude-sonnet-4-5
+        auth:
+          type: api-key-header
+          secret_ref: ANTHROPIC_API_KEY"
+        }
+        Provider::Openai => {
+            "\
+        protocol: openai-compatible
+        endpoint: https://api.openai.com/v1
+        model: gpt-5-mini
+        auth:
+          type: bearer
+          secret_ref: OPENAI_API_KEY"
+        }
+        Provider::Local => {
+            "\
+        protocol: openai-compatible
+        endpoint: http://127.0.0.1:11434/v1
+        model: llama3.2
+        auth:
+          type: none"
+        }
+    }
+}
+
+const TEMPLATE: &str = include_str!("init/claw.yaml");
+const SCRIPT: &str = include_str!("init/script.yaml");
+
+#[cfg(test)]
+mod tests {
+    use super::{checked, folder_name};
+
+    #[test]
+    fn names_fit_the_uri_grammar() {
+        assert!(checked("my-agent-2").is_ok());
+        for bad in ["", "my agent", "ü", &"x".repeat(64)] {
+            assert!(checked(bad).is_err(), "{bad}");
+        }
+        assert_eq!(folder_name(std::path::Path::new("/nowhere/My project!")), "My-project");
+        assert_eq!(folder_name(std::path::Path::new("/")), "my-agent");
+    }
+}

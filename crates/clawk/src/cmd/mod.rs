@@ -1,0 +1,11 @@
+//! One module per verb: its flags (`Args`) and what it does (`run`).
+
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod conformance;
+pub(crate) mod doctor;
+pub(crate) mod init;
+pub(crate) mod man;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod sessions;

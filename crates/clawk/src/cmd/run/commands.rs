@@ -1,0 +1,89 @@
+//! What can be typed at the prompt besides words to the agent.
+
+use anyhow::Result;
+use clawk_kernel::ports::Scan;
+use clawk_proto::SessionId;
+
+use crate::compose::Agent;
+use crate::out::{self, Paint, clipped};
+
+const LINES_OF_TRACE: usize = 20;
+
+/// `/help`
+pub(super) fn help() {
+    out::note(
+        "\
+  /tools     the agent's tools, what may be done with them
+  /policy    the rules, in the order they are asked
+  /trace     the last events of this session, as recorded
+  /session   which session this is
+  /clear     the agent forgets this conversation; the trace keeps it
+  /quit      leave; so do Ctrl-D and two Ctrl-C
+
+  Ctrl-C while the agent works cancels the turn. Arrow keys bring back earlier lines.",
+    );
+}
+
+/// `/tools`
+pub(super) fn tools(agent: &Agent) {
+    let paint = Paint::stderr();
+    let manifest = &agent.manifest;
+    if manifest.tools.is_empty() && manifest.skills.is_empty() {
+        out::note("  this agent has no tools");
+    }
+    for tool in &manifest.tools {
+        let source = match (&tool.mcp_source, &tool.skill_ref) {
+            (Some(source), _) => format!("MCP {}", source.uri),
+            (None, Some(skill)) => format!("runs the skill `{skill}`"),
+            (None, None) => "local".to_owned(),
+        };
+        let category = tool.category().map(|category| format!(" · category {category}")).unwrap_or_default();
+        out::note(&format!("  {} {}", paint.cyan(&tool.name), paint.dim(&format!("{source}{category}"))));
+        if let Some(description) = &tool.description {
+            out::note(&format!("    {}", clipped(description, 96)));
+        }
+    }
+    for skill in &manifest.skills {
+        out::note(&format!("  {} {}", paint.cyan(&skill.name), paint.dim("skill")));
+        out::note(&format!("    {}", clipped(&skill.description, 96)));
+    }
+}
+
+/// `/policy`
+pub(super) fn policy(agent: &Agent) {
+    let paint = Paint::stderr();
+    let autonomy = agent.manifest.identity.autonomy;
+    out::note(&format!("  autonomy {}", paint.bold(autonomy.as_str())));
+    for policy in &agent.manifest.policies {
+        for rule in &policy.rules {
+            let reason = rule.reason.as_deref().map(|reason| clipped(reason, 70)).unwrap_or_default();
+            let line = format!("  {:<16} {:<24} {}", rule.action.as_str(), rule.id, paint.dim(&reason));
+            out::note(&line);
+        }
+    }
+    out::note(&format!("  {:<16} {}", "deny", paint.dim("whatever no rule matches")));
+}
+
+/// `/trace`
+pub(super) async fn trace(agent: &Agent, session: SessionId) -> Result<()> {
+    let events = agent.journal.scan(Scan { session: Some(session), ..Scan::default() }).await?;
+    let paint = Paint::stderr();
+    if events.is_empty() {
+        out::note("  nothing yet");
+    }
+    for event in events.iter().skip(events.len().saturating_sub(LINES_OF_TRACE)) {
+        let payload = clipped(&event.payload, 90);
+        out::note(&format!("  {:>4} {} {}", event.sequence, paint.cyan(&event.kind), paint.dim(&payload)));
+    }
+    Ok(())
+}
+
+/// `/session`
+pub(super) async fn session(agent: &Agent, session: SessionId) -> Result<()> {
+    let known = agent.journal.sessions(100).await?;
+    let events = known.iter().find(|row| row.session == session).map_or(0, |row| row.events);
+    out::note(&format!("  session {session}, {events} events"));
+    out::note(&format!("  state   {}", agent.state_dir.display()));
+    out::note(&format!("  again   clawk run CLAW --session {session}"));
+    Ok(())
+}

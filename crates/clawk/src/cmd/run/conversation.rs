@@ -1,0 +1,290 @@
+//! One session in the terminal: a turn at a time, questions in between.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use clawk_kernel::{Answer, Notice, Question, Session, TurnEnd};
+use clawk_proto::{MessageId, SessionId};
+use clawk_secrets::env;
+use clawk_tools::Ask;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Approve, commands};
+use crate::compose::Agent;
+use crate::out::{Paint, harmless};
+use crate::terminal::input::{Input, Reply};
+use crate::terminal::show::Show;
+
+/// What the person at the prompt wants.
+pub(crate) enum Next {
+    /// Something said to the agent.
+    Say(String),
+    /// A command, already done.
+    Done,
+    /// To leave.
+    Leave,
+}
+
+/// A question of the tool `ask-user`, and where its answer goes.
+pub(super) type Asked = (clawk_tools::Question, oneshot::Sender<clawk_tools::Answer>);
+
+/// How `ask-user` reaches the conversation, and the conversation's end of it.
+pub(super) fn questions() -> (Ask, mpsc::Receiver<Asked>) {
+    let (sender, asked) = mpsc::channel(8);
+    let ask: Ask = Arc::new(move |question| {
+        let sender = sender.clone();
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            // silent-ok: a conversation that is over has nobody in it
+            let _ = sender.send((question, reply)).await;
+            answer.await.unwrap_or(clawk_tools::Answer::Nobody)
+        })
+    });
+    (ask, asked)
+}
+
+/// A conversation with its terminal.
+pub(crate) struct Conversation<'a> {
+    agent: &'a Agent,
+    session: Session,
+    input: Option<Input>,
+    asked: mpsc::Receiver<Asked>,
+    approve: Approve,
+    show: Show,
+    interrupts: Signal,
+    ends: Signal,
+    leaving: bool,
+    gone: bool,
+}
+
+impl<'a> Conversation<'a> {
+    /// Catches Ctrl-C and SIGTERM from here on.
+    pub(crate) fn new(
+        agent: &'a Agent,
+        session: Session,
+        input: Option<Input>,
+        asked: mpsc::Receiver<Asked>,
+        approve: Approve,
+    ) -> Result<Self> {
+        Ok(Self {
+            agent,
+            session,
+            input,
+            asked,
+            approve,
+            show: Show::new(),
+            interrupts: signal(SignalKind::interrupt())?,
+            ends: signal(SignalKind::terminate())?,
+            leaving: false,
+            gone: false,
+        })
+    }
+
+    /// The agent has ended by itself.
+    pub(crate) const fn gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Says `text` and shows everything until its turn ends.
+    pub(crate) async fn turn(&mut self, text: String) -> Result<TurnEnd> {
+        let message = self.session.send(text).await?;
+        loop {
+            tokio::select! {
+                notice = self.session.next_notice() => match notice {
+                    Some(notice) => if let Some(end) = self.take(message, notice).await? {
+                        return Ok(end);
+                    },
+                    None => {
+                        self.gone = true;
+                        bail!("the agent ended in the middle of the turn");
+                    }
+                },
+                Some((question, reply)) = self.asked.recv() => {
+                    let answer = self.put(&question).await;
+                    // silent-ok: the tool's time is over
+                    let _ = reply.send(answer);
+                }
+                _ = self.interrupts.recv() => self.session.cancel_turn(),
+                _ = self.ends.recv() => {
+                    self.leaving = true;
+                    self.session.cancel_turn();
+                }
+            }
+        }
+    }
+
+    async fn take(&mut self, message: MessageId, notice: Notice) -> Result<Option<TurnEnd>> {
+        self.show.notice(&notice)?;
+        match notice {
+            Notice::Asking(question) => self.answer(&question).await,
+            Notice::TurnEnded { message: ended, end, .. } if ended == message => return Ok(Some(end)),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    async fn answer(&mut self, question: &Question) {
+        self.show.question(question);
+        let (answer, reason) = match (self.approve, self.input.clone()) {
+            (Approve::Never, _) => (Answer::Deny, Some("`--approve never` answers every question with no".to_owned())),
+            (Approve::Ask, None) => {
+                let why = "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it";
+                (Answer::Deny, Some(why.to_owned()))
+            }
+            (Approve::Ask, Some(input)) => self.ask(&input, question).await,
+        };
+        let paint = Paint::stderr();
+        if let (Answer::Deny, Some(reason)) = (answer, &reason) {
+            self.show.line(&format!("  {} {}", paint.red("no:"), reason));
+        }
+        if !self.agent.kernel.answer(&question.request_id, answer, reason, &person()).await {
+            self.show.line(&paint.yellow("  too late: the question had lapsed or was answered elsewhere"));
+        }
+    }
+
+    /// Puts a question of the agent to the person.
+    async fn put(&mut self, question: &clawk_tools::Question) -> clawk_tools::Answer {
+        let Some(input) = self.input.clone() else { return clawk_tools::Answer::Nobody };
+        let paint = Paint::stderr();
+        self.show.pause();
+        self.show.line(&format!("{} {}", paint.yellow("?"), harmless(&question.question)));
+        for (index, option) in question.options.iter().enumerate() {
+            self.show.line(&format!("    {}. {}", index + 1, harmless(option)));
+        }
+        match input.line("  answer ▸ ".to_owned(), false).await {
+            Reply::Line(line) if line.trim().is_empty() => clawk_tools::Answer::Declined,
+            Reply::Line(line) => {
+                let picked = line.trim().parse::<usize>().ok().and_then(|n| question.options.get(n.checked_sub(1)?)); // silent-ok: words, then
+                clawk_tools::Answer::Said(picked.cloned().unwrap_or(line))
+            }
+            Reply::Interrupted => {
+                self.session.cancel_turn();
+                clawk_tools::Answer::Declined
+            }
+            Reply::End => {
+                self.leaving = true;
+                clawk_tools::Answer::Declined
+            }
+        }
+    }
+
+    /// Asks until the answer is one. Ctrl-C is no, and ends the turn.
+    async fn ask(&mut self, input: &Input, question: &Question) -> (Answer, Option<String>) {
+        let paint = Paint::stderr();
+        let prompt = format!(
+            "  {}es · {}o [reason] · {}lways in this session · {}hy ▸ ",
+            paint.bold("[y]"), paint.bold("[n]"), paint.bold("[a]"), paint.bold("[w]"),
+        );
+        loop {
+            match input.line(prompt.clone(), false).await {
+                Reply::Line(line) => match parse(&line) {
+                    Some(Typed::Answer(answer, reason)) => return (answer, reason),
+                    Some(Typed::Why) => self.show.why(question),
+                    None => self.show.line(&paint.dim("  y, n (and why not, if you like), a or w")),
+                },
+                Reply::Interrupted => {
+                    self.session.cancel_turn();
+                    return (Answer::Deny, Some("interrupted".to_owned()));
+                }
+                Reply::End => {
+                    self.leaving = true;
+                    return (Answer::Deny, Some("the terminal was closed".to_owned()));
+                }
+            }
+        }
+    }
+
+    /// Reads the next thing at the prompt. Two Ctrl-C in a row, Ctrl-D or SIGTERM leave.
+    pub(crate) async fn next(&mut self) -> Result<Next> {
+        let Some(input) = self.input.clone().filter(|_| !self.leaving) else { return Ok(Next::Leave) };
+        let prompt = format!("{} ", Paint::stderr().bold("you ▸"));
+        let mut warned = false;
+        loop {
+            let reply = tokio::select! {
+                reply = input.line(prompt.clone(), true) => reply,
+                _ = self.ends.recv() => Reply::End,
+            };
+            match reply {
+                Reply::Line(line) if line.trim().is_empty() => return Ok(Next::Done),
+                Reply::Line(line) => match line.trim().strip_prefix('/') {
+                    Some(command) => return self.command(command).await,
+                    None => return Ok(Next::Say(line)),
+                },
+                Reply::Interrupted if !warned => {
+                    warned = true;
+                    self.show.line(&Paint::stderr().dim("(Ctrl-C once more, or Ctrl-D, to leave)"));
+                }
+                Reply::Interrupted | Reply::End => return Ok(Next::Leave),
+            }
+        }
+    }
+
+    async fn command(&mut self, command: &str) -> Result<Next> {
+        match command.split_whitespace().next().unwrap_or_default() {
+            "quit" | "exit" | "q" => return Ok(Next::Leave),
+            "help" | "?" => commands::help(),
+            "tools" => commands::tools(self.agent),
+            "policy" => commands::policy(self.agent),
+            "trace" => commands::trace(self.agent, self.session.id).await?,
+            "session" => commands::session(self.agent, self.session.id).await?,
+            "clear" => {
+                self.session.clear();
+                self.show.line(&Paint::stderr().dim("the agent has forgotten this conversation; the trace has not"));
+            }
+            other => self.show.line(&format!("no command `/{other}`; /help lists them")),
+        }
+        Ok(Next::Done)
+    }
+
+    /// Ends the conversation; the session it was in last.
+    pub(crate) async fn leave(self) -> SessionId {
+        self.session.id
+    }
+}
+
+/// Who answered, for the trace.
+fn person() -> String {
+    format!("terminal:{}", env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned()))
+}
+
+enum Typed {
+    Answer(Answer, Option<String>),
+    Why,
+}
+
+/// `y`, `n`, `n because …`, `a`, `w`, and their words.
+fn parse(line: &str) -> Option<Typed> {
+    let (word, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line.trim(), ""));
+    let reason = Some(rest.trim().to_owned()).filter(|reason| !reason.is_empty());
+    match word.to_ascii_lowercase().as_str() {
+        "y" | "yes" if reason.is_none() => Some(Typed::Answer(Answer::Approve, None)),
+        "a" | "always" if reason.is_none() => Some(Typed::Answer(Answer::ApproveForSession, None)),
+        "n" | "no" => Some(Typed::Answer(Answer::Deny, reason)),
+        "w" | "why" | "?" => Some(Typed::Why),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::Answer;
+
+    use super::{Typed, parse};
+
+    #[test]
+    fn only_clear_answers_are_answers() {
+        let answer = |line: &str| match parse(line) {
+            Some(Typed::Answer(answer, reason)) => Some((answer, reason)),
+            _ => None,
+        };
+        assert_eq!(answer(" y "), Some((Answer::Approve, None)));
+        assert_eq!(answer("ALWAYS"), Some((Answer::ApproveForSession, None)));
+        assert_eq!(answer("n"), Some((Answer::Deny, None)));
+        assert_eq!(answer("no not there"), Some((Answer::Deny, Some("not there".to_owned()))));
+        assert!(matches!(parse("why"), Some(Typed::Why)));
+        for unclear in ["", "yes but not there", "ok", "yn"] {
+            assert!(parse(unclear).is_none(), "{unclear}");
+        }
+    }
+}

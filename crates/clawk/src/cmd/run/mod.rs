@@ -1,0 +1,176 @@
+//! `clawk run`: talk to an agent in the terminal.
+
+mod commands;
+mod conversation;
+
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use clawk_kernel::TurnEnd;
+
+use crate::compose::{self, Agent};
+use crate::out::{self, Paint};
+use crate::terminal::{can_ask, input::Input};
+use conversation::{Conversation, Next, questions};
+
+/// Exit code after Ctrl-C in the middle of the one turn that was asked for.
+const INTERRUPTED: u8 = 130;
+
+/// The longest message taken from standard input.
+const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
+
+/// Flags of `clawk run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The manifest
+    #[arg(value_name = "CLAW")]
+    manifest: PathBuf,
+
+    /// One turn with this message, then leave
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+
+    /// How questions are answered whether a call may run
+    #[arg(long, value_enum, default_value_t = Approve::Ask)]
+    approve: Approve,
+
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Go on with an earlier session: its id, or `last`
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk run claw.yaml                          chat; /help lists what can be typed
+  clawk run claw.yaml -m 'Sum up notes.txt'    one turn
+  git diff | clawk run claw.yaml               standard input is one message
+  clawk run claw.yaml --session last           go on where you left off
+
+The agent's words go to standard output, everything else to standard error.";
+
+/// How questions are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Approve {
+    /// In the terminal; without one the answer is no
+    Ask,
+    /// Always no
+    Never,
+}
+
+/// Runs the conversation and ends the agent in good order.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let runtime = compose::runtime()?;
+    runtime.block_on(converse(args, config))
+}
+
+async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let message = one_message(args)?;
+    let request = compose::Request { manifest: &args.manifest, config, state: args.state.as_deref() };
+    let (ask, asked) = questions();
+    let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
+    let chatting = message.is_none() && io::stdin().is_terminal();
+    let input = if can_ask() { Some(Input::start(agent.state_dir.join("history"))?) } else { None };
+    greet(&agent, chatting);
+    let session = agent.session(args.session.as_deref()).await?;
+    let mut conversation = Conversation::new(&agent, session, input, asked, args.approve)?;
+    let code = match message.or_else(|| opening(&agent, chatting)) {
+        Some(text) if !chatting => one_turn(&mut conversation, text).await?,
+        first => chat(&mut conversation, first).await?,
+    };
+    let session = conversation.leave().await;
+    agent.close("clawk run has ended").await;
+    say_proof(&agent, session).await?;
+    Ok(code)
+}
+
+/// The one message of `-m` or of a standard input that is no terminal; `None` means a chat, or an empty input.
+fn one_message(args: &Args) -> Result<Option<String>> {
+    if let Some(text) = &args.message {
+        if text.trim().is_empty() {
+            bail!("the message is empty");
+        }
+        return Ok(Some(text.clone()));
+    }
+    if io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(MAX_MESSAGE_BYTES + 1).read_to_end(&mut bytes).context("can't read standard input")?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_MESSAGE_BYTES {
+        bail!("the message on standard input is longer than {MAX_MESSAGE_BYTES} bytes");
+    }
+    let text = String::from_utf8(bytes).context("the message on standard input is not UTF-8")?;
+    Ok(Some(text.trim_end().to_owned()).filter(|text| !text.is_empty()))
+}
+
+/// `run.opening` of `clawk.toml`: said by itself when nothing else was asked for.
+fn opening(agent: &Agent, chatting: bool) -> Option<String> {
+    let text = agent.settings.run.opening.clone()?;
+    let hint = if chatting { " (run.opening in clawk.toml)" } else { "" };
+    out::note(&format!("{} {}{}", Paint::stderr().bold("you ▸"), text, Paint::stderr().dim(hint)));
+    Some(text)
+}
+
+fn greet(agent: &Agent, chatting: bool) {
+    let paint = Paint::stderr();
+    for line in &agent.notes {
+        out::note(&paint.dim(line));
+    }
+    if chatting {
+        let name = &agent.manifest.identity.name;
+        out::note(&format!("{} {}", paint.bold(name), paint.dim("· /help for help, Ctrl-D to leave")));
+    }
+}
+
+async fn one_turn(conversation: &mut Conversation<'_>, text: String) -> Result<ExitCode> {
+    Ok(match conversation.turn(text).await? {
+        TurnEnd::Answered => ExitCode::SUCCESS,
+        TurnEnd::Cancelled => ExitCode::from(INTERRUPTED),
+        TurnEnd::Failed(_) => ExitCode::FAILURE,
+    })
+}
+
+async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Result<ExitCode> {
+    let mut said = first;
+    loop {
+        let text = match said.take() {
+            Some(text) => text,
+            None => match conversation.next().await? {
+                Next::Say(text) => text,
+                Next::Done => continue,
+                Next::Leave => return Ok(ExitCode::SUCCESS),
+            },
+        };
+        // A refused message is said and the conversation goes on.
+        if let Err(error) = conversation.turn(text).await {
+            if conversation.gone() {
+                return Err(error);
+            }
+            out::note(&format!("{} {error:#}", Paint::stderr().red("error:")));
+        }
+    }
+}
+
+/// The last line: is what was recorded whole, and where to look at it.
+async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()> {
+    let paint = Paint::stderr();
+    let proof = agent.proof(session)?;
+    let verdict = if proof.valid { paint.green("chain valid") } else { paint.red("CHAIN BROKEN") };
+    out::note(&format!("{} {} events, {verdict}, session {session}", paint.bold("trace:"), proof.events));
+    if let Some(fault) = &proof.fault {
+        out::note(&format!("       {fault}"));
+    }
+    out::note(&paint.dim(&format!("       look at it: clawk trace show --state {} {session}", agent.state_dir.display())));
+    if !proof.valid {
+        bail!("the trace of this session does not verify");
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! `clawk serve`: the agent as a service.
+
+mod factory;
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clawk_server::{AgentFactory, Current, Options};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::compose::{self, Blueprint};
+use crate::config::Config;
+use factory::{Launched, Wired};
+
+/// Flags of `clawk serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group(clap::ArgGroup::new("transport").required(true).multiple(true).args(["stdio"])))]
+pub(crate) struct Args {
+    /// The manifest; without one, the manifest that `claw.initialize` brings becomes the agent's
+    #[arg(value_name = "CLAW")]
+    manifest: Option<PathBuf>,
+
+    /// Speak JSON-RPC on standard input and output, one message a line
+    #[arg(long)]
+    stdio: bool,
+
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Folder that file references of a manifest on the wire may point into; without it they are refused
+    #[arg(long, value_name = "DIR", conflicts_with = "manifest")]
+    manifest_root: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk serve claw.yaml --stdio      this agent, until end of input or SIGTERM
+  clawk serve --stdio                whatever agent the other side initializes";
+
+/// Serves until the other side ends, or a signal asks to.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let runtime = compose::runtime()?;
+    let code = runtime.block_on(serve(args, config))?;
+    // A read of standard input that is under way can't be cancelled; it must not hold up the end.
+    runtime.shutdown_background();
+    Ok(code)
+}
+
+async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let cancel = cancelled_by_signals()?;
+    let current = Current::default();
+    match &args.manifest {
+        Some(manifest) => {
+            let launched = Arc::new(Launched::new(Blueprint::read(manifest, config).await?, args.state.as_deref())?);
+            let over = CancellationToken::new();
+            let mut control = pin!(launched.control(&current)?.serve(over.clone()));
+            let mut serving = pin!(stdio(Arc::clone(&launched) as _, current, cancel));
+            tokio::select! {
+                () = &mut serving => {}
+                () = &mut control => serving.await,
+            }
+            over.cancel();
+            launched.close();
+        }
+        None => {
+            let config = Config::load(config, None)?;
+            let wired = Arc::new(Wired::new(config, args.state.clone(), args.manifest_root.clone()));
+            stdio(Arc::clone(&wired) as _, current, cancel).await;
+            wired.close();
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn stdio(factory: Arc<dyn AgentFactory>, current: Current, cancel: CancellationToken) {
+    let (input, output) = (tokio::io::stdin(), tokio::io::stdout());
+    let ended = clawk_server::serve(input, output, factory, current, Options::default(), cancel).await;
+    tracing::info!(by = ?ended.by, drained = ended.drained, "the connection has ended");
+}
+
+/// SIGTERM, SIGINT and SIGHUP ask for an orderly end; a second one is no different.
+fn cancelled_by_signals() -> Result<CancellationToken> {
+    let cancel = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let fired = cancel.clone();
+    #[expect(clippy::disallowed_methods, reason = "lives as long as the process and only fires a token")]
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+        fired.cancel();
+    });
+    Ok(cancel)
+}

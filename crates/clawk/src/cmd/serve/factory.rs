@@ -1,0 +1,143 @@
+//! Where the server's agents come from (R3): the manifest that was launched, or the one on the wire.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+use clawk_kernel::ports::Later;
+use clawk_kernel::{Kernel, StartError};
+use clawk_manifest::{Loaded, Manifest, Severity, WireOptions, from_value};
+use clawk_server::control::Control;
+use clawk_server::{AgentFactory, Current, InitFailure, ManifestFault};
+use clawk_store::StateDir;
+use serde_json::Value;
+
+use crate::compose::Blueprint;
+use crate::config::Config;
+
+/// `clawk serve CLAW`: that agent, whatever the wire says. Its state stays open from one run to the next.
+#[derive(Debug)]
+pub(super) struct Launched {
+    blueprint: Blueprint,
+    state: StateDir,
+}
+
+impl Launched {
+    /// Opens the state, and makes sure at once that nothing is missing that `claw.initialize` would need.
+    pub(super) fn new(blueprint: Blueprint, state: Option<&Path>) -> Result<Self> {
+        let state = blueprint.state(state)?;
+        blueprint.parts(&state, None)?;
+        Ok(Self { blueprint, state })
+    }
+
+    /// The control socket in the state directory.
+    pub(super) fn control(&self, current: &Current) -> Result<Control> {
+        let dir = self.state.path();
+        Control::bind(dir, current.clone()).with_context(|| format!("can't listen in `{}`", dir.display()))
+    }
+
+    /// Gives the state directory free.
+    pub(super) fn close(&self) {
+        self.state.close();
+    }
+}
+
+impl AgentFactory for Launched {
+    fn check<'a>(&'a self, wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+        // A URI only names the agent that the client expects; an object must be valid, and then names it as well.
+        Box::pin(async move { if wire.is_string() { Ok(()) } else { read(wire, &self.blueprint.config, None).map(drop) } })
+    }
+
+    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+        Box::pin(async move { Ok(Kernel::start(self.blueprint.parts(&self.state, None)?).await?) })
+    }
+}
+
+/// `clawk serve` without a manifest: the one on the wire becomes the agent's.
+#[derive(Debug)]
+pub(super) struct Wired {
+    config: Config,
+    state_flag: Option<PathBuf>,
+    root: Option<PathBuf>,
+    /// The state of the agent that runs, or ran last.
+    state: Mutex<Option<StateDir>>,
+}
+
+impl Wired {
+    pub(super) const fn new(config: Config, state_flag: Option<PathBuf>, root: Option<PathBuf>) -> Self {
+        Self { config, state_flag, root, state: Mutex::new(None) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<StateDir>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agent's state: the one at hand if it is the same agent's.
+    fn state_of(&self, blueprint: &Blueprint) -> Result<StateDir> {
+        let dir = blueprint.state_dir(self.state_flag.as_deref())?;
+        let mut held = self.lock();
+        if let Some(state) = held.as_ref() {
+            if state.path() == dir {
+                return Ok(state.clone());
+            }
+            state.close();
+        }
+        let state = blueprint.open_state(&dir)?;
+        *held = Some(state.clone());
+        Ok(state)
+    }
+
+    /// Gives the state directory free.
+    pub(super) fn close(&self) {
+        if let Some(state) = self.lock().take() {
+            state.close();
+        }
+    }
+}
+
+impl AgentFactory for Wired {
+    fn check<'a>(&'a self, wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+        Box::pin(async move { read(wire, &self.config, self.root.as_deref()).map(drop) })
+    }
+
+    fn start<'a>(&'a self, wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+        Box::pin(async move {
+            let unserved = |reason: String| InitFailure::Start(StartError::Unserved(vec![reason]));
+            let wire = wire.ok_or_else(|| unserved("no manifest was launched, and none came over the wire".to_owned()))?;
+            let manifest = read(wire, &self.config, self.root.as_deref())?;
+            let blueprint = Blueprint::of_wire(manifest, self.config.clone(), self.root.as_deref())
+                .await
+                .map_err(|error| unserved(format!("{error:#}")))?;
+            let state = self.state_of(&blueprint).map_err(|error| unserved(format!("{error:#}")))?;
+            Ok(Kernel::start(blueprint.parts(&state, None)?).await?)
+        })
+    }
+}
+
+/// The manifest on the wire, or everything that is wrong with it.
+fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<Manifest, InitFailure> {
+    let options = WireOptions {
+        root: root.map(Path::to_owned),
+        allow_outside: false,
+        registries: config.settings.registries.clone(),
+    };
+    let Loaded { manifest, diagnostics, .. } = from_value(wire, &options);
+    if let Some(manifest) = manifest {
+        return Ok(manifest);
+    }
+    let errors = diagnostics.into_iter().filter(|found| found.severity == Severity::Error);
+    if let Value::String(uri) = wire {
+        let reasons: Vec<String> = errors.map(|found| with_help(found.message, found.help)).collect();
+        return Err(InitFailure::Unresolvable { uri: uri.clone(), reason: reasons.join("; ") });
+    }
+    let faults = errors.map(|found| ManifestFault {
+        path: found.path,
+        message: with_help(found.message, found.help),
+        code: found.code.to_owned(),
+    });
+    Err(InitFailure::Manifest(faults.collect()))
+}
+
+fn with_help(message: String, help: Option<String>) -> String {
+    help.map_or(message.clone(), |help| format!("{message}; {help}"))
+}

@@ -1,0 +1,296 @@
+//! The composition root: a manifest and a configuration become the parts of an agent. Nothing is decided here.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::ports::{Journal, Provider};
+use clawk_kernel::time::SystemClock;
+use clawk_kernel::{Door, Kernel, Options, Parts, Session, StartError};
+use clawk_manifest::Manifest;
+use clawk_manifest::model::ProviderProtocol;
+use clawk_proto::SessionId;
+use clawk_providers::{Factory, Scripts, discover};
+use clawk_sandbox::Launcher;
+use clawk_secrets::{Env, Resolver};
+use clawk_store::{Reader, StateDir};
+use clawk_tools::{Ask, Host, Runner, bind};
+use tokio::runtime::Runtime;
+
+use crate::config::{Config, Durability, Settings};
+use crate::{manifest, state};
+
+/// How long a chat's end waits for what is in flight, milliseconds.
+const DRAIN_MS: u64 = 5_000;
+
+/// The prefix of an endpoint that stands for whatever is found on this machine (ADR 0007).
+const AUTO: &str = "auto:";
+
+/// The runtime that everything asynchronous runs on.
+pub(crate) fn runtime() -> Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().context("can't start the runtime")
+}
+
+/// A manifest and what is local about it: read, checked, and nothing started.
+#[derive(Debug, Clone)]
+pub(crate) struct Blueprint {
+    /// As it will run: `auto:` providers are settled.
+    pub(crate) manifest: Arc<Manifest>,
+    /// What is local.
+    pub(crate) config: Config,
+    /// Resolves secrets.
+    pub(crate) resolver: Resolver,
+    /// Where tools start and relative paths begin.
+    pub(crate) workdir: PathBuf,
+    /// What a person should know: warnings, and which model answers.
+    pub(crate) notes: Vec<String>,
+    /// Where scripts of scripted models may lie.
+    scripts: Scripts,
+}
+
+impl Blueprint {
+    /// From files.
+    ///
+    /// # Errors
+    /// The manifest or the configuration is invalid; everything that is wrong with it is said.
+    pub(crate) async fn read(path: &Path, config: Option<&Path>) -> Result<Self> {
+        let config = Config::load(config, Some(path))?;
+        let (manifest, notes) = manifest::read(path, &config)?;
+        let scripts = Scripts::Inside(manifest.dir.clone());
+        Self::new(manifest, config, scripts, notes).await
+    }
+
+    /// From a manifest that came over the wire.
+    ///
+    /// # Errors
+    /// `clawk.toml` contradicts itself.
+    pub(crate) async fn of_wire(manifest: Manifest, config: Config, root: Option<&Path>) -> Result<Self> {
+        let scripts = root.map_or(Scripts::Refused, |root| Scripts::Inside(root.to_owned()));
+        Self::new(manifest, config, scripts, Vec::new()).await
+    }
+
+    async fn new(mut manifest: Manifest, config: Config, scripts: Scripts, mut notes: Vec<String>) -> Result<Self> {
+        let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
+        notes.extend(settle(&mut manifest).await);
+        let folder = config.settings.workdir.clone().unwrap_or_else(|| manifest.dir.clone());
+        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+        let workdir = folder.canonicalize().with_context(|| format!("the working directory `{}` is not there", folder.display()))?;
+        Ok(Self { manifest: Arc::new(manifest), config, resolver, workdir, notes, scripts })
+    }
+
+    /// Opens the agent's state.
+    ///
+    /// # Errors
+    /// Another process owns it, it is broken, or it can't be made.
+    pub(crate) fn state(&self, flag: Option<&Path>) -> Result<StateDir> {
+        self.open_state(&self.state_dir(flag)?)
+    }
+
+    /// Where the agent's state lies; made when missing.
+    ///
+    /// # Errors
+    /// It can't be made or protected.
+    pub(crate) fn state_dir(&self, flag: Option<&Path>) -> Result<PathBuf> {
+        state::prepare(flag, self.config.settings.state.as_deref(), &self.manifest.metadata.name)
+    }
+
+    /// Opens a state directory as configured.
+    ///
+    /// # Errors
+    /// Another process owns it, or it is broken.
+    pub(crate) fn open_state(&self, dir: &Path) -> Result<StateDir> {
+        let durability = match self.config.settings.durability {
+            Durability::Durable => clawk_store::Durability::Durable,
+            Durability::Relaxed => clawk_store::Durability::Relaxed,
+        };
+        Ok(StateDir::open(dir, clawk_store::Options { durability, ..clawk_store::Options::default() })?)
+    }
+
+    /// The providers that the manifest names, by name.
+    ///
+    /// # Errors
+    /// Why each of the others can't be served here.
+    pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Vec<String>> {
+        let factory = Factory::new(self.resolver.clone(), self.config.settings.providers.clone(), self.scripts.clone());
+        let (mut made, mut faults) = (BTreeMap::new(), Vec::new());
+        for spec in &self.manifest.providers {
+            match factory.provider(spec) {
+                Ok(provider) => {
+                    made.insert(spec.name.clone(), provider);
+                }
+                Err(error) => faults.push(error.to_string()),
+            }
+        }
+        if faults.is_empty() { Ok(made) } else { Err(faults) }
+    }
+
+    /// What runs the tools.
+    ///
+    /// # Errors
+    /// Each tool that nothing here runs.
+    pub(crate) fn runner(&self, ask: Option<Ask>) -> Result<Runner, Vec<String>> {
+        let host = Host {
+            launcher: Launcher::default(),
+            defaults: self.config.settings.sandbox.defaults(),
+            secrets: self.resolver.clone(),
+            base: self.config.folder(),
+            workdir: self.workdir.clone(),
+            ask,
+            extras: BTreeMap::new(),
+        };
+        bind(&self.manifest, &self.config.settings.tools, host)
+            .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())
+    }
+
+    /// Everything that the kernel is made of.
+    ///
+    /// # Errors
+    /// Everything that keeps the agent from starting here.
+    pub(crate) fn parts(&self, state: &StateDir, ask: Option<Ask>) -> Result<Parts, StartError> {
+        match (self.providers(), self.runner(ask)) {
+            (Ok(providers), Ok(runner)) => Ok(Parts {
+                manifest: Arc::clone(&self.manifest),
+                providers,
+                runner: Arc::new(runner),
+                journal: state.journal(),
+                memory: Some(state.memory()),
+                clock: Arc::new(SystemClock::default()),
+                options: Options { workdir: self.workdir.clone(), sandbox: self.config.settings.sandbox.defaults() },
+            }),
+            (providers, runner) => {
+                let faults = providers.err().into_iter().chain(runner.err()).flatten().collect();
+                Err(StartError::Unserved(faults))
+            }
+        }
+    }
+}
+
+/// Puts what is found on this machine in the place of each `auto:` provider; says which.
+async fn settle(manifest: &mut Manifest) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut found = None;
+    for provider in &mut manifest.providers {
+        let Some(script) = provider.endpoint.strip_prefix(AUTO).filter(|_| provider.protocol == ProviderProtocol::Custom) else {
+            continue;
+        };
+        let script = format!("script:{script}");
+        if found.is_none() {
+            found = Some(discover(&Env::Process).await);
+        }
+        let Some(found) = &found else { continue };
+        match &found.provider {
+            Some(real) => {
+                provider.protocol = real.protocol;
+                provider.endpoint.clone_from(&real.endpoint);
+                provider.model.clone_from(&real.model);
+                provider.auth = real.auth.clone();
+            }
+            None => {
+                provider.endpoint = script;
+                provider.model = "scripted".to_owned();
+            }
+        }
+        notes.push(format!("provider `{}`: {}", provider.name, found.why));
+    }
+    notes
+}
+
+/// What `clawk run` wants.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    /// The manifest.
+    pub(crate) manifest: &'a Path,
+    /// `--config`.
+    pub(crate) config: Option<&'a Path>,
+    /// `--state`.
+    pub(crate) state: Option<&'a Path>,
+}
+
+/// A running agent with what its surface needs beside it.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    /// The handle.
+    pub(crate) kernel: Kernel,
+    /// What it runs.
+    pub(crate) manifest: Arc<Manifest>,
+    /// Its log.
+    pub(crate) journal: Arc<dyn Journal>,
+    /// What is local.
+    pub(crate) settings: Settings,
+    /// Where its state lies.
+    pub(crate) state_dir: PathBuf,
+    /// What a person should know.
+    pub(crate) notes: Vec<String>,
+    state: StateDir,
+}
+
+/// Whether a session's chain holds.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    /// It does.
+    pub(crate) valid: bool,
+    /// Events in it.
+    pub(crate) events: u64,
+    /// What is wrong, else.
+    pub(crate) fault: Option<String>,
+}
+
+/// Starts an agent from files.
+pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
+    let blueprint = Blueprint::read(request.manifest, request.config).await?;
+    let state = blueprint.state(request.state)?;
+    let parts = blueprint.parts(&state, ask)?;
+    let journal = Arc::clone(&parts.journal);
+    let kernel = Kernel::start(parts).await?;
+    Ok(Agent {
+        kernel,
+        manifest: Arc::clone(&blueprint.manifest),
+        journal,
+        settings: blueprint.config.settings,
+        state_dir: state.path().to_owned(),
+        notes: blueprint.notes,
+        state,
+    })
+}
+
+impl Agent {
+    /// A new session, or an earlier one: its id, or `last`.
+    pub(crate) async fn session(&self, which: Option<&str>) -> Result<Session> {
+        let id: SessionId = match which {
+            None => return Ok(self.kernel.open(Door::Cli).await?),
+            Some("last") => self.last_conversation().await?,
+            Some(id) => id.parse().with_context(|| format!("`{id}` is no session id; `clawk sessions` lists them"))?,
+        };
+        Ok(self.kernel.reopen(id, Door::Cli).await?)
+    }
+
+    /// The latest session that a person spoke in: every run has one of its own for its lifecycle, too.
+    async fn last_conversation(&self) -> Result<SessionId> {
+        let kinds = &["ckp.message.accepted"];
+        for row in self.journal.sessions(1000).await? {
+            let scan = clawk_kernel::ports::Scan { session: Some(row.session), kinds, limit: 1, ..Default::default() };
+            if !self.journal.scan(scan).await?.is_empty() {
+                return Ok(row.session);
+            }
+        }
+        bail!("there is no earlier session in `{}`", self.state_dir.display());
+    }
+
+    /// Ends the agent in good order and gives the state directory free.
+    pub(crate) async fn close(&self, reason: &str) {
+        self.kernel.shutdown(reason, DRAIN_MS).await;
+        self.state.close();
+    }
+
+    /// Verifies a session's chain by reading it afresh.
+    pub(crate) fn proof(&self, session: SessionId) -> Result<Proof> {
+        let report = Reader::open(&self.state_dir)?.verify(Some(session))?;
+        Ok(Proof {
+            valid: report.valid,
+            events: report.event_count,
+            fault: report.fault.map(|fault| format!("{}: {}", fault.kind.code(), fault.detail)),
+        })
+    }
+}

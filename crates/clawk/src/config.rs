@@ -1,0 +1,241 @@
+//! `clawk.toml`: what is local to this machine (DESIGN §5). Each crate owns the type of its section; here they are
+//! composed, found and read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
+use clawk_providers::ProviderConfig;
+use clawk_sandbox as sandbox;
+use clawk_secrets::{StoreConfig, env};
+use clawk_tools::ToolsConfig;
+use serde::{Deserialize, Serialize};
+
+/// Every key, with its default. An unknown key is an error.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Settings {
+    /// State directory; relative to the file's folder. Absent: `$XDG_STATE_HOME/clawk/<agent>`.
+    pub(crate) state: Option<PathBuf>,
+    /// Where tools start and relative paths begin; relative to the file's folder. Absent: the manifest's folder.
+    pub(crate) workdir: Option<PathBuf>,
+    /// When a decision counts as durable.
+    pub(crate) durability: Durability,
+    /// `clawk run`.
+    pub(crate) run: Run,
+    /// Where secrets come from before the environment.
+    pub(crate) secrets_store: StoreConfig,
+    /// What is local about a provider of the manifest, by its name.
+    pub(crate) providers: BTreeMap<String, ProviderConfig>,
+    /// Tools that the manifest declares without a sandbox.
+    pub(crate) sandbox: Sandbox,
+    /// Folders that `claw://registry/NAME/…` stands for; relative to the file's folder.
+    pub(crate) registries: BTreeMap<String, PathBuf>,
+    /// What runs a tool of the manifest, by its name.
+    pub(crate) tools: ToolsConfig,
+}
+
+/// When a decision counts as durable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Durability {
+    /// It is on the disk: a power failure loses nothing that was acted on.
+    #[default]
+    Durable,
+    /// The operating system has it: a crash of the process loses nothing, a power failure may.
+    Relaxed,
+}
+
+/// `[run]`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Run {
+    /// Said first by itself when `clawk run` is given no message.
+    pub(crate) opening: Option<String>,
+}
+
+/// `[sandbox]`: what holds for tools without a declared sandbox; the most restrictive by default.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sandbox {
+    /// They may run at level `none`, inside the agent; else `process`.
+    pub(crate) allow_none: bool,
+    /// Their file access; `read-only` and `scoped` mean the working directory.
+    pub(crate) filesystem: FilesystemMode,
+    /// Their network.
+    pub(crate) network: NetworkMode,
+    /// Their shell.
+    pub(crate) shell: ShellMode,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self {
+            allow_none: false,
+            filesystem: FilesystemMode::Deny,
+            network: NetworkMode::Deny,
+            shell: ShellMode::Deny,
+        }
+    }
+}
+
+impl Sandbox {
+    /// As the sandbox crate takes it.
+    pub(crate) fn defaults(&self) -> sandbox::Defaults {
+        sandbox::Defaults {
+            allow_none: self.allow_none,
+            limits: sandbox::Limits::default(),
+            shell: match self.shell {
+                ShellMode::Deny => sandbox::ShellMode::Deny,
+                ShellMode::Restricted => sandbox::ShellMode::Restricted,
+                ShellMode::Full => sandbox::ShellMode::Full,
+            },
+            network: match self.network {
+                NetworkMode::Deny => sandbox::NetworkMode::Deny,
+                NetworkMode::Allowlist => sandbox::NetworkMode::Allowlist,
+                NetworkMode::AllowAll => sandbox::NetworkMode::AllowAll,
+            },
+            filesystem: match self.filesystem {
+                FilesystemMode::Deny => sandbox::FsMode::Deny,
+                FilesystemMode::ReadOnly => sandbox::FsMode::ReadOnly,
+                FilesystemMode::Scoped => sandbox::FsMode::Scoped,
+                FilesystemMode::Full => sandbox::FsMode::Full,
+            },
+        }
+    }
+}
+
+/// The configuration in force, and where it came from.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// All keys.
+    pub(crate) settings: Settings,
+    /// The file; none: all defaults.
+    pub(crate) file: Option<PathBuf>,
+    /// The keys that the file gives.
+    given: toml::Table,
+}
+
+/// One key in force.
+#[derive(Debug, Serialize)]
+pub(crate) struct InForce {
+    /// Dotted.
+    pub(crate) key: String,
+    /// Its value.
+    pub(crate) value: toml::Value,
+    /// `default`, or the file.
+    pub(crate) from: String,
+}
+
+impl Config {
+    /// Reads the file that `--config` names; else `clawk.toml` beside the manifest; else the user's own.
+    ///
+    /// # Errors
+    /// The named file is missing, or a file can't be read or holds something unknown: with line and column.
+    pub(crate) fn load(flag: Option<&Path>, manifest: Option<&Path>) -> Result<Self> {
+        let beside = || manifest.map(|path| path.parent().unwrap_or(Path::new("")).join("clawk.toml"));
+        let file = match flag {
+            Some(file) => Some(file.to_owned()),
+            None => beside().filter(|file| file.is_file()).or_else(|| users_own().filter(|file| file.is_file())),
+        };
+        let Some(file) = file else {
+            return Ok(Self { settings: Settings::default(), file: None, given: toml::Table::new() });
+        };
+        let text = fs::read_to_string(&file).with_context(|| format!("can't read `{}`", file.display()))?;
+        let (mut settings, given) = parse(&text).with_context(|| format!("`{}` is not valid", file.display()))?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        settings.state = settings.state.map(|state| folder.join(state));
+        settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
+        for registry in settings.registries.values_mut() {
+            *registry = folder.join(&*registry);
+        }
+        Ok(Self { settings, file: Some(file), given })
+    }
+
+    /// The folder that relative paths of the file start from.
+    pub(crate) fn folder(&self) -> PathBuf {
+        let folder = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+        if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() }
+    }
+
+    /// Every key with its value and origin, in order.
+    pub(crate) fn in_force(&self) -> Result<Vec<InForce>> {
+        let table = toml::Table::try_from(&self.settings)?;
+        let file = self.file.as_deref().map(|file| file.display().to_string()).unwrap_or_default();
+        let mut keys = Vec::new();
+        flatten("", &table, Some(&self.given), &file, &mut keys);
+        Ok(keys)
+    }
+}
+
+fn parse(text: &str) -> Result<(Settings, toml::Table)> {
+    // The parser's words: line, column, the line itself, and what it expected.
+    let settings: Settings = toml::from_str(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
+    Ok((settings, toml::from_str(text)?))
+}
+
+fn flatten(prefix: &str, table: &toml::Table, given: Option<&toml::Table>, file: &str, keys: &mut Vec<InForce>) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        let here = given.and_then(|given| given.get(name));
+        match value {
+            toml::Value::Table(inner) => flatten(&key, inner, here.and_then(toml::Value::as_table), file, keys),
+            value => {
+                let from = if here.is_some() { file.to_owned() } else { "default".to_owned() };
+                keys.push(InForce { key, value: value.clone(), from });
+            }
+        }
+    }
+}
+
+fn users_own() -> Option<PathBuf> {
+    let base = env::path("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+    let base = base.or_else(|| env::path("HOME").map(|home| home.join(".config")))?;
+    Some(base.join("clawk").join("config.toml"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, parse};
+
+    #[test]
+    fn nothing_given_is_all_defaults() {
+        let (settings, _) = parse("").unwrap();
+        assert!(!settings.sandbox.allow_none);
+        assert!(settings.run.opening.is_none());
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_its_line() {
+        for text in ["\nallow_nothing = 1\n", "\n[sandbox]\nallow_non = true\n"] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains("unknown field"), "{error}");
+            assert!(error.contains("line "), "{error}");
+        }
+    }
+
+    #[test]
+    fn says_where_each_key_is_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("clawk.toml");
+        std::fs::write(&file, "durability = \"relaxed\"\nstate = \"here\"\n[sandbox]\nallow_none = true\n").unwrap();
+        let config = Config::load(Some(&file), None).unwrap();
+        assert_eq!(config.settings.state.as_deref(), Some(folder.path().join("here").as_path()));
+        let keys = config.in_force().unwrap();
+        let from = |key: &str| keys.iter().find(|k| k.key == key).map(|k| k.from.as_str()).unwrap();
+        assert_eq!(from("sandbox.allow_none"), file.display().to_string());
+        assert_eq!(from("durability"), file.display().to_string());
+        assert_eq!(from("sandbox.network"), "default");
+    }
+
+    #[test]
+    fn every_key_is_documented() {
+        let page = include_str!("../../../docs/reference/config.md");
+        for key in Config::load(None, Some(std::path::Path::new("/nowhere/claw.yaml"))).unwrap().in_force().unwrap() {
+            let last = key.key.rsplit('.').next().unwrap();
+            assert!(page.contains(&format!("`{last}`")), "docs/reference/config.md does not name `{}`", key.key);
+        }
+    }
+}

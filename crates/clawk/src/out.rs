@@ -1,0 +1,160 @@
+//! Standard output carries what was asked for, standard error the rest. Text from outside is made harmless first.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Result;
+use clap::ValueEnum;
+use clawk_secrets::env;
+use serde::Serialize;
+
+/// How facts are printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Human,
+    /// One JSON document.
+    Json,
+}
+
+/// A line on standard output.
+pub(crate) fn line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"\n")
+}
+
+/// A piece of text on standard output, as it is, seen at once.
+pub(crate) fn piece(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// One JSON document on standard output, with line breaks.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    Ok(line(&serde_json::to_string_pretty(value)?)?)
+}
+
+/// A line on standard error.
+pub(crate) fn note(text: &str) {
+    // silent-ok: with standard error closed there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Colours and weights, or nothing where they are not wanted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Paint {
+    on: bool,
+}
+
+impl Paint {
+    /// For standard output: see [`Paint::wanted`].
+    pub(crate) fn stdout() -> Self {
+        Self { on: Self::wanted(io::stdout().is_terminal()) }
+    }
+
+    /// For standard error: see [`Paint::wanted`].
+    pub(crate) fn stderr() -> Self {
+        Self { on: Self::wanted(io::stderr().is_terminal()) }
+    }
+
+    /// Colours are wanted.
+    pub(crate) const fn is_on(self) -> bool {
+        self.on
+    }
+
+    /// As told; for tests.
+    #[cfg(test)]
+    pub(crate) const fn forced(on: bool) -> Self {
+        Self { on }
+    }
+
+    /// `NO_COLOR` says no, `CLICOLOR_FORCE` says yes, else a terminal that is not dumb.
+    fn wanted(terminal: bool) -> bool {
+        if env::non_empty("NO_COLOR").is_some() {
+            return false;
+        }
+        if env::non_empty("CLICOLOR_FORCE").is_some_and(|value| value != "0") {
+            return true;
+        }
+        terminal && env::get("TERM").as_deref() != Some("dumb")
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.on && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// Heavier.
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    /// Less important.
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    /// Slanted.
+    pub(crate) fn italic(self, text: &str) -> String {
+        self.wrap("3", text)
+    }
+
+    /// Bad, or removed.
+    pub(crate) fn red(self, text: &str) -> String {
+        self.wrap("31", text)
+    }
+
+    /// Good, or added.
+    pub(crate) fn green(self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
+    /// Needs a look.
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.wrap("33", text)
+    }
+
+    /// Names and code.
+    pub(crate) fn cyan(self, text: &str) -> String {
+        self.wrap("36", text)
+    }
+}
+
+/// Text from outside without what could steer a terminal or disguise itself: control characters but line breaks and
+/// tabs, and marks that change the direction of writing, become `·`.
+pub(crate) fn harmless(text: &str) -> String {
+    text.replace("\r\n", "\n").chars().map(|c| if steers(c) { '·' } else { c }).collect()
+}
+
+fn steers(c: char) -> bool {
+    let direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}');
+    (c.is_control() && c != '\n' && c != '\t') || direction
+}
+
+/// At most `width` characters of one line, with an ellipsis where it was cut.
+pub(crate) fn clipped(text: &str, width: usize) -> String {
+    let one_line = harmless(text).replace(['\n', '\t'], " ");
+    if one_line.chars().count() <= width {
+        return one_line;
+    }
+    let mut cut: String = one_line.chars().take(width.saturating_sub(1)).collect();
+    cut.push('…');
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{clipped, harmless};
+
+    #[test]
+    fn text_from_outside_cannot_steer_the_terminal() {
+        assert_eq!(harmless("a\x1b[2Jb\r\nc\td\u{202e}e\u{9b}f"), "a·[2Jb\nc\td·e·f");
+    }
+
+    #[test]
+    fn clips_to_one_line() {
+        assert_eq!(clipped("one\ntwo", 20), "one two");
+        assert_eq!(clipped("abcdef", 4), "abc…");
+    }
+}

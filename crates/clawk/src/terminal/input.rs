@@ -1,0 +1,93 @@
+//! The line that a person edits. The editor blocks, so it lives on a thread of its own and is asked for one line at a time.
+
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use anyhow::{Context, Result};
+use rustyline::error::ReadlineError;
+use rustyline::{Behavior, Config, DefaultEditor};
+use tokio::sync::oneshot;
+
+/// What came of asking for a line.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// A line, without its newline.
+    Line(String),
+    /// Ctrl-C.
+    Interrupted,
+    /// Ctrl-D, or the terminal has gone.
+    End,
+}
+
+struct Request {
+    prompt: String,
+    /// Goes to the history: words to the agent do, answers to questions don't.
+    remember: bool,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// Asks for lines; cloned handles share the one terminal.
+#[derive(Debug, Clone)]
+pub(crate) struct Input {
+    requests: mpsc::SyncSender<Request>,
+}
+
+impl Input {
+    /// Starts the editor. `history` is made when missing, readable by its owner only.
+    ///
+    /// # Errors
+    /// The terminal can't be used.
+    pub(crate) fn start(history: PathBuf) -> Result<Self> {
+        // Standard input may be a message in a pipe; the person is at the terminal all the same.
+        let behavior = if io::stdin().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let config = Config::builder().max_history_size(1000)?.history_ignore_dups(true)?.behavior(behavior).build();
+        let mut editor = DefaultEditor::with_config(config).context("the terminal can't be used")?;
+        let remembers = private_file(&history).is_ok() && editor.load_history(&history).is_ok();
+        if !remembers {
+            tracing::warn!(history = %history.display(), "no line history: the file can't be used");
+        }
+        let (requests, queue) = mpsc::sync_channel::<Request>(1);
+        std::thread::Builder::new().name("line-editor".into()).spawn(move || {
+            for request in queue {
+                let reply = read(&mut editor, &request, remembers.then_some(history.as_path()));
+                // silent-ok: whoever asked has stopped waiting
+                let _ = request.reply.send(reply);
+            }
+        })?;
+        Ok(Self { requests })
+    }
+
+    /// Asks for one line.
+    pub(crate) async fn line(&self, prompt: String, remember: bool) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        if self.requests.try_send(Request { prompt, remember, reply }).is_err() {
+            return Reply::End;
+        }
+        answer.await.unwrap_or(Reply::End)
+    }
+}
+
+fn read(editor: &mut DefaultEditor, request: &Request, history: Option<&Path>) -> Reply {
+    match editor.readline(&request.prompt) {
+        Ok(line) => {
+            if request.remember && !line.trim().is_empty() && editor.add_history_entry(&line).is_ok() {
+                // silent-ok: a full disk costs the history and nothing else
+                let _ = history.map(|path| editor.append_history(path));
+            }
+            Reply::Line(line)
+        }
+        Err(ReadlineError::Interrupted) => Reply::Interrupted,
+        Err(ReadlineError::Eof) => Reply::End,
+        Err(error) => {
+            tracing::warn!(%error, "the terminal can't be read");
+            Reply::End
+        }
+    }
+}
+
+fn private_file(path: &Path) -> io::Result<()> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(drop)
+}

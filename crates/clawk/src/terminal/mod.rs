@@ -1,0 +1,21 @@
+//! What a person sees and types while an agent runs: streamed Markdown, tool calls, questions, an editable line.
+
+pub(crate) mod input;
+pub(crate) mod markdown;
+pub(crate) mod show;
+
+use std::io::{self, IsTerminal};
+
+/// Columns of the terminal on standard output, at most `limit`; `limit` where there is no terminal.
+pub(crate) fn columns(limit: usize) -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    match size {
+        Ok(size) if size.ws_col >= 20 => usize::from(size.ws_col).min(limit),
+        _ => limit,
+    }
+}
+
+/// A person can be asked: standard error is a terminal, and there is one to read from, even when standard input is a file.
+pub(crate) fn can_ask() -> bool {
+    io::stderr().is_terminal() && (io::stdin().is_terminal() || std::fs::File::open("/dev/tty").is_ok())
+}
