@@ -11,6 +11,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
+mod tls;
+
 fn rules(toml: &str) -> Rules {
     toml::from_str(toml).unwrap()
 }
@@ -426,4 +428,27 @@ async fn faults_are_told_apart() {
         .unwrap_err()
         .to_string();
     assert!(!bad.contains("canary"), "{bad}");
+}
+
+#[tokio::test]
+async fn a_proxy_is_used_but_for_what_it_is_not_for() {
+    let (port, served) = server(vec![OK.to_owned()]).await;
+    let proxy = format!("http://127.0.0.1:{port}");
+    let url = Url::parse("http://models.invalid/v1?q=1").unwrap();
+    let send = async |env: Env| {
+        let client = Client::for_provider(&url, &env, Deadlines::default(), 1000).unwrap();
+        client.send(get(url.as_str())).await
+    };
+    let except = Env::fixed([
+        ("HTTP_PROXY", proxy.as_str()),
+        ("NO_PROXY", "other.test,.invalid"),
+    ]);
+    assert!(matches!(send(except).await, Err(EgressError::Dns { .. })));
+    let through = send(Env::fixed([("HTTP_PROXY", proxy.as_str())])).await.unwrap();
+    assert_eq!(through.bytes().await.unwrap(), "hello");
+    let head = served.await.unwrap().remove(0);
+    assert!(
+        head.starts_with("GET http://models.invalid/v1?q=1 HTTP/1.1\r\n"),
+        "{head}"
+    );
 }

@@ -1,4 +1,4 @@
-//! TLS by rustls and ring; roots from the platform. See ADR 0003.
+//! TLS by rustls and ring; roots from the platform. See ADR 0008.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,22 +22,16 @@ pub(crate) fn config(verified: bool, env: &Env) -> Result<ClientConfig, EgressEr
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// The platform's roots (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others), read once per process. The built-in set helps only
-/// where nobody chose: roots that were asked for and cannot be read are an error, never a weaker run.
+/// The roots that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; else the platform's, read once per process. The built-in set helps
+/// only where nobody chose: roots that were asked for and cannot be read are an error, never a weaker run.
 fn roots(env: &Env) -> Result<Arc<RootCertStore>, EgressError> {
-    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
-    if let Some(roots) = ROOTS.get() {
-        return Ok(Arc::clone(roots));
-    }
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
-        if env
-            .non_empty("SSL_CERT_FILE")
-            .or_else(|| env.non_empty("SSL_CERT_DIR"))
-            .is_some()
-        {
+    static PLATFORM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));
+    if file.is_some() || dir.is_some() {
+        let found = rustls_native_certs::load_certs_from_paths(file.as_deref(), dir.as_deref());
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots.add_parsable_certificates(found.certs);
+        if added == 0 {
             let why = found
                 .errors
                 .first()
@@ -46,7 +40,15 @@ fn roots(env: &Env) -> Result<Arc<RootCertStore>, EgressError> {
                 "SSL_CERT_FILE or SSL_CERT_DIR is not usable: {why}"
             )));
         }
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        return Ok(Arc::new(roots));
     }
-    Ok(Arc::clone(ROOTS.get_or_init(|| Arc::new(roots))))
+    let platform = || {
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if added == 0 {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        Arc::new(roots)
+    };
+    Ok(Arc::clone(PLATFORM.get_or_init(platform)))
 }

@@ -111,15 +111,22 @@ impl Resolver {
         Redactor::new(given.iter())
     }
 
-    /// Adds a value derived from a secret (a token, one half of a pair) to what [`Resolver::redactor`] takes out.
+    /// Adds a value derived from a secret (a token, one half of a pair) to what [`Resolver::redactor`] takes out. Of one name the
+    /// last few values are kept: a token is replaced every hour, and an old one may still be quoted.
     pub fn guard(&self, secret: &Secret) {
-        const KEPT_MAX: usize = 1024;
+        const KEPT_PER_NAME: usize = 4;
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        if given.iter().any(|known| known.expose() == secret.expose()) {
+        let same = |known: &Secret| known.name() == secret.name();
+        if given
+            .iter()
+            .any(|known| same(known) && known.expose() == secret.expose())
+        {
             return;
         }
-        if given.len() == KEPT_MAX {
-            given.remove(0);
+        if given.iter().filter(|known| same(known)).count() >= KEPT_PER_NAME
+            && let Some(oldest) = given.iter().position(same)
+        {
+            given.remove(oldest);
         }
         given.push(secret.clone());
     }

@@ -275,3 +275,19 @@ fn overlapping_secrets_leave_no_tail() {
         "[secret LONG] [secret SHORT] SHORT"
     );
 }
+
+#[test]
+fn many_tokens_do_not_push_the_key_out() {
+    let resolver = Resolver::without_store(Env::fixed([("K", CANARY)]));
+    resolver.resolve("K").unwrap();
+    for n in 0..100 {
+        resolver.guard(&Secret::new("K (token)", format!("token-number-{n:03}")));
+    }
+    let cleaned = resolver.redactor().clean(&format!(
+        "{CANARY} token-number-099 token-number-096 token-number-001"
+    ));
+    assert_eq!(
+        cleaned,
+        "[secret K] [secret K (token)] [secret K (token)] token-number-001"
+    );
+}

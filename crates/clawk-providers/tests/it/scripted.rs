@@ -167,3 +167,28 @@ fn mistakes_are_named_with_their_place() {
         assert!(error.contains(words), "{script}: {error}");
     }
 }
+
+/// The reference's own example is read, and does what the reference says.
+#[tokio::test]
+async fn the_documented_example_works() {
+    let page = include_str!("../../../../docs/reference/scripted-model.md");
+    let yaml = page
+        .split("```yaml\n")
+        .nth(2)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    let mut request = user("read it");
+    go_on(&scripted(yaml), &mut request, "no such file", true).await;
+    assert_eq!(
+        ask(&scripted(yaml), &request).await.0.unwrap().text,
+        "I could not: no such file"
+    );
+    let failing = scripted(yaml);
+    for _ in 0..2 {
+        assert_eq!(fault(&failing, &user("fail")).await.retry_after_ms, Some(200));
+    }
+    assert_eq!(ask(&failing, &user("fail")).await.0.unwrap().text, "At last.");
+    assert_eq!(ask(&failing, &user("x")).await.0.unwrap().text, "You said: x");
+}
