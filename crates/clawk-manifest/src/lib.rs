@@ -3,8 +3,37 @@
 //! *Owns:* the manifest's syntax and rules, diagnostics, conformance levels, the JSON Schema.
 //! *Depends on:* clawk-proto (URIs), a YAML event parser.
 //! *Must not know:* execution, network; files are read in `loader` only.
-//! *Start reading at:* [`model`].
+//! *Start reading at:* [`model`], then [`load`]; inside, `read` drives, `shape` says what a field is, `rules` what fields mean together.
+//!
+//! ```no_run
+//! let loaded = clawk_manifest::load("claw.yaml".as_ref(), &Default::default());
+//! let Some(manifest) = loaded.manifest else {
+//!     let text = clawk_manifest::render(&loaded.diagnostics, &loaded.sources, false);
+//!     return println!("{text}");
+//! };
+//! println!("{} reaches {}", manifest.metadata.name, manifest.conformance_level());
+//! ```
 
+mod check;
+pub mod diagnostic;
+mod envelope;
+mod load;
+mod loader;
 pub mod model;
+mod primitive;
+mod read;
+mod render;
+mod report;
+mod rules;
+mod schema;
+mod shape;
+mod texts;
+mod tree;
+mod yaml;
 
+pub use diagnostic::{Diagnostic, Severity, Sources};
+pub use load::{LoadOptions, Loaded, WireOptions, from_value, load, validate, validate_primitive};
 pub use model::{ConformanceLevel, Manifest};
+pub use render::render;
+pub use report::Report;
+pub use schema::{SCHEMA_KINDS, schema, schema_file};

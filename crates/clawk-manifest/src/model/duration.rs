@@ -75,7 +75,7 @@ impl From<Duration> for String {
 
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fits = |(_, scale): &(char, u64)| self.0 % scale == 0 && (self.0 > 0 || *scale == 1);
+        let fits = |(_, scale): &(char, u64)| self.0.is_multiple_of(*scale) && (self.0 > 0 || *scale == 1);
         let (unit, scale) = Self::UNITS.into_iter().find(fits).unwrap_or(('s', 1));
         write!(f, "{}{unit}", self.0 / scale)
     }

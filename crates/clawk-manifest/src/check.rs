@@ -1,0 +1,395 @@
+//! A located tree against its shape: every finding at once. References are gathered on the way.
+
+use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
+
+use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
+use crate::model::{Duration, McpUri, McpUriError};
+use crate::shape::{Field, Shape, Type};
+use crate::texts;
+use crate::tree::{Entry, Node, Place, Tree, join};
+
+/// The one word that 0.3.0 added to a closed set.
+const NEWER_WORD: &str = "checkpoint";
+
+/// A primitive that a document names.
+#[derive(Debug, Clone)]
+pub(crate) struct RefUse {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) version: Option<String>,
+    pub(crate) pointer: String,
+    pub(crate) place: Option<Place>,
+}
+
+/// Checks one document's parts.
+#[derive(Debug)]
+pub(crate) struct Checker<'f> {
+    pub(crate) findings: &'f mut Findings,
+    /// The document says 0.2.x: members of 0.3.0 are worth a warning.
+    pub(crate) older: bool,
+    pub(crate) refs: Vec<RefUse>,
+}
+
+impl<'f> Checker<'f> {
+    pub(crate) fn new(findings: &'f mut Findings, older: bool) -> Self {
+        Self {
+            findings,
+            older,
+            refs: Vec::new(),
+        }
+    }
+
+    /// `node` as a closed map; members in `besides` are someone else's.
+    pub(crate) fn map(&mut self, node: &Node, shape: &'static Shape, pointer: &str, besides: &[&str]) {
+        let Some(entries) = node.entries() else {
+            let message = format!("{} is a map, not {}", shape.title, node.describe());
+            self.findings.push(
+                Diagnostic::error("wrong-type", pointer, message)
+                    .on(node)
+                    .help(members_of(shape)),
+            );
+            return;
+        };
+        for entry in entries {
+            match shape.field(&entry.key) {
+                Some(field) => self.member(entry, field, &join(pointer, &entry.key)),
+                None if besides.contains(&entry.key.as_str()) => {}
+                None => self.unknown(entry, shape, pointer, besides),
+            }
+        }
+        for field in shape
+            .fields
+            .iter()
+            .filter(|field| field.required && node.entry(field.name).is_none())
+        {
+            let message = format!("{} needs `{}`", shape.title, field.name);
+            let missing = Diagnostic::error("missing-field", join(pointer, field.name), message);
+            let help = did_you_mean_here(field, entries, shape).unwrap_or_else(|| field.doc.to_owned());
+            self.findings.push(missing.at(first_line(node)).help(help));
+        }
+    }
+
+    fn member(&mut self, entry: &Entry, field: &Field, pointer: &str) {
+        if field.newer && self.older {
+            let message = format!(
+                "`{}` is new in protocol 0.3.0, and this document says 0.2",
+                entry.key
+            );
+            let warning = Diagnostic::warning("newer-field", pointer, message);
+            self.findings
+                .push(warning.at(entry.key_place).help("write `claw: \"0.3.0\"`"));
+        }
+        if matches!(entry.value.value, Tree::Null) {
+            let message = format!("`{}` is given without a value", entry.key);
+            let help = if field.required {
+                field.doc
+            } else {
+                "leave it out, or give it a value"
+            };
+            self.findings.push(
+                Diagnostic::error("no-value", pointer, message)
+                    .at(entry.key_place)
+                    .help(help),
+            );
+            return;
+        }
+        self.value(&entry.value, &field.ty, pointer);
+    }
+
+    fn unknown(&mut self, entry: &Entry, shape: &Shape, pointer: &str, besides: &[&str]) {
+        let message = format!("{} has no member {}", shape.title, quoted(&entry.key));
+        let known = shape
+            .fields
+            .iter()
+            .map(|field| field.name)
+            .chain(besides.iter().copied());
+        let help = match did_you_mean(&entry.key, known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => members_of(shape),
+        };
+        let unknown = Diagnostic::error("unknown-field", join(pointer, &entry.key), message);
+        self.findings.push(unknown.at(entry.key_place).help(help));
+    }
+
+    pub(crate) fn value(&mut self, node: &Node, ty: &Type, pointer: &str) {
+        match ty {
+            Type::Item(_) => {}
+            Type::Bool => self.bool(node, pointer),
+            Type::Count { min, max } => self.count(node, *min, *max, pointer),
+            Type::Real { min, max } => self.real(node, *min, *max, pointer),
+            Type::List { of, min } => self.list(node, of, *min, pointer),
+            Type::Map(shape) => self.map(node, shape, pointer, &[]),
+            Type::TextMap => self.text_map(node, pointer),
+            Type::AnyMap => {
+                if node.entries().is_none() {
+                    self.wrong(node, "a map", pointer, None);
+                }
+            }
+            Type::Schema | Type::ObjectSchema => self.schema(node, matches!(ty, Type::ObjectSchema), pointer),
+            _ => self.text(node, ty, pointer),
+        }
+    }
+
+    fn wrong(&mut self, node: &Node, expected: &str, pointer: &str, help: Option<String>) {
+        let message = format!("expected {expected}, found {}", node.describe());
+        let mut error = Diagnostic::error("wrong-type", pointer, message).on(node);
+        error.help = help;
+        self.findings.push(error);
+    }
+
+    fn bool(&mut self, node: &Node, pointer: &str) {
+        if node.bool().is_none() {
+            let spelled = node.text().map(str::to_lowercase);
+            let help = match spelled.as_deref() {
+                Some("yes" | "on" | "true") => Some("write `true`".to_owned()),
+                Some("no" | "off" | "false") => Some("write `false`".to_owned()),
+                _ => Some("write `true` or `false`".to_owned()),
+            };
+            self.wrong(node, "`true` or `false`", pointer, help);
+        }
+    }
+
+    fn count(&mut self, node: &Node, min: u64, max: u64, pointer: &str) {
+        let Tree::Number(number) = &node.value else {
+            let looks = node.text().is_some_and(|text| text.parse::<u64>().is_ok());
+            let help = looks.then(|| "write the number without quotes and without leading zeros".to_owned());
+            return self.wrong(node, "a whole number", pointer, help);
+        };
+        match number.as_u64() {
+            Some(value) if (min..=max).contains(&value) => {}
+            _ => {
+                let message = match max {
+                    _ if number.as_u64().is_some_and(|value| value > max) => {
+                        format!("`{number}` is too large")
+                    }
+                    _ => format!("`{number}` is no whole number of at least {min}"),
+                };
+                self.findings
+                    .push(Diagnostic::error("out-of-range", pointer, message).on(node));
+            }
+        }
+    }
+
+    fn real(&mut self, node: &Node, min: f64, max: Option<f64>, pointer: &str) {
+        let Tree::Number(number) = &node.value else {
+            return self.wrong(node, "a number", pointer, None);
+        };
+        let inside = number
+            .as_f64()
+            .is_some_and(|value| value >= min && max.is_none_or(|max| value <= max));
+        if !inside {
+            let range = max.map_or(format!("at least {min}"), |max| format!("from {min} to {max}"));
+            let message = format!("`{number}` is outside the range: {range}");
+            self.findings
+                .push(Diagnostic::error("out-of-range", pointer, message).on(node));
+        }
+    }
+
+    fn list(&mut self, node: &Node, of: &Type, min: usize, pointer: &str) {
+        let Some(items) = node.items() else {
+            let help = "each item stands on its own line after `- `, or all between `[` and `]`";
+            return self.wrong(node, "a list", pointer, Some(help.to_owned()));
+        };
+        if items.len() < min {
+            let error = Diagnostic::error("empty-list", pointer, "the list needs at least one entry");
+            self.findings.push(error.on(node));
+        }
+        for (index, item) in items.iter().enumerate() {
+            self.value(item, of, &join(pointer, &index.to_string()));
+        }
+    }
+
+    fn text_map(&mut self, node: &Node, pointer: &str) {
+        let Some(entries) = node.entries() else {
+            return self.wrong(node, "a map of text", pointer, None);
+        };
+        for entry in entries.iter().filter(|entry| entry.value.text().is_none()) {
+            let help = Some("put the value in quotes".to_owned());
+            self.wrong(&entry.value, "text", &join(pointer, &entry.key), help);
+        }
+    }
+
+    fn schema(&mut self, node: &Node, object: bool, pointer: &str) {
+        let mut found = Vec::new();
+        texts::json_schema(node, pointer, &mut found);
+        for (path, node, message) in found {
+            self.findings
+                .push(Diagnostic::error("bad-schema", path, message).on(node));
+        }
+        if object && node.entries().is_some() && node.get("type").and_then(Node::text) != Some("object") {
+            let error = Diagnostic::error(
+                "bad-schema",
+                join(pointer, "type"),
+                "an input schema has `type: object`",
+            );
+            let place = node.get("type").map_or(first_line(node), |node| node.place);
+            self.findings.push(
+                error
+                    .at(place)
+                    .help("arguments come as one object; write `type: object`"),
+            );
+        } else if object && node.entries().is_none() && node.bool().is_some() {
+            self.wrong(node, "a map with `type: object`", pointer, None);
+        }
+    }
+
+    fn text(&mut self, node: &Node, ty: &Type, pointer: &str) {
+        let Some(text) = node.text() else {
+            let scalar = matches!(node.value, Tree::Bool(_) | Tree::Number(_));
+            return self.wrong(
+                node,
+                "text",
+                pointer,
+                scalar.then(|| "put the value in quotes".to_owned()),
+            );
+        };
+        let (code, outcome) = match ty {
+            Type::FullText if text.trim().is_empty() => ("empty-text", Err("must not be empty".to_owned())),
+            Type::Word(words) => return self.word(node, text, words, pointer),
+            Type::Ref(kind) => return self.reference(node, text, *kind, pointer),
+            Type::McpUri => return self.mcp_uri(node, text, pointer),
+            Type::Name if !is_name(text) => {
+                let message = format!("{} is no name: 1 to 63 letters, digits and hyphens", quoted(text));
+                ("bad-name", Err(message))
+            }
+            Type::Semver if !is_version(text) => (
+                "bad-version",
+                Err(format!("{} is no version such as `1.0.0`", quoted(text))),
+            ),
+            Type::Duration => (
+                "bad-duration",
+                Duration::parse(text)
+                    .map(|_| ())
+                    .map_err(|error| format!("{} is no duration: {error}", quoted(text))),
+            ),
+            Type::SecretRef => ("bad-secret-ref", texts::secret_ref(text)),
+            Type::Regex => ("bad-regex", texts::regex(text)),
+            Type::Glob => ("bad-glob", texts::glob(text)),
+            Type::Cron => ("bad-cron", texts::cron(text)),
+            Type::Url => ("bad-url", texts::url(text)),
+            Type::Host => ("bad-host", texts::host(text)),
+            _ => return,
+        };
+        if let Err(message) = outcome {
+            self.findings
+                .push(Diagnostic::error(code, pointer, message).on(node));
+        }
+    }
+
+    fn word(&mut self, node: &Node, text: &str, words: &'static [&'static str], pointer: &str) {
+        if words.contains(&text) {
+            if self.older && text == NEWER_WORD {
+                let warning = Diagnostic::warning(
+                    "newer-field",
+                    pointer,
+                    format!("`{text}` is new in protocol 0.3.0"),
+                );
+                self.findings
+                    .push(warning.on(node).help("write `claw: \"0.3.0\"`"));
+            }
+            return;
+        }
+        let all = words
+            .iter()
+            .map(|word| format!("`{word}`"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        let help = match did_you_mean(text, words.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`? (one of {all})"),
+            None => format!("one of {all}"),
+        };
+        let message = format!("{} is not a known value", quoted(text));
+        self.findings.push(
+            Diagnostic::error("unknown-value", pointer, message)
+                .on(node)
+                .help(help),
+        );
+    }
+
+    fn reference(&mut self, node: &Node, text: &str, kind: Kind, pointer: &str) {
+        match read_ref(text, kind) {
+            Ok((name, version)) => {
+                self.refs.push(RefUse {
+                    kind,
+                    name,
+                    version,
+                    pointer: pointer.to_owned(),
+                    place: node.place,
+                });
+            }
+            Err(message) => self
+                .findings
+                .push(Diagnostic::error("bad-reference", pointer, message).on(node)),
+        }
+    }
+
+    fn mcp_uri(&mut self, node: &Node, text: &str, pointer: &str) {
+        if let Err(error) = McpUri::parse(text) {
+            let code = if error == McpUriError::Reserved {
+                "reserved-scheme"
+            } else {
+                "bad-mcp-uri"
+            };
+            let help = "write `stdio:///path/to/server?arg=VALUE` or `https://HOST/PATH`";
+            self.findings.push(
+                Diagnostic::error(code, pointer, error.to_string())
+                    .on(node)
+                    .help(help),
+            );
+        }
+    }
+}
+
+/// A name, or a local `claw://` URI of this kind, as a name and the version asked for.
+pub(crate) fn read_ref(text: &str, kind: Kind) -> Result<(String, Option<String>), String> {
+    if !text.contains("://") {
+        return if is_name(text) {
+            Ok((text.to_owned(), None))
+        } else {
+            Err(format!(
+                "{} is no name: 1 to 63 letters, digits and hyphens",
+                quoted(text)
+            ))
+        };
+    }
+    match ClawUri::parse(text) {
+        Ok(ClawUri::Local {
+            kind: given,
+            name,
+            version,
+        }) if given == kind => Ok((name, version)),
+        Ok(ClawUri::Local { kind: given, .. }) => {
+            Err(format!("{} names a {given}, not a {kind}", quoted(text)))
+        }
+        Ok(ClawUri::Registry { .. }) => {
+            Err("a reference names what this manifest declares; list the registry URI there".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn members_of(shape: &Shape) -> String {
+    let names: Vec<String> = shape
+        .fields
+        .iter()
+        .map(|field| format!("`{}`", field.name))
+        .collect();
+    format!("it has {}", names.join(", "))
+}
+
+/// The misspelt member that stands in place of a missing one.
+fn did_you_mean_here(field: &Field, entries: &[Entry], shape: &Shape) -> Option<String> {
+    let strangers = entries
+        .iter()
+        .map(|entry| entry.key.as_str())
+        .filter(|key| shape.field(key).is_none());
+    did_you_mean(field.name, strangers).map(|near| format!("{} looks like a misspelling of it", quoted(near)))
+}
+
+/// The first line of a node: where a missing member is shown.
+pub(crate) fn first_line(node: &Node) -> Option<Place> {
+    node.entries()
+        .and_then(|entries| entries.first())
+        .and_then(|entry| entry.key_place)
+        .or(node.place)
+}

@@ -1,0 +1,206 @@
+//! What is wrong with a manifest, where, and what would mend it.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::tree::{Node, Place};
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The manifest is refused.
+    Error,
+    /// The manifest works, but perhaps not as its author thinks.
+    Warning,
+}
+
+/// One finding. On the wire: `path`, `message`, `code`, `line`, `column`, `file`, `help`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// How bad it is.
+    #[serde(skip)]
+    pub severity: Severity,
+    /// JSON pointer within its file.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// Stable name of this kind of finding, kebab-case.
+    pub code: &'static str,
+    /// From 1; absent for manifests from the wire.
+    pub line: Option<u32>,
+    /// From 1, in characters.
+    pub column: Option<u32>,
+    /// The file, as the manifest or the command line names it; absent for manifests from the wire.
+    pub file: Option<PathBuf>,
+    /// What would mend it.
+    pub help: Option<String>,
+    /// Byte range in the file.
+    #[serde(skip)]
+    pub span: Option<Range<usize>>,
+}
+
+impl Diagnostic {
+    /// An error without a place in a file.
+    #[must_use]
+    pub fn error(code: &'static str, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            path: path.into(),
+            message: message.into(),
+            code,
+            line: None,
+            column: None,
+            file: None,
+            help: None,
+            span: None,
+        }
+    }
+
+    /// A warning without a place in a file.
+    #[must_use]
+    pub fn warning(code: &'static str, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(code, path, message)
+        }
+    }
+
+    /// With advice.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    pub(crate) fn at(mut self, place: Option<Place>) -> Self {
+        if let Some(place) = place {
+            self.line = Some(place.line);
+            self.column = Some(place.column);
+            self.span = Some(place.start..place.end);
+        }
+        self
+    }
+
+    pub(crate) fn on(self, node: &Node) -> Self {
+        self.at(node.place)
+    }
+}
+
+/// The text of each file that was read, for rendering.
+#[derive(Debug, Clone, Default)]
+pub struct Sources(Vec<(PathBuf, Arc<str>)>);
+
+impl Sources {
+    /// The text of this file, if it was read.
+    #[must_use]
+    pub fn text(&self, file: &Path) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(path, _)| path == file)
+            .map(|(_, text)| &**text)
+    }
+
+    /// The files read, in order.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(|(path, _)| path.as_path())
+    }
+
+    pub(crate) fn add(&mut self, path: PathBuf, text: Arc<str>) {
+        self.0.push((path, text));
+    }
+}
+
+/// Findings about one file, gathered.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) list: Vec<Diagnostic>,
+}
+
+impl Findings {
+    /// At most so many findings of one file are kept; a manifest with more is not read by anyone.
+    const MOST: usize = 500;
+
+    pub(crate) fn about(file: Option<PathBuf>) -> Self {
+        Self {
+            file,
+            list: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.list.len() >= Self::MOST
+    }
+
+    pub(crate) fn push(&mut self, mut diagnostic: Diagnostic) {
+        if !self.is_full() {
+            diagnostic.file = self.file.clone();
+            self.list.push(diagnostic);
+        }
+    }
+}
+
+/// Words looked at for a suggestion; a manifest may declare thousands.
+const MOST_CANDIDATES: usize = 256;
+
+/// The words nearest to `word` by edits, if near enough to be what was meant.
+pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > 64 {
+        return None;
+    }
+    let folded = word.to_lowercase().replace('_', "-");
+    let limit = (word.chars().count() / 3).clamp(1, 3);
+    known
+        .into_iter()
+        .take(MOST_CANDIDATES)
+        .map(|candidate| {
+            (
+                edits(&folded, &candidate.to_lowercase().replace('_', "-")),
+                candidate,
+            )
+        })
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Insertions, deletions, replacements and swaps of neighbours between two texts.
+fn edits(left: &str, right: &str) -> usize {
+    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.iter().enumerate() {
+        let mut next = Vec::with_capacity(row.len());
+        next.push(i + 1);
+        for (j, b) in right.iter().enumerate() {
+            let cell = |row: &[usize], at: usize| row.get(at).copied().unwrap_or(usize::MAX / 2);
+            let mut best = (cell(&row, j) + usize::from(a != b))
+                .min(cell(&row, j + 1) + 1)
+                .min(cell(&next, j) + 1);
+            let swapped = i > 0 && j > 0 && left.get(i - 1) == Some(b) && right.get(j - 1) == Some(a);
+            if swapped {
+                best = best.min(cell(&before, j - 1) + 1);
+            }
+            next.push(best);
+        }
+        before = std::mem::replace(&mut row, next);
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// Text from the manifest in a message: bounded, in back-ticks.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut short: String = text
+        .chars()
+        .take(80)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if text.chars().nth(80).is_some() {
+        short.push('…');
+    }
+    format!("`{short}`")
+}

@@ -1,0 +1,163 @@
+//! What every document says of itself before its `spec`: `claw`, `kind`, `metadata` (CKP §5, R1).
+
+use clawk_proto::uri::Kind;
+use semver::Version;
+
+use crate::check::{Checker, first_line};
+use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
+use crate::shape::{CLAW_SPEC, ENVELOPE_FIELDS, METADATA};
+use crate::tree::{Node, Tree, join};
+
+/// What a document is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DocumentKind {
+    /// The root: `kind: Claw`.
+    Claw,
+    /// A primitive.
+    Primitive(Kind),
+}
+
+/// A document's parts, as far as they could be read.
+#[derive(Debug)]
+pub(crate) struct Envelope<'n> {
+    pub(crate) claw: Option<Version>,
+    pub(crate) kind: Option<DocumentKind>,
+    pub(crate) metadata: Option<&'n Node>,
+    pub(crate) spec: Option<&'n Node>,
+}
+
+impl Envelope<'_> {
+    /// The document says 0.2.x.
+    pub(crate) fn older(&self) -> bool {
+        self.claw
+            .as_ref()
+            .is_some_and(|version| (version.major, version.minor) < (0, 3))
+    }
+}
+
+/// Reads a document's envelope. On the wire `claw` may be absent (R3a).
+pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut Findings) -> Option<Envelope<'n>> {
+    let Some(entries) = root.entries() else {
+        let message = format!(
+            "a manifest is a map with `claw`, `kind`, `metadata` and `spec`, not {}",
+            root.describe()
+        );
+        findings.push(Diagnostic::error("not-a-manifest", "", message).on(root));
+        return None;
+    };
+    for entry in entries
+        .iter()
+        .filter(|entry| !ENVELOPE_FIELDS.contains(&entry.key.as_str()))
+    {
+        let help = if CLAW_SPEC.field(&entry.key).is_some() {
+            format!("`{}` belongs under `spec`; indent it", entry.key)
+        } else {
+            match did_you_mean(&entry.key, ENVELOPE_FIELDS) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "a document has `claw`, `kind`, `metadata` and `spec`".to_owned(),
+            }
+        };
+        let message = format!("a document has no member {}", quoted(&entry.key));
+        let unknown = Diagnostic::error("unknown-field", join("", &entry.key), message);
+        findings.push(unknown.at(entry.key_place).help(help));
+    }
+    let claw = read_version(root, wire, findings);
+    let kind = read_kind(root, findings);
+    let part = |name: &str| root.get(name).filter(|node| node.value != Tree::Null);
+    for name in ["metadata", "spec"]
+        .into_iter()
+        .filter(|name| part(name).is_none())
+    {
+        let missing = Diagnostic::error(
+            "missing-field",
+            join("", name),
+            format!("the document needs `{name}`"),
+        );
+        let help = if name == "metadata" {
+            "write `metadata: {name: …}`"
+        } else {
+            "write what it is under `spec:`"
+        };
+        findings.push(missing.at(first_line(root)).help(help));
+    }
+    let envelope = Envelope {
+        claw,
+        kind,
+        metadata: part("metadata"),
+        spec: part("spec"),
+    };
+    if let Some(metadata) = envelope.metadata {
+        Checker::new(findings, envelope.older()).map(metadata, &METADATA, "/metadata", &[]);
+    }
+    Some(envelope)
+}
+
+fn read_version(root: &Node, wire: bool, findings: &mut Findings) -> Option<Version> {
+    let Some(node) = root.get("claw") else {
+        if !wire {
+            let missing = Diagnostic::error(
+                "missing-field",
+                "/claw",
+                "the document needs `claw`, the protocol version",
+            );
+            findings.push(missing.at(first_line(root)).help("write `claw: \"0.3.0\"`"));
+        }
+        return None;
+    };
+    let Some(text) = node.text() else {
+        let message = format!("`claw` is text such as `\"0.3.0\"`, not {}", node.describe());
+        findings.push(
+            Diagnostic::error("wrong-type", "/claw", message)
+                .on(node)
+                .help("put the version in quotes"),
+        );
+        return None;
+    };
+    let Ok(version) = Version::parse(text) else {
+        let message = format!("{} is no protocol version", quoted(text));
+        findings.push(
+            Diagnostic::error("bad-version", "/claw", message)
+                .on(node)
+                .help("write `claw: \"0.3.0\"`"),
+        );
+        return None;
+    };
+    if version.major != 0 || !(2..=3).contains(&version.minor) {
+        let message = format!("protocol version {text} is not supported");
+        let error = Diagnostic::error("unsupported-version", "/claw", message).on(node);
+        findings.push(error.help("0.2.x and 0.3.x are"));
+        return None;
+    }
+    Some(version)
+}
+
+fn read_kind(root: &Node, findings: &mut Findings) -> Option<DocumentKind> {
+    let all = || Kind::ALL.iter().map(|kind| kind.title()).chain(["Claw"]);
+    let Some(node) = root.get("kind") else {
+        let missing =
+            Diagnostic::error("missing-field", "/kind", "the document needs `kind`").at(first_line(root));
+        findings.push(missing.help(format!("one of {}", all().collect::<Vec<_>>().join(", "))));
+        return None;
+    };
+    let text = node.text().unwrap_or_default();
+    if text == "Claw" {
+        return Some(DocumentKind::Claw);
+    }
+    let kind = Kind::from_title(text).map(DocumentKind::Primitive);
+    if kind.is_none() {
+        let message = match node.text() {
+            Some(text) => format!("{} is no kind of document", quoted(text)),
+            None => format!("`kind` is text, not {}", node.describe()),
+        };
+        let help = match did_you_mean(text, all()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("one of {}", all().collect::<Vec<_>>().join(", ")),
+        };
+        findings.push(
+            Diagnostic::error("unknown-kind", "/kind", message)
+                .on(node)
+                .help(help),
+        );
+    }
+    kind
+}

@@ -1,0 +1,413 @@
+//! The ways in: a manifest from a file, from the wire, or one primitive on its own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clawk_proto::uri::{ClawUri, Kind};
+use semver::Version;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::diagnostic::{Diagnostic, Findings, Severity, Sources};
+use crate::envelope::{self, DocumentKind, Envelope};
+use crate::loader::{Found, Loader, Refusal};
+use crate::model::{Manifest, Metadata};
+use crate::primitive::Primitive;
+use crate::read::{Given, Reader};
+use crate::rules::whole::Whole;
+use crate::shape::spec_of;
+use crate::tree::{Node, members};
+
+/// How files are found.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// References may leave the manifest's directory (R9).
+    pub allow_outside: bool,
+    /// Registries by name: directories with `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`.
+    pub registries: BTreeMap<String, PathBuf>,
+}
+
+/// How a manifest from the wire is read (R3).
+#[derive(Debug, Clone, Default)]
+pub struct WireOptions {
+    /// The directory that file references start from; absent: they are refused.
+    pub root: Option<PathBuf>,
+    /// References may leave the root.
+    pub allow_outside: bool,
+    /// Registries by name, as in [`LoadOptions`].
+    pub registries: BTreeMap<String, PathBuf>,
+}
+
+/// What came of reading.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Present if and only if there is no error.
+    pub manifest: Option<Manifest>,
+    /// Errors and warnings: by file in the order read, then by line.
+    pub diagnostics: Vec<Diagnostic>,
+    /// The files read, for rendering.
+    pub sources: Sources,
+    /// The document's `kind`, as far as it is known.
+    pub kind: Option<&'static str>,
+}
+
+impl Loaded {
+    /// Nothing is an error.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.diagnostics
+            .iter()
+            .all(|diagnostic| diagnostic.severity == Severity::Warning)
+    }
+}
+
+/// Reads a whole manifest (`kind: Claw`) with everything it refers to.
+///
+/// Never fails: what is wrong stands in [`Loaded::diagnostics`], all of it at once.
+#[must_use]
+pub fn load(path: &Path, options: &LoadOptions) -> Loaded {
+    read_file(path, options, Wanted::Claw)
+}
+
+/// Reads a file of any kind: a whole manifest, or one primitive, whose references then stay unresolved.
+#[must_use]
+pub fn validate(path: &Path, options: &LoadOptions) -> Loaded {
+    read_file(path, options, Wanted::Any)
+}
+
+/// Reads one primitive's file.
+#[must_use]
+pub fn validate_primitive(path: &Path, options: &LoadOptions) -> Loaded {
+    read_file(path, options, Wanted::Primitive)
+}
+
+/// Reads a manifest from the wire: an object, or a `claw://registry/…` URI of one (R3, R3a).
+#[must_use]
+pub fn from_value(value: &Value, options: &WireOptions) -> Loaded {
+    let loader = Loader::new(
+        options.root.as_deref(),
+        options.allow_outside,
+        options.registries.clone(),
+    );
+    let mut reader = match loader {
+        Ok(loader) => Reader::new(loader),
+        Err(refusal) => return refused(refusal, None),
+    };
+    if let Value::String(text) = value {
+        return from_uri(text, options, reader);
+    }
+    reader.open_wire();
+    let Some(root) = Node::from_json(value) else {
+        let error = Diagnostic::error("too-deep", "", "the manifest is nested too deep");
+        return Loaded {
+            manifest: None,
+            diagnostics: vec![error],
+            sources: Sources::default(),
+            kind: None,
+        };
+    };
+    document(reader, &root, true, Wanted::Claw)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Claw,
+    Primitive,
+    Any,
+}
+
+fn from_uri(text: &str, options: &WireOptions, reader: Reader) -> Loaded {
+    let found = match ClawUri::parse_canonical(text) {
+        Ok(ClawUri::Registry {
+            namespace,
+            name,
+            version,
+        }) => reader.loader.find_registered(&namespace, &name, &version),
+        Ok(ClawUri::Local { .. }) => Err(Refusal {
+            code: "bad-uri",
+            message: "a local URI names a part of a manifest, not a manifest".to_owned(),
+            help: Some("send the manifest itself, or a `claw://registry/…` URI".to_owned()),
+        }),
+        Err(error) => Err(Refusal {
+            code: "bad-uri",
+            message: error.to_string(),
+            help: None,
+        }),
+    };
+    match found {
+        Err(refusal) => refused(refusal, None),
+        Ok(found) => {
+            let options = LoadOptions {
+                allow_outside: false,
+                registries: options.registries.clone(),
+            };
+            load(&found.path, &options)
+        }
+    }
+}
+
+fn refused(refusal: Refusal, file: Option<&Path>) -> Loaded {
+    let mut error = Diagnostic::error(refusal.code, "", refusal.message);
+    error.help = refusal.help;
+    error.file = file.map(Path::to_owned);
+    Loaded {
+        manifest: None,
+        diagnostics: vec![error],
+        sources: Sources::default(),
+        kind: None,
+    }
+}
+
+fn read_file(path: &Path, options: &LoadOptions, wanted: Wanted) -> Loaded {
+    let dir = path
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let canonical = match std::fs::canonicalize(path) {
+        Ok(canonical) => canonical,
+        Err(error) => {
+            let message = format!("`{}` cannot be read: {error}", path.display());
+            let code = if error.kind() == std::io::ErrorKind::NotFound {
+                "file-not-found"
+            } else {
+                "unreadable"
+            };
+            return refused(
+                Refusal {
+                    code,
+                    message,
+                    help: None,
+                },
+                None,
+            );
+        }
+    };
+    let loader = Loader::new(Some(dir), options.allow_outside, options.registries.clone());
+    let mut reader = match loader {
+        Ok(loader) => Reader::new(loader),
+        Err(refusal) => return refused(refusal, Some(path)),
+    };
+    match reader.open(&Found {
+        path: canonical,
+        shown: path.to_owned(),
+    }) {
+        Err(refusal) => refused(refusal, Some(path)),
+        Ok(Some(root)) => document(reader, &root, false, wanted),
+        Ok(None) => finish(reader, None, None),
+    }
+}
+
+fn document(mut reader: Reader, root: &Node, wire: bool, wanted: Wanted) -> Loaded {
+    let Some(findings) = reader.files.first_mut() else {
+        return finish(reader, None, None);
+    };
+    let Some(envelope) = envelope::read(root, wire, findings) else {
+        return finish(reader, None, None);
+    };
+    match (envelope.kind, wanted) {
+        (Some(DocumentKind::Claw), Wanted::Claw | Wanted::Any) => claw(reader, &envelope),
+        (Some(DocumentKind::Primitive(kind)), Wanted::Primitive | Wanted::Any) => {
+            if let Some(spec) = envelope.spec {
+                primitive(&mut reader, kind, spec, &envelope);
+            }
+            finish(reader, None, Some(kind.title()))
+        }
+        (Some(DocumentKind::Primitive(kind)), Wanted::Claw) => {
+            let message = format!("this is a {kind}, and a whole manifest (`kind: Claw`) belongs here");
+            findings.push(
+                Diagnostic::error("kind-mismatch", "/kind", message).on(root.get("kind").unwrap_or(root)),
+            );
+            finish(reader, None, Some(kind.title()))
+        }
+        (Some(DocumentKind::Claw), Wanted::Primitive) => {
+            let message = "this is a whole manifest, and a primitive belongs here";
+            findings.push(
+                Diagnostic::error("kind-mismatch", "/kind", message).on(root.get("kind").unwrap_or(root)),
+            );
+            finish(reader, None, Some("Claw"))
+        }
+        (None, _) => finish(reader, None, None),
+    }
+}
+
+fn primitive(reader: &mut Reader, kind: Kind, spec: &Node, envelope: &Envelope<'_>) {
+    let name = envelope
+        .metadata
+        .and_then(|metadata| metadata.get("name"))
+        .and_then(Node::text);
+    let given = Given {
+        name: name.unwrap_or("unnamed").to_owned(),
+        generated: name.is_none(),
+        version: None,
+        labels: serde_json::Map::new(),
+        place: None,
+    };
+    reader.primitive(kind, spec.clone(), "/spec", 0, envelope.older(), given);
+    reader.try_build();
+}
+
+fn claw(mut reader: Reader, envelope: &Envelope<'_>) -> Loaded {
+    let Some(spec) = envelope.spec else {
+        return finish(reader, None, Some("Claw"));
+    };
+    reader.claw(envelope.metadata, spec, envelope.older());
+    Whole {
+        primitives: &reader.primitives,
+        files: &mut reader.files,
+    }
+    .check(&reader.pending);
+    let claw = envelope.claw.clone().unwrap_or(Version::new(0, 3, 0));
+    let metadata = metadata(envelope.metadata, &mut reader);
+    let broken = reader
+        .files
+        .iter()
+        .flat_map(|file| &file.list)
+        .any(|d| d.severity == Severity::Error);
+    let manifest = if broken {
+        None
+    } else {
+        build(&mut reader, claw, metadata)
+    };
+    finish(reader, manifest, Some("Claw"))
+}
+
+fn metadata(node: Option<&Node>, reader: &mut Reader) -> Metadata {
+    let text = |key: &str| {
+        node.and_then(|node| node.get(key))
+            .and_then(Node::text)
+            .map(str::to_owned)
+    };
+    let map = |key: &str| {
+        node.and_then(|node| node.get(key))
+            .and_then(Node::entries)
+            .map(members)
+            .unwrap_or_default()
+    };
+    let annotations = map("annotations");
+    let heartbeat = annotations.get("heartbeat_interval_ms");
+    let heartbeat_interval_ms = heartbeat.and_then(Value::as_u64).filter(|interval| *interval > 0);
+    if heartbeat.is_some() && heartbeat_interval_ms.is_none() {
+        let at = "/metadata/annotations/heartbeat_interval_ms";
+        let place = node.and_then(|node| node.get("annotations")?.get("heartbeat_interval_ms")?.place);
+        let warning = Diagnostic::warning(
+            "bad-heartbeat",
+            at,
+            "no whole number above 0; the default of 30 seconds holds",
+        );
+        if let Some(findings) = reader.files.first_mut() {
+            findings.push(warning.at(place));
+        }
+    }
+    let labels = map("labels")
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value.as_str()?.to_owned())));
+    Metadata {
+        name: text("name").unwrap_or_default(),
+        version: text("version"),
+        description: text("description"),
+        labels: labels.collect(),
+        annotations,
+        heartbeat_interval_ms,
+    }
+}
+
+/// The typed manifest of primitives in which nothing is wrong.
+fn build(reader: &mut Reader, claw: Version, metadata: Metadata) -> Option<Manifest> {
+    let dir = reader.loader.dir().map(Path::to_owned).unwrap_or_default();
+    Some(Manifest {
+        claw,
+        metadata,
+        identity: reader.typed(Kind::Identity)?.into_iter().next()?,
+        providers: reader.typed(Kind::Provider)?,
+        channels: reader.typed(Kind::Channel)?,
+        tools: reader.typed(Kind::Tool)?,
+        skills: reader.typed(Kind::Skill)?,
+        memory: reader.typed(Kind::Memory)?.into_iter().next(),
+        world_models: reader.typed(Kind::WorldModel)?,
+        sandbox: reader.typed(Kind::Sandbox)?.into_iter().next(),
+        policies: reader.typed(Kind::Policy)?,
+        swarm: reader.typed(Kind::Swarm)?.into_iter().next(),
+        telemetry: reader.typed(Kind::Telemetry)?.into_iter().next(),
+        dir,
+    })
+}
+
+fn typed<T: DeserializeOwned>(primitive: &Primitive) -> Result<T, Box<Diagnostic>> {
+    let members: Vec<&str> = spec_of(primitive.kind)
+        .fields
+        .iter()
+        .map(|field| field.name)
+        .collect();
+    serde_json::from_value(primitive.to_json(&members)).map_err(|error| {
+        let message = format!("this {} cannot be read: {error}", primitive.kind);
+        Box::new(
+            Diagnostic::error("unreadable-primitive", primitive.pointer.clone(), message).at(primitive.place),
+        )
+    })
+}
+
+impl Reader {
+    /// All primitives of a kind as typed values; `None`, with findings, when the checks let something through.
+    fn typed<T: DeserializeOwned>(&mut self, kind: Kind) -> Option<Vec<T>> {
+        let mut out = Vec::new();
+        for primitive in self.primitives.iter().filter(|primitive| primitive.kind == kind) {
+            match typed(primitive) {
+                Ok(value) => out.push(value),
+                Err(error) => {
+                    if let Some(findings) = self.files.get_mut(primitive.file) {
+                        findings.push(*error);
+                    }
+                    return None;
+                }
+            }
+        }
+        Some(out)
+    }
+
+    /// Reads the one primitive of a file as its type, for what only that would find.
+    fn try_build(&mut self) {
+        use crate::model as m;
+        let clean = self
+            .files
+            .iter()
+            .all(|file| file.list.iter().all(|d| d.severity == Severity::Warning));
+        let Some(kind) = self
+            .primitives
+            .first()
+            .map(|primitive| primitive.kind)
+            .filter(|_| clean)
+        else {
+            return;
+        };
+        let _ = match kind {
+            Kind::Identity => self.typed::<m::Identity>(kind).is_some(),
+            Kind::Provider => self.typed::<m::Provider>(kind).is_some(),
+            Kind::Channel => self.typed::<m::Channel>(kind).is_some(),
+            Kind::Tool => self.typed::<m::Tool>(kind).is_some(),
+            Kind::Skill => self.typed::<m::Skill>(kind).is_some(),
+            Kind::Memory => self.typed::<m::Memory>(kind).is_some(),
+            Kind::Sandbox => self.typed::<m::Sandbox>(kind).is_some(),
+            Kind::Policy => self.typed::<m::Policy>(kind).is_some(),
+            Kind::Swarm => self.typed::<m::Swarm>(kind).is_some(),
+            Kind::Telemetry => self.typed::<m::Telemetry>(kind).is_some(),
+            Kind::WorldModel => self.typed::<m::WorldModel>(kind).is_some(),
+        };
+    }
+}
+
+fn finish(reader: Reader, manifest: Option<Manifest>, kind: Option<&'static str>) -> Loaded {
+    let mut diagnostics = Vec::new();
+    for Findings { mut list, .. } in reader.files {
+        list.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+        diagnostics.append(&mut list);
+    }
+    let broken = diagnostics
+        .iter()
+        .any(|diagnostic| diagnostic.severity == Severity::Error);
+    Loaded {
+        manifest: manifest.filter(|_| !broken),
+        diagnostics,
+        sources: reader.sources,
+        kind,
+    }
+}

@@ -1,0 +1,366 @@
+//! Files: the only module that reads them. References stay inside the manifest's tree (R9).
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use globset::{Glob, GlobMatcher};
+
+use crate::diagnostic::quoted;
+
+/// Largest file.
+pub(crate) const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Most files of one manifest, and most directory entries looked at for one glob.
+pub(crate) const MAX_FILES: usize = 10_000;
+/// Most bytes of one manifest's files together.
+const MAX_TOTAL_BYTES: u64 = 64 << 20;
+
+/// Why a reference or file could not be used: code, message, advice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+}
+
+fn refuse<T>(code: &'static str, message: impl Into<String>, help: &str) -> Result<T, Refusal> {
+    let help = (!help.is_empty()).then(|| help.to_owned());
+    Err(Refusal {
+        code,
+        message: message.into(),
+        help,
+    })
+}
+
+/// A file to read: where it is, and how people know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Canonical.
+    pub(crate) path: PathBuf,
+    pub(crate) shown: PathBuf,
+}
+
+/// Finds and reads a manifest's files.
+#[derive(Debug)]
+pub(crate) struct Loader {
+    /// The manifest's directory, canonical and as shown; absent: no file may be read.
+    base: Option<(PathBuf, PathBuf)>,
+    allow_outside: bool,
+    registries: BTreeMap<String, PathBuf>,
+    bytes_left: u64,
+}
+
+impl Loader {
+    /// A loader for files below `dir`, which people know as given.
+    pub(crate) fn new(
+        dir: Option<&Path>,
+        allow_outside: bool,
+        registries: BTreeMap<String, PathBuf>,
+    ) -> Result<Self, Refusal> {
+        let base = match dir {
+            None => None,
+            Some(dir) => {
+                let canonical = std::fs::canonicalize(dir).or_else(|error| unreadable(dir, &error))?;
+                Some((canonical, dir.to_owned()))
+            }
+        };
+        Ok(Self {
+            base,
+            allow_outside,
+            registries,
+            bytes_left: MAX_TOTAL_BYTES,
+        })
+    }
+
+    /// The manifest's directory.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.base.as_ref().map(|(canonical, _)| canonical.as_path())
+    }
+
+    /// A file path or a glob as the files it names, sorted.
+    pub(crate) fn find(&self, reference: &str) -> Result<Vec<Found>, Refusal> {
+        let Some((base, shown)) = &self.base else {
+            let help = "send the primitive `inline`, or start the agent with `--manifest-root DIR`";
+            return refuse(
+                "file-refused",
+                format!("file references such as {} are refused here", quoted(reference)),
+                help,
+            );
+        };
+        if reference.trim().is_empty() || reference.contains('\0') {
+            return refuse("bad-reference", "an empty file reference", "");
+        }
+        self.check_lexically(reference)?;
+        let relative = Path::new(reference);
+        if !reference.contains(['*', '?', '[', '{']) {
+            return self
+                .one(&base.join(relative), tidy(&shown.join(relative)), reference)
+                .map(|found| vec![found]);
+        }
+        let mut matches = Vec::new();
+        let mut budget = MAX_FILES;
+        let parts: Vec<&str> = reference
+            .split('/')
+            .filter(|part| !part.is_empty() && *part != ".")
+            .collect();
+        let start = if relative.is_absolute() {
+            PathBuf::from("/")
+        } else {
+            PathBuf::new()
+        };
+        expand(base, &start, &parts, &mut matches, &mut budget)?;
+        matches.sort();
+        matches.dedup();
+        if matches.is_empty() {
+            let message = format!("{} matches no file", quoted(reference));
+            return refuse(
+                "empty-glob",
+                message,
+                "the glob is relative to the manifest's directory",
+            );
+        }
+        matches
+            .iter()
+            .map(|path| self.one(&base.join(path), tidy(&shown.join(path)), &path.to_string_lossy()))
+            .collect()
+    }
+
+    /// Refuses what leaves the tree by its text alone, so that nothing outside is even looked for.
+    fn check_lexically(&self, reference: &str) -> Result<(), Refusal> {
+        let mut depth = 0_i32;
+        let mut leaves = false;
+        for component in Path::new(reference).components() {
+            match component {
+                Component::ParentDir => depth -= 1,
+                Component::Normal(_) => depth += 1,
+                Component::RootDir | Component::Prefix(_) => leaves = true,
+                Component::CurDir => {}
+            }
+            leaves |= depth < 0;
+        }
+        if leaves && !self.allow_outside {
+            self.outside(reference)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A file that the agent keeps: inside the tree by its text, and by its links if it exists.
+    pub(crate) fn check_context_file(&self, reference: &str) -> Result<(), Refusal> {
+        if reference.trim().is_empty() || reference.contains('\0') {
+            return refuse("bad-reference", "an empty file name", "");
+        }
+        self.check_lexically(reference)?;
+        let Some((base, _)) = self.base.as_ref().filter(|_| !self.allow_outside) else {
+            return Ok(());
+        };
+        match std::fs::canonicalize(base.join(reference)) {
+            Ok(path) if !path.starts_with(base) => self.outside(reference),
+            _ => Ok(()), // it may be made later
+        }
+    }
+
+    fn outside<T>(&self, reference: &str) -> Result<T, Refusal> {
+        let message = format!("{} leads outside the manifest's directory", quoted(reference));
+        refuse(
+            "outside-tree",
+            message,
+            "move the file into the directory, or pass `--allow-outside`",
+        )
+    }
+
+    fn one(&self, path: &Path, shown: PathBuf, reference: &str) -> Result<Found, Refusal> {
+        let canonical =
+            std::fs::canonicalize(path).or_else(|error| unreadable(Path::new(reference), &error))?;
+        let inside = self
+            .base
+            .as_ref()
+            .is_some_and(|(base, _)| canonical.starts_with(base));
+        if !inside && !self.allow_outside {
+            return self.outside(reference); // through a symbolic link
+        }
+        Ok(Found {
+            path: canonical,
+            shown,
+        })
+    }
+
+    /// The file of a registry URI: `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`.
+    pub(crate) fn find_registered(
+        &self,
+        namespace: &str,
+        name: &str,
+        version: &str,
+    ) -> Result<Found, Refusal> {
+        let uri = format!("`claw://registry/{namespace}/{name}@{version}`");
+        if self.registries.is_empty() {
+            let message = format!("{uri} cannot be resolved: no registry is configured");
+            return refuse(
+                "no-registry",
+                message,
+                "add one to `clawk.toml`: `[registries]` then `default = \"DIR\"`",
+            );
+        }
+        for dir in self.registries.values() {
+            let Ok(base) = std::fs::canonicalize(dir) else {
+                continue;
+            };
+            for stem in [
+                format!("{namespace}/{name}@{version}"),
+                format!("{namespace}/{name}/{version}"),
+            ] {
+                for extension in ["yaml", "yml", "json"] {
+                    let relative = format!("{stem}.{extension}");
+                    let Ok(path) = std::fs::canonicalize(base.join(&relative)) else {
+                        continue;
+                    };
+                    if path.starts_with(&base) {
+                        return Ok(Found {
+                            path,
+                            shown: dir.join(relative),
+                        });
+                    }
+                }
+            }
+        }
+        let names: Vec<String> = self.registries.keys().map(|name| quoted(name)).collect();
+        let help = format!(
+            "looked in {} for `{namespace}/{name}@{version}.yaml` and `{namespace}/{name}/{version}.yaml`",
+            names.join(", ")
+        );
+        refuse(
+            "not-in-registry",
+            format!("{uri} is in no configured registry"),
+            &help,
+        )
+    }
+
+    /// The text of a file, bounded and without a byte-order mark.
+    pub(crate) fn read(&mut self, found: &Found) -> Result<String, Refusal> {
+        let shown = &found.shown;
+        let metadata = std::fs::metadata(&found.path).or_else(|error| unreadable(shown, &error))?;
+        if !metadata.is_file() {
+            return refuse(
+                "not-a-file",
+                format!("{} is not a regular file", quoted(&shown.to_string_lossy())),
+                "",
+            );
+        }
+        let limit = MAX_FILE_BYTES.min(self.bytes_left);
+        let file = std::fs::File::open(&found.path).or_else(|error| unreadable(shown, &error))?;
+        let mut bytes = Vec::new();
+        file.take(limit + 1)
+            .read_to_end(&mut bytes)
+            .or_else(|error| unreadable(shown, &error))?;
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if length > limit {
+            let message = format!(
+                "{} is larger than {} MiB",
+                quoted(&shown.to_string_lossy()),
+                MAX_FILE_BYTES >> 20
+            );
+            return refuse(
+                "too-large",
+                message,
+                "a manifest describes an agent; keep its data elsewhere",
+            );
+        }
+        self.bytes_left -= length;
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                let line = error.as_bytes().iter().take(at).filter(|b| **b == b'\n').count() + 1;
+                let message = format!(
+                    "{} is not UTF-8 text (line {line})",
+                    quoted(&shown.to_string_lossy())
+                );
+                refuse("not-utf8", message, "save the file as UTF-8")
+            }
+        }
+    }
+}
+
+fn unreadable<T>(path: &Path, error: &std::io::Error) -> Result<T, Refusal> {
+    let shown = quoted(&path.to_string_lossy());
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return refuse(
+            "file-not-found",
+            format!("{shown} does not exist"),
+            "paths are relative to the manifest's directory",
+        );
+    }
+    refuse("unreadable", format!("{shown} cannot be read: {error}"), "")
+}
+
+/// A path without `.` in it.
+fn tidy(path: &Path) -> PathBuf {
+    path.components()
+        .filter(|component| *component != Component::CurDir)
+        .collect()
+}
+
+/// Paths below `base` that match the rest of a pattern, relative to `base`.
+fn expand(
+    base: &Path,
+    at: &Path,
+    parts: &[&str],
+    out: &mut Vec<PathBuf>,
+    budget: &mut usize,
+) -> Result<(), Refusal> {
+    let Some((part, rest)) = parts.split_first() else {
+        if base.join(at).is_file() {
+            out.push(at.to_owned());
+        }
+        return Ok(());
+    };
+    if !part.contains(['*', '?', '[', '{']) {
+        return expand(base, &at.join(part), rest, out, budget);
+    }
+    let deep = *part == "**";
+    if deep {
+        expand(base, at, rest, out, budget)?;
+    }
+    let matcher = matcher(part)?;
+    let Ok(entries) = std::fs::read_dir(base.join(at)) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        *budget = match budget.checked_sub(1) {
+            Some(left) => left,
+            None => {
+                return refuse(
+                    "too-large",
+                    "the glob looks at too many files",
+                    "use a narrower pattern",
+                );
+            }
+        };
+        let name = entry.file_name();
+        let hidden = name.to_string_lossy().starts_with('.') && !part.starts_with('.');
+        if hidden || !matcher.is_match(Path::new(&name)) {
+            continue;
+        }
+        let next = at.join(&name);
+        match (deep, rest.is_empty()) {
+            // Links are not followed downwards, so `**` ends.
+            (true, _) if entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
+                expand(base, &next, parts, out, budget)?
+            }
+            (true, true) | (false, _) => expand(base, &next, rest, out, budget)?,
+            (true, false) => {}
+        }
+    }
+    Ok(())
+}
+
+fn matcher(part: &str) -> Result<GlobMatcher, Refusal> {
+    match Glob::new(part) {
+        Ok(glob) => Ok(glob.compile_matcher()),
+        Err(error) => refuse(
+            "bad-glob",
+            format!("{} is not a glob: {}", quoted(part), error.kind()),
+            "",
+        ),
+    }
+}

@@ -1,0 +1,47 @@
+//! A primitive as it was found, before it becomes a typed one.
+
+use clawk_proto::uri::Kind;
+use serde_json::{Map, Value};
+
+use crate::check::RefUse;
+use crate::tree::{Node, Place};
+
+/// A primitive with its name, wherever it was declared.
+#[derive(Debug)]
+pub(crate) struct Primitive {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    /// The name was made up (R7).
+    pub(crate) generated: bool,
+    pub(crate) version: Option<String>,
+    pub(crate) labels: Map<String, Value>,
+    pub(crate) spec: Node,
+    /// Where the spec stands in its file.
+    pub(crate) pointer: String,
+    /// Index of its file among those read.
+    pub(crate) file: usize,
+    pub(crate) place: Option<Place>,
+    pub(crate) refs: Vec<RefUse>,
+}
+
+impl Primitive {
+    /// The object that the typed model is read from: spec, name, version, labels; references as plain names.
+    pub(crate) fn to_json(&self, members: &[&str]) -> Value {
+        let mut value = self.spec.to_json();
+        for used in &self.refs {
+            let inside = used.pointer.strip_prefix(&self.pointer);
+            if let Some(slot) = inside.and_then(|inside| value.pointer_mut(inside)) {
+                *slot = Value::String(used.name.clone());
+            }
+        }
+        if let Value::Object(object) = &mut value {
+            object.retain(|key, _| members.contains(&key.as_str()));
+            object.insert("name".to_owned(), Value::String(self.name.clone()));
+            object.insert("labels".to_owned(), Value::Object(self.labels.clone()));
+            if let Some(version) = &self.version {
+                object.insert("version".to_owned(), Value::String(version.clone()));
+            }
+        }
+        value
+    }
+}

@@ -1,0 +1,503 @@
+//! From the root document to all its primitives: references resolved, names given, every part checked.
+
+use std::path::PathBuf;
+
+use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
+use serde_json::{Map, Value};
+
+use crate::check::{Checker, RefUse};
+use crate::diagnostic::{Diagnostic, Findings, Sources, quoted};
+use crate::envelope::{self, DocumentKind, Envelope};
+use crate::loader::{Found, Loader, MAX_FILES, Refusal};
+use crate::primitive::Primitive;
+use crate::rules;
+use crate::shape::{CLAW_SPEC, Type, slot_kind, spec_of};
+use crate::tree::{Node, Place, Tree, join, members};
+use crate::yaml;
+
+/// What an `inline` primitive may carry beside its spec (R10a).
+const INLINE_METADATA: [&str; 3] = ["name", "version", "labels"];
+
+/// Reads a manifest's documents.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) loader: Loader,
+    /// One per document, in the order read; the root is the first.
+    pub(crate) files: Vec<Findings>,
+    pub(crate) sources: Sources,
+    pub(crate) primitives: Vec<Primitive>,
+    /// `claw://local/…` items of the root, which must be declared by others.
+    pub(crate) pending: Vec<(usize, RefUse)>,
+    /// The root's canonical path, which no reference may lead back to.
+    root: Option<PathBuf>,
+    claw_name: String,
+    claw_version: Option<String>,
+}
+
+/// Where an item stands in the root.
+#[derive(Debug, Clone, Copy)]
+struct Item<'n> {
+    node: &'n Node,
+    kind: Kind,
+    /// Its position in a list.
+    index: Option<usize>,
+    older: bool,
+}
+
+impl Reader {
+    pub(crate) fn new(loader: Loader) -> Self {
+        Self {
+            loader,
+            files: Vec::new(),
+            sources: Sources::default(),
+            primitives: Vec::new(),
+            pending: Vec::new(),
+            root: None,
+            claw_name: String::new(),
+            claw_version: None,
+        }
+    }
+
+    /// Reads a file into a tree; its findings become the last of `files`.
+    pub(crate) fn open(&mut self, found: &Found) -> Result<Option<Node>, Refusal> {
+        let text = self.loader.read(found)?;
+        let mut findings = Findings::about(Some(found.shown.clone()));
+        let (node, list) = yaml::parse(&text);
+        list.into_iter().for_each(|diagnostic| findings.push(diagnostic));
+        self.sources.add(found.shown.clone(), text.into());
+        self.files.push(findings);
+        self.root.get_or_insert_with(|| found.path.clone());
+        Ok(node)
+    }
+
+    /// Adds a document that came without a file.
+    pub(crate) fn open_wire(&mut self) {
+        self.files.push(Findings::default());
+    }
+
+    fn push(&mut self, file: usize, diagnostic: Diagnostic) {
+        if let Some(findings) = self.files.get_mut(file) {
+            findings.push(diagnostic);
+        }
+    }
+
+    /// Reads the root's `spec` into primitives.
+    pub(crate) fn claw(&mut self, metadata: Option<&Node>, spec: &Node, older: bool) {
+        self.claw_name = metadata
+            .and_then(|m| m.get("name")?.text())
+            .unwrap_or("claw")
+            .to_owned();
+        self.claw_version = metadata.and_then(|m| m.get("version")?.text()).map(str::to_owned);
+        if let Some(findings) = self.files.first_mut() {
+            Checker::new(findings, older).map(spec, &CLAW_SPEC, "/spec", &[]);
+        }
+        for entry in spec.entries().unwrap_or_default() {
+            let Some(slot) = slot_kind(&entry.key) else {
+                continue;
+            };
+            let pointer = join("/spec", &entry.key);
+            match (&entry.value.value, slot.many) {
+                (Tree::Null, _) => {}
+                (Tree::List(nodes), true) => {
+                    for (index, node) in nodes.iter().enumerate() {
+                        let item = Item {
+                            node,
+                            kind: slot.kind,
+                            index: Some(index),
+                            older,
+                        };
+                        self.item(item, &join(&pointer, &index.to_string()));
+                    }
+                }
+                (_, true) => {} // the shape says so
+                (_, false) => self.item(
+                    Item {
+                        node: &entry.value,
+                        kind: slot.kind,
+                        index: None,
+                        older,
+                    },
+                    &pointer,
+                ),
+            }
+        }
+    }
+
+    fn item(&mut self, item: Item<'_>, pointer: &str) {
+        if self.primitives.len() >= MAX_FILES {
+            let message = format!("more than {MAX_FILES} primitives");
+            return self.push(0, Diagnostic::error("too-large", pointer, message).on(item.node));
+        }
+        match &item.node.value {
+            Tree::Text(text) => self.reference(text, item, pointer),
+            Tree::Map(entries) => match item.node.get("inline") {
+                Some(inline) if entries.len() == 1 => self.inline(inline, item, &join(pointer, "inline")),
+                Some(inline) => {
+                    for entry in entries.iter().filter(|entry| entry.key != "inline") {
+                        let message = format!("{} stands beside `inline`", quoted(&entry.key));
+                        let error = Diagnostic::error("unknown-field", join(pointer, &entry.key), message);
+                        self.push(
+                            0,
+                            error
+                                .at(entry.key_place)
+                                .help("indent it, so that it stands inside `inline`"),
+                        );
+                    }
+                    self.inline(inline, item, &join(pointer, "inline"));
+                }
+                None => {
+                    let error =
+                        Diagnostic::error("not-an-item", pointer, "a map here needs `inline:`").on(item.node);
+                    self.push(
+                        0,
+                        error.help(
+                            "write `inline:` and the primitive's spec below it, or the path of its file",
+                        ),
+                    );
+                }
+            },
+            _ => {
+                let message = format!(
+                    "expected a file path, a `claw://` URI or `inline`, found {}",
+                    item.node.describe()
+                );
+                self.push(
+                    0,
+                    Diagnostic::error("not-an-item", pointer, message).on(item.node),
+                );
+            }
+        }
+    }
+
+    fn reference(&mut self, text: &str, item: Item<'_>, pointer: &str) {
+        let found = match ClawUri::parse(text) {
+            _ if !text.contains("://") => self.loader.find(text),
+            Ok(ClawUri::Registry {
+                namespace,
+                name,
+                version,
+            }) => {
+                let found = self.loader.find_registered(&namespace, &name, &version);
+                return match found {
+                    Ok(found) => self.file(&found, item, pointer, Some((&name, &version))),
+                    Err(refusal) => self.refused(refusal, item, pointer),
+                };
+            }
+            Ok(ClawUri::Local { kind, name, version }) if kind == item.kind => {
+                let used = RefUse {
+                    kind,
+                    name,
+                    version,
+                    pointer: pointer.to_owned(),
+                    place: item.node.place,
+                };
+                return self.pending.push((0, used));
+            }
+            Ok(ClawUri::Local { kind, .. }) => {
+                let message = format!(
+                    "{} names a {kind}, and a {} belongs here",
+                    quoted(text),
+                    item.kind
+                );
+                return self.push(
+                    0,
+                    Diagnostic::error("kind-mismatch", pointer, message).on(item.node),
+                );
+            }
+            Err(_) if text.starts_with("mcp:") => {
+                let error = Diagnostic::error(
+                    "reserved-scheme",
+                    pointer,
+                    "the `mcp://` scheme is reserved and must not be used",
+                );
+                let help = "write `inline:` with `mcp_source: {uri: \"stdio:///path/to/server\"}`";
+                return self.push(0, error.on(item.node).help(help));
+            }
+            Err(error) => {
+                let error = Diagnostic::error("bad-uri", pointer, format!("{}: {error}", quoted(text)));
+                return self.push(0, error.on(item.node));
+            }
+        };
+        match found {
+            Ok(all) if item.index.is_none() && all.len() > 1 => {
+                let message = format!(
+                    "{} matches {} files, and one belongs here",
+                    quoted(text),
+                    all.len()
+                );
+                self.push(
+                    0,
+                    Diagnostic::error("several-files", pointer, message).on(item.node),
+                );
+            }
+            Ok(all) => all.iter().for_each(|found| self.file(found, item, pointer, None)),
+            Err(refusal) => self.refused(refusal, item, pointer),
+        }
+    }
+
+    fn refused(&mut self, refusal: Refusal, item: Item<'_>, pointer: &str) {
+        let mut error = Diagnostic::error(refusal.code, pointer, refusal.message).on(item.node);
+        error.help = refusal.help;
+        self.push(0, error);
+    }
+
+    /// A primitive in a file of its own; `expected` is the name and version that a registry URI promised.
+    fn file(&mut self, found: &Found, item: Item<'_>, pointer: &str, expected: Option<(&str, &str)>) {
+        let shown = quoted(&found.shown.to_string_lossy());
+        if self.root.as_ref() == Some(&found.path) {
+            let error = Diagnostic::error(
+                "reference-cycle",
+                pointer,
+                format!("{shown} is this manifest itself"),
+            );
+            return self.push(
+                0,
+                error
+                    .on(item.node)
+                    .help("name the primitive's own file, or narrow the glob"),
+            );
+        }
+        if self.files.len() >= MAX_FILES || self.primitives.len() >= MAX_FILES {
+            let message = format!("more than {MAX_FILES} files");
+            return self.push(0, Diagnostic::error("too-large", pointer, message).on(item.node));
+        }
+        let root = match self.open(found) {
+            Ok(root) => root,
+            Err(refusal) => return self.refused(refusal, item, pointer),
+        };
+        let file = self.files.len() - 1;
+        let Some((root, findings)) = root.as_ref().zip(self.files.last_mut()) else {
+            return;
+        };
+        let Some(envelope) = envelope::read(root, false, findings) else {
+            return;
+        };
+        match envelope.kind {
+            Some(DocumentKind::Primitive(kind)) if kind == item.kind => {}
+            None => return,
+            Some(other) => {
+                let what = if let DocumentKind::Primitive(kind) = other {
+                    kind.title()
+                } else {
+                    "Claw"
+                };
+                let message = format!("{shown} is a {what}, and a {} belongs here", item.kind);
+                return self.push(
+                    0,
+                    Diagnostic::error("kind-mismatch", pointer, message).on(item.node),
+                );
+            }
+        }
+        self.keep(
+            &envelope,
+            file,
+            item,
+            pointer,
+            expected.map(|promised| (promised, shown)),
+        );
+    }
+
+    /// The primitive of a file whose kind is right. `promised`: what a registry URI said, and the file's name.
+    fn keep(
+        &mut self,
+        envelope: &Envelope<'_>,
+        file: usize,
+        item: Item<'_>,
+        pointer: &str,
+        promised: Option<((&str, &str), String)>,
+    ) {
+        let (older, metadata, spec) = (envelope.older(), envelope.metadata, envelope.spec);
+        let name = metadata.and_then(|m| m.get("name")).and_then(Node::text);
+        let version = metadata
+            .and_then(|m| m.get("version"))
+            .and_then(Node::text)
+            .map(str::to_owned);
+        if let Some(((wanted, wanted_version), shown)) = promised
+            && (name != Some(wanted)
+                || version
+                    .as_deref()
+                    .is_some_and(|version| version != wanted_version))
+        {
+            let message = format!("{shown} is not the `{wanted}@{wanted_version}` that the URI names");
+            self.push(
+                0,
+                Diagnostic::error("registry-mismatch", pointer, message).on(item.node),
+            );
+        }
+        let Some((spec, name)) = spec.zip(name) else {
+            return;
+        };
+        let labels = metadata
+            .and_then(|m| m.get("labels"))
+            .and_then(Node::entries)
+            .map(members)
+            .unwrap_or_default();
+        let place = metadata.and_then(|m| m.get("name")).and_then(|name| name.place);
+        let version = version.or_else(|| self.claw_version.clone());
+        let given = Given {
+            name: name.to_owned(),
+            generated: false,
+            version,
+            labels,
+            place,
+        };
+        self.primitive(item.kind, spec.clone(), "/spec", file, older, given);
+    }
+
+    fn inline(&mut self, inline: &Node, item: Item<'_>, pointer: &str) {
+        let Some(entries) = inline.entries() else {
+            let message = format!(
+                "`inline` holds the spec of a {}, not {}",
+                item.kind,
+                inline.describe()
+            );
+            return self.push(0, Diagnostic::error("wrong-type", pointer, message).on(inline));
+        };
+        let mut wrapped = false;
+        for entry in entries {
+            let help = match entry.key.as_str() {
+                "metadata" => "`inline` carries `name`, `version` and `labels` directly, without `metadata`",
+                "spec" => "`inline` holds the members of the spec directly, without `spec`",
+                "kind" | "claw" => "the place in the manifest says what it is; remove this",
+                _ => continue,
+            };
+            wrapped = true;
+            let message = format!("{} does not belong inside `inline`", quoted(&entry.key));
+            let error = Diagnostic::error("unknown-field", join(pointer, &entry.key), message);
+            self.push(0, error.at(entry.key_place).help(help));
+        }
+        let given = self.given(inline, item, pointer);
+        let own =
+            |key: &str| INLINE_METADATA.contains(&key) || ["metadata", "spec", "kind", "claw"].contains(&key);
+        let spec = Tree::Map(entries.iter().filter(|entry| !own(&entry.key)).cloned().collect());
+        if !wrapped {
+            self.primitive(
+                item.kind,
+                Node {
+                    value: spec,
+                    place: inline.place,
+                },
+                pointer,
+                0,
+                item.older,
+                given,
+            );
+        }
+    }
+
+    /// Name, version and labels of an inline primitive (R7, R10a).
+    fn given(&mut self, inline: &Node, item: Item<'_>, pointer: &str) -> Given {
+        if let Some(findings) = self.files.first_mut() {
+            let mut checker = Checker::new(findings, item.older);
+            for (key, ty) in [
+                ("name", Type::Name),
+                ("version", Type::Semver),
+                ("labels", Type::TextMap),
+            ] {
+                if let Some(node) = inline.get(key) {
+                    checker.value(node, &ty, &join(pointer, key));
+                }
+            }
+        }
+        let name = inline.get("name").and_then(Node::text);
+        let made_up = || match (item.kind, item.index) {
+            (Kind::Identity, _) => self.claw_name.clone(),
+            (kind, Some(index)) => format!("{}-{index}", kind.segment()),
+            (kind, None) => kind.segment().to_owned(),
+        };
+        Given {
+            name: name.map_or_else(made_up, str::to_owned),
+            generated: name.is_none(),
+            version: inline
+                .get("version")
+                .and_then(Node::text)
+                .map(str::to_owned)
+                .or_else(|| self.claw_version.clone()),
+            labels: inline
+                .get("labels")
+                .and_then(Node::entries)
+                .map(members)
+                .unwrap_or_default(),
+            place: inline.entry("name").map_or(inline.place, |entry| entry.key_place),
+        }
+    }
+
+    /// Checks one primitive and keeps it.
+    pub(crate) fn primitive(
+        &mut self,
+        kind: Kind,
+        spec: Node,
+        pointer: &str,
+        file: usize,
+        older: bool,
+        given: Given,
+    ) {
+        let Some(findings) = self.files.get_mut(file) else {
+            return;
+        };
+        let mut checker = Checker::new(findings, older);
+        if kind == Kind::WorldModel && older && file > 0 {
+            let warning =
+                Diagnostic::warning("newer-field", "/kind", "`WorldModel` is new in protocol 0.3.0");
+            checker
+                .findings
+                .push(warning.on(&spec).help("write `claw: \"0.3.0\"`"));
+        }
+        checker.map(&spec, spec_of(kind), pointer, &[]);
+        rules::check(kind, &spec, pointer, &mut checker);
+        let refs = std::mem::take(&mut checker.refs);
+        let Given {
+            name,
+            generated,
+            version,
+            labels,
+            place,
+        } = given;
+        let version = version.filter(|version| is_version(version));
+        let pointer = pointer.to_owned();
+        self.context_files(kind, &spec, &pointer, file);
+        if is_name(&name) {
+            self.primitives.push(Primitive {
+                kind,
+                name,
+                generated,
+                version,
+                labels,
+                spec,
+                pointer,
+                file,
+                place,
+                refs,
+            });
+        }
+    }
+
+    /// An identity's files stay in the manifest's tree, too; they need not exist yet.
+    fn context_files(&mut self, kind: Kind, spec: &Node, pointer: &str, file: usize) {
+        let files = if kind == Kind::Identity {
+            spec.get("context_files").and_then(Node::entries)
+        } else {
+            None
+        };
+        for entry in files.unwrap_or_default() {
+            let Some(text) = entry.value.text() else { continue };
+            let Err(refusal) = self.loader.check_context_file(text) else {
+                continue;
+            };
+            let at = join(&join(pointer, "context_files"), &entry.key);
+            let mut error = Diagnostic::error(refusal.code, at, refusal.message).on(&entry.value);
+            error.help = refusal.help;
+            self.push(file, error);
+        }
+    }
+}
+
+/// A primitive's metadata.
+#[derive(Debug)]
+pub(crate) struct Given {
+    pub(crate) name: String,
+    pub(crate) generated: bool,
+    pub(crate) version: Option<String>,
+    pub(crate) labels: Map<String, Value>,
+    pub(crate) place: Option<Place>,
+}

@@ -1,0 +1,146 @@
+//! Findings as a compiler prints them.
+
+use std::fmt::Write as _;
+
+use crate::diagnostic::{Diagnostic, Severity, Sources};
+
+/// Longest piece of a source line shown.
+const WIDTH: usize = 120;
+
+/// Renders findings with the lines they are about. `colour` adds terminal colours.
+#[must_use]
+pub fn render(diagnostics: &[Diagnostic], sources: &Sources, colour: bool) -> String {
+    let mut out = String::new();
+    for diagnostic in diagnostics {
+        one(diagnostic, sources, &Paint { on: colour }, &mut out);
+        out.push('\n');
+    }
+    let count = |severity| {
+        diagnostics
+            .iter()
+            .filter(|found| found.severity == severity)
+            .count()
+    };
+    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    match (errors, warnings) {
+        (0, 0) => {}
+        (0, _) => out.push_str(&format!("{}\n", plural(warnings, "warning"))),
+        (_, 0) => out.push_str(&format!("{}\n", plural(errors, "error"))),
+        _ => out.push_str(&format!(
+            "{}, {}\n",
+            plural(errors, "error"),
+            plural(warnings, "warning")
+        )),
+    }
+    out
+}
+
+struct Paint {
+    on: bool,
+}
+
+impl Paint {
+    fn wrap(&self, code: &str, text: &str) -> String {
+        if self.on {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    fn strong(&self, severity: Severity, text: &str) -> String {
+        match severity {
+            Severity::Error => self.wrap("1;31", text),
+            Severity::Warning => self.wrap("1;33", text),
+        }
+    }
+
+    fn frame(&self, text: &str) -> String {
+        self.wrap("1;34", text)
+    }
+}
+
+fn one(diagnostic: &Diagnostic, sources: &Sources, paint: &Paint, out: &mut String) {
+    let word = match diagnostic.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    let head = paint.strong(diagnostic.severity, &format!("{word}[{}]", diagnostic.code));
+    let _ = writeln!(out, "{head}: {}", paint.wrap("1", &visible(&diagnostic.message)));
+    let number = diagnostic.line.map(|line| line.to_string()).unwrap_or_default();
+    let margin = " ".repeat(number.len());
+    if let Some(file) = &diagnostic.file {
+        let mut place = visible(&file.to_string_lossy());
+        if let (Some(line), Some(column)) = (diagnostic.line, diagnostic.column) {
+            let _ = write!(place, ":{line}:{column}");
+        }
+        let _ = writeln!(out, "{margin}{} {place}", paint.frame("-->"));
+    }
+    if let Some((line, before, width)) = excerpt(diagnostic, sources) {
+        let bar = paint.frame("|");
+        let _ = writeln!(out, "{margin} {bar}");
+        let _ = writeln!(out, "{} {bar} {line}", paint.frame(&number));
+        let marks = paint.strong(diagnostic.severity, &"^".repeat(width));
+        let _ = writeln!(out, "{margin} {bar} {}{marks}", " ".repeat(before));
+    }
+    if !diagnostic.path.is_empty() {
+        let _ = writeln!(
+            out,
+            "{margin} {} at {}",
+            paint.frame("="),
+            visible(&diagnostic.path)
+        );
+    }
+    if let Some(help) = &diagnostic.help {
+        let _ = writeln!(out, "{margin} {} help: {}", paint.frame("="), visible(help));
+    }
+}
+
+/// The line, the characters before the mark, and the mark's width.
+fn excerpt(diagnostic: &Diagnostic, sources: &Sources) -> Option<(String, usize, usize)> {
+    let text = sources.text(diagnostic.file.as_ref()?)?;
+    let span = diagnostic.span.clone()?;
+    let line = text
+        .lines()
+        .nth(usize::try_from(diagnostic.line?).ok()?.checked_sub(1)?)?;
+    let before = usize::try_from(diagnostic.column?).ok()?.saturating_sub(1);
+    let marked = text
+        .get(span)?
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim_end()
+        .chars()
+        .count()
+        .max(1);
+    let (skip, lead) = if before > WIDTH / 2 {
+        (before - WIDTH / 4, "…")
+    } else {
+        (0, "")
+    };
+    let shown: String = line.chars().skip(skip).take(WIDTH).collect();
+    let left = before - skip + lead.chars().count();
+    let room = (shown.chars().count() + lead.chars().count())
+        .saturating_sub(left)
+        .max(1);
+    Some((format!("{lead}{}", visible(&shown)), left, marked.min(room)))
+}
+
+/// Text from a file with what could steer a terminal made harmless; one character stays one column.
+fn visible(text: &str) -> String {
+    let harmful = |c: char| {
+        c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c) || ('\u{2066}'..='\u{2069}').contains(&c)
+    };
+    text.chars()
+        .map(|c| {
+            if c == '\t' {
+                ' '
+            } else if harmful(c) {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,135 @@
+//! Rules of Sandbox and Policy (CKP §5.7, §5.8, R11).
+
+use super::{Spot, repeated};
+use crate::check::Checker;
+use crate::diagnostic::quoted;
+
+/// Which runtimes can serve which level.
+const RUNTIMES: [(&str, &[&str]); 5] = [
+    ("none", &["native"]),
+    ("process", &["native"]),
+    ("wasm", &["wasmtime", "native"]),
+    ("container", &["docker", "apple-container", "gvisor", "native"]),
+    ("vm", &["firecracker", "apple-container", "native"]),
+];
+
+pub(super) fn sandbox(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+    if let (Some(level), Some(runtime)) = (spec.text_at("level"), spec.get("runtime"))
+        && let Some(word) = runtime.node.text()
+        && RUNTIMES
+            .iter()
+            .any(|(name, fit)| *name == level && !fit.contains(&word))
+    {
+        let message = format!("{} does not serve level `{level}`", quoted(word));
+        checker.findings.push(
+            runtime
+                .warning("runtime-mismatch", message)
+                .help("leave `runtime` out to get the one that does"),
+        );
+    }
+    if let Some(network) = spec.find(&["capabilities", "network"]) {
+        let mode = network.text_at("mode").unwrap_or("deny");
+        if mode != "allowlist" && network.has("allowed_hosts") {
+            let idle = network.idle(
+                "allowed_hosts",
+                format!("`allowed_hosts` has no effect in mode {}", quoted(mode)),
+            );
+            checker.findings.push(idle.help("write `mode: \"allowlist\"`"));
+        }
+        if mode == "allowlist" && !network.has("allowed_hosts") {
+            checker.findings.push(network.warning(
+                "no-effect",
+                "mode `allowlist` without `allowed_hosts` reaches nothing",
+            ));
+        }
+    }
+    if let Some(files) = spec.find(&["capabilities", "filesystem"]) {
+        let mode = files.text_at("mode").unwrap_or("deny");
+        if matches!(mode, "deny" | "full") && files.has("mount_paths") {
+            let idle = files.idle(
+                "mount_paths",
+                format!("`mount_paths` has no effect in mode {}", quoted(mode)),
+            );
+            checker
+                .findings
+                .push(idle.help("write `mode: \"scoped\"` or `mode: \"read-only\"`"));
+        }
+    }
+    if let Some(shell) = spec.find(&["capabilities", "shell"]) {
+        let mode = shell.text_at("mode").unwrap_or("deny");
+        for list in ["blocked_commands", "blocked_patterns"]
+            .into_iter()
+            .filter(|list| mode != "restricted" && shell.has(list))
+        {
+            checker
+                .findings
+                .push(shell.idle(list, format!("`{list}` has no effect in mode {}", quoted(mode))));
+        }
+    }
+}
+
+pub(super) fn policy(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+    let rules = spec.get("rules").map(|rules| rules.items()).unwrap_or_default();
+    for (spot, id) in repeated(&rules, "id") {
+        checker
+            .findings
+            .push(spot.error("name-collision", format!("two rules are called {}", quoted(id))));
+    }
+    for rule in &rules {
+        check_rule(rule, checker);
+    }
+}
+
+fn check_rule(rule: &Spot<'_>, checker: &mut Checker<'_>) {
+    let action = rule.text_at("action").unwrap_or_default();
+    if rule.has("approval") && action != "require-approval" && !action.is_empty() {
+        checker.findings.push(rule.idle(
+            "approval",
+            format!("`approval` has no effect on action {}", quoted(action)),
+        ));
+    }
+    let matcher = rule.get("match");
+    match rule.text_at("scope") {
+        Some("category") if matcher.as_ref().is_none_or(|matcher| !matcher.has("category")) => {
+            let warning = rule.warning(
+                "broad-rule",
+                "a rule of scope `category` without `match.category` matches every tool that has one",
+            );
+            checker
+                .findings
+                .push(warning.help("write `match: {category: …}`"));
+        }
+        Some("all") if matcher.is_some() => {
+            let idle = rule.idle("match", "scope `all` matches everything, whatever `match` says");
+            checker.findings.push(idle.help("write `scope: \"tool\"`"));
+        }
+        _ => {}
+    }
+    if let Some(conditions) = rule.get("conditions") {
+        for entry in conditions.node.entries().unwrap_or_default() {
+            if entry.key != "path_within" {
+                let message = format!("{} is no condition that this runtime knows", quoted(&entry.key));
+                let help = "`path_within` is; a rule with an unknown condition never allows";
+                let mut warning = conditions.idle(&entry.key, message);
+                warning.code = "unknown-condition";
+                checker.findings.push(warning.help(help));
+            } else if entry.value.text().is_none_or(str::is_empty) {
+                let spot = Spot {
+                    node: &entry.value,
+                    pointer: format!("{}/path_within", conditions.pointer),
+                };
+                checker
+                    .findings
+                    .push(spot.error("wrong-type", "`path_within` is a path"));
+            }
+        }
+    }
+    if let Some(rate) = rule.get("rate_limit")
+        && rate.node.entries().is_some_and(<[_]>::is_empty)
+    {
+        checker.findings.push(rate.warning(
+            "no-effect",
+            "an empty `rate_limit` is never spent, so the rule never applies",
+        ));
+    }
+}

@@ -1,0 +1,114 @@
+//! What the members of a primitive mean together: the conditional rules of CKP §5, beyond its shape.
+//!
+//! Rules read the located tree, so they also speak about documents that are wrong elsewhere.
+
+mod agent;
+mod governance;
+mod team;
+mod tool;
+pub(crate) mod whole;
+
+use clawk_proto::uri::Kind;
+
+use crate::check::{Checker, first_line};
+use crate::diagnostic::Diagnostic;
+use crate::tree::{Node, Tree, join};
+
+/// Checks the rules of one primitive.
+pub(crate) fn check(kind: Kind, spec: &Node, pointer: &str, checker: &mut Checker<'_>) {
+    let spec = Spot {
+        node: spec,
+        pointer: pointer.to_owned(),
+    };
+    match kind {
+        Kind::Identity => {}
+        Kind::Provider => agent::provider(&spec, checker),
+        Kind::Channel => agent::channel(&spec, checker),
+        Kind::Tool => tool::tool(&spec, checker),
+        Kind::Skill => tool::skill(&spec, checker),
+        Kind::Memory => tool::memory(&spec, checker),
+        Kind::Sandbox => governance::sandbox(&spec, checker),
+        Kind::Policy => governance::policy(&spec, checker),
+        Kind::Swarm => team::swarm(&spec, checker),
+        Kind::Telemetry => team::telemetry(&spec, checker),
+        Kind::WorldModel => team::world_model(&spec, checker),
+    }
+}
+
+/// A node and where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Spot<'n> {
+    pub(crate) node: &'n Node,
+    pub(crate) pointer: String,
+}
+
+impl<'n> Spot<'n> {
+    pub(crate) fn get(&self, key: &str) -> Option<Self> {
+        let node = self.node.get(key).filter(|node| node.value != Tree::Null)?;
+        Some(Self {
+            node,
+            pointer: join(&self.pointer, key),
+        })
+    }
+
+    /// A member of a member, and so on.
+    pub(crate) fn find(&self, path: &[&str]) -> Option<Self> {
+        path.iter().try_fold(self.clone(), |spot, key| spot.get(key))
+    }
+
+    pub(crate) fn text_at(&self, key: &str) -> Option<&'n str> {
+        self.node.get(key).and_then(Node::text)
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.node.entry(key).is_some()
+    }
+
+    pub(crate) fn items(&self) -> Vec<Self> {
+        let items = self.node.items().unwrap_or_default();
+        let spot = |(index, node): (usize, &'n Node)| Self {
+            node,
+            pointer: join(&self.pointer, &index.to_string()),
+        };
+        items.iter().enumerate().map(spot).collect()
+    }
+
+    pub(crate) fn error(&self, code: &'static str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error(code, self.pointer.clone(), message).on(self.node)
+    }
+
+    pub(crate) fn warning(&self, code: &'static str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::warning(code, self.pointer.clone(), message).on(self.node)
+    }
+
+    /// `key` is absent here and must not be.
+    pub(crate) fn missing(&self, key: &str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error("missing-field", join(&self.pointer, key), message).at(first_line(self.node))
+    }
+
+    /// A member that has no business here, shown at its key.
+    pub(crate) fn stray(&self, key: &str, code: &'static str, message: impl Into<String>) -> Diagnostic {
+        let place = self.node.entry(key).and_then(|entry| entry.key_place);
+        Diagnostic::error(code, join(&self.pointer, key), message).at(place)
+    }
+
+    /// A member that has no effect here, shown at its key.
+    pub(crate) fn idle(&self, key: &str, message: impl Into<String>) -> Diagnostic {
+        let place = self.node.entry(key).and_then(|entry| entry.key_place);
+        Diagnostic::warning("no-effect", join(&self.pointer, key), message).at(place)
+    }
+}
+
+/// Items of a list whose `key` has been seen before: the item's spot and its text.
+pub(crate) fn repeated<'n>(items: &[Spot<'n>], key: &str) -> Vec<(Spot<'n>, &'n str)> {
+    let mut seen = std::collections::HashSet::new();
+    let mut out = Vec::new();
+    for item in items {
+        if let (Some(text), Some(spot)) = (item.text_at(key), item.get(key))
+            && !seen.insert(text)
+        {
+            out.push((spot, text));
+        }
+    }
+    out
+}

@@ -1,0 +1,98 @@
+//! Rules of Swarm, Telemetry and WorldModel (CKP §5.9, §5.10, 0.3.0).
+
+use clawk_proto::uri::{ClawUri, Kind, is_name};
+
+use super::Spot;
+use crate::check::{Checker, RefUse, read_ref};
+use crate::diagnostic::quoted;
+
+pub(super) fn swarm(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+    let agents = spec
+        .get("agents")
+        .map(|agents| agents.items())
+        .unwrap_or_default();
+    for identity in agents.iter().filter_map(|agent| agent.get("identity_ref")) {
+        let Some(text) = identity.node.text().filter(|text| !text.trim().is_empty()) else {
+            continue;
+        };
+        let problem = match ClawUri::parse(text) {
+            _ if !text.contains("://") && is_name(text) => None,
+            Ok(
+                ClawUri::Local {
+                    kind: Kind::Identity, ..
+                }
+                | ClawUri::Registry { .. },
+            ) => None,
+            Ok(ClawUri::Local { kind, .. }) => {
+                Some(format!("{} names a {kind}, not an Identity", quoted(text)))
+            }
+            Err(_) if !text.contains("://") => Some(format!("{} is no name", quoted(text))),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(message) = problem {
+            checker.findings.push(identity.error("bad-reference", message));
+        }
+    }
+    let leads = |agent: &Spot<'_>| agent.text_at("role") == Some("leader");
+    let strategy = spec
+        .find(&["aggregation", "strategy"])
+        .and_then(|strategy| strategy.node.text());
+    let needs_leader =
+        spec.text_at("topology") == Some("leader-worker") || strategy == Some("leader-decides");
+    if needs_leader && !agents.is_empty() && !agents.iter().any(leads) {
+        let warning = spec
+            .get("agents")
+            .map(|a| a.warning("no-leader", "no agent has the role `leader`"));
+        warning
+            .into_iter()
+            .for_each(|warning| checker.findings.push(warning));
+    }
+}
+
+pub(super) fn telemetry(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+    for exporter in spec.get("exporters").map(|list| list.items()).unwrap_or_default() {
+        let needed = match exporter.text_at("type") {
+            Some("otlp" | "webhook") => "endpoint",
+            Some("file" | "sqlite") => "path",
+            _ => continue,
+        };
+        if !exporter.has(needed) {
+            let kind = exporter.text_at("type").unwrap_or_default();
+            checker
+                .findings
+                .push(exporter.missing(needed, format!("a `{kind}` exporter needs `{needed}`")));
+        }
+    }
+}
+
+pub(super) fn world_model(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+    let backend = spec.get("backend");
+    let kind = match backend.as_ref().and_then(|backend| backend.text_at("type")) {
+        Some("tool") => Some(Kind::Tool),
+        Some("provider") => Some(Kind::Provider),
+        _ => None,
+    };
+    let reference = backend.and_then(|backend| backend.get("ref"));
+    let named = [(kind, reference), (Some(Kind::Memory), spec.get("memory_ref"))];
+    for (kind, spot) in named.into_iter().filter_map(|(kind, spot)| Some((kind?, spot?))) {
+        let Some(text) = spot.node.text() else { continue };
+        if kind == Kind::Memory && !text.contains("://") {
+            refer(checker, kind, text.to_owned(), None, spot); // a store's name may be any text
+            continue;
+        }
+        match read_ref(text, kind) {
+            Ok((name, version)) => refer(checker, kind, name, version, spot),
+            Err(message) => checker.findings.push(spot.error("bad-reference", message)),
+        }
+    }
+}
+
+fn refer(checker: &mut Checker<'_>, kind: Kind, name: String, version: Option<String>, spot: Spot<'_>) {
+    checker.refs.push(RefUse {
+        kind,
+        name,
+        version,
+        place: spot.node.place,
+        pointer: spot.pointer,
+    });
+}

@@ -1,0 +1,144 @@
+//! Rules of Tool, Skill and Memory (CKP §5.4 to §5.6).
+
+use std::collections::HashSet;
+
+use super::{Spot, repeated};
+use crate::check::Checker;
+use crate::diagnostic::quoted;
+
+const HINTS: [&str; 4] = [
+    "readOnlyHint",
+    "destructiveHint",
+    "idempotentHint",
+    "openWorldHint",
+];
+
+pub(super) fn tool(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+    let served = spec.has("mcp_source");
+    for field in ["description", "input_schema"]
+        .into_iter()
+        .filter(|field| !served && !spec.has(field))
+    {
+        let error = spec.missing(field, format!("a Tool without `mcp_source` needs `{field}`"));
+        checker
+            .findings
+            .push(error.help("give it, or name the MCP server that supplies it with `mcp_source`"));
+    }
+    let composite = spec.node.get("composite").and_then(|node| node.bool()) == Some(true);
+    if composite && !spec.has("skill_ref") {
+        checker
+            .findings
+            .push(spec.missing("skill_ref", "a composite tool needs `skill_ref`"));
+    }
+    if composite && served {
+        let message = "a composite tool runs a skill and cannot have `mcp_source`";
+        checker
+            .findings
+            .push(spec.stray("mcp_source", "composite-mcp", message));
+    }
+    if !composite && spec.has("skill_ref") {
+        let idle = spec.idle("skill_ref", "`skill_ref` has no effect without `composite: true`");
+        checker.findings.push(idle.help("write `composite: true`"));
+    }
+    if let Some(annotations) = spec.get("annotations") {
+        for hint in HINTS
+            .into_iter()
+            .filter_map(|hint| annotations.get(hint))
+            .filter(|h| h.node.bool().is_none())
+        {
+            let warning = hint.warning("hint-not-boolean", "a hint that is no boolean counts as absent");
+            checker.findings.push(warning.help("write `true` or `false`"));
+        }
+    }
+    if spec.has("retry") {
+        let idempotent = spec
+            .find(&["annotations", "idempotentHint"])
+            .and_then(|hint| hint.node.bool());
+        if idempotent == Some(false) {
+            let idle = spec.idle(
+                "retry",
+                "`retry` has no effect: the tool says `idempotentHint: false`",
+            );
+            checker.findings.push(idle);
+        }
+    }
+}
+
+pub(super) fn skill(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+    let mut seen = HashSet::new();
+    for tool in spec
+        .get("tools_required")
+        .map(|list| list.items())
+        .unwrap_or_default()
+    {
+        if let Some(name) = tool.node.text()
+            && !seen.insert(name)
+        {
+            checker
+                .findings
+                .push(tool.warning("repeated-entry", format!("{} is listed twice", quoted(name))));
+        }
+    }
+}
+
+/// A block of a store, and the store types it means something for.
+const BLOCKS: [(&str, &[&str]); 7] = [
+    ("compaction", &["conversation"]),
+    ("embedding", &["semantic"]),
+    ("search", &["semantic"]),
+    ("path", &["workspace"]),
+    ("isolation", &["workspace"]),
+    ("max_size_mb", &["workspace"]),
+    ("checkpoint", &["checkpoint"]),
+];
+
+pub(super) fn memory(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+    let stores = spec
+        .get("stores")
+        .map(|stores| stores.items())
+        .unwrap_or_default();
+    for (spot, name) in repeated(&stores, "name") {
+        checker.findings.push(spot.error(
+            "name-collision",
+            format!("two stores are called {}", quoted(name)),
+        ));
+    }
+    for store in &stores {
+        let Some(kind) = store.text_at("type") else {
+            continue;
+        };
+        for (block, _) in BLOCKS
+            .iter()
+            .filter(|(block, kinds)| store.has(block) && !kinds.contains(&kind))
+        {
+            let message = format!("`{block}` has no effect on a store of type {}", quoted(kind));
+            checker.findings.push(store.idle(block, message));
+        }
+        if let Some(path) = store.get("path") {
+            template(&path, checker);
+        }
+    }
+}
+
+/// `{identity_name}` and `{tenant_id}` are the variables that exist (CKP §5.6).
+fn template(path: &Spot<'_>, checker: &mut Checker<'_>) {
+    let mut rest = path.node.text().unwrap_or_default();
+    while let Some((_, after)) = rest.split_once('{') {
+        let Some((name, tail)) = after.split_once('}') else {
+            checker
+                .findings
+                .push(path.error("unknown-variable", "a `{` without its `}`"));
+            return;
+        };
+        if !["identity_name", "tenant_id"].contains(&name) {
+            let error = path.error(
+                "unknown-variable",
+                format!("{} is no variable of a path", quoted(name)),
+            );
+            checker
+                .findings
+                .push(error.help("`{identity_name}` and `{tenant_id}` are"));
+        }
+        rest = tail;
+    }
+}

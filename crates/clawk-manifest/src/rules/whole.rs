@@ -1,0 +1,324 @@
+//! Rules across primitives: names, references, cycles, and what no single document can know (CKP §5, §6, R7).
+
+use std::collections::{HashMap, HashSet};
+
+use clawk_proto::uri::Kind;
+
+use super::Spot;
+use crate::check::RefUse;
+use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
+use crate::primitive::Primitive;
+
+/// All primitives of one manifest, and where findings about each file go.
+#[derive(Debug)]
+pub(crate) struct Whole<'a> {
+    pub(crate) primitives: &'a [Primitive],
+    pub(crate) files: &'a mut [Findings],
+}
+
+impl Whole<'_> {
+    pub(crate) fn check(&mut self, pending: &[(usize, RefUse)]) {
+        self.names();
+        self.references(pending);
+        self.fallback_cycles();
+        self.composite_cycles();
+        self.unreachable_rules();
+        self.effects();
+    }
+
+    fn push(&mut self, file: usize, diagnostic: Diagnostic) {
+        if let Some(findings) = self.files.get_mut(file) {
+            findings.push(diagnostic);
+        }
+    }
+
+    fn of(&self, kind: Kind) -> impl Iterator<Item = &Primitive> {
+        self.primitives
+            .iter()
+            .filter(move |primitive| primitive.kind == kind)
+    }
+
+    fn names(&mut self) {
+        let mut first: HashMap<(Kind, &str), &Primitive> = HashMap::new();
+        for primitive in self.primitives {
+            let Some(other) = first.insert((primitive.kind, &primitive.name), primitive) else {
+                continue;
+            };
+            let message = format!(
+                "two {} primitives are called {}",
+                primitive.kind,
+                quoted(&primitive.name)
+            );
+            let help = if other.generated || primitive.generated {
+                "a name was made up for one of them; give it a `name` of its own"
+            } else {
+                "names are unique within a kind; rename one"
+            };
+            let error = Diagnostic::error("name-collision", primitive.pointer.clone(), message);
+            self.push(primitive.file, error.at(primitive.place).help(help));
+        }
+    }
+
+    fn references(&mut self, pending: &[(usize, RefUse)]) {
+        let index: HashMap<(Kind, &str), &Primitive> = self
+            .primitives
+            .iter()
+            .map(|primitive| ((primitive.kind, primitive.name.as_str()), primitive))
+            .collect();
+        let inner = self
+            .primitives
+            .iter()
+            .flat_map(|primitive| primitive.refs.iter().map(|used| (primitive.file, used)));
+        let outer = pending.iter().map(|(file, used)| (*file, used));
+        for (file, used) in outer.chain(inner) {
+            let full = self.files.get(file).is_none_or(Findings::is_full);
+            let found = index.get(&(used.kind, used.name.as_str())).copied();
+            if let Some(error) = (!full).then(|| self.unresolved(used, found)).flatten() {
+                self.push(file, error);
+            }
+        }
+    }
+
+    /// The finding about a reference that nothing answers to.
+    fn unresolved(&self, used: &RefUse, found: Option<&Primitive>) -> Option<Diagnostic> {
+        if let Some(found) = found {
+            let asked = used.version.as_ref()?;
+            if found.version.as_ref() == Some(asked) {
+                return None;
+            }
+            let has = found.version.as_deref().unwrap_or("none");
+            let message = format!("{} has version {has}, not {asked}", quoted(&used.name));
+            return Some(Diagnostic::error("version-mismatch", used.pointer.clone(), message).at(used.place));
+        }
+        let declared: Vec<&Primitive> = self.of(used.kind).collect();
+        let stores: Vec<&str> = match used.kind {
+            Kind::Memory => declared.iter().flat_map(|memory| store_names(memory)).collect(),
+            _ => Vec::new(),
+        };
+        if stores.contains(&used.name.as_str()) {
+            return None;
+        }
+        let names = declared
+            .iter()
+            .map(|primitive| primitive.name.as_str())
+            .chain(stores.iter().copied());
+        let help = match (did_you_mean(&used.name, names.clone()), names.clone().next()) {
+            (Some(near), _) => format!("did you mean `{near}`?"),
+            (None, None) => format!("the manifest declares no {}", used.kind),
+            (None, Some(_)) => {
+                let all: Vec<String> = names.take(10).map(|name| format!("`{name}`")).collect();
+                format!("declared: {}", all.join(", "))
+            }
+        };
+        let message = format!("no {} is called {}", used.kind, quoted(&used.name));
+        Some(
+            Diagnostic::error("unresolved-reference", used.pointer.clone(), message)
+                .at(used.place)
+                .help(help),
+        )
+    }
+
+    fn fallback_cycles(&mut self) {
+        let mut graph = Graph::new();
+        for provider in self.of(Kind::Provider) {
+            graph.insert(provider.name.clone(), edges(provider, "/fallback/", ""));
+        }
+        let starts = self
+            .primitives
+            .iter()
+            .filter(|primitive| primitive.kind == Kind::Provider);
+        self.cycles(&graph, starts, "", |next, own| {
+            let message = format!("falling back to {} leads back to {}", quoted(next), quoted(own));
+            (
+                "fallback-cycle",
+                message,
+                "a fallback chain must end; remove one of its links",
+            )
+        });
+    }
+
+    /// A composite tool must not need itself, however far round.
+    fn composite_cycles(&mut self) {
+        let mut graph = Graph::new();
+        for tool in self.of(Kind::Tool) {
+            graph.insert(format!("tool {}", tool.name), edges(tool, "/skill_ref", "skill "));
+        }
+        for skill in self.of(Kind::Skill) {
+            graph.insert(
+                format!("skill {}", skill.name),
+                edges(skill, "/tools_required/", "tool "),
+            );
+        }
+        let starts = self
+            .primitives
+            .iter()
+            .filter(|primitive| primitive.kind == Kind::Tool);
+        self.cycles(&graph, starts, "tool ", |next, own| {
+            let message = format!("skill {} needs {} itself", quoted(next), quoted(own));
+            (
+                "composite-cycle",
+                message,
+                "a composite tool's skill must not need that tool, directly or through others",
+            )
+        });
+    }
+
+    fn cycles<'p>(
+        &mut self,
+        graph: &Graph,
+        starts: impl Iterator<Item = &'p Primitive>,
+        prefix: &str,
+        words: impl Fn(&str, &str) -> (&'static str, String, &'static str),
+    ) {
+        let mut checked = 0;
+        for start in starts {
+            let own = format!("{prefix}{}", start.name);
+            for (next, used) in graph.get(&own).into_iter().flatten() {
+                checked += 1;
+                if checked > MOST_LINKS {
+                    let message = format!("more than {MOST_LINKS} links between primitives");
+                    return self.push(
+                        start.file,
+                        Diagnostic::error("too-large", used.pointer.clone(), message),
+                    );
+                }
+                if reaches(graph, next, &own) {
+                    let (code, message, help) = words(&used.name, &start.name);
+                    let error = Diagnostic::error(code, used.pointer.clone(), message);
+                    self.push(start.file, error.at(used.place).help(help));
+                }
+            }
+        }
+    }
+
+    /// The policies' rules are one list: what stands behind a rule that always matches is never reached.
+    fn unreachable_rules(&mut self) {
+        let mut blocker: Option<String> = None;
+        let mut seen: HashSet<String> = HashSet::new();
+        let mut found = Vec::new();
+        for policy in self.of(Kind::Policy) {
+            let spec = Spot {
+                node: &policy.spec,
+                pointer: policy.pointer.clone(),
+            };
+            let mut own: HashSet<String> = HashSet::new();
+            for rule in spec.get("rules").map(|rules| rules.items()).unwrap_or_default() {
+                let id = rule.text_at("id").unwrap_or_default().to_owned();
+                if let Some(before) = &blocker {
+                    let message = format!(
+                        "rule {} is never reached: {} before it matches everything",
+                        quoted(&id),
+                        quoted(before)
+                    );
+                    found.push((policy.file, rule.warning("unreachable-rule", message)));
+                } else if always_matches(&rule) {
+                    blocker = Some(id.clone());
+                }
+                if !own.contains(&id) && seen.contains(&id) {
+                    let message = format!(
+                        "another policy has a rule {} too; the trace cannot tell them apart",
+                        quoted(&id)
+                    );
+                    found.push((policy.file, rule.warning("repeated-rule-id", message)));
+                }
+                own.insert(id);
+            }
+            seen.extend(own);
+        }
+        found
+            .into_iter()
+            .for_each(|(file, warning)| self.push(file, warning));
+    }
+
+    fn effects(&mut self) {
+        let tools = self.of(Kind::Tool).next().is_some();
+        let observer = self
+            .of(Kind::Identity)
+            .any(|id| id.spec.get("autonomy").and_then(|a| a.text()) == Some("observer"));
+        let first = self
+            .of(Kind::Tool)
+            .next()
+            .map(|tool| (tool.file, tool.pointer.clone(), tool.place));
+        let Some((file, pointer, place)) = first.filter(|_| tools) else {
+            return;
+        };
+        if observer {
+            let warning = Diagnostic::warning(
+                "observer-with-tools",
+                pointer.clone(),
+                "an `observer` never runs a tool",
+            );
+            self.push(
+                file,
+                warning
+                    .at(place)
+                    .help("write `autonomy: \"supervised\"`, or drop the tools"),
+            );
+        }
+        if self.of(Kind::Policy).next().is_none() {
+            let warning = Diagnostic::warning(
+                "no-policy",
+                pointer,
+                "no policy is declared: every tool call will be denied",
+            );
+            self.push(file, warning.at(place).help("add `policies`"));
+        }
+    }
+}
+
+/// Names to the names they lead to, each with the reference that leads there.
+type Graph = HashMap<String, Vec<(String, RefUse)>>;
+
+/// References that are followed in search of cycles; each may cost a walk over all of them.
+const MOST_LINKS: usize = 2_000;
+
+fn edges(primitive: &Primitive, member: &str, prefix: &str) -> Vec<(String, RefUse)> {
+    let inside = |used: &&RefUse| {
+        used.pointer
+            .strip_prefix(&primitive.pointer)
+            .is_some_and(|p| p.starts_with(member))
+    };
+    primitive
+        .refs
+        .iter()
+        .filter(inside)
+        .map(|used| (format!("{prefix}{}", used.name), used.clone()))
+        .collect()
+}
+
+fn store_names(memory: &Primitive) -> Vec<&str> {
+    let stores = memory
+        .spec
+        .get("stores")
+        .and_then(|stores| stores.items())
+        .unwrap_or_default();
+    stores
+        .iter()
+        .filter_map(|store| store.get("name")?.text())
+        .collect()
+}
+
+fn always_matches(rule: &Spot<'_>) -> bool {
+    let empty = |key: &str| {
+        rule.get(key)
+            .is_none_or(|spot| spot.node.entries().is_some_and(<[_]>::is_empty))
+    };
+    matches!(rule.text_at("scope"), Some("all" | "tool"))
+        && empty("match")
+        && empty("conditions")
+        && !rule.has("rate_limit")
+}
+
+fn reaches(graph: &Graph, from: &str, to: &str) -> bool {
+    let mut open = vec![from];
+    let mut seen = HashSet::new();
+    while let Some(at) = open.pop() {
+        if at == to {
+            return true;
+        }
+        if seen.insert(at) {
+            open.extend(graph.get(at).into_iter().flatten().map(|(next, _)| next.as_str()));
+        }
+    }
+    false
+}

@@ -1,0 +1,193 @@
+//! JSON Schema for editors, printed from the same table that the checker reads (`shape`).
+
+use clawk_proto::uri::{Kind, MAX_NAME};
+use serde_json::{Map, Value, json};
+
+use crate::shape::{CLAW_SPEC, METADATA, Shape, Type, spec_of};
+
+/// What [`schema`] knows: the root and every kind of primitive.
+pub const SCHEMA_KINDS: [&str; 12] = [
+    "Claw",
+    "Identity",
+    "Provider",
+    "Channel",
+    "Tool",
+    "Skill",
+    "Memory",
+    "Sandbox",
+    "Policy",
+    "Swarm",
+    "Telemetry",
+    "WorldModel",
+];
+
+const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// The schema of a kind of document (any case), or `None` for an unknown kind.
+#[must_use]
+pub fn schema(kind: &str) -> Option<Value> {
+    if kind.eq_ignore_ascii_case("Claw") {
+        return Some(claw());
+    }
+    let same =
+        |known: &Kind| known.title().eq_ignore_ascii_case(kind) || known.segment().eq_ignore_ascii_case(kind);
+    Kind::ALL.into_iter().find(same).map(primitive)
+}
+
+/// The file that the schema of a kind is committed as, under `schema/`.
+#[must_use]
+pub fn schema_file(kind: &str) -> String {
+    let segment = Kind::from_title(kind).map_or("claw", Kind::segment);
+    format!("{segment}.schema.json")
+}
+
+/// One schema for every file of an agent: `kind` decides what `spec` holds.
+fn claw() -> Value {
+    let mut definitions = Map::new();
+    let mut cases = vec![case("Claw", "ClawSpec")];
+    definitions.insert("ClawSpec".to_owned(), map(&CLAW_SPEC, &Map::new()));
+    for kind in Kind::ALL {
+        definitions.insert(format!("{kind}Spec"), map(spec_of(kind), &Map::new()));
+        definitions.insert(format!("{kind}Item"), item(kind));
+        cases.push(case(kind.title(), &format!("{kind}Spec")));
+    }
+    let mut schema = document(
+        "Claw",
+        "A file of an agent: the root `claw.yaml` (CKP 6), or one primitive.",
+        json!({"type": "object"}),
+    );
+    if let Value::Object(schema) = &mut schema {
+        schema.insert("$defs".to_owned(), Value::Object(definitions));
+        schema.insert("allOf".to_owned(), Value::Array(cases));
+        let kinds =
+            json!({"enum": SCHEMA_KINDS, "description": "What this document is; `Claw` is the root."});
+        schema
+            .get_mut("properties")
+            .and_then(|p| p.as_object_mut())
+            .map(|p| p.insert("kind".to_owned(), kinds));
+    }
+    schema
+}
+
+fn case(kind: &str, definition: &str) -> Value {
+    json!({
+        "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+        "then": {"properties": {"spec": {"$ref": format!("#/$defs/{definition}")}}},
+    })
+}
+
+fn primitive(kind: Kind) -> Value {
+    let shape = spec_of(kind);
+    document(kind.title(), shape.doc, map(shape, &Map::new()))
+}
+
+fn document(kind: &str, doc: &str, spec: Value) -> Value {
+    json!({
+        "$schema": DIALECT,
+        "title": kind,
+        "description": doc,
+        "type": "object",
+        "properties": {
+            "claw": {"type": "string", "pattern": "^0\\.[23]\\.[0-9]+", "description": "Protocol version.", "examples": ["0.3.0"]},
+            "kind": {"const": kind, "description": "What this document is."},
+            "metadata": map(&METADATA, &Map::new()),
+            "spec": spec,
+        },
+        "required": ["claw", "kind", "metadata", "spec"],
+        "additionalProperties": false,
+    })
+}
+
+/// A primitive where the root names it: a path, a glob, a URI, or `inline`.
+fn item(kind: Kind) -> Value {
+    let mut extra = Map::new();
+    extra.insert(
+        "name".to_owned(),
+        described(name(), "Its name; made up when absent."),
+    );
+    extra.insert(
+        "version".to_owned(),
+        described(semver(), "Its version; the Claw's own when absent."),
+    );
+    extra.insert(
+        "labels".to_owned(),
+        json!({"type": "object", "additionalProperties": {"type": "string"}, "description": "Text labels."}),
+    );
+    let inline = map(spec_of(kind), &extra);
+    json!({"anyOf": [
+        {"type": "string", "minLength": 1, "description": "A file path, a glob, or a `claw://` URI."},
+        {"type": "object", "properties": {"inline": inline}, "required": ["inline"], "additionalProperties": false},
+    ]})
+}
+
+fn map(shape: &Shape, extra: &Map<String, Value>) -> Value {
+    let mut properties = extra.clone();
+    for field in shape.fields {
+        properties.insert(field.name.to_owned(), described(value(&field.ty), field.doc));
+    }
+    let required: Vec<&str> = shape
+        .fields
+        .iter()
+        .filter(|field| field.required)
+        .map(|field| field.name)
+        .collect();
+    let mut schema = json!({
+        "type": "object", "description": shape.doc, "properties": properties, "additionalProperties": false,
+    });
+    if let (Value::Object(schema), false) = (&mut schema, required.is_empty()) {
+        schema.insert("required".to_owned(), json!(required));
+    }
+    schema
+}
+
+fn described(mut schema: Value, doc: &str) -> Value {
+    if let Value::Object(schema) = &mut schema {
+        schema.insert("description".to_owned(), json!(doc));
+    }
+    schema
+}
+
+fn name() -> Value {
+    json!({"type": "string", "pattern": format!("^[A-Za-z0-9-]{{1,{MAX_NAME}}}$")})
+}
+
+fn semver() -> Value {
+    json!({"type": "string", "pattern": "^[0-9]+\\.[0-9]+\\.[0-9]+(-[A-Za-z0-9.-]+)?$"})
+}
+
+fn value(ty: &Type) -> Value {
+    match ty {
+        Type::Text => json!({"type": "string"}),
+        Type::FullText | Type::Glob | Type::Host => json!({"type": "string", "minLength": 1}),
+        Type::Bool => json!({"type": "boolean"}),
+        Type::Count { min, .. } => json!({"type": "integer", "minimum": min}),
+        Type::Real { min, max: None } => json!({"type": "number", "minimum": min}),
+        Type::Real { min, max: Some(max) } => json!({"type": "number", "minimum": min, "maximum": max}),
+        Type::Word(words) => json!({"enum": words}),
+        Type::Name => name(),
+        Type::Ref(kind) => {
+            let uri = format!(
+                "claw://(local/)?{}/[A-Za-z0-9-]{{1,{MAX_NAME}}}(@[0-9A-Za-z.-]+)?",
+                kind.segment()
+            );
+            json!({"type": "string", "pattern": format!("^([A-Za-z0-9-]{{1,{MAX_NAME}}}|{uri})$")})
+        }
+        Type::Semver => semver(),
+        Type::Duration => json!({"type": "string", "pattern": "^[0-9]+[smhd]$", "examples": ["30d"]}),
+        Type::SecretRef => json!({"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"}),
+        Type::Regex => json!({"type": "string", "format": "regex"}),
+        Type::Cron => json!({"type": "string", "examples": ["0 */6 * * *"]}),
+        Type::Url => json!({"type": "string", "format": "uri", "pattern": "^https?://"}),
+        Type::McpUri => json!({"type": "string", "pattern": "^(stdio:///|stdio://\\./|https?://)"}),
+        Type::ObjectSchema => json!({
+            "type": "object", "properties": {"type": {"const": "object"}}, "required": ["type"],
+        }),
+        Type::Schema => json!({"type": ["object", "boolean"]}),
+        Type::List { of, min: 0 } => json!({"type": "array", "items": value(of)}),
+        Type::List { of, min } => json!({"type": "array", "items": value(of), "minItems": min}),
+        Type::Map(shape) => map(shape, &Map::new()),
+        Type::TextMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
+        Type::AnyMap => json!({"type": "object"}),
+        Type::Item(kind) => json!({"$ref": format!("#/$defs/{kind}Item")}),
+    }
+}

@@ -1,0 +1,110 @@
+//! The root document and the envelope that every document has (CKP §5, §6).
+
+use clawk_proto::uri::Kind;
+
+use super::{Field, Shape, Type, opt, req};
+
+/// Members of a document besides `spec`.
+pub(crate) const ENVELOPE_FIELDS: [&str; 4] = ["claw", "kind", "metadata", "spec"];
+
+pub(crate) static METADATA: Shape = Shape {
+    title: "metadata",
+    doc: "Name, version and labels of a document.",
+    fields: &[
+        req(
+            "name",
+            Type::Name,
+            "Unique among primitives of the same kind: 1 to 63 letters, digits and hyphens.",
+        ),
+        opt("version", Type::Semver, "Semantic version of this document."),
+        opt("description", Type::Text, "For people."),
+        opt(
+            "labels",
+            Type::TextMap,
+            "Text labels, for filtering and policy matching.",
+        ),
+        opt(
+            "annotations",
+            Type::AnyMap,
+            "Free data; only `heartbeat_interval_ms` of the Claw is read.",
+        ),
+    ],
+};
+
+/// A member of the root's `spec`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) kind: Kind,
+    /// A list of primitives, not one.
+    pub(crate) many: bool,
+}
+
+/// What the root's member of this name holds.
+pub(crate) fn slot_kind(name: &str) -> Option<Slot> {
+    let one = |kind| Some(Slot { kind, many: false });
+    let many = |kind| Some(Slot { kind, many: true });
+    match name {
+        "identity" => one(Kind::Identity),
+        "providers" => many(Kind::Provider),
+        "channels" => many(Kind::Channel),
+        "tools" => many(Kind::Tool),
+        "skills" => many(Kind::Skill),
+        "memory" => one(Kind::Memory),
+        "world_models" => many(Kind::WorldModel),
+        "sandbox" => one(Kind::Sandbox),
+        "policies" => many(Kind::Policy),
+        "swarm" => one(Kind::Swarm),
+        "telemetry" => one(Kind::Telemetry),
+        _ => None,
+    }
+}
+
+const fn many(name: &'static str, of: &'static Type, doc: &'static str) -> Field {
+    opt(name, Type::List { of, min: 0 }, doc)
+}
+
+pub(crate) static CLAW_SPEC: Shape = Shape {
+    title: "the Claw's spec",
+    doc: "All primitives of an agent: each a file path, a glob, a `claw://` URI, or `inline`.",
+    fields: &[
+        req("identity", Type::Item(Kind::Identity), "Who the agent is."),
+        req(
+            "providers",
+            Type::List {
+                of: &Type::Item(Kind::Provider),
+                min: 1,
+            },
+            "Where the model answers; the first is the primary.",
+        ),
+        many(
+            "channels",
+            &Type::Item(Kind::Channel),
+            "How people and events reach the agent.",
+        ),
+        many("tools", &Type::Item(Kind::Tool), "What the agent can call."),
+        many(
+            "skills",
+            &Type::Item(Kind::Skill),
+            "What the agent knows how to do.",
+        ),
+        opt("memory", Type::Item(Kind::Memory), "What the agent keeps."),
+        many(
+            "world_models",
+            &Type::Item(Kind::WorldModel),
+            "What skills plan with (0.3.0).",
+        )
+        .newer(),
+        opt("sandbox", Type::Item(Kind::Sandbox), "Where tools run."),
+        many(
+            "policies",
+            &Type::Item(Kind::Policy),
+            "What is allowed; the rules form one list in this order.",
+        ),
+        opt("swarm", Type::Item(Kind::Swarm), "Several agents at one task."),
+        opt(
+            "telemetry",
+            Type::Item(Kind::Telemetry),
+            "What is told about the agent.",
+        ),
+    ],
+};

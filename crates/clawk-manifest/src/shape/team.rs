@@ -1,0 +1,215 @@
+//! Swarm and Telemetry (CKP §5.9, §5.10).
+
+use clawk_proto::uri::Kind;
+
+use super::agent::SECRET_AUTH;
+use super::{COUNT, MONEY, SHARE, SMALL, SMALL_AT_LEAST_ONE, Shape, Type, opt, req};
+use crate::model::{AggregationStrategy, BusBackend, ExporterType, MessagePassing, Topology};
+
+pub(super) static SWARM: Shape = Shape {
+    title: "a Swarm",
+    doc: "Several agents at one task (CKP 5.9).",
+    fields: &[
+        req("topology", Type::Word(Topology::WORDS), "Who talks to whom."),
+        req(
+            "agents",
+            Type::List {
+                of: &Type::Map(&AGENT),
+                min: 1,
+            },
+            "At least one.",
+        ),
+        req("coordination", Type::Map(&COORDINATION), "How they talk."),
+        req("aggregation", Type::Map(&AGGREGATION), "How answers become one."),
+        opt("failure", Type::Map(&FAILURE), "What happens on failure."),
+        opt(
+            "resource_limits",
+            Type::Map(&SWARM_LIMITS),
+            "Limits of the whole swarm.",
+        ),
+    ],
+};
+
+static AGENT: Shape = Shape {
+    title: "a swarm agent",
+    doc: "A participant.",
+    fields: &[
+        req(
+            "identity_ref",
+            Type::FullText,
+            "Name or `claw://` URI of its identity.",
+        ),
+        req("role", Type::FullText, "Its part: `leader`, `worker`, `peer`, …"),
+        opt("provider_ref", Type::Ref(Kind::Provider), "A declared provider."),
+        opt("count", SMALL_AT_LEAST_ONE, "Instances; 1 by default."),
+    ],
+};
+
+static COORDINATION: Shape = Shape {
+    title: "coordination",
+    doc: "How agents talk.",
+    fields: &[
+        req(
+            "message_passing",
+            Type::Word(MessagePassing::WORDS),
+            "The manner.",
+        ),
+        req("backend", Type::Word(BusBackend::WORDS), "The carrier."),
+        req(
+            "concurrency",
+            Type::Map(&CONCURRENCY),
+            "How much at once; may be empty (`{}`).",
+        ),
+    ],
+};
+
+static CONCURRENCY: Shape = Shape {
+    title: "concurrency",
+    doc: "How much at once.",
+    fields: &[
+        opt("max_parallel", SMALL, "Tasks at once."),
+        opt(
+            "sequential_within_agent",
+            Type::Bool,
+            "One task at a time per agent; on by default.",
+        ),
+    ],
+};
+
+static AGGREGATION: Shape = Shape {
+    title: "aggregation",
+    doc: "How answers become one.",
+    fields: &[
+        req("strategy", Type::Word(AggregationStrategy::WORDS), "The way."),
+        opt("cost_aware", Type::Bool, "Prefer the cheapest capable provider."),
+        opt("timeout_ms", COUNT, "Of the whole operation."),
+    ],
+};
+
+static FAILURE: Shape = Shape {
+    title: "failure",
+    doc: "What happens on failure.",
+    fields: &[
+        opt("retry_per_agent", SMALL, "Retries per agent."),
+        opt(
+            "dead_letter",
+            Type::Map(&DEAD_LETTER),
+            "Where undeliverable tasks go.",
+        ),
+        opt(
+            "circuit_breaker",
+            Type::Map(&CIRCUIT_BREAKER),
+            "When an agent is left alone for a while.",
+        ),
+    ],
+};
+
+static DEAD_LETTER: Shape = Shape {
+    title: "dead_letter",
+    doc: "Where undeliverable tasks go.",
+    fields: &[
+        opt("enabled", Type::Bool, "On by default."),
+        opt("max_retries", SMALL, "5 by default."),
+    ],
+};
+
+static CIRCUIT_BREAKER: Shape = Shape {
+    title: "circuit_breaker",
+    doc: "When an agent is left alone for a while.",
+    fields: &[
+        opt("failure_threshold", SMALL, "Failures in a row; 3 by default."),
+        opt("reset_timeout_ms", COUNT, "60000 by default."),
+    ],
+};
+
+static SWARM_LIMITS: Shape = Shape {
+    title: "a swarm's resource_limits",
+    doc: "Limits of the whole swarm.",
+    fields: &[
+        opt("max_total_tokens", COUNT, "Tokens in all."),
+        opt("max_total_cost_usd", MONEY, "US dollars in all."),
+        opt("max_duration_ms", COUNT, "Time in all."),
+    ],
+};
+
+pub(super) static TELEMETRY: Shape = Shape {
+    title: "a Telemetry",
+    doc: "What is told about the agent, and where (CKP 5.10).",
+    fields: &[
+        req(
+            "exporters",
+            Type::List {
+                of: &Type::Map(&EXPORTER),
+                min: 1,
+            },
+            "At least one destination.",
+        ),
+        opt("events", Type::Map(&EVENTS), "Which events."),
+        opt("metrics", Type::Map(&METRICS), "Which metrics."),
+        opt("sampling", Type::Map(&SAMPLING), "How many of them."),
+        opt("redaction", Type::Map(&REDACTION), "What is left out."),
+    ],
+};
+
+static EXPORTER: Shape = Shape {
+    title: "an exporter",
+    doc: "A destination.",
+    fields: &[
+        req("type", Type::Word(ExporterType::WORDS), "Its kind."),
+        opt("endpoint", Type::Url, "Required for `otlp` and `webhook`."),
+        opt("path", Type::FullText, "Required for `file` and `sqlite`."),
+        opt("auth", Type::Map(&SECRET_AUTH), "Authentication at the endpoint."),
+        opt("batch", Type::Map(&BATCH), "How events are gathered."),
+    ],
+};
+
+static BATCH: Shape = Shape {
+    title: "a batch",
+    doc: "How events are gathered.",
+    fields: &[
+        opt("max_size", COUNT, "Events per batch."),
+        opt("flush_interval_ms", COUNT, "Longest wait."),
+    ],
+};
+
+static EVENTS: Shape = Shape {
+    title: "events",
+    doc: "Which events are told.",
+    fields: &[
+        opt("tool_calls", Type::Bool, "On by default."),
+        opt("memory_ops", Type::Bool, "Off by default."),
+        opt("swarm_ops", Type::Bool, "Off by default."),
+        opt("lifecycle", Type::Bool, "On by default."),
+        opt("errors", Type::Bool, "On by default."),
+        opt("world_model_ops", Type::Bool, "Off by default (0.3.0).").newer(),
+        opt("planning_ops", Type::Bool, "Off by default (0.3.0).").newer(),
+    ],
+};
+
+static METRICS: Shape = Shape {
+    title: "metrics",
+    doc: "Which metrics are collected.",
+    fields: &[
+        opt("token_usage", Type::Bool, "On by default."),
+        opt("cost_usd", Type::Bool, "Off by default."),
+        opt("latency_histogram", Type::Bool, "On by default."),
+        opt("prediction_error", Type::Bool, "Off by default (0.3.0).").newer(),
+        opt("retrieval_hit_rate", Type::Bool, "Off by default (0.3.0).").newer(),
+        opt("plan_revision_count", Type::Bool, "Off by default (0.3.0).").newer(),
+    ],
+};
+
+static SAMPLING: Shape = Shape {
+    title: "sampling",
+    doc: "How many events are told.",
+    fields: &[opt("rate", SHARE, "0 (none) to 1 (all); 1 by default.")],
+};
+
+static REDACTION: Shape = Shape {
+    title: "redaction",
+    doc: "What is left out of events.",
+    fields: &[
+        opt("strip_arguments", Type::Bool, "Arguments become `[REDACTED]`."),
+        opt("strip_results", Type::Bool, "Results become `[REDACTED]`."),
+    ],
+};

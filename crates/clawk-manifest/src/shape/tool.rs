@@ -1,0 +1,133 @@
+//! Tool and Skill (CKP §5.4, §5.5).
+
+use clawk_proto::uri::Kind;
+
+use super::{COUNT, MONEY, SMALL, Shape, Type, opt, req};
+use crate::model::{Backoff, SkillFilesystem};
+
+pub(super) static TOOL: Shape = Shape {
+    title: "a Tool",
+    doc: "A function the agent can call (CKP 5.4).",
+    fields: &[
+        opt(
+            "description",
+            Type::FullText,
+            "What it does, for the model; required without `mcp_source`.",
+        ),
+        opt(
+            "input_schema",
+            Type::ObjectSchema,
+            "JSON Schema of the arguments; required without `mcp_source`.",
+        ),
+        opt("output_schema", Type::Schema, "JSON Schema of the result."),
+        opt(
+            "sandbox_ref",
+            Type::Ref(Kind::Sandbox),
+            "The declared sandbox that it runs in.",
+        ),
+        opt(
+            "policy_ref",
+            Type::Ref(Kind::Policy),
+            "The declared policy that governs it.",
+        ),
+        opt(
+            "mcp_source",
+            Type::Map(&MCP_SOURCE),
+            "The MCP server that serves it.",
+        ),
+        opt(
+            "annotations",
+            Type::AnyMap,
+            "MCP annotations: `readOnlyHint`, `destructiveHint`, `idempotentHint`, `openWorldHint`.",
+        ),
+        opt(
+            "composite",
+            Type::Bool,
+            "Runs a skill's workflow as one call; needs `skill_ref`.",
+        ),
+        opt(
+            "skill_ref",
+            Type::Ref(Kind::Skill),
+            "The declared skill that a composite tool runs.",
+        ),
+        opt("timeout_ms", COUNT, "Time limit of one execution."),
+        opt("retry", Type::Map(&TOOL_RETRY), "Retry of transient failures."),
+    ],
+};
+
+static MCP_SOURCE: Shape = Shape {
+    title: "an mcp_source",
+    doc: "An MCP server.",
+    fields: &[
+        req(
+            "uri",
+            Type::McpUri,
+            "`stdio:///path?arg=…`, `https://…`, or `http://` to loopback.",
+        ),
+        opt("tool_name", Type::FullText, "The tool's name at the server."),
+    ],
+};
+
+static TOOL_RETRY: Shape = Shape {
+    title: "a tool's retry",
+    doc: "Retry of transient failures.",
+    fields: &[
+        opt("max_attempts", SMALL, "Attempts in all; 3 by default."),
+        opt(
+            "backoff",
+            Type::Word(Backoff::WORDS),
+            "How the delay grows; `exponential` by default.",
+        ),
+    ],
+};
+
+pub(super) static SKILL: Shape = Shape {
+    title: "a Skill",
+    doc: "A workflow of tools, told in words (CKP 5.5).",
+    fields: &[
+        req("description", Type::FullText, "What it accomplishes."),
+        req(
+            "tools_required",
+            Type::List {
+                of: &Type::Ref(Kind::Tool),
+                min: 0,
+            },
+            "Declared tools that it needs.",
+        ),
+        req("instruction", Type::FullText, "How the model is to go about it."),
+        opt("input_schema", Type::ObjectSchema, "JSON Schema of the input."),
+        opt("output_schema", Type::Schema, "JSON Schema of the result."),
+        opt("permissions", Type::Map(&PERMISSIONS), "A ceiling while it runs."),
+        opt("estimates", Type::Map(&ESTIMATES), "Expected use of resources."),
+        opt(
+            "world_model_ref",
+            Type::Ref(Kind::WorldModel),
+            "The declared world model that it plans with (0.3.0).",
+        )
+        .newer(),
+    ],
+};
+
+static PERMISSIONS: Shape = Shape {
+    title: "a skill's permissions",
+    doc: "A ceiling while the skill runs.",
+    fields: &[
+        opt("network", Type::Bool, "Network access."),
+        opt("filesystem", Type::Word(SkillFilesystem::WORDS), "File access."),
+        opt(
+            "approval_required",
+            Type::Bool,
+            "A person must approve before it starts.",
+        ),
+    ],
+};
+
+static ESTIMATES: Shape = Shape {
+    title: "a skill's estimates",
+    doc: "Expected use of resources.",
+    fields: &[
+        opt("avg_tokens", COUNT, "Tokens of one run."),
+        opt("avg_duration_seconds", MONEY, "Seconds of one run."),
+        opt("avg_tool_calls", COUNT, "Tool calls of one run."),
+    ],
+};

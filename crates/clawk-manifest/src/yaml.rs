@@ -1,0 +1,445 @@
+//! The only module that knows the YAML parser: text to a located tree.
+//!
+//! YAML 1.2 with JSON's scalars: plain `true`/`false`, `null`/`~`, JSON numbers; everything else is text (`no`, `010`).
+//! Bounded: nesting, nodes after alias expansion. Duplicate keys are errors (R9).
+
+use std::collections::{HashMap, HashSet};
+
+use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
+use serde_json::Number;
+
+use crate::diagnostic::{Diagnostic, quoted};
+use crate::tree::{Entry, MAX_DEPTH, Node, Place, Tree, join};
+
+#[cfg(test)]
+mod tests;
+
+/// Nodes of one document, aliases expanded; long texts behind an alias count as several.
+const MAX_NODES: usize = 200_000;
+
+/// Reads one document. The tree is absent when the text is no YAML at all; otherwise findings may still be errors.
+pub(crate) fn parse(text: &str) -> (Option<Node>, Vec<Diagnostic>) {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut builder = Builder::default();
+    let mut options = Options::default();
+    options.flow_nesting_limit = MAX_DEPTH;
+    options.block_nesting_limit = MAX_DEPTH;
+    for event in Parser::new_from_str_with_options(text, options) {
+        let outcome = match event {
+            Ok((event, span)) => builder.take(event, place(&span)),
+            Err(error) => Err(syntax_error(&error, text)),
+        };
+        if let Err(fatal) = outcome {
+            builder.findings.push(*fatal);
+            return (None, builder.findings);
+        }
+    }
+    let root = builder.root.unwrap_or(Node {
+        value: Tree::Null,
+        place: None,
+    });
+    (Some(root), builder.findings)
+}
+
+fn place(span: &Span) -> Place {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let start = span.start.byte_offset().unwrap_or_default();
+    Place {
+        start,
+        end: span.end.byte_offset().unwrap_or(start).max(start),
+        line: number(span.start.line()),
+        column: number(span.start.col()).saturating_add(1),
+    }
+}
+
+fn syntax_error(error: &granit_parser::ScanError, text: &str) -> Box<Diagnostic> {
+    let mark = *error.marker();
+    let place = place(&Span::new(mark, mark));
+    let message = error.to_string();
+    let tab = text.get(place.start..).is_some_and(|rest| rest.starts_with('\t'));
+    let mut diagnostic = Diagnostic::error(
+        "yaml-syntax",
+        "",
+        format!("this is not YAML: {}", lower_first(&message)),
+    );
+    if message.contains("nest") || message.contains("limit") {
+        diagnostic = Diagnostic::error(
+            "too-deep",
+            "",
+            format!("nested more than {MAX_DEPTH} levels deep"),
+        );
+    } else if message.contains("alias") || message.contains("anchor") {
+        diagnostic = diagnostic.help("an anchor (`&name`) must come before its alias (`*name`)");
+    } else if tab {
+        diagnostic = diagnostic.help("YAML is indented with spaces, never with tabs");
+    }
+    Box::new(diagnostic.at(Some(place)))
+}
+
+fn lower_first(message: &str) -> String {
+    let mut chars = message.chars();
+    chars
+        .next()
+        .map(|first| first.to_lowercase().chain(chars).collect())
+        .unwrap_or_default()
+}
+
+/// A collection whose end has not been seen.
+struct Open {
+    anchor: usize,
+    place: Place,
+    pointer: String,
+    kind: OpenKind,
+}
+
+enum OpenKind {
+    List(Vec<Node>),
+    Map {
+        entries: Vec<Entry>,
+        merges: Vec<Node>,
+        seen: HashMap<String, u32>,
+        key: Option<Key>,
+    },
+}
+
+/// A key whose value has not been seen; `text` is absent for a duplicate, whose value is dropped.
+struct Key {
+    text: Option<String>,
+    shown: String,
+    merge: bool,
+    place: Place,
+}
+
+#[derive(Default)]
+struct Builder {
+    root: Option<Node>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, (Node, usize)>,
+    nodes: usize,
+    documents: usize,
+    findings: Vec<Diagnostic>,
+}
+
+type Step = Result<(), Box<Diagnostic>>;
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, place: Place) -> Step {
+        match event {
+            Event::DocumentStart(..) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    let error =
+                        Diagnostic::error("several-documents", "", "a file holds one document, not several");
+                    return Err(Box::new(
+                        error
+                            .at(Some(place))
+                            .help("split it into files, one primitive in each"),
+                    ));
+                }
+                Ok(())
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let value = self.scalar(text.into_owned(), style, tag.as_deref(), place);
+                self.complete(
+                    Node {
+                        value,
+                        place: Some(place),
+                    },
+                    anchor,
+                    1,
+                    style == ScalarStyle::Plain,
+                )
+            }
+            Event::SequenceStart(_, anchor, _) => self.open(anchor, place, OpenKind::List(Vec::new())),
+            Event::MappingStart(_, anchor, _) => {
+                let kind = OpenKind::Map {
+                    entries: Vec::new(),
+                    merges: Vec::new(),
+                    seen: HashMap::new(),
+                    key: None,
+                };
+                self.open(anchor, place, kind)
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(place),
+            Event::Alias(id) => self.alias(id, place),
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self, anchor: usize, place: Place, kind: OpenKind) -> Step {
+        if self.open.len() >= MAX_DEPTH {
+            let error = Diagnostic::error(
+                "too-deep",
+                "",
+                format!("nested more than {MAX_DEPTH} levels deep"),
+            );
+            return Err(Box::new(error.at(Some(place))));
+        }
+        if let Some(Open {
+            kind: OpenKind::Map { key: None, .. },
+            pointer,
+            ..
+        }) = self.open.last()
+        {
+            let error = Diagnostic::error(
+                "key-not-text",
+                pointer.clone(),
+                "a key must be text, not a list or a map",
+            );
+            return Err(Box::new(error.at(Some(place))));
+        }
+        let pointer = self.pointer();
+        self.open.push(Open {
+            anchor,
+            place,
+            pointer,
+            kind,
+        });
+        Ok(())
+    }
+
+    /// Where the next value stands.
+    fn pointer(&self) -> String {
+        match self.open.last() {
+            None => String::new(),
+            Some(Open {
+                pointer,
+                kind: OpenKind::List(items),
+                ..
+            }) => join(pointer, &items.len().to_string()),
+            Some(Open {
+                pointer,
+                kind: OpenKind::Map { key, .. },
+                ..
+            }) => join(
+                pointer,
+                key.as_ref().map(|key| key.shown.as_str()).unwrap_or_default(),
+            ),
+        }
+    }
+
+    fn close(&mut self, end: Place) -> Step {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let place = Place {
+            end: end.start.max(open.place.start),
+            ..open.place
+        };
+        let value = match open.kind {
+            OpenKind::List(items) => Tree::List(items),
+            OpenKind::Map { entries, merges, .. } => Tree::Map(merged(entries, merges)),
+        };
+        let node = Node {
+            value,
+            place: Some(place),
+        };
+        self.complete(node, open.anchor, 1, false)
+    }
+
+    fn alias(&mut self, id: usize, place: Place) -> Step {
+        let Some((node, weight)) = self.anchors.get(&id) else {
+            let error = Diagnostic::error(
+                "alias-cycle",
+                self.pointer(),
+                "an alias stands inside its own anchor",
+            );
+            return Err(Box::new(error.at(Some(place))));
+        };
+        let weight = *weight;
+        if self.nodes.saturating_add(weight) > MAX_NODES {
+            return Err(self.too_large(place)); // before the copy is made
+        }
+        let node = node.clone();
+        self.complete(node, 0, weight, false)
+    }
+
+    fn too_large(&self, place: Place) -> Box<Diagnostic> {
+        let message = format!("the document grows beyond {MAX_NODES} values");
+        let error = Diagnostic::error("too-large", self.pointer(), message);
+        Box::new(
+            error
+                .at(Some(place))
+                .help("aliases (`*name`) repeat what they name; use fewer of them"),
+        )
+    }
+
+    /// A whole value: into its list or map, or the root. `weight` is what it adds to the budget.
+    fn complete(&mut self, node: Node, anchor: usize, weight: usize, plain: bool) -> Step {
+        self.nodes = self.nodes.saturating_add(weight);
+        if self.nodes > MAX_NODES {
+            let place = node.place.unwrap_or(Place {
+                start: 0,
+                end: 0,
+                line: 1,
+                column: 1,
+            });
+            return Err(self.too_large(place));
+        }
+        if anchor > 0 {
+            let weight = weigh(&node);
+            self.anchors.insert(anchor, (node.clone(), weight));
+            self.nodes = self.nodes.saturating_add(weight);
+        }
+        match self.open.last_mut() {
+            None => self.root = Some(node),
+            Some(Open {
+                kind: OpenKind::List(items),
+                ..
+            }) => items.push(node),
+            Some(Open {
+                pointer,
+                kind:
+                    OpenKind::Map {
+                        entries,
+                        merges,
+                        seen,
+                        key,
+                    },
+                ..
+            }) => match key.take() {
+                None => *key = Some(read_key(node, plain, pointer, seen, &mut self.findings)?),
+                Some(key) if key.merge => merges.push(node),
+                Some(Key {
+                    text: Some(text),
+                    place,
+                    ..
+                }) => {
+                    entries.push(Entry {
+                        key: text,
+                        key_place: Some(place),
+                        value: node,
+                    });
+                }
+                Some(Key { text: None, .. }) => {}
+            },
+        }
+        Ok(())
+    }
+
+    fn scalar(&mut self, text: String, style: ScalarStyle, tag: Option<&Tag>, place: Place) -> Tree {
+        match tag.map(Tag::core_suffix) {
+            Some(Some("str")) => return Tree::Text(text),
+            Some(Some(_)) | None => {}
+            Some(None) => {
+                let error = Diagnostic::error(
+                    "yaml-tag",
+                    self.pointer(),
+                    "custom tags mean nothing in a manifest",
+                );
+                self.findings
+                    .push(error.at(Some(place)).help("write the plain value"));
+            }
+        }
+        if style == ScalarStyle::Plain {
+            plain_scalar(text)
+        } else {
+            Tree::Text(text)
+        }
+    }
+}
+
+fn read_key(
+    node: Node,
+    plain: bool,
+    pointer: &str,
+    seen: &mut HashMap<String, u32>,
+    findings: &mut Vec<Diagnostic>,
+) -> Result<Key, Box<Diagnostic>> {
+    let place = node.place.unwrap_or(Place {
+        start: 0,
+        end: 0,
+        line: 1,
+        column: 1,
+    });
+    let text = match node.value {
+        Tree::Text(text) => text,
+        Tree::Bool(flag) => flag.to_string(),
+        Tree::Number(number) => number.to_string(),
+        Tree::Null | Tree::List(_) | Tree::Map(_) => {
+            let error = Diagnostic::error("key-not-text", pointer, "a key must be text");
+            return Err(Box::new(error.at(Some(place))));
+        }
+    };
+    if plain && text == "<<" {
+        return Ok(Key {
+            text: None,
+            shown: text,
+            merge: true,
+            place,
+        });
+    }
+    if let Some(line) = seen.get(&text) {
+        let message = format!("{} is given twice; the first is on line {line}", quoted(&text));
+        findings.push(Diagnostic::error("duplicate-key", join(pointer, &text), message).at(Some(place)));
+        return Ok(Key {
+            text: None,
+            shown: text,
+            merge: false,
+            place,
+        });
+    }
+    seen.insert(text.clone(), place.line);
+    Ok(Key {
+        text: Some(text.clone()),
+        shown: text,
+        merge: false,
+        place,
+    })
+}
+
+/// Members of `<<` maps join where the map has none of its own.
+fn merged(mut entries: Vec<Entry>, merges: Vec<Node>) -> Vec<Entry> {
+    if merges.is_empty() {
+        return entries;
+    }
+    let mut own: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+    let mut pending: Vec<Node> = merges;
+    pending.reverse();
+    while let Some(node) = pending.pop() {
+        match node.value {
+            Tree::Map(more) => {
+                for entry in more {
+                    if own.insert(entry.key.clone()) {
+                        entries.push(entry);
+                    }
+                }
+            }
+            Tree::List(items) => pending.extend(items.into_iter().rev()),
+            Tree::Null | Tree::Bool(_) | Tree::Number(_) | Tree::Text(_) => {}
+        }
+    }
+    entries
+}
+
+/// What an alias of this node costs.
+fn weigh(node: &Node) -> usize {
+    match &node.value {
+        Tree::Null | Tree::Bool(_) | Tree::Number(_) => 1,
+        Tree::Text(text) => 1 + text.len() / 64,
+        Tree::List(items) => items
+            .iter()
+            .fold(1, |sum: usize, item| sum.saturating_add(weigh(item))),
+        Tree::Map(entries) => entries.iter().fold(1, |sum: usize, entry| {
+            sum.saturating_add(weigh(&entry.value))
+                .saturating_add(1 + entry.key.len() / 64)
+        }),
+    }
+}
+
+fn plain_scalar(text: String) -> Tree {
+    match text.as_str() {
+        "" | "~" | "null" => return Tree::Null,
+        "true" => return Tree::Bool(true),
+        "false" => return Tree::Bool(false),
+        _ => {}
+    }
+    let begins_as_number = text
+        .bytes()
+        .next()
+        .is_some_and(|b| b.is_ascii_digit() || b == b'-');
+    if begins_as_number && let Ok(number) = serde_json::from_str::<Number>(&text) {
+        return Tree::Number(number);
+    }
+    Tree::Text(text)
+}
