@@ -16,6 +16,7 @@ mod drive;
 mod error;
 mod event;
 mod infer;
+mod kernel;
 mod lifecycle;
 mod memory;
 mod notice;
@@ -24,13 +25,15 @@ mod quota;
 mod recover;
 mod session;
 mod skill;
+mod start;
 mod swarm;
 pub mod testing;
 pub mod time;
 
-pub use agent::{DEFAULT_DRAIN_MS, DeadLetter, Kernel, Options, Parts};
+pub use agent::{Options, Parts};
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::kind;
+pub use kernel::{DEFAULT_DRAIN_MS, DeadLetter, Kernel};
 pub use notice::{Answer, Notice, Question, TurnEnd};
 pub use session::{Door, MAILBOX, MAX_MESSAGE_BYTES, Session};
 

@@ -12,6 +12,9 @@ use crate::ports::{
     SessionRow, Ticket,
 };
 
+/// A message and how it ended.
+type Ending = (OpenMessage, Option<&'static str>);
+
 /// Events in memory.
 #[derive(Debug, Default)]
 pub struct MemJournal(Mutex<Inner>);
@@ -21,7 +24,7 @@ struct Inner {
     events: Vec<Recorded>,
     sealed: Vec<TraceEvent>,
     answers: HashMap<AnswerKey, usize>,
-    inbox: Vec<(OpenMessage, Option<(&'static str, Option<String>)>)>,
+    inbox: Vec<Ending>,
     chains: BTreeMap<SessionId, Chain>,
     scratch: Scratch,
     /// Entries that may still be taken; `None`: any number.
@@ -97,14 +100,14 @@ impl MemJournal {
         self.lock()
             .inbox
             .iter()
-            .map(|(open, end)| (open.message, end.as_ref().map(|(how, _)| *how)))
+            .map(|(open, end)| (open.message, *end))
             .collect()
     }
 }
 
 /// The inbox that a cut log implies.
-fn inbox_of(events: &[Recorded]) -> Vec<(OpenMessage, Option<(&'static str, Option<String>)>)> {
-    let mut inbox: Vec<(OpenMessage, Option<(&'static str, Option<String>)>)> = Vec::new();
+fn inbox_of(events: &[Recorded]) -> Vec<Ending> {
+    let mut inbox: Vec<Ending> = Vec::new();
     for event in events {
         let payload: serde_json::Value = serde_json::from_str(&event.payload).unwrap();
         let Some(message) = payload
@@ -131,13 +134,13 @@ fn inbox_of(events: &[Recorded]) -> Vec<(OpenMessage, Option<(&'static str, Opti
 }
 
 fn close(
-    inbox: &mut [(OpenMessage, Option<(&'static str, Option<String>)>)],
+    inbox: &mut [Ending],
     message: MessageId,
     how: &'static str,
 ) {
     for (open, end) in inbox {
         if open.message == message {
-            *end = Some((how, None));
+            *end = Some(how);
         }
     }
 }
@@ -198,13 +201,7 @@ impl Inner {
                 InboxChange::Accepted { session, message } => {
                     self.inbox.push((OpenMessage { session, message }, None))
                 }
-                InboxChange::Closed { message, how, reason } => {
-                    for (open, end) in &mut self.inbox {
-                        if open.message == message {
-                            *end = Some((how, reason.clone()));
-                        }
-                    }
-                }
+                InboxChange::Closed { message, how, .. } => close(&mut self.inbox, message, how),
             }
         }
         Ok(())

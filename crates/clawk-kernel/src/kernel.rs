@@ -1,0 +1,410 @@
+//! The handle by which every door reaches an agent.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_manifest::model::Manifest;
+use clawk_proto::method::{
+    Acknowledged, AgentInfo, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Group,
+    LifecycleState, MemoryCompactParams, MemoryCompactResult, MemoryQueryParams, MemoryQueryResult,
+    MemoryStoreParams, MemoryStoreResult, ReportParams, StatusResult, ToolCallParams, ToolCallResult,
+};
+use clawk_proto::{MessageId, RequestId, SessionId};
+use serde_json::Value;
+use tokio::sync::broadcast;
+
+use crate::agent::{Agent, Parts};
+use crate::call::{Answered, Caller, Request, call};
+use crate::error::{CallError, KernelError, StartError};
+use crate::event::{Thread, kind};
+use crate::notice::{Answer, Question};
+use crate::ports::Scan;
+use crate::session::{Door, Notices, Opening, Session};
+use crate::{memory, recover, start, swarm};
+
+/// How long a shutdown drains when nobody says, milliseconds.
+pub const DEFAULT_DRAIN_MS: u64 = 10_000;
+/// How long cancelled work may take to end after the drain, milliseconds.
+const LAST_CALL_MS: u64 = 5_000;
+/// Heartbeats when the manifest doesn't say, milliseconds (CKP §9.3.1).
+const DEFAULT_HEARTBEAT_MS: u64 = 30_000;
+
+/// A handle to a running agent; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    agent: Arc<Agent>,
+}
+
+impl Kernel {
+    /// Starts an agent: recovers what a crash left, then READY.
+    ///
+    /// # Errors
+    /// A part of the manifest can't be served here (all of them are named), or the journal can't be read or written.
+    pub async fn start(parts: Parts) -> Result<Self, StartError> {
+        let agent = start::start(parts).await?;
+        Ok(Self { agent })
+    }
+
+    /// The lifecycle state and the uptime; cheap.
+    #[must_use]
+    pub fn status(&self) -> StatusResult {
+        let uptime_ms = self.agent.life.uptime_ms(self.agent.clock().monotonic_us());
+        StatusResult {
+            state: self.agent.life.state(),
+            uptime_ms,
+        }
+    }
+
+    /// The Identity's name and the manifest's version.
+    #[must_use]
+    pub fn agent_info(&self) -> AgentInfo {
+        let version = self
+            .agent
+            .manifest
+            .metadata
+            .version
+            .clone()
+            .unwrap_or_else(|| "0.0.0".to_owned());
+        AgentInfo {
+            name: self.agent.manifest.identity.name.clone(),
+            version,
+        }
+    }
+
+    /// The manifest it runs.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.agent.manifest
+    }
+
+    /// The conformance level that the manifest reaches: 1, 2 or 3.
+    #[must_use]
+    pub fn level(&self) -> u8 {
+        self.agent.manifest.conformance_level().number()
+    }
+
+    /// Whether the wire serves this group of methods (R6).
+    #[must_use]
+    pub fn serves(&self, group: Group) -> bool {
+        match group {
+            Group::Core => true,
+            Group::Tools => self.level() >= 2,
+            Group::Memory => self.agent.manifest.memory.is_some(),
+            Group::Swarm => self.agent.manifest.swarm.is_some(),
+        }
+    }
+
+    /// Between two heartbeats, milliseconds.
+    #[must_use]
+    pub fn heartbeat_interval_ms(&self) -> u64 {
+        self.agent
+            .manifest
+            .metadata
+            .heartbeat_interval_ms
+            .unwrap_or(DEFAULT_HEARTBEAT_MS)
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// The agent is not READY, or the journal can't be written.
+    pub async fn open(&self, door: Door) -> Result<Session, KernelError> {
+        let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
+        let opening = Opening {
+            id: None,
+            door,
+            provider: self.agent.primary_provider().to_owned(),
+            goal: "conversation".to_owned(),
+            history: Vec::new(),
+            surface: true,
+            peer_messages: Vec::new(),
+        };
+        Session::open(&self.agent, opening).await
+    }
+
+    /// Goes on with an earlier session: its conversation is rebuilt from its chain.
+    ///
+    /// # Errors
+    /// There is no such session, the agent is not READY, or the journal can't be read.
+    pub async fn reopen(&self, id: SessionId, door: Door) -> Result<Session, KernelError> {
+        let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
+        let rebuilt = recover::rebuild(&self.agent, id).await?;
+        if !rebuilt.exists {
+            return Err(KernelError::UnknownSession(id.to_string()));
+        }
+        self.end_quietly(id);
+        let opening = Opening {
+            id: Some(id),
+            door,
+            provider: self.agent.primary_provider().to_owned(),
+            goal: String::new(),
+            history: rebuilt.history,
+            surface: true,
+            peer_messages: Vec::new(),
+        };
+        Session::open(&self.agent, opening).await
+    }
+
+    fn end_quietly(&self, id: SessionId) {
+        self.agent.sessions_lock().remove(&id);
+    }
+
+    /// Calls a tool, governed (`claw.tool.call`). The call is registered when this is called, before the first poll:
+    /// an answer sent right behind it finds it (R18).
+    ///
+    /// # Errors
+    /// The call did not run, or was cut short (R20).
+    pub fn call(
+        &self,
+        session: SessionId,
+        params: ToolCallParams,
+    ) -> impl Future<Output = Result<ToolCallResult, CallError>> + Send + use<> {
+        let agent = Arc::clone(&self.agent);
+        // Seated twice: here, synchronously; the path's own seat finds this one and leaves it alone until both are gone.
+        let early = EarlySeat::new(Arc::clone(&agent), &params.context.request_id);
+        async move {
+            let _early = early;
+            let caller = Caller {
+                thread: Thread {
+                    session,
+                    span: session.0,
+                    parent: None,
+                },
+                door: "rpc",
+                turn: None,
+                call_id: None,
+                ceilings: Vec::new(),
+                depth: 0,
+                notices: Notices::default(),
+            };
+            let context = params.context;
+            let request = Request {
+                tool: params.name,
+                arguments: params.arguments,
+                request_id: context.request_id,
+                identity: context.identity,
+                sandbox: context.sandbox,
+                policy: context.policy,
+            };
+            let cancel = agent.stop.child_token();
+            call(&agent, &caller, request, &cancel).await
+        }
+    }
+
+    /// Answers a question; waits while that call is in progress and has not asked yet (R18). `false`: nothing asks for
+    /// it, or it was answered before.
+    pub async fn answer(&self, id: &RequestId, answer: Answer, reason: Option<String>, by: &str) -> bool {
+        self.agent
+            .desk
+            .answer(
+                id,
+                Answered {
+                    answer,
+                    by: by.to_owned(),
+                    reason,
+                },
+            )
+            .await
+    }
+
+    /// What waits for a person now, the most urgent first.
+    #[must_use]
+    pub fn pending(&self) -> Vec<Question> {
+        self.agent.desk.pending()
+    }
+
+    /// Every question from now on.
+    #[must_use]
+    pub fn questions(&self) -> broadcast::Receiver<Question> {
+        self.agent.desk.questions()
+    }
+
+    /// The sessions that are open now, oldest first, with the doors they came in by.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<(SessionId, Door)> {
+        let mut open: Vec<(SessionId, Door)> =
+            self.agent.sessions_lock().iter().map(|(id, state)| (*id, state.door.clone())).collect();
+        open.sort_by_key(|(id, _)| *id);
+        open
+    }
+
+    /// `claw.memory.query`.
+    ///
+    /// # Errors
+    /// See [`KernelError`].
+    pub async fn memory_query(
+        &self,
+        session: SessionId,
+        params: MemoryQueryParams,
+    ) -> Result<MemoryQueryResult, KernelError> {
+        memory::query(&self.agent, session, params).await
+    }
+
+    /// `claw.memory.store`.
+    ///
+    /// # Errors
+    /// See [`KernelError`].
+    pub async fn memory_store(
+        &self,
+        session: SessionId,
+        params: MemoryStoreParams,
+    ) -> Result<MemoryStoreResult, KernelError> {
+        memory::store(&self.agent, session, params).await
+    }
+
+    /// `claw.memory.compact`.
+    ///
+    /// # Errors
+    /// See [`KernelError`].
+    pub async fn memory_compact(
+        &self,
+        session: SessionId,
+        params: MemoryCompactParams,
+    ) -> Result<MemoryCompactResult, KernelError> {
+        memory::compact(&self.agent, session, params).await
+    }
+
+    /// `claw.swarm.delegate`.
+    ///
+    /// # Errors
+    /// See [`KernelError`].
+    pub async fn delegate(
+        &self,
+        session: SessionId,
+        params: DelegateParams,
+    ) -> Result<Acknowledged, KernelError> {
+        swarm::delegate(&self.agent, session, params).await
+    }
+
+    /// `claw.swarm.report`.
+    ///
+    /// # Errors
+    /// See [`KernelError`].
+    pub async fn report(
+        &self,
+        session: SessionId,
+        params: ReportParams,
+    ) -> Result<Acknowledged, KernelError> {
+        swarm::report(&self.agent, session, params).await
+    }
+
+    /// `claw.swarm.broadcast`.
+    ///
+    /// # Errors
+    /// See [`KernelError`].
+    pub async fn broadcast(&self, session: SessionId, params: BroadcastParams) -> Result<(), KernelError> {
+        swarm::broadcast(&self.agent, session, params).await
+    }
+
+    /// `claw.swarm.discover`.
+    ///
+    /// # Errors
+    /// See [`KernelError`].
+    pub fn discover(&self, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
+        swarm::discover(&self.agent, params)
+    }
+
+    /// Messages whose turn could not be finished: id, session, why; the latest last, at most `limit`.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, KernelError> {
+        let scan = Scan {
+            kinds: &[kind::MESSAGE_DEAD],
+            limit,
+            ..Scan::default()
+        };
+        let found = self.agent.scribe.journal().scan(scan).await?;
+        Ok(found.iter().filter_map(DeadLetter::read).collect())
+    }
+
+    /// Ends a session in order.
+    pub async fn end_session(&self, id: SessionId, reason: &str) {
+        self.agent.end_session(id, reason).await;
+    }
+
+    /// STOPPING: takes nothing new, drains for at most `timeout_ms`, cancels the rest, records the end, STOPPED.
+    /// `true`: all that was in flight ended in time. Messages that still wait are answered after the next start.
+    pub async fn shutdown(&self, reason: &str, timeout_ms: u64) -> bool {
+        let agent = &self.agent;
+        if let Err(error) = agent.advance(LifecycleState::Stopping, reason) {
+            tracing::error!(%error, "stopping could not be recorded");
+        }
+        agent.closing.cancel();
+        let drained = agent.life.drained(Duration::from_millis(timeout_ms)).await;
+        agent.stop.cancel();
+        if !drained {
+            let ended = agent.life.drained(Duration::from_millis(LAST_CALL_MS)).await;
+            tracing::warn!(ended, "work in flight was cancelled");
+        }
+        agent.tracker.close();
+        let tasks = tokio::time::timeout(Duration::from_millis(LAST_CALL_MS), agent.tracker.wait()).await;
+        if tasks.is_err() {
+            tracing::error!("some tasks did not end when cancelled");
+        }
+        agent.runner.close().await;
+        let open: Vec<SessionId> = agent.sessions_lock().keys().copied().collect();
+        for id in open {
+            agent
+                .end_session(id, if drained { "completed" } else { "cancelled" })
+                .await;
+        }
+        if let Err(error) = agent.advance(LifecycleState::Stopped, reason) {
+            tracing::error!(%error, "the stop could not be recorded");
+        }
+        if let Err(error) = agent.scribe.journal().flush().await {
+            tracing::error!(%error, "the journal could not be flushed");
+        }
+        agent.over.cancel();
+        drained
+    }
+}
+
+/// A message in the dead-letter box.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its id.
+    pub message: MessageId,
+    /// Its session.
+    pub session: SessionId,
+    /// When it was given up, RFC 3339.
+    pub at: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl DeadLetter {
+    fn read(event: &crate::ports::Recorded) -> Option<Self> {
+        let payload: Value = serde_json::from_str(&event.payload).ok()?; // silent-ok: payloads of ours always read
+        let text = |name: &str| payload.get(name).and_then(Value::as_str);
+        Some(Self {
+            message: text("message_id")?.parse().ok()?, // silent-ok: as above
+            session: event.session,
+            at: event.at.to_string(),
+            reason: text("reason")?.to_owned(),
+        })
+    }
+}
+
+/// A call's place at the desk before its future is first polled.
+struct EarlySeat {
+    agent: Arc<Agent>,
+    request_id: RequestId,
+}
+
+impl EarlySeat {
+    fn new(agent: Arc<Agent>, request_id: &RequestId) -> Self {
+        agent.desk.hold(request_id);
+        Self {
+            agent,
+            request_id: request_id.clone(),
+        }
+    }
+}
+
+impl Drop for EarlySeat {
+    fn drop(&mut self) {
+        self.agent.desk.release(&self.request_id);
+    }
+}

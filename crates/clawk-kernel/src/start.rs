@@ -1,0 +1,175 @@
+//! From parts to READY: what can't be served is refused, what a crash left is taken up.
+
+use std::sync::{Arc, Mutex};
+
+use clawk_policy::Engine;
+use clawk_proto::SessionId;
+use clawk_proto::method::LifecycleState;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::agent::{Agent, Parts};
+use crate::call::{Dedup, Desk};
+use crate::catalog::Catalog;
+use crate::error::StartError;
+use crate::event::{Scribe, SessionStarted, Thread, kind};
+use crate::lifecycle::Life;
+use crate::ports::{ANSWER_KEPT_MS, Scan};
+use crate::quota::Ledger;
+use crate::recover;
+use crate::session::{self, Door, Opening};
+use crate::swarm::Board;
+
+/// Starts an agent; see [`crate::Kernel::start`].
+pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
+    check(&parts)?;
+    let agent = Arc::new(assemble(parts).await?);
+    let draft = SessionStarted {
+        agent_id: &agent.manifest.identity.name,
+        door: "runtime",
+        goal: "lifecycle",
+    };
+    let _ticket = agent.scribe.submit(vec![agent.scribe.entry(
+        &agent.root,
+        kind::SESSION_STARTED,
+        &draft,
+    )])?;
+    let unclean = recover::unclean_since(&agent).await?;
+    agent.advance(LifecycleState::Starting, "start")?;
+    if let Some(row) = unclean {
+        let unknown = recover::report_unknown(&agent, row).await?;
+        if unknown > 0 {
+            tracing::warn!(
+                unknown,
+                "calls of the last run have no known outcome; they are listed in the trace"
+            );
+        }
+    }
+    recover::restore_usage(&agent).await?;
+    agent.advance(LifecycleState::Ready, "started")?;
+    agent.scribe.journal().flush().await?;
+    resume_open(&agent).await?;
+    Ok(agent)
+}
+
+/// Everything that keeps this agent from starting here, at once.
+fn check(parts: &Parts) -> Result<(), StartError> {
+    let mut unserved = Vec::new();
+    for provider in &parts.manifest.providers {
+        if !parts.providers.contains_key(&provider.name) {
+            unserved.push(format!("provider `{}` is not connected", provider.name));
+        }
+    }
+    match (&parts.manifest.memory, &parts.memory) {
+        (Some(_), None) => {
+            unserved.push("the manifest declares a memory and no backend is configured".to_owned())
+        }
+        (Some(memory), Some(backend)) => {
+            let faults = memory.stores.iter().filter_map(|store| {
+                backend
+                    .check(store)
+                    .err()
+                    .map(|error| format!("store `{}`: {error}", store.name))
+            });
+            unserved.extend(faults);
+        }
+        (None, _) => {}
+    }
+    if unserved.is_empty() {
+        Ok(())
+    } else {
+        Err(StartError::Unserved(unserved))
+    }
+}
+
+async fn assemble(parts: Parts) -> Result<Agent, StartError> {
+    let Parts {
+        manifest,
+        providers,
+        runner,
+        journal,
+        memory,
+        clock,
+        options,
+    } = parts;
+    let engine =
+        Engine::compile(&manifest.policies).map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
+    let scribe = Scribe::new(Arc::clone(&journal), clock);
+    let id = SessionId(scribe.clock().uuid());
+    let since = scribe.now().plus_millis(-ANSWER_KEPT_MS);
+    let answering = &[
+        kind::ACTION_EXECUTED,
+        kind::ACTION_DENIED,
+        kind::ACTION_FAILED,
+        kind::ACTION_APPROVED,
+        kind::MEMORY_STORED,
+        kind::SWARM_DELEGATED,
+    ];
+    let recent = Scan {
+        kinds: answering,
+        since: Some(since),
+        limit: 1,
+        ..Scan::default()
+    };
+    let cold = !journal.scan(recent).await?.is_empty();
+    Ok(Agent {
+        catalog: Catalog::new(&manifest, &options.sandbox),
+        ledger: Ledger::new(&manifest.providers),
+        dedup: Dedup::new(scribe.now(), cold),
+        started_us: scribe.clock().monotonic_us(),
+        root: Thread {
+            session: id,
+            span: id.0,
+            parent: None,
+        },
+        life: Life::new(),
+        desk: Desk::default(),
+        board: Board::default(),
+        tracker: TaskTracker::new(),
+        closing: CancellationToken::new(),
+        stop: CancellationToken::new(),
+        over: CancellationToken::new(),
+        sessions: Mutex::default(),
+        manifest,
+        engine,
+        providers,
+        runner,
+        memory,
+        scribe,
+        options,
+    })
+}
+
+/// Takes up the turns that a crash or a stop interrupted.
+async fn resume_open(agent: &Arc<Agent>) -> Result<(), StartError> {
+    let mut seen = Vec::new();
+    for open in agent.scribe.journal().open_messages().await? {
+        if seen.contains(&open.session) {
+            continue;
+        }
+        seen.push(open.session);
+        let rebuilt = recover::rebuild(agent, open.session).await?;
+        let opening = Opening {
+            id: Some(open.session),
+            door: Door::Cli,
+            provider: agent.primary_provider().to_owned(),
+            goal: String::new(),
+            history: rebuilt.history,
+            surface: false,
+            peer_messages: Vec::new(),
+        };
+        let (state, _) = session::open(agent, opening)
+            .await
+            .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
+        let agent = Arc::clone(agent);
+        let turns = rebuilt.open;
+        agent.clone().tracker.spawn(async move {
+            for turn in turns {
+                if let Err(error) = session::resume(&agent, &state, turn).await {
+                    tracing::warn!(%error, "an interrupted turn could not be taken up");
+                }
+            }
+        });
+    }
+    Ok(())
+}
