@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use clawk_kernel::error::StartError;
-use clawk_kernel::ports::Later;
 use clawk_kernel::Kernel;
+use clawk_kernel::StartError;
+use clawk_kernel::ports::Later;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -59,7 +59,11 @@ pub enum InitFailure {
 
 fn faults(faults: &[ManifestFault]) -> String {
     const SHOWN: usize = 3;
-    let mut text: Vec<String> = faults.iter().take(SHOWN).map(|f| format!("{} {}", f.path, f.message)).collect();
+    let mut text: Vec<String> = faults
+        .iter()
+        .take(SHOWN)
+        .map(|f| format!("{} {}", f.path, f.message))
+        .collect();
     if faults.len() > SHOWN {
         text.push(format!("and {} more", faults.len() - SHOWN));
     }

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::{Answer, Kernel};
+use clawk_kernel::{Answer, Door, Kernel};
 use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error, write_result};
-use clawk_proto::{ErrorCode, RequestId, RpcError};
+use clawk_proto::{ErrorCode, RequestId, RpcError, SessionId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -60,18 +60,26 @@ impl Control {
         let path = state_dir.join(SOCKET);
         let dir = File::open(state_dir)?;
         if std::os::unix::net::UnixStream::connect(address(&dir, &path)).is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another clawk serves this state directory"));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                "another clawk serves this state directory",
+            ));
         }
         // Made under another name, so that nobody meets it before it is ours alone.
         let fresh = state_dir.join(format!("{SOCKET}.{}", std::process::id()));
         remove(&fresh)?;
         let listener = UnixListener::bind(address(&dir, &fresh))?;
-        let made = fs::set_permissions(&fresh, Permissions::from_mode(0o600)).and_then(|()| fs::rename(&fresh, &path));
+        let made = fs::set_permissions(&fresh, Permissions::from_mode(0o600))
+            .and_then(|()| fs::rename(&fresh, &path));
         if let Err(e) = made {
             remove(&fresh)?;
             return Err(e);
         }
-        Ok(Self { listener, path, current })
+        Ok(Self {
+            listener,
+            path,
+            current,
+        })
     }
 
     /// Serves until `cancel` fires.
@@ -80,7 +88,9 @@ impl Control {
         let tasks = TaskTracker::new();
         let accepting = async {
             loop {
-                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                    return;
+                };
                 match self.listener.accept().await {
                     Ok((stream, _)) => {
                         let current = self.current.clone();
@@ -128,9 +138,9 @@ fn remove(path: &Path) -> io::Result<()> {
 /// The socket's path, through the open directory when it is too long for an address.
 fn address(dir: &File, path: &Path) -> PathBuf {
     match path.file_name() {
-        Some(name) if path.as_os_str().len() > MAX_ADDRESS => {
-            Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
-        }
+        Some(name) if path.as_os_str().len() > MAX_ADDRESS => Path::new("/proc/self/fd")
+            .join(dir.as_raw_fd().to_string())
+            .join(name),
         Some(_) | None => path.to_owned(),
     }
 }
@@ -163,7 +173,10 @@ async fn converse(stream: UnixStream, current: &Current) -> io::Result<()> {
 }
 
 fn too_long() -> RpcError {
-    RpcError::new(ErrorCode::InvalidRequest, format!("a request may have at most {MAX_REQUEST_BYTES} bytes"))
+    RpcError::new(
+        ErrorCode::InvalidRequest,
+        format!("a request may have at most {MAX_REQUEST_BYTES} bytes"),
+    )
 }
 
 async fn respond(line: &[u8], current: &Current, by: &str, out: &mut Vec<u8>) {
@@ -179,7 +192,11 @@ async fn respond(line: &[u8], current: &Current, by: &str, out: &mut Vec<u8>) {
         Inbound::One(Message::Refused(refused)) => write_error(out, &refused.id, &refused.error),
         Inbound::One(Message::Ignored) => {}
         Inbound::Batch(_) => {
-            write_error(out, &Id::NULL, &RpcError::new(ErrorCode::InvalidRequest, "no batches here"));
+            write_error(
+                out,
+                &Id::NULL,
+                &RpcError::new(ErrorCode::InvalidRequest, "no batches here"),
+            );
         }
     }
 }
@@ -196,31 +213,53 @@ struct AnswerParams {
 async fn act(method: &str, params: &str, current: &Current, by: &str) -> Result<Value, RpcError> {
     let running = || {
         current.get().ok_or_else(|| {
-            RpcError::new(ErrorCode::InvalidRequest, "no agent is initialized").with(json!({"reason": "not_initialized"}))
+            RpcError::new(ErrorCode::InvalidRequest, "no agent is initialized")
+                .with(json!({"reason": "not_initialized"}))
         })
     };
     match method {
         "clawk.status" => Ok(status(&running()?)),
+        "clawk.sessions" => {
+            let open: Vec<Value> = running()?
+                .sessions()
+                .iter()
+                .map(|(id, door)| session(*id, door))
+                .collect();
+            Ok(json!({"sessions": open}))
+        }
         "clawk.approvals.list" => {
             let pending: Vec<Value> = running()?.pending().iter().map(questions::facts).collect();
             Ok(json!({"approvals": pending}))
         }
         "clawk.approve" => {
             let asked: AnswerParams = error::decode(method, params)?;
-            let answer = if asked.for_session { Answer::ApproveForSession } else { Answer::Approve };
-            settle(&running()?, asked, answer, by).await
+            let answer = if asked.for_session {
+                Answer::ApproveForSession
+            } else {
+                Answer::Approve
+            };
+            Ok(settle(&running()?, asked, answer, by).await)
         }
-        "clawk.deny" => settle(&running()?, error::decode(method, params)?, Answer::Deny, by).await,
-        _ => Err(RpcError::new(ErrorCode::MethodNotFound, "the control socket has no such method")),
+        "clawk.deny" => Ok(settle(&running()?, error::decode(method, params)?, Answer::Deny, by).await),
+        _ => Err(RpcError::new(
+            ErrorCode::MethodNotFound,
+            "the control socket has no such method",
+        )),
     }
 }
 
-async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) -> Result<Value, RpcError> {
-    let acknowledged = kernel
-        .answer(&asked.request_id, answer, asked.reason, by)
-        .await
-        .map_err(|e| error::from_kernel(&e))?;
-    Ok(json!({"acknowledged": acknowledged}))
+async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) -> Value {
+    let acknowledged = kernel.answer(&asked.request_id, answer, asked.reason, by).await;
+    json!({"acknowledged": acknowledged})
+}
+
+fn session(id: SessionId, door: &Door) -> Value {
+    let who = match door {
+        Door::Rpc { client } => client.as_str(),
+        Door::Cli => "owner",
+        Door::Peer { identity, task_id: _ } => identity.as_str(),
+    };
+    json!({"session": id, "door": door.name(), "who": who})
 }
 
 fn status(kernel: &Kernel) -> Value {

@@ -66,7 +66,9 @@ impl Client {
     /// # Errors
     /// None does, or its socket can't be used.
     pub async fn connect(state_dir: &Path) -> Result<Self, ControlError> {
-        let not_running = || ControlError::NotRunning { state: state_dir.to_owned() };
+        let not_running = || ControlError::NotRunning {
+            state: state_dir.to_owned(),
+        };
         let dir = match File::open(state_dir) {
             Ok(dir) => dir,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not_running()),
@@ -75,10 +77,21 @@ impl Client {
         match UnixStream::connect(address(&dir, &state_dir.join(SOCKET))).await {
             Ok(stream) => {
                 let (reader, writer) = stream.into_split();
-                Ok(Self { frames: Frames::new(reader, MAX_ANSWER_BYTES), writer, next_id: 1 })
+                Ok(Self {
+                    frames: Frames::new(reader, MAX_ANSWER_BYTES),
+                    writer,
+                    next_id: 1,
+                })
             }
             // A file that nobody listens behind is what a killed process leaves.
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Err(not_running()),
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                Err(not_running())
+            }
             Err(e) => Err(e.into()),
         }
     }
@@ -102,7 +115,9 @@ impl Client {
     async fn answer(&mut self, id: u64) -> Result<Value, ControlError> {
         loop {
             if let Some(line) = self.frames.next_buffered() {
-                let Line::Whole(line) = line else { return Err(ControlError::Malformed("it is too long".into())) };
+                let Line::Whole(line) = line else {
+                    return Err(ControlError::Malformed("it is too long".into()));
+                };
                 let answer: Answer =
                     serde_json::from_slice(line).map_err(|e| ControlError::Malformed(e.to_string()))?;
                 if answer.id != id {
@@ -111,7 +126,9 @@ impl Client {
                 return match (answer.result, answer.error) {
                     (_, Some(error)) => Err(ControlError::Refused(error)),
                     (Some(result), None) => Ok(result),
-                    (None, None) => Err(ControlError::Malformed("it holds neither result nor error".into())),
+                    (None, None) => Err(ControlError::Malformed(
+                        "it holds neither result nor error".into(),
+                    )),
                 };
             }
             if self.frames.is_spent() {

@@ -11,9 +11,16 @@ use crate::agent::Current;
 async fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
     let dir = tempfile::tempdir().expect("a directory");
     let control = Control::bind(dir.path(), Current::default()).expect("bound");
-    let mode = std::fs::metadata(dir.path().join(SOCKET)).expect("there").permissions().mode();
+    let mode = std::fs::metadata(dir.path().join(SOCKET))
+        .expect("there")
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing else is left");
+    assert_eq!(
+        std::fs::read_dir(dir.path()).expect("readable").count(),
+        1,
+        "nothing else is left"
+    );
     drop(control);
     assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0);
 }
@@ -37,7 +44,10 @@ async fn a_state_directory_with_a_long_path_works() {
     let over = CancellationToken::new();
     let serving = tokio::spawn(control.serve(over.clone()));
     let mut client = Client::connect(&deep).await.expect("connected");
-    let refused = client.ask("clawk.status", &serde_json::json!({})).await.expect_err("no agent yet");
+    let refused = client
+        .ask("clawk.status", &serde_json::json!({}))
+        .await
+        .expect_err("no agent yet");
     assert!(matches!(refused, ControlError::Refused(error) if error.code == -32600));
     over.cancel();
     serving.await.expect("no panic");
@@ -46,10 +56,15 @@ async fn a_state_directory_with_a_long_path_works() {
 #[tokio::test]
 async fn nobody_running_is_said_plainly() {
     let dir = tempfile::tempdir().expect("a directory");
-    let missing = Client::connect(&dir.path().join("nowhere")).await.expect_err("refused");
+    let missing = Client::connect(&dir.path().join("nowhere"))
+        .await
+        .expect_err("refused");
     assert!(matches!(missing, ControlError::NotRunning { .. }));
     let unused = Client::connect(dir.path()).await.expect_err("refused");
     assert!(unused.to_string().starts_with("no agent is running"), "{unused}");
     drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).expect("bound"));
-    assert!(matches!(Client::connect(dir.path()).await.expect_err("refused"), ControlError::NotRunning { .. }));
+    assert!(matches!(
+        Client::connect(dir.path()).await.expect_err("refused"),
+        ControlError::NotRunning { .. }
+    ));
 }

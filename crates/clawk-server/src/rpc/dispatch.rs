@@ -5,11 +5,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Poll;
 
-use clawk_kernel::Answer;
-use clawk_kernel::error::KernelError;
+use clawk_kernel::{Answer, KernelError};
 use clawk_proto::method::{
-    Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, MemoryCompactParams, MemoryQueryParams,
-    MemoryStoreParams, Method, ReportParams, ToolCallParams,
+    Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, MemoryCompactParams,
+    MemoryQueryParams, MemoryStoreParams, Method, ReportParams, ToolCallParams,
 };
 use clawk_proto::rpc::{Id, Inbound, Message, Request, parse, write_error, write_result};
 use clawk_proto::{ErrorCode, RpcError};
@@ -59,11 +58,21 @@ impl Peer {
 
     async fn message(&mut self, message: Message<'_>, place: Place) {
         match message {
-            Message::Request(Request { id: Some(id), method, params }) => {
+            Message::Request(Request {
+                id: Some(id),
+                method,
+                params,
+            }) => {
                 self.request(&method, Ask { id, params, place }).await;
             }
-            Message::Request(Request { id: None, method, params }) => self.notification(&method, params).await,
-            Message::Refused(refused) => place.put(&mut self.out, |out| write_error(out, &refused.id, &refused.error)),
+            Message::Request(Request {
+                id: None,
+                method,
+                params,
+            }) => self.notification(&method, params).await,
+            Message::Refused(refused) => {
+                place.put(&mut self.out, |out| write_error(out, &refused.id, &refused.error))
+            }
             Message::Ignored => tracing::debug!("a stray response or a malformed notification was dropped"),
         }
     }
@@ -99,7 +108,10 @@ impl Peer {
                 .await;
             }
             Method::SwarmDiscover => {
-                self.work(run, ask, method, |run, p: DiscoverParams| async move { run.kernel.discover(p).await }).await;
+                self.work(run, ask, method, |run, p: DiscoverParams| async move {
+                    run.kernel.discover(&p)
+                })
+                .await;
             }
             Method::MemoryQuery => {
                 self.work(run, ask, method, |run, p: MemoryQueryParams| async move {
@@ -136,11 +148,15 @@ impl Peer {
             Phase::Stopped(kernel) => kernel,
         };
         if !ask.params.starts_with('{') {
-            let error = RpcError::new(ErrorCode::InvalidParams, "the params of `claw.status` must be an object");
+            let error = RpcError::new(
+                ErrorCode::InvalidParams,
+                "the params of `claw.status` must be an object",
+            );
             return self.refuse(ask, &error);
         }
         let status = kernel.status();
-        ask.place.put(&mut self.out, |out| write_result(out, &ask.id, &status));
+        ask.place
+            .put(&mut self.out, |out| write_result(out, &ask.id, &status));
     }
 
     /// `claw.tool.call` (CKP §9.3.2).
@@ -173,19 +189,24 @@ impl Peer {
         let permit = self.lanes.enter_answer().await;
         let reply = self.reply(ask);
         self.start(async move {
-            let outcome = run.kernel.answer(&params.request_id, answer, params.reason, &run.client).await;
+            let acknowledged = run
+                .kernel
+                .answer(&params.request_id, answer, params.reason, &run.client)
+                .await;
             drop(permit);
-            reply.finish(match outcome {
-                Ok(acknowledged) => Ok(Acknowledged { acknowledged }),
-                Err(e) => Err(error::from_kernel(&e)),
-            });
+            reply.finish(Ok(Acknowledged { acknowledged }));
         })
         .await;
     }
 
     /// The rest: decode, take a place, ask the kernel, answer.
-    async fn work<P, T, F>(&mut self, run: Arc<Run>, ask: Ask<'_>, method: Method, ask_kernel: impl FnOnce(Arc<Run>, P) -> F)
-    where
+    async fn work<P, T, F>(
+        &mut self,
+        run: Arc<Run>,
+        ask: Ask<'_>,
+        method: Method,
+        ask_kernel: impl FnOnce(Arc<Run>, P) -> F,
+    ) where
         P: serde::de::DeserializeOwned,
         T: Serialize,
         F: Future<Output = Result<T, KernelError>> + Send + 'static,
@@ -231,7 +252,8 @@ impl Peer {
     }
 
     pub(super) fn refuse(&mut self, ask: &Ask<'_>, error: &RpcError) {
-        ask.place.put(&mut self.out, |out| write_error(out, &ask.id, error));
+        ask.place
+            .put(&mut self.out, |out| write_error(out, &ask.id, error));
     }
 
     pub(super) fn reply(&self, ask: Ask<'_>) -> Reply {

@@ -4,8 +4,8 @@
 #[cfg(test)]
 mod tests;
 
-use clawk_kernel::error::{CallError, DeniedBy, KernelError, StartError};
 use clawk_kernel::ports::MemoryError;
+use clawk_kernel::{CallError, DeniedBy, KernelError, StartError};
 use clawk_proto::{ErrorCode, RequestId, RpcError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -18,7 +18,8 @@ use crate::agent::InitFailure;
 /// They do not have the method's shape: -32602.
 pub(crate) fn decode<T: DeserializeOwned>(method: &str, params: &str) -> Result<T, RpcError> {
     let invalid = |message: String| {
-        RpcError::new(ErrorCode::InvalidParams, message).with(json!({"reason": "invalid_params", "method": method}))
+        RpcError::new(ErrorCode::InvalidParams, message)
+            .with(json!({"reason": "invalid_params", "method": method}))
     };
     if !params.starts_with('{') {
         return Err(invalid(format!("the params of `{method}` must be an object")));
@@ -37,17 +38,29 @@ pub(crate) fn from_call(error: &CallError, request_id: &RequestId) -> RpcError {
 
 fn call_facts(error: &CallError) -> (ErrorCode, Value) {
     match error {
-        CallError::UnknownTool { tool, hint: _ } => {
-            (ErrorCode::InvalidParams, json!({"reason": "unknown_tool", "tool": tool}))
+        CallError::UnknownTool { tool, hint: _ } => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "unknown_tool", "tool": tool}),
+        ),
+        CallError::InvalidArguments { tool, faults } => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "invalid_arguments", "tool": tool, "errors": faults}),
+        ),
+        CallError::UnknownReference { member, name } => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "unknown_reference", "member": member, "name": name}),
+        ),
+        CallError::RequestIdReused { request_id: _ } => {
+            (ErrorCode::InvalidParams, json!({"reason": "request_id_reused"}))
         }
-        CallError::InvalidArguments { tool, faults } => {
-            (ErrorCode::InvalidParams, json!({"reason": "invalid_arguments", "tool": tool, "errors": faults}))
-        }
-        CallError::UnknownReference { member, name } => {
-            (ErrorCode::InvalidParams, json!({"reason": "unknown_reference", "member": member, "name": name}))
-        }
-        CallError::RequestIdReused { request_id: _ } => (ErrorCode::InvalidParams, json!({"reason": "request_id_reused"})),
-        CallError::Denied { tool, by, rule_id, policy, reason, retry_after_ms } => {
+        CallError::Denied {
+            tool,
+            by,
+            rule_id,
+            policy,
+            reason,
+            retry_after_ms,
+        } => {
             let mut data = json!({"rule_id": rule_id, "policy": policy, "tool": tool, "action": "deny",
                 "reason": reason, "denied_by": layer(*by)});
             if let (Value::Object(facts), Some(wait)) = (&mut data, retry_after_ms) {
@@ -55,30 +68,48 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
             }
             (ErrorCode::PolicyDenied, data)
         }
-        CallError::Quota { scope, limit_name, limit, used, wanted, resets_at } => (
+        CallError::Quota {
+            scope,
+            limit_name,
+            limit,
+            used,
+            wanted,
+            resets_at,
+        } => (
             ErrorCode::QuotaExceeded,
             json!({"reason": limit_name, "scope": scope, "limit": limit, "used": used, "wanted": wanted,
                 "resets_at": resets_at}),
         ),
         CallError::Sandbox(refusal) => (ErrorCode::SandboxDenied, refusal.data()),
-        CallError::ApprovalTimeout { tool, timeout_ms, rule_id } => (
+        CallError::ApprovalTimeout {
+            tool,
+            timeout_ms,
+            rule_id,
+        } => (
             ErrorCode::ApprovalTimeout,
             json!({"tool": tool, "timeout_ms": timeout_ms, "rule_id": rule_id, "action": "require-approval"}),
         ),
-        CallError::ApprovalDenied { tool, by, reason } => {
-            (ErrorCode::ApprovalDenied, json!({"tool": tool, "denied_by": by, "reason": reason}))
-        }
-        CallError::Timeout { tool, timeout_ms } => {
-            (ErrorCode::ToolTimeout, json!({"tool": tool, "timeout_ms": timeout_ms}))
-        }
-        CallError::Unavailable { tool, reason } => {
-            (ErrorCode::Internal, json!({"reason": "tool_unavailable", "tool": tool, "detail": reason}))
-        }
-        CallError::Unknown { tool, reason } => {
-            (ErrorCode::Internal, json!({"reason": "outcome_unknown", "tool": tool, "detail": reason}))
-        }
+        CallError::ApprovalDenied { tool, by, reason } => (
+            ErrorCode::ApprovalDenied,
+            json!({"tool": tool, "denied_by": by, "reason": reason}),
+        ),
+        CallError::Timeout { tool, timeout_ms } => (
+            ErrorCode::ToolTimeout,
+            json!({"tool": tool, "timeout_ms": timeout_ms}),
+        ),
+        CallError::Unavailable { tool, reason } => (
+            ErrorCode::Internal,
+            json!({"reason": "tool_unavailable", "tool": tool, "detail": reason}),
+        ),
+        CallError::Unknown { tool, reason } => (
+            ErrorCode::Internal,
+            json!({"reason": "outcome_unknown", "tool": tool, "detail": reason}),
+        ),
         CallError::Cancelled { tool } => (ErrorCode::Internal, json!({"reason": "cancelled", "tool": tool})),
-        CallError::NotReady { state } => (ErrorCode::InvalidRequest, json!({"reason": "not_ready", "state": state})),
+        CallError::NotReady { state } => (
+            ErrorCode::InvalidRequest,
+            json!({"reason": "not_ready", "state": state}),
+        ),
         CallError::Journal(_) => (ErrorCode::Internal, json!({"reason": "journal"})),
     }
 }
@@ -95,27 +126,48 @@ fn layer(by: DeniedBy) -> &'static str {
 /// A memory or swarm operation that was not done.
 pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
     let (code, data) = match error {
-        KernelError::NotReady(state) => (ErrorCode::InvalidRequest, json!({"reason": "not_ready", "state": state})),
-        KernelError::UnknownStore { name, known: _ } => {
-            (ErrorCode::InvalidParams, json!({"reason": "unknown_store", "store": name}))
+        KernelError::NotReady(state) => (
+            ErrorCode::InvalidRequest,
+            json!({"reason": "not_ready", "state": state}),
+        ),
+        KernelError::UnknownStore { name, known: _ } => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "unknown_store", "store": name}),
+        ),
+        KernelError::UnknownSwarm { name } => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "unknown_swarm", "swarm": name}),
+        ),
+        KernelError::UnknownSession(session) => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "unknown_session", "session": session}),
+        ),
+        KernelError::BadParameter { member, reason: _ } => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "invalid_params", "member": member}),
+        ),
+        KernelError::RequestIdReused(id) => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "request_id_reused", "request_id": id}),
+        ),
+        KernelError::Refused(reason) => (
+            ErrorCode::PolicyDenied,
+            json!({"rule_id": null, "action": "deny", "reason": reason}),
+        ),
+        KernelError::PeersBusy(swarm) => (
+            ErrorCode::PeerUnreachable,
+            json!({"reason": "peers_busy", "swarm": swarm}),
+        ),
+        KernelError::Memory(MemoryError::Backend(_)) => {
+            (ErrorCode::MemoryBackend, json!({"reason": "memory_backend"}))
         }
-        KernelError::UnknownSwarm { name } => (ErrorCode::InvalidParams, json!({"reason": "unknown_swarm", "swarm": name})),
-        KernelError::UnknownSession(session) => {
-            (ErrorCode::InvalidParams, json!({"reason": "unknown_session", "session": session}))
+        KernelError::Memory(MemoryError::Query(_)) => {
+            (ErrorCode::MemoryQuery, json!({"reason": "memory_query"}))
         }
-        KernelError::BadParameter { member, reason: _ } => {
-            (ErrorCode::InvalidParams, json!({"reason": "invalid_params", "member": member}))
-        }
-        KernelError::RequestIdReused(id) => {
-            (ErrorCode::InvalidParams, json!({"reason": "request_id_reused", "request_id": id}))
-        }
-        KernelError::Refused(reason) => (ErrorCode::PolicyDenied, json!({"rule_id": null, "action": "deny", "reason": reason})),
-        KernelError::PeersBusy(swarm) => (ErrorCode::PeerUnreachable, json!({"reason": "peers_busy", "swarm": swarm})),
-        KernelError::Memory(MemoryError::Backend(_)) => (ErrorCode::MemoryBackend, json!({"reason": "memory_backend"})),
-        KernelError::Memory(MemoryError::Query(_)) => (ErrorCode::MemoryQuery, json!({"reason": "memory_query"})),
-        KernelError::Memory(MemoryError::Entry { index, reason: _ }) => {
-            (ErrorCode::InvalidParams, json!({"reason": "invalid_entry", "index": index}))
-        }
+        KernelError::Memory(MemoryError::Entry { index, reason: _ }) => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "invalid_entry", "index": index}),
+        ),
         KernelError::Journal(_) => (ErrorCode::Internal, json!({"reason": "journal"})),
     };
     sentence(code, &error.to_string()).with(data)
@@ -124,13 +176,18 @@ pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
 /// A `claw.initialize` that gave no agent (R3, R3a).
 pub(crate) fn from_init(error: &InitFailure) -> RpcError {
     let (code, data) = match error {
-        InitFailure::Manifest(faults) => (ErrorCode::InvalidParams, json!({"reason": "invalid_manifest", "errors": faults})),
-        InitFailure::Unresolvable { uri, reason: _ } => {
-            (ErrorCode::PrimitiveNotFound, json!({"reason": "unresolvable_uri", "uri": uri}))
-        }
-        InitFailure::Start(StartError::Unserved(parts)) => {
-            (ErrorCode::InvalidParams, json!({"reason": "unserved", "errors": parts}))
-        }
+        InitFailure::Manifest(faults) => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "invalid_manifest", "errors": faults}),
+        ),
+        InitFailure::Unresolvable { uri, reason: _ } => (
+            ErrorCode::PrimitiveNotFound,
+            json!({"reason": "unresolvable_uri", "uri": uri}),
+        ),
+        InitFailure::Start(StartError::Unserved(parts)) => (
+            ErrorCode::InvalidParams,
+            json!({"reason": "unserved", "errors": parts}),
+        ),
         InitFailure::Start(StartError::Journal(_)) => (ErrorCode::Internal, json!({"reason": "journal"})),
     };
     sentence(code, &error.to_string()).with(data)

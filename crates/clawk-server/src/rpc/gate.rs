@@ -12,16 +12,22 @@ pub(super) fn admit(phase: &Phase, name: &str) -> Result<Method, RpcError> {
     match phase {
         Phase::Fresh => match method {
             Some(Method::Initialize) => Ok(Method::Initialize),
-            Some(_) | None => Err(not_now("`claw.initialize` must be answered before anything else", "not_initialized")),
+            Some(_) | None => Err(not_now(
+                "`claw.initialize` must be answered before anything else",
+                "not_initialized",
+            )),
         },
         Phase::Stopped(_) => match method {
             Some(method @ (Method::Initialize | Method::Status)) => Ok(method),
-            Some(_) | None => {
-                Err(not_now("the agent was shut down; only `claw.status` and `claw.initialize` are answered", "stopped"))
-            }
+            Some(_) | None => Err(not_now(
+                "the agent was shut down; only `claw.status` and `claw.initialize` are answered",
+                "stopped",
+            )),
         },
         Phase::Running(run) => {
-            let Some(method) = method else { return Err(unknown(name)) };
+            let Some(method) = method else {
+                return Err(unknown(name));
+            };
             if method.is_notification() {
                 let message = format!("`{name}` is a notification: send it without an `id`");
                 return Err(not_now(&message, "notification_only"));
@@ -52,6 +58,9 @@ fn unserved(name: &str, level: u8, group: Group) -> RpcError {
         Group::Swarm => "it declares no Swarm primitive",
         Group::Memory => "it declares no Memory primitive",
     };
-    RpcError::new(ErrorCode::MethodNotFound, format!("this agent does not serve `{name}`: {missing}"))
-        .with(json!({"reason": "not_served", "method": name, "conformance_level": format!("level-{level}")}))
+    RpcError::new(
+        ErrorCode::MethodNotFound,
+        format!("this agent does not serve `{name}`: {missing}"),
+    )
+    .with(json!({"reason": "not_served", "method": name, "conformance_level": format!("level-{level}")}))
 }

@@ -20,7 +20,8 @@ pub(crate) async fn beat(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &Out
             }
             continue;
         };
-        let mut ticks = tokio::time::interval(Duration::from_millis(run.kernel.heartbeat_interval_ms().max(1)));
+        let mut ticks =
+            tokio::time::interval(Duration::from_millis(run.kernel.heartbeat_interval_ms().max(1)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks.tick().await; // the first is immediate: initialize itself was the sign of life
         loop {
@@ -41,8 +42,11 @@ fn once(run: &Pulse, outbox: &Outbox, clock: &dyn Clock) {
     if status.state != LifecycleState::Ready || outbox.is_saturated() {
         return;
     }
-    let params =
-        HeartbeatParams { state: status.state, uptime_ms: status.uptime_ms, timestamp: clock.now().to_string() };
+    let params = HeartbeatParams {
+        state: status.state,
+        uptime_ms: status.uptime_ms,
+        timestamp: clock.now().to_string(),
+    };
     let mut line = Vec::new();
     if write_notification(&mut line, Method::Heartbeat.name(), &params) {
         line.push(b'\n');

@@ -17,7 +17,11 @@ const OURS: Version = Version::new(0, 3, 0);
 /// What `data.supported` says.
 const SUPPORTED: [&str; 2] = ["0.2.0", "0.3.0"];
 /// Groups that `capabilities` may name, as the wire writes them.
-const GROUPS: [(&str, Group); 3] = [("tools", Group::Tools), ("swarm", Group::Swarm), ("memory", Group::Memory)];
+const GROUPS: [(&str, Group); 3] = [
+    ("tools", Group::Tools),
+    ("swarm", Group::Swarm),
+    ("memory", Group::Memory),
+];
 
 /// A `claw.initialize` that is well-formed and speaks our version.
 #[derive(Debug)]
@@ -39,28 +43,49 @@ pub(super) fn judge(params: &str) -> Result<Asked, RpcError> {
     match &params.manifest {
         Value::Object(_) => {}
         Value::String(uri) => {
-            ClawUri::parse(uri).map_err(|e| malformed(format!("`manifest` is no `claw://` URI: {e}")))?;
+            ClawUri::parse_canonical(uri)
+                .map_err(|e| malformed(format!("`manifest` is no canonical `claw://` URI: {e}")))?;
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
-            return Err(malformed("`manifest` must be a manifest object or a `claw://` URI".into()));
+            return Err(malformed(
+                "`manifest` must be a manifest object or a `claw://` URI".into(),
+            ));
         }
     }
     for (name, _) in GROUPS {
-        if params.capabilities.get(name).is_some_and(|value| !value.is_object()) {
+        if params
+            .capabilities
+            .get(name)
+            .is_some_and(|value| !value.is_object())
+        {
             return Err(malformed(format!("`capabilities.{name}` must be an object")));
         }
     }
     if requested.major != OURS.major {
         return Err(RpcError::new(
             ErrorCode::ProtocolVersion,
-            format!("Protocol version not supported: {requested}; this agent speaks {}", SUPPORTED.join(" and ")),
+            format!(
+                "Protocol version not supported: {requested}; this agent speaks {}",
+                SUPPORTED.join(" and ")
+            ),
         )
         .with(json!({"supported": SUPPORTED, "requested": params.protocol_version})));
     }
-    let version = if requested.cmp_precedence(&OURS).is_lt() { params.protocol_version.clone() } else { OURS.to_string() };
-    let notify_questions = params.capabilities.get("tools").and_then(|tools| tools.get("approvals"))
+    let version = if requested.cmp_precedence(&OURS).is_lt() {
+        params.protocol_version.clone()
+    } else {
+        OURS.to_string()
+    };
+    let notify_questions = params
+        .capabilities
+        .get("tools")
+        .and_then(|tools| tools.get("approvals"))
         == Some(&Value::String("notify".into()));
-    Ok(Asked { params, version, notify_questions })
+    Ok(Asked {
+        params,
+        version,
+        notify_questions,
+    })
 }
 
 /// R2: what the agent serves, and of that what was asked for when anything was.
@@ -74,7 +99,11 @@ fn negotiate(asked: &Asked, serves: impl Fn(Group) -> bool) -> Map<String, Value
         .into_iter()
         .filter(|(name, group)| (wanted.is_empty() || wanted.contains_key(*name)) && serves(*group))
         .map(|(name, group)| {
-            let details = if group == Group::Tools && asked.notify_questions { json!({"approvals": "notify"}) } else { json!({}) };
+            let details = if group == Group::Tools && asked.notify_questions {
+                json!({"approvals": "notify"})
+            } else {
+                json!({})
+            };
             (name.to_owned(), details)
         })
         .collect()

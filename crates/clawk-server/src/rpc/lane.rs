@@ -34,7 +34,11 @@ struct Permits {
 
 impl Lane {
     fn new(count: u32, kib: u32) -> Self {
-        Self { count: semaphore(count), kib: semaphore(kib), most_kib: kib }
+        Self {
+            count: semaphore(count),
+            kib: semaphore(kib),
+            most_kib: kib,
+        }
     }
 
     async fn enter(&self, kib: u32) -> Option<Permits> {
@@ -53,7 +57,9 @@ impl Lane {
 }
 
 fn semaphore(permits: u32) -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(usize::try_from(permits).unwrap_or(Semaphore::MAX_PERMITS)))
+    Arc::new(Semaphore::new(
+        usize::try_from(permits).unwrap_or(Semaphore::MAX_PERMITS),
+    ))
 }
 
 /// A request in flight, from being read to being answered.
@@ -93,7 +99,10 @@ impl Lanes {
     /// Waits for a place among the working requests.
     pub(crate) async fn enter(&self, frame_bytes: usize) -> Arc<Slot> {
         let kib = u32::try_from(frame_bytes / 1024 + 1).unwrap_or(u32::MAX);
-        Arc::new(Slot { kib, permits: Mutex::new(self.work.enter(kib).await) })
+        Arc::new(Slot {
+            kib,
+            permits: Mutex::new(self.work.enter(kib).await),
+        })
     }
 
     /// Waits for a place among the answers to questions.
@@ -115,7 +124,11 @@ impl Lanes {
         }
         same.push(Arc::clone(&slot));
         drop(calls);
-        Flight { lanes: Arc::clone(self), call: call.clone(), slot }
+        Flight {
+            lanes: Arc::clone(self),
+            call: call.clone(),
+            slot,
+        }
     }
 
     /// The call waits for a person: its place is free for others.
@@ -149,7 +162,13 @@ impl Slot {
     }
 
     fn is_parked(&self, parked: &Lane) -> bool {
-        holds(self.permits.lock().unwrap_or_else(PoisonError::into_inner).as_ref(), parked)
+        holds(
+            self.permits
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .as_ref(),
+            parked,
+        )
     }
 }
 

@@ -42,26 +42,45 @@ impl Peer {
             conformance_level: format!("level-{}", run.kernel.level()),
             capabilities: capabilities(&asked, &run.kernel),
         };
-        ask.place.put(&mut self.out, |out| write_result(out, &ask.id, &result));
+        ask.place
+            .put(&mut self.out, |out| write_result(out, &ask.id, &result));
         self.flush();
         // After the answer: no heartbeat and no question may overtake it.
-        self.pulse.send_replace(Some(Pulse { kernel: run.kernel.clone(), notify_questions: asked.notify_questions }));
+        self.pulse.send_replace(Some(Pulse {
+            kernel: run.kernel.clone(),
+            notify_questions: asked.notify_questions,
+        }));
         self.phase = Phase::Running(run);
     }
 
     async fn begin(&mut self, asked: &Asked) -> Result<Run, RpcError> {
         let manifest = &asked.params.manifest;
-        let kernel = self.factory.start(Some(manifest)).await.map_err(|e| error::from_init(&e))?;
+        let kernel = self
+            .factory
+            .start(Some(manifest))
+            .await
+            .map_err(|e| error::from_init(&e))?;
         let client: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
-        let session = match kernel.open(Door::Rpc { client: client.clone() }).await {
+        let session = match kernel
+            .open(Door::Rpc {
+                client: client.clone(),
+            })
+            .await
+        {
             Ok(session) => session,
             Err(e) => {
-                kernel.shutdown("no session can be opened", self.drain_timeout_ms).await;
+                kernel
+                    .shutdown("no session can be opened", self.drain_timeout_ms)
+                    .await;
                 return Err(error::from_kernel(&e));
             }
         };
         self.current.set(kernel.clone());
-        Ok(Run { kernel, session, client })
+        Ok(Run {
+            kernel,
+            session,
+            client,
+        })
     }
 
     /// `claw.shutdown` (CKP §9.3.1): drains, then answers; the process stays for `claw.status` and a new `claw.initialize`.
@@ -72,17 +91,24 @@ impl Peer {
             Err(error) => return self.refuse(&ask, &error),
         };
         let reason = params.reason.as_deref().unwrap_or("claw.shutdown");
-        let timeout_ms = params.timeout_ms.unwrap_or(self.drain_timeout_ms).min(MAX_DRAIN_MS);
+        let timeout_ms = params
+            .timeout_ms
+            .unwrap_or(self.drain_timeout_ms)
+            .min(MAX_DRAIN_MS);
         let Some(drained) = self.retire(reason, timeout_ms).await else {
             let error = RpcError::new(ErrorCode::InvalidRequest, "the agent was shut down already");
             return self.refuse(&ask, &error);
         };
-        ask.place.put(&mut self.out, |out| write_result(out, &ask.id, &ShutdownResult { drained }));
+        ask.place.put(&mut self.out, |out| {
+            write_result(out, &ask.id, &ShutdownResult { drained })
+        });
     }
 
     /// Ends the run, if there is one: no heartbeat from here on, what is in flight is drained, its answers are in the outbox.
     async fn retire(&mut self, reason: &str, timeout_ms: u64) -> Option<bool> {
-        let Phase::Running(run) = &self.phase else { return None };
+        let Phase::Running(run) = &self.phase else {
+            return None;
+        };
         let kernel = run.kernel.clone();
         self.pulse.send_replace(None);
         self.phase = Phase::Stopped(kernel.clone());
@@ -106,7 +132,9 @@ impl Peer {
             Phase::Fresh => true,
             Phase::Running(run) => self.end(&run.kernel, reason).await,
             // A barrier that was broken off by a termination signal has left its work here.
-            Phase::Stopped(kernel) if kernel.status().state != LifecycleState::Stopped => self.end(&kernel, reason).await,
+            Phase::Stopped(kernel) if kernel.status().state != LifecycleState::Stopped => {
+                self.end(&kernel, reason).await
+            }
             Phase::Stopped(_) => true,
         };
         self.settle().await;

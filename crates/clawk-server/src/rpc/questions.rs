@@ -8,8 +8,8 @@ use clawk_proto::rpc::write_notification;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 
-use super::lane::Lanes;
 use super::Pulse;
+use super::lane::Lanes;
 use crate::transport::outbox::Outbox;
 
 /// The notification's name. It is none of the specification's fifteen, so only who asked for it gets it.
@@ -65,7 +65,13 @@ async fn tell_all(run: &Pulse, lanes: &Lanes, outbox: &Outbox, announced: &mut H
     }
 }
 
-async fn tell(run: &Pulse, lanes: &Lanes, outbox: &Outbox, announced: &mut HashSet<RequestId>, question: &Question) {
+async fn tell(
+    run: &Pulse,
+    lanes: &Lanes,
+    outbox: &Outbox,
+    announced: &mut HashSet<RequestId>,
+    question: &Question,
+) {
     lanes.park(&question.request_id);
     if !run.notify_questions || !announced.insert(question.request_id.clone()) {
         return;

@@ -24,7 +24,13 @@ struct Answers {
 impl Batch {
     /// A batch that `outstanding` answers will complete; at least one.
     pub(crate) fn new(outbox: Arc<Outbox>, outstanding: usize) -> Arc<Self> {
-        Arc::new(Self { outbox, answers: Mutex::new(Answers { outstanding, array: b"[".to_vec() }) })
+        Arc::new(Self {
+            outbox,
+            answers: Mutex::new(Answers {
+                outstanding,
+                array: b"[".to_vec(),
+            }),
+        })
     }
 
     fn put(&self, write: impl FnOnce(&mut Vec<u8>)) {
@@ -74,7 +80,12 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn new(id: Id<'_>, place: Place, outbox: Arc<Outbox>) -> Self {
-        Self { id: id.into_owned(), place, outbox, answered: false }
+        Self {
+            id: id.into_owned(),
+            place,
+            outbox,
+            answered: false,
+        }
     }
 
     /// Answers.
@@ -96,7 +107,10 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if !self.answered {
-            let error = RpcError::new(ErrorCode::Internal, "the request was given up by a defect of the server");
+            let error = RpcError::new(
+                ErrorCode::Internal,
+                "the request was given up by a defect of the server",
+            );
             self.send(|out, id| write_error(out, id, &error));
         }
     }

@@ -131,7 +131,9 @@ impl Outbox {
 
 /// How many of these bytes go into one write: whole messages, [`ONE_WRITE`] or a single longer one.
 fn whole_messages(bytes: &[u8]) -> usize {
-    let Some((head, tail)) = bytes.split_at_checked(ONE_WRITE) else { return bytes.len() };
+    let Some((head, tail)) = bytes.split_at_checked(ONE_WRITE) else {
+        return bytes.len();
+    };
     match memchr::memrchr(b'\n', head) {
         Some(at) => at + 1,
         None => memchr::memchr(b'\n', tail).map_or(bytes.len(), |at| ONE_WRITE + at + 1),

@@ -143,7 +143,11 @@ impl End {
     }
 }
 
-async fn read<R: AsyncRead + Unpin>(frames: &mut Frames<R>, peer: &mut Peer, max_message_bytes: usize) -> End {
+async fn read<R: AsyncRead + Unpin>(
+    frames: &mut Frames<R>,
+    peer: &mut Peer,
+    max_message_bytes: usize,
+) -> End {
     loop {
         while let Some(line) = frames.next_buffered() {
             match line {

@@ -1,5 +1,6 @@
 //! One module per verb: its flags (`Args`) and what it does (`run`).
 
+pub(crate) mod approvals;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod conformance;
@@ -7,5 +8,8 @@ pub(crate) mod doctor;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+pub(crate) mod trace;
+pub(crate) mod validate;

@@ -45,7 +45,15 @@ fn r1_other_majors_are_minus_32001_and_say_what_is_supported() {
 
 #[test]
 fn r1_what_is_no_semantic_version_is_minus_32602() {
-    for garbage in [json!("0.3"), json!("v0.2.0"), json!(""), json!("latest"), json!("0.2.0 "), json!(2), json!(null)] {
+    for garbage in [
+        json!("0.3"),
+        json!("v0.2.0"),
+        json!(""),
+        json!("latest"),
+        json!("0.2.0 "),
+        json!(2),
+        json!(null),
+    ] {
         let error = judge(&params(|p| p["protocolVersion"] = garbage.clone())).expect_err("refused");
         assert_eq!(error.code, -32602, "{garbage}");
     }
@@ -61,6 +69,14 @@ fn r3a_shape_comes_before_version() {
 }
 
 #[test]
+fn a_manifest_may_be_a_canonical_uri() {
+    judge(&params(|p| {
+        p["manifest"] = json!("claw://registry/agents/helper@1.0.0")
+    }))
+    .expect("well-formed");
+}
+
+#[test]
 fn r3a_every_member_is_required_and_has_its_shape() {
     for member in ["protocolVersion", "clientInfo", "manifest", "capabilities"] {
         let error = judge(&params(|p| {
@@ -73,12 +89,19 @@ fn r3a_every_member_is_required_and_has_its_shape() {
         ("clientInfo", json!("t")),
         ("manifest", json!([])),
         ("manifest", json!("https://example.com/claw.yaml")),
+        ("manifest", json!("claw://identity/alias")),
         ("manifest", json!(null)),
         ("capabilities", json!([])),
         ("capabilities", json!(null)),
         ("capabilities", json!({"tools": true})),
     ] {
-        assert_eq!(judge(&params(|p| p[member] = wrong.clone())).expect_err(member).code, -32602, "{member}: {wrong}");
+        assert_eq!(
+            judge(&params(|p| p[member] = wrong.clone()))
+                .expect_err(member)
+                .code,
+            -32602,
+            "{member}: {wrong}"
+        );
     }
     for text in ["[]", "[1]", "{}"] {
         assert_eq!(judge(text).expect_err(text).code, -32602);
@@ -92,11 +115,17 @@ fn r2_capabilities_are_all_or_the_intersection() {
         Value::Object(negotiate(&asked, |group| served.contains(&group)))
     };
     let all = [Group::Tools, Group::Swarm, Group::Memory];
-    assert_eq!(answer(json!({}), &all), json!({"tools": {}, "swarm": {}, "memory": {}}));
+    assert_eq!(
+        answer(json!({}), &all),
+        json!({"tools": {}, "swarm": {}, "memory": {}})
+    );
     assert_eq!(answer(json!({}), &[Group::Tools]), json!({"tools": {}}));
     assert_eq!(answer(json!({}), &[]), json!({}), "Level 1 answers {{}}");
     assert_eq!(answer(json!({"memory": {}}), &all), json!({"memory": {}}));
-    assert_eq!(answer(json!({"tools": {}, "memory": {}}), &[Group::Tools]), json!({"tools": {}}));
+    assert_eq!(
+        answer(json!({"tools": {}, "memory": {}}), &[Group::Tools]),
+        json!({"tools": {}})
+    );
     assert_eq!(answer(json!({"telepathy": {}}), &all), json!({}));
     let notify = json!({"tools": {"approvals": "notify"}});
     assert_eq!(answer(notify.clone(), &all), notify, "R18a");

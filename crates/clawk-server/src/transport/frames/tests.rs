@@ -26,10 +26,15 @@ impl tokio::io::AsyncRead for Chunks {
 
 /// `None` stands for a line that was too long. Also the largest buffer seen.
 fn cut(chunks: Vec<Vec<u8>>, max: usize) -> (Vec<Option<Vec<u8>>>, usize) {
-    let mut frames = Frames::new(Chunks(chunks.into_iter().filter(|c| !c.is_empty()).collect()), max);
+    let mut frames = Frames::new(
+        Chunks(chunks.into_iter().filter(|c| !c.is_empty()).collect()),
+        max,
+    );
     let mut lines = Vec::new();
     let mut largest = 0;
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
     loop {
         while let Some(line) = frames.next_buffered() {
             lines.push(match line {
@@ -51,7 +56,10 @@ fn expected(input: &[u8], max: usize) -> Vec<Option<Vec<u8>>> {
     if lines.last().is_some_and(|last| last.is_empty()) {
         lines.pop();
     }
-    lines.into_iter().map(|line| (line.len() <= max).then(|| line.to_vec())).collect()
+    lines
+        .into_iter()
+        .map(|line| (line.len() <= max).then(|| line.to_vec()))
+        .collect()
 }
 
 proptest! {
@@ -74,7 +82,11 @@ fn r24_a_line_of_exactly_the_limit_passes_and_one_byte_more_does_not() {
             input.extend_from_slice(b"\nnext");
             let chunks = input.chunks(at_a_time).map(<[u8]>::to_vec).collect();
             let first = fits.then(|| vec![b'x'; length]);
-            assert_eq!(cut(chunks, max).0, [first, Some(b"next".to_vec())], "{length} by {at_a_time}");
+            assert_eq!(
+                cut(chunks, max).0,
+                [first, Some(b"next".to_vec())],
+                "{length} by {at_a_time}"
+            );
         }
     }
 }
@@ -91,7 +103,13 @@ fn r24_the_rest_of_a_long_line_is_skipped_in_bounded_memory() {
 
 #[test]
 fn the_last_line_may_lack_its_newline() {
-    assert_eq!(cut(vec![b"a\nb".to_vec()], 10).0, [Some(b"a".to_vec()), Some(b"b".to_vec())]);
-    assert_eq!(cut(vec![b"a\n\n".to_vec()], 10).0, [Some(b"a".to_vec()), Some(Vec::new())]);
+    assert_eq!(
+        cut(vec![b"a\nb".to_vec()], 10).0,
+        [Some(b"a".to_vec()), Some(b"b".to_vec())]
+    );
+    assert_eq!(
+        cut(vec![b"a\n\n".to_vec()], 10).0,
+        [Some(b"a".to_vec()), Some(Vec::new())]
+    );
     assert_eq!(cut(vec![], 10).0, Vec::<Option<Vec<u8>>>::new());
 }

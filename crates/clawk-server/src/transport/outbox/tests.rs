@@ -70,7 +70,10 @@ async fn r25_a_saturated_outbox_has_no_room_until_the_peer_reads() {
     outbox.room().await;
     outbox.finish();
     writing.await.expect("no panic").expect("written");
-    assert_eq!(reading.await.expect("no panic").expect("read"), SATURATED as u64 + 1);
+    assert_eq!(
+        reading.await.expect("no panic").expect("read"),
+        SATURATED as u64 + 1
+    );
 }
 
 #[tokio::test]

@@ -1,0 +1,171 @@
+//! `clawk approvals`, `clawk approve`, `clawk deny`: what waits for a person in a running agent, and the person's answer.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clawk_proto::RequestId;
+use clawk_server::{Client, ControlError};
+use serde_json::{Value, json};
+
+use crate::out::{self, Format, Paint};
+use crate::{compose, state};
+
+/// Flags of `clawk approvals`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  clawk approvals\n  clawk approvals --agent hello --format json")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    which: state::Which,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Flags of `clawk approve`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  clawk approve 550e8400-e29b-41d4-a716-446655440000\n  clawk approve 550e8400-e29b-41d4-a716-446655440000 --for-session"
+)]
+pub(crate) struct ApproveArgs {
+    #[command(flatten)]
+    answer: AnswerArgs,
+
+    /// Later calls of the same tool in the same session need no question
+    #[arg(long)]
+    for_session: bool,
+}
+
+/// Flags of `clawk deny`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  clawk deny 550e8400-e29b-41d4-a716-446655440000 --reason 'not on a Friday'"
+)]
+pub(crate) struct DenyArgs {
+    #[command(flatten)]
+    answer: AnswerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct AnswerArgs {
+    /// The call's id, as `clawk approvals` prints it
+    #[arg(value_name = "ID", value_parser = id)]
+    id: RequestId,
+
+    /// Why; kept in the trace, and told to who asked
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+fn id(text: &str) -> Result<RequestId, String> {
+    RequestId::parse(text).map_err(|e| e.to_string())
+}
+
+/// Lists what waits.
+pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
+    let answer = ask(&args.which.dir()?, "clawk.approvals.list", &json!({}))?;
+    if args.format == Format::Json {
+        out::json(&answer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let waiting = answer
+        .get("approvals")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if waiting.is_empty() {
+        out::line("nothing waits for approval")?;
+    }
+    let paint = Paint::stdout();
+    for (position, question) in waiting.iter().enumerate() {
+        if position > 0 {
+            out::line("")?;
+        }
+        show(question, paint)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(question: &Value, paint: Paint) -> Result<()> {
+    let text = |member: &str| out::harmless(question.get(member).and_then(Value::as_str).unwrap_or_default());
+    out::line(&format!(
+        "{}  {}",
+        paint.bold(&text("request_id")),
+        paint.cyan(&text("tool"))
+    ))?;
+    for line in question
+        .get("preview")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
+        out::line(&format!("  {}", out::harmless(line)))?;
+    }
+    let rule = question
+        .get("rule_id")
+        .and_then(Value::as_str)
+        .map(|rule| format!(" (rule {})", out::harmless(rule)));
+    out::line(&paint.dim(&format!("  why: {}{}", text("reason"), rule.unwrap_or_default())))?;
+    out::line(&paint.dim(&format!(
+        "  until {}, then {}",
+        text("expires_at"),
+        text("default_if_timeout")
+    )))?;
+    Ok(())
+}
+
+/// Says yes.
+pub(crate) fn approve(args: &ApproveArgs) -> Result<ExitCode> {
+    answer(&args.answer, "clawk.approve", "approved", args.for_session)
+}
+
+/// Says no.
+pub(crate) fn deny(args: &DenyArgs) -> Result<ExitCode> {
+    answer(&args.answer, "clawk.deny", "denied", false)
+}
+
+/// Exit code 1 when nothing asked for this answer, or it was answered before (R18).
+fn answer(args: &AnswerArgs, method: &str, done: &str, for_session: bool) -> Result<ExitCode> {
+    let params = json!({"request_id": args.id, "reason": args.reason, "for_session": for_session});
+    let answer = ask(&args.which.dir()?, method, &params)?;
+    let taken = answer.get("acknowledged") == Some(&Value::Bool(true));
+    if args.format == Format::Json {
+        out::json(&answer)?;
+    } else if taken {
+        out::line(&format!("{done} {}", args.id))?;
+    } else {
+        out::note(&format!(
+            "nothing waits under {}: it was answered, it lapsed, or it never asked",
+            args.id
+        ));
+    }
+    Ok(if taken {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn ask(state: &Path, method: &str, params: &Value) -> Result<Value> {
+    compose::runtime()?.block_on(async {
+        match Client::connect(state).await {
+            Ok(mut client) => client
+                .ask(method, params)
+                .await
+                .context("the running agent refused"),
+            Err(e @ ControlError::NotRunning { .. }) => Err(e).context(
+                "nothing to approve: approvals live in a running agent (`clawk run` or `clawk serve`)",
+            ),
+            Err(e) => Err(e.into()),
+        }
+    })
+}
