@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::builtin::{Ask, Builtin, Clients, Extra, Shared};
 use crate::config::{HttpTool, ToolConfig, ToolsConfig};
 use crate::executor::{Command, Endpoint};
-use crate::mcp::{McpTool, Server, Source};
+use crate::mcp::{self, McpTool, Server, Source};
 use crate::runner::{Binding, Runner};
 
 /// Largest answer of a declared endpoint, bytes.
@@ -237,14 +237,12 @@ impl Binder<'_> {
                     url.host_str().unwrap_or_default(),
                     url.path()
                 );
-                (
-                    shown,
-                    Source::Endpoint {
-                        client: self.client(&url)?,
-                        url,
-                        headers,
-                    },
-                )
+                let endpoint = mcp::Endpoint {
+                    client: self.client(&url)?,
+                    url,
+                    headers,
+                };
+                (shown, Source::Endpoint(Box::new(endpoint)))
             }
         };
         let server = Arc::new(Server::new(name, source));

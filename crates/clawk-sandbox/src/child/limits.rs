@@ -10,6 +10,9 @@ use crate::level::Level;
 /// Largest file a tool may write, bytes: a stop against filling the disk by accident.
 const MAX_FILE_BYTES: u64 = 16 << 30;
 
+/// What the user's other programs may start beside a run before RLIMIT_NPROC stops the run, too.
+const PROCESS_HEADROOM: u64 = 1024;
+
 /// Open files that the supervisor itself needs, with room: streams, socket, handle, `/proc`.
 const MIN_OPEN_FILES: u64 = 16;
 
@@ -82,7 +85,18 @@ pub(super) fn apply(order: &Order) -> std::io::Result<(Vec<String>, Vec<String>)
         held.push("rlimit:cpu".to_owned());
         held.push("watcher:time".to_owned());
     }
-    // RLIMIT_NPROC counts all processes of the user, clawk's own among them, and nothing for root: the watcher counts.
+    // RLIMIT_NPROC counts all processes of the user, clawk's own among them, and nothing for root: the watcher counts,
+    // and the limit is a wide stop against what grows faster than it looks.
+    if !rustix::process::getuid().is_root()
+        && let Some(now) = super::tree::threads_in_system()
+    {
+        lower(
+            Resource::Nproc,
+            now.saturating_add(order.max_processes)
+                .saturating_add(PROCESS_HEADROOM),
+        )?;
+        held.push("rlimit:nproc".to_owned());
+    }
     held.push("watcher:memory".to_owned());
     held.push("watcher:processes".to_owned());
     weigh(order.cpu_shares, &mut held, &mut missing);

@@ -6,7 +6,7 @@
 
 mod limits;
 mod supervise;
-mod tree;
+pub(crate) mod tree;
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

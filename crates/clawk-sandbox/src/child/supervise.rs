@@ -12,11 +12,15 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 use super::{limits, tell, tree};
 use crate::launch::wire::{GRACE_MS, Hit, Order, Report, TERMINATE};
 
-/// Shortest and longest pause between two looks at the tree.
+/// Shortest and longest pause between two thorough looks at the tree.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// A look may cost this share of the time: 1/20.
+/// A thorough look may cost this share of the time: 1/20.
 const LOOK_SHARE: u32 = 20;
+
+/// Shortest and longest pause between two glances at the number of threads in the system. A tool that starts many is
+/// looked at thoroughly at once, whatever that costs.
+const GLANCE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(64));
 
 /// Runs the order to its end; returns when no process of it is left.
 pub(super) fn run(socket: &UnixStream, order: &Order, input: OwnedFd) -> std::io::Result<()> {
@@ -88,6 +92,11 @@ struct Run {
     deadline: Option<Instant>,
     kill_at: Option<Instant>,
     look_at: Instant,
+    glance_at: Instant,
+    /// Until the next glance; grows while nothing happens.
+    glance: Duration,
+    /// Threads in the system when they were last counted thoroughly.
+    threads_then: u64,
     max_pages: u64,
     max_threads: u64,
     hit: Option<Hit>,
@@ -104,6 +113,9 @@ impl Run {
                 .and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms))),
             kill_at: None,
             look_at: Instant::now() + LOOK.0,
+            glance_at: Instant::now() + GLANCE.0,
+            glance: GLANCE.0,
+            threads_then: tree::threads_in_system().unwrap_or(0),
             max_pages: order.memory_mb.saturating_mul(1 << 20) / page,
             max_threads: order.max_processes,
             hit: None,
@@ -122,14 +134,18 @@ impl Run {
                 self.hit = Some(Hit::Time);
                 self.terminate(now);
             }
-            if self.look_at <= now && self.look(now) {
+            if (self.look_at <= now || self.glance(now)) && self.look(now) {
                 return self.kill_now();
             }
-            let next = [self.deadline, self.kill_at, Some(self.look_at)]
-                .into_iter()
-                .flatten()
-                .min()
-                .unwrap_or(now);
+            let next = [
+                self.deadline,
+                self.kill_at,
+                Some(self.look_at.min(self.glance_at)),
+            ]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(now);
             let (ended, said) = wait(&self.handle, socket, next.saturating_duration_since(now));
             if ended && let Some(status) = reap(self.main) {
                 return Some(status);
@@ -163,8 +179,26 @@ impl Run {
         None
     }
 
+    /// Whether the system has so many more threads that ours may be among them.
+    fn glance(&mut self, now: Instant) -> bool {
+        if self.glance_at > now {
+            return false;
+        }
+        let more = tree::threads_in_system()
+            .unwrap_or(0)
+            .saturating_sub(self.threads_then);
+        self.glance = if more > 4 {
+            GLANCE.0
+        } else {
+            (self.glance * 2).min(GLANCE.1)
+        };
+        self.glance_at = now + self.glance;
+        more > self.max_threads
+    }
+
     /// Counts the tree. True when a limit is passed.
     fn look(&mut self, now: Instant) -> bool {
+        self.threads_then = tree::threads_in_system().unwrap_or(0);
         let (_, usage) = tree::scan();
         let cost = now.elapsed();
         self.look_at = Instant::now() + (cost * LOOK_SHARE).clamp(LOOK.0, LOOK.1);

@@ -20,6 +20,7 @@ pub(super) struct Usage {
 struct Row {
     pid: i32,
     parent: i32,
+    session: i32,
     zombie: bool,
     threads: u64,
     pages: u64,
@@ -61,13 +62,43 @@ pub(super) fn signal_all(signal: Signal) {
     }
 }
 
+/// Kills what is left of a session whose supervisor was lost: the launcher's last resort. A process that made a session
+/// of its own before is not found; only a process namespace would hold it.
+pub(crate) fn kill_session(leader: i32) {
+    let left = table()
+        .into_iter()
+        .filter(|row| row.session == leader && !row.zombie);
+    for pid in left.filter_map(|row| Pid::from_raw(row.pid)) {
+        let _ = rustix::process::kill_process(pid, Signal::KILL); // silent-ok: it ended meanwhile
+    }
+}
+
+/// Live threads of the whole system, from `/proc/loadavg` (`… running/all last`): one small read, for the look that is
+/// taken often.
+pub(super) fn threads_in_system() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?; // silent-ok: then every look is a thorough one
+    text.split_ascii_whitespace()
+        .nth(3)?
+        .split_once('/')?
+        .1
+        .parse()
+        .ok()
+}
+
+/// Rows of the process table; no more than there were when the reading began. New processes have higher numbers, so
+/// whoever reads to the end of a table that grows as fast as it is read never gets there.
 fn table() -> Vec<Row> {
+    let bound = threads_in_system()
+        .and_then(|all| usize::try_from(all).ok())
+        .unwrap_or(usize::MAX)
+        .saturating_add(64);
     let Ok(listing) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
     listing
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .take(bound)
         .filter_map(read_row)
         .collect()
 }
@@ -89,6 +120,7 @@ fn read_row(pid: i32) -> Option<Row> {
     Some(Row {
         pid,
         parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         zombie: matches!(*fields.first()?, "Z" | "X"),
         threads: number(17)?,
         pages: number(21)?,

@@ -15,6 +15,7 @@ use tokio::process::{Child, Command};
 use super::streams::{Budget, keep};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec};
+use crate::child::tree::kill_session;
 use crate::level::Obtained;
 
 /// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
@@ -46,18 +47,32 @@ impl Launcher {
                 let _ = writer.write_all(bytes).await; // silent-ok: a program need not read its input
             }
         };
+        let session = parts.child.id().and_then(|pid| i32::try_from(pid).ok());
+        let reports = async {
+            let reports = parts.control.reports().await;
+            if !matches!(
+                reports.0.last(),
+                Some(Report::Ended { .. } | Report::Refused { .. })
+            ) {
+                // The supervisor is gone, killed perhaps by the tool itself: what is left of its session must not live.
+                session.map(kill_session);
+            }
+            reports
+        };
         let whole = async {
             tokio::join!(
-                parts.control.reports(),
+                reports,
                 keep(parts.child.stdout.take(), &budget),
                 keep(parts.child.stderr.take(), &budget),
                 until_gone(feeding, &parts.gone),
             )
         };
         let patience = Duration::from_millis(timeout_ms.saturating_add(GRACE_MS + PATIENCE_MS));
-        let (reports, stdout, stderr, ()) = tokio::time::timeout(patience, whole)
-            .await
-            .map_err(|_elapsed| lost(spec, "it does not answer"))?;
+        let (reports, stdout, stderr, ()) =
+            tokio::time::timeout(patience, whole).await.map_err(|_elapsed| {
+                session.map(kill_session);
+                lost(spec, "it does not answer")
+            })?;
         let _ = parts.child.wait().await; // silent-ok: the report says how the program ended
         let truncated = stdout.truncated || stderr.truncated;
         outcome(spec, reports, timeout_ms).map(|mut outcome| {

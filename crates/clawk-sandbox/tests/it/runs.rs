@@ -230,6 +230,30 @@ async fn what_cannot_start_is_a_refusal_with_a_cause() {
 }
 
 #[tokio::test]
+async fn a_tool_that_kills_its_supervisor_dies_with_it() {
+    let word = seconds();
+    let spec = script(&format!("kill -9 $PPID; sleep {word}"));
+    let started = Instant::now();
+    let lost = launcher().launch(&spec).await;
+    assert!(matches!(lost, Err(LaunchError::Lost { .. })), "{lost:?}");
+    assert!(!lives(&word) && started.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_put_out_while_it_grows() {
+    let word = seconds();
+    // Doubles nine times and no more: a thousand processes if nobody stops it, so a failure harms nobody.
+    let bomb = format!("b() {{ [ $1 -gt 0 ] && {{ b $(($1-1)) & b $(($1-1)) & }}; sleep {word}; }}; b 9");
+    let mut spec = script(&bomb);
+    spec.plan = plan(Limits {
+        max_processes: 30,
+        ..Limits::default()
+    });
+    assert_eq!(run(&spec).await.limit, Some(LimitHit::Processes(30)));
+    assert!(!lives(&word));
+}
+
+#[tokio::test]
 async fn many_at_once() {
     let specs: Vec<Spec> = (0..20).map(|n| script(&format!("echo {n}"))).collect();
     let all = futures_join(&specs).await;

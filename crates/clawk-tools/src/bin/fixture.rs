@@ -90,7 +90,10 @@ fn list(message: &Value, one: bool, endless: bool) -> Value {
     match message.pointer("/params/cursor").and_then(Value::as_str) {
         _ if endless => json!({"tools": [tool("echo")], "nextCursor": "again"}),
         None => json!({"tools": [tool("echo"), tool("environment")], "nextCursor": "two"}),
-        Some(_) => json!({"tools": ["look", "die", "slow", "big", "huge-line", "fail", "kinds"].map(tool)}),
+        Some(_) => {
+            let tools = ["look", "die", "slow", "big", "huge-line", "fail", "kinds"].map(tool);
+            json!({"tools": tools})
+        }
     }
 }
 

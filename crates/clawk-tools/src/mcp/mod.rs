@@ -9,7 +9,7 @@ use std::sync::Arc;
 use clawk_kernel::ports::{Description, RunError, RunOutcome};
 use serde_json::{Map, Value, json};
 
-pub(crate) use server::{Server, Source};
+pub(crate) use server::{Endpoint, Server, Source};
 
 use crate::call::Call;
 

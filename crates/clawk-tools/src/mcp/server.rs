@@ -42,11 +42,14 @@ pub(crate) enum Source {
     /// A program on its standard streams.
     Program { launcher: Launcher, spec: Box<Spec> },
     /// A Streamable HTTP endpoint.
-    Endpoint {
-        client: Client,
-        url: Url,
-        headers: HeaderMap,
-    },
+    Endpoint(Box<Endpoint>),
+}
+
+/// How an endpoint is reached.
+pub(crate) struct Endpoint {
+    pub(crate) client: Client,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
 }
 
 /// A source, and its live session if it has one.
@@ -144,7 +147,8 @@ impl Server {
                 let obtained = service.obtained().clone();
                 (session, Some(service), obtained)
             }
-            Source::Endpoint { client, url, headers } => {
+            Source::Endpoint(endpoint) => {
+                let Endpoint { client, url, headers } = endpoint.as_ref();
                 let transport = transport(client.clone(), url, headers);
                 let session = serve_client(info, transport)
                     .await
