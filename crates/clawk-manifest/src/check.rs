@@ -4,7 +4,7 @@ use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
 
 use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
 use crate::model::{Duration, McpUri, McpUriError};
-use crate::shape::{Field, Shape, Type};
+use crate::shape::{Field, METADATA, Shape, Type};
 use crate::texts;
 use crate::tree::{Entry, Node, Place, Tree, join};
 
@@ -104,6 +104,7 @@ impl<'f> Checker<'f> {
             .map(|field| field.name)
             .chain(besides.iter().copied());
         let help = match did_you_mean(&entry.key, known) {
+            _ if METADATA.field(&entry.key).is_some() => format!("`{}` belongs under `metadata`", entry.key),
             Some(near) => format!("did you mean `{near}`?"),
             None => members_of(shape),
         };

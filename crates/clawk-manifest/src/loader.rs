@@ -185,7 +185,8 @@ impl Loader {
         })
     }
 
-    /// The file of a registry URI: `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`.
+    /// The file of a registry URI: `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`; a registry that is
+    /// called as the namespace may leave that folder out.
     pub(crate) fn find_registered(
         &self,
         namespace: &str,
@@ -201,25 +202,29 @@ impl Loader {
                 "add one to `clawk.toml`: `[registries]` then `default = \"DIR\"`",
             );
         }
-        for dir in self.registries.values() {
+        for (registry, dir) in &self.registries {
             let Ok(base) = std::fs::canonicalize(dir) else {
                 continue;
             };
-            for stem in [
+            let mut stems = vec![
                 format!("{namespace}/{name}@{version}"),
                 format!("{namespace}/{name}/{version}"),
-            ] {
-                for extension in ["yaml", "yml", "json"] {
-                    let relative = format!("{stem}.{extension}");
-                    let Ok(path) = std::fs::canonicalize(base.join(&relative)) else {
-                        continue;
-                    };
-                    if path.starts_with(&base) {
-                        return Ok(Found {
-                            path,
-                            shown: dir.join(relative),
-                        });
-                    }
+            ];
+            if registry == namespace {
+                stems.extend([format!("{name}@{version}"), format!("{name}/{version}")]);
+            }
+            let files = stems
+                .iter()
+                .flat_map(|stem| ["yaml", "yml", "json"].map(|kind| format!("{stem}.{kind}")));
+            for relative in files {
+                let Ok(path) = std::fs::canonicalize(base.join(&relative)) else {
+                    continue;
+                };
+                if path.starts_with(&base) {
+                    return Ok(Found {
+                        path,
+                        shown: dir.join(relative),
+                    });
                 }
             }
         }

@@ -443,7 +443,12 @@ impl Reader {
                 .findings
                 .push(warning.on(&spec).help("write `claw: \"0.3.0\"`"));
         }
-        checker.map(&spec, spec_of(kind), pointer, &[]);
+        let besides: &[&str] = if pointer.ends_with("/inline") {
+            &INLINE_METADATA
+        } else {
+            &[]
+        };
+        checker.map(&spec, spec_of(kind), pointer, besides);
         rules::check(kind, &spec, pointer, &mut checker);
         let refs = std::mem::take(&mut checker.refs);
         let Given {

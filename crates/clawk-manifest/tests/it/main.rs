@@ -1,5 +1,12 @@
 //! The crate as its users see it.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::too_many_lines,
+    reason = "tests: a panic is how they fail, and a rule's cases stand together"
+)]
+
 mod hostile;
 mod references;
 mod rendering;

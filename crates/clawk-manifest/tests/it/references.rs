@@ -158,15 +158,18 @@ fn registries_are_directories() {
             ("registry/std/echo/2.0.0.yaml", &tool("echo")),
             ("registry/std/fake@1.0.0.yaml", &impostor),
             ("secret/x@1.0.0.yaml", &tool("x")),
+            ("ours/own@1.0.0.yaml", &tool("own")),
         ],
     );
-    let registries = BTreeMap::from([("default".to_owned(), dir.path().join("registry"))]);
+    let named = |name: &str, folder: &str| (name.to_owned(), dir.path().join(folder));
+    let registries = BTreeMap::from([named("default", "registry"), named("acme", "ours")]);
     let options = LoadOptions {
         registries,
         ..LoadOptions::default()
     };
     let cases = [
         ("claw://registry/std/shell@1.0.0", None),
+        ("claw://registry/acme/own@1.0.0", None),
         ("claw://registry/std/echo@2.0.0", None),
         (
             "claw://registry/std/shell@1.0.1",

@@ -1,0 +1,57 @@
+//! `clawk schema [KIND]`: JSON Schema, for editors.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_manifest::{SCHEMA_KINDS, schema, schema_file};
+
+use crate::out;
+
+/// Flags of `clawk schema`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Kind of document: Claw (the default, which knows all of them), Tool, Policy, …
+    #[arg(value_name = "KIND", default_value = "Claw")]
+    kind: String,
+
+    /// Write the schemas of all kinds into this folder instead
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk schema > claw.schema.json
+  clawk schema Policy
+  clawk schema --out schema/
+
+An editor with a YAML language server completes a file that starts with
+  # yaml-language-server: $schema=./claw.schema.json";
+
+/// Prints the schema, or writes all of them.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let Some(folder) = &args.out else {
+        let Some(schema) = schema(&args.kind) else {
+            bail!(
+                "`{}` is no kind of document; known: {}",
+                args.kind,
+                SCHEMA_KINDS.join(", ")
+            );
+        };
+        out::json(&schema)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    std::fs::create_dir_all(folder).with_context(|| format!("`{}` cannot be made", folder.display()))?;
+    for kind in SCHEMA_KINDS {
+        let path = folder.join(schema_file(kind));
+        let text = schema(kind)
+            .map(|schema| serde_json::to_string_pretty(&schema))
+            .transpose()?;
+        std::fs::write(&path, text.unwrap_or_default() + "\n")
+            .with_context(|| format!("`{}` cannot be written", path.display()))?;
+        out::line(&path.display().to_string())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,86 @@
+//! `clawk validate FILE`: a whole manifest, or one primitive; every finding at once.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clawk_manifest::{LoadOptions, Loaded, Severity, render, validate};
+
+use crate::config::Config;
+use crate::out::{self, Format, Paint};
+
+/// Flags of `clawk validate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// A `claw.yaml`, or the file of one primitive
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Let file references leave the manifest's folder
+    #[arg(long)]
+    allow_outside: bool,
+
+    /// Count warnings as errors
+    #[arg(long)]
+    strict: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk validate claw.yaml                 everything that is wrong, with what would mend it
+  clawk validate tools/search.yaml         one primitive
+  clawk validate claw.yaml --format json   for scripts and editors";
+
+/// Reads the file and prints what was found. Exit code 1: it is not valid.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let config = Config::load(config, Some(&args.file))?;
+    let options = LoadOptions {
+        allow_outside: args.allow_outside,
+        registries: config.settings.registries.clone(),
+    };
+    let loaded = validate(&args.file, &options);
+    let warned = loaded
+        .diagnostics
+        .iter()
+        .any(|found| found.severity == Severity::Warning);
+    match args.format {
+        Format::Json => out::json(&loaded.report())?,
+        Format::Human => people(&loaded, &args.file)?,
+    }
+    let good = loaded.is_valid() && !(args.strict && warned);
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn people(loaded: &Loaded, file: &Path) -> Result<()> {
+    let paint = Paint::stdout();
+    if !loaded.diagnostics.is_empty() {
+        out::line(&render(&loaded.diagnostics, &loaded.sources, paint.is_on()))?;
+    }
+    let name = out::harmless(&file.display().to_string());
+    if !loaded.is_valid() {
+        return Ok(out::line(&format!("{name} is not valid"))?);
+    }
+    let report = loaded.report();
+    let Some(level) = report.conformance_level else {
+        let kind = report.kind.unwrap_or("primitive");
+        return Ok(out::line(&format!("{name} is a valid {kind}"))?);
+    };
+    out::line(&format!(
+        "{name} is valid: conformance {level} with {}",
+        report.primitives.join(", ")
+    ))?;
+    if let Some(missing) = report.missing_for_next {
+        let text = format!("for {} it needs {}", missing.level, missing.primitives.join(", "));
+        out::line(&paint.dim(&text))?;
+    }
+    Ok(())
+}
