@@ -1,5 +1,6 @@
 //! The answer of a decision, and the order of strictness among answers.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use clawk_manifest::model::Autonomy;
@@ -114,15 +115,17 @@ impl Verdict {
         matches!(self.effect, Effect::Allow | Effect::AuditOnly)
     }
 
-    /// The stricter of two layers (R12): deny, then ask, then audit-only, then allow. Between equals `self`, the
-    /// outer layer, keeps the word. An audit that either owes is still owed.
+    /// The stricter of two layers (R12): deny, then ask, then audit-only, then allow. Between equals the one that a rule
+    /// made keeps the word, so that the trace names the rule; else `self`, the outer layer. An audit that either owes is
+    /// still owed.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let audit = self.audit || other.audit;
-        let winner = if other.effect.rank() > self.effect.rank() {
-            other
-        } else {
-            self
+        let named = self.rule_id.is_none() && other.rule_id.is_some();
+        let winner = match other.effect.rank().cmp(&self.effect.rank()) {
+            Ordering::Greater => other,
+            Ordering::Equal if named => other,
+            Ordering::Equal | Ordering::Less => self,
         };
         Self { audit, ..winner }
     }

@@ -377,6 +377,15 @@ fn the_order_of_strictness() {
         Some("first"),
         "the outer layer keeps the word"
     );
+    let ruled = Verdict {
+        rule_id: Some("ruled".into()),
+        ..Verdict::allow()
+    };
+    assert_eq!(
+        Verdict::allow().stricter(ruled).rule_id.as_deref(),
+        Some("ruled"),
+        "a layer without an opinion does not hide the rule"
+    );
 }
 
 #[test]
