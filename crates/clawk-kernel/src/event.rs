@@ -56,6 +56,8 @@ pub mod kind {
     pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
     /// Old messages left the model's view.
     pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
+    /// Entries are to be kept: durable before they are.
+    pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
     /// Entries were kept.
     pub const MEMORY_STORED: &str = "ckp.memory.stored";
     /// A store was asked.
@@ -141,6 +143,8 @@ payloads! {
     MessageResumed { attempt: u32, message_id: Uuid }
     /// `ckp.context.trimmed`.
     ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
+    /// `ckp.memory.requested`.
+    MemoryRequested<'a> { count: usize, entries_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.stored`.
     MemoryStored<'a> { count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.queried`.

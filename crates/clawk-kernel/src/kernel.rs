@@ -223,8 +223,12 @@ impl Kernel {
     /// The sessions that are open now, oldest first, with the doors they came in by.
     #[must_use]
     pub fn sessions(&self) -> Vec<(SessionId, Door)> {
-        let mut open: Vec<(SessionId, Door)> =
-            self.agent.sessions_lock().iter().map(|(id, state)| (*id, state.door.clone())).collect();
+        let mut open: Vec<(SessionId, Door)> = self
+            .agent
+            .sessions_lock()
+            .iter()
+            .map(|(id, state)| (*id, state.door.clone()))
+            .collect();
         open.sort_by_key(|(id, _)| *id);
         open
     }

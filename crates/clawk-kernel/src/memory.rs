@@ -10,7 +10,9 @@ use clawk_proto::method::{
 use crate::agent::Agent;
 use crate::call::{Claim, Keyed, Stored, key};
 use crate::error::KernelError;
-use crate::event::{MemoryCompacted, MemoryQueried, MemoryStored, Thread, canonical, digest, kind};
+use crate::event::{
+    MemoryCompacted, MemoryQueried, MemoryRequested, MemoryStored, Thread, canonical, digest, kind,
+};
 use crate::ports::{Memory, Place, StoreQuery};
 use crate::time::Timestamp;
 
@@ -135,13 +137,24 @@ pub(crate) async fn store(
             return Err(KernelError::RequestIdReused(request_id));
         }
     };
-    // The ids come from the request, so a repetition after a crash between the two commits overwrites instead of doubling.
-    let ids = (0..params.entries.len())
-        .map(|at| format!("{request_id}-{at}"))
-        .collect();
-    let count = params.entries.len();
+    let (count, now) = (params.entries.len(), agent.scribe.now());
+    let thread = thread(agent, session);
+    let (id, name) = (request_id.as_str(), spec.name.as_str());
+    let requested = MemoryRequested {
+        count,
+        entries_hash,
+        request_id: id,
+        store: name,
+    };
+    let draft = agent
+        .scribe
+        .entry(&thread, kind::MEMORY_REQUESTED, &requested)
+        .content(entries_hash, bytes);
+    agent.scribe.write(vec![draft]).await?;
+    // The ids come from the request, so a repetition after a crash between the commits overwrites instead of doubling.
+    let ids = (0..count).map(|at| format!("{id}-{at}")).collect();
     let ids = memory
-        .store(spec, &place(agent), params.entries, ids, agent.scribe.now())
+        .store(spec, &place(agent), params.entries, ids, now)
         .await?;
     let result = MemoryStoreResult {
         stored: u64::try_from(ids.len()).unwrap_or(u64::MAX),
@@ -151,13 +164,11 @@ pub(crate) async fn store(
         count,
         entries_hash,
         request_hash,
-        request_id: request_id.as_str(),
-        store: &spec.name,
+        request_id: id,
+        store: name,
     };
     let answer = canonical(&result);
-    let draft = agent
-        .scribe
-        .entry(&thread(agent, session), kind::MEMORY_STORED, &payload);
+    let draft = agent.scribe.entry(&thread, kind::MEMORY_STORED, &payload);
     agent
         .scribe
         .write(vec![draft.content(digest(&answer), answer).answers(Some(key))])

@@ -133,11 +133,7 @@ fn inbox_of(events: &[Recorded]) -> Vec<Ending> {
     inbox
 }
 
-fn close(
-    inbox: &mut [Ending],
-    message: MessageId,
-    how: &'static str,
-) {
+fn close(inbox: &mut [Ending], message: MessageId, how: &'static str) {
     for (open, end) in inbox {
         if open.message == message {
             *end = Some(how);

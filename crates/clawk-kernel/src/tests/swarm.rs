@@ -185,3 +185,38 @@ async fn memory_is_stored_once_found_and_compacted() {
         .unwrap();
     assert!(compacted.entries_after <= compacted.entries_before);
 }
+
+#[tokio::test]
+async fn what_cannot_be_recorded_is_not_kept() {
+    let rig = rig(team());
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let entry = NewEntry {
+        content: json!("secret plan"),
+        key: None,
+        metadata: None,
+    };
+    let store = MemoryStoreParams {
+        store: "notes".to_owned(),
+        entries: vec![entry],
+        context: MemoryContext { request_id: id(6) },
+    };
+    rig.journal.fail_after(0);
+    assert!(matches!(
+        kernel.memory_store(session, store.clone()).await,
+        Err(KernelError::Journal(_))
+    ));
+    rig.journal.recover();
+    let query = MemoryQueryParams {
+        store: "notes".to_owned(),
+        query: MemoryQuery::Semantic {
+            text: "plan".to_owned(),
+            top_k: None,
+        },
+    };
+    assert_eq!(
+        kernel.memory_query(session, query).await.unwrap().entries.len(),
+        0
+    );
+    assert_eq!(kernel.memory_store(session, store).await.unwrap().stored, 1);
+}
