@@ -12,4 +12,5 @@ pub mod transport;
 
 pub use agent::{AgentFactory, Current, InitFailure, ManifestFault};
 pub use control::{Client, Control, ControlError};
+pub use transport::standard::standard;
 pub use transport::stdio::{End, Ended, Options, serve};

@@ -1,5 +1,10 @@
 //! The socket as a file: whose it is, what is left over, how long its path may be.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests make their own tasks and ids, and end with them"
+)]
+
 use std::os::unix::fs::PermissionsExt;
 
 use tokio_util::sync::CancellationToken;

@@ -37,23 +37,22 @@ pub(crate) fn from_call(error: &CallError, request_id: &RequestId) -> RpcError {
 }
 
 fn call_facts(error: &CallError) -> (ErrorCode, Value) {
+    use {CallError as E, ErrorCode as Code};
     match error {
-        CallError::UnknownTool { tool, hint: _ } => (
-            ErrorCode::InvalidParams,
+        E::UnknownTool { tool, hint: _ } => (
+            Code::InvalidParams,
             json!({"reason": "unknown_tool", "tool": tool}),
         ),
-        CallError::InvalidArguments { tool, faults } => (
-            ErrorCode::InvalidParams,
+        E::InvalidArguments { tool, faults } => (
+            Code::InvalidParams,
             json!({"reason": "invalid_arguments", "tool": tool, "errors": faults}),
         ),
-        CallError::UnknownReference { member, name } => (
-            ErrorCode::InvalidParams,
+        E::UnknownReference { member, name } => (
+            Code::InvalidParams,
             json!({"reason": "unknown_reference", "member": member, "name": name}),
         ),
-        CallError::RequestIdReused { request_id: _ } => {
-            (ErrorCode::InvalidParams, json!({"reason": "request_id_reused"}))
-        }
-        CallError::Denied {
+        E::RequestIdReused { request_id: _ } => (Code::InvalidParams, json!({"reason": "request_id_reused"})),
+        E::Denied {
             tool,
             by,
             rule_id,
@@ -61,14 +60,11 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
             reason,
             retry_after_ms,
         } => {
-            let mut data = json!({"rule_id": rule_id, "policy": policy, "tool": tool, "action": "deny",
+            let data = json!({"rule_id": rule_id, "policy": policy, "tool": tool, "action": "deny",
                 "reason": reason, "denied_by": layer(*by)});
-            if let (Value::Object(facts), Some(wait)) = (&mut data, retry_after_ms) {
-                facts.insert("retry_after_ms".into(), json!(wait));
-            }
-            (ErrorCode::PolicyDenied, data)
+            (Code::PolicyDenied, with_wait(data, *retry_after_ms))
         }
-        CallError::Quota {
+        E::Quota {
             scope,
             limit_name,
             limit,
@@ -76,42 +72,49 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
             wanted,
             resets_at,
         } => (
-            ErrorCode::QuotaExceeded,
+            Code::QuotaExceeded,
             json!({"reason": limit_name, "scope": scope, "limit": limit, "used": used, "wanted": wanted,
                 "resets_at": resets_at}),
         ),
-        CallError::Sandbox(refusal) => (ErrorCode::SandboxDenied, refusal.data()),
-        CallError::ApprovalTimeout {
+        E::Sandbox(refusal) => (Code::SandboxDenied, refusal.data()),
+        E::ApprovalTimeout {
             tool,
             timeout_ms,
             rule_id,
         } => (
-            ErrorCode::ApprovalTimeout,
+            Code::ApprovalTimeout,
             json!({"tool": tool, "timeout_ms": timeout_ms, "rule_id": rule_id, "action": "require-approval"}),
         ),
-        CallError::ApprovalDenied { tool, by, reason } => (
-            ErrorCode::ApprovalDenied,
+        E::ApprovalDenied { tool, by, reason } => (
+            Code::ApprovalDenied,
             json!({"tool": tool, "denied_by": by, "reason": reason}),
         ),
-        CallError::Timeout { tool, timeout_ms } => (
-            ErrorCode::ToolTimeout,
-            json!({"tool": tool, "timeout_ms": timeout_ms}),
-        ),
-        CallError::Unavailable { tool, reason } => (
-            ErrorCode::Internal,
+        E::Timeout { tool, timeout_ms } => {
+            (Code::ToolTimeout, json!({"tool": tool, "timeout_ms": timeout_ms}))
+        }
+        E::Unavailable { tool, reason } => (
+            Code::Internal,
             json!({"reason": "tool_unavailable", "tool": tool, "detail": reason}),
         ),
-        CallError::Unknown { tool, reason } => (
-            ErrorCode::Internal,
+        E::Unknown { tool, reason } => (
+            Code::Internal,
             json!({"reason": "outcome_unknown", "tool": tool, "detail": reason}),
         ),
-        CallError::Cancelled { tool } => (ErrorCode::Internal, json!({"reason": "cancelled", "tool": tool})),
-        CallError::NotReady { state } => (
-            ErrorCode::InvalidRequest,
+        E::Cancelled { tool } => (Code::Internal, json!({"reason": "cancelled", "tool": tool})),
+        E::NotReady { state } => (
+            Code::InvalidRequest,
             json!({"reason": "not_ready", "state": state}),
         ),
-        CallError::Journal(_) => (ErrorCode::Internal, json!({"reason": "journal"})),
+        E::Journal(_) => (Code::Internal, json!({"reason": "journal"})),
     }
+}
+
+/// R16a: only a rate says when to come again.
+fn with_wait(mut data: Value, retry_after_ms: Option<u64>) -> Value {
+    if let (Value::Object(facts), Some(wait)) = (&mut data, retry_after_ms) {
+        facts.insert("retry_after_ms".into(), json!(wait));
+    }
+    data
 }
 
 fn layer(by: DeniedBy) -> &'static str {

@@ -19,7 +19,9 @@ pub(super) fn admit(phase: &Phase, name: &str) -> Result<Method, RpcError> {
         },
         Phase::Stopped(_) => match method {
             Some(method @ (Method::Initialize | Method::Status)) => Ok(method),
-            Some(_) | None => Err(not_now(
+            // A name that is no method at all is told so even now: harnesses ask for it right after a shutdown.
+            None => Err(unknown(name)),
+            Some(_) => Err(not_now(
                 "the agent was shut down; only `claw.status` and `claw.initialize` are answered",
                 "stopped",
             )),

@@ -2,4 +2,5 @@
 
 pub(crate) mod frames;
 pub(crate) mod outbox;
+pub mod standard;
 pub mod stdio;

@@ -57,7 +57,10 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let current = Current::default();
     match &args.manifest {
         Some(manifest) => {
-            let launched = Arc::new(Launched::new(Blueprint::read(manifest, config).await?, args.state.as_deref())?);
+            let launched = Arc::new(Launched::new(
+                Blueprint::read(manifest, config).await?,
+                args.state.as_deref(),
+            )?);
             let over = CancellationToken::new();
             let mut control = pin!(launched.control(&current)?.serve(over.clone()));
             let mut serving = pin!(stdio(Arc::clone(&launched) as _, current, cancel));
@@ -79,7 +82,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 }
 
 async fn stdio(factory: Arc<dyn AgentFactory>, current: Current, cancel: CancellationToken) {
-    let (input, output) = (tokio::io::stdin(), tokio::io::stdout());
+    let (input, output) = clawk_server::standard();
     let ended = clawk_server::serve(input, output, factory, current, Options::default(), cancel).await;
     tracing::info!(by = ?ended.by, drained = ended.drained, "the connection has ended");
 }
@@ -91,7 +94,10 @@ fn cancelled_by_signals() -> Result<CancellationToken> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let fired = cancel.clone();
-    #[expect(clippy::disallowed_methods, reason = "lives as long as the process and only fires a token")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "lives as long as the process and only fires a token"
+    )]
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -62,6 +62,7 @@ fn r16a_a_rate_says_when_to_try_again() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn errors_of_a_call_have_the_codes_of_the_table() {
     let tool = || "t".to_owned();
     let faults = vec![ArgumentFault {

@@ -1,5 +1,10 @@
 //! R25: messages leave whole, and a peer that does not read is noticed.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests make their own tasks and ids, and end with them"
+)]
+
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
