@@ -52,18 +52,10 @@ enum Verb {
     Validate(cmd::validate::Args),
     /// Print the JSON Schema of a manifest or a primitive, for editors
     Schema(cmd::schema::Args),
-    /// Look at what happened, and check that the record is whole
-    Trace(cmd::trace::Args),
-    /// List what waits for a person
-    Approvals(cmd::approvals::ListArgs),
-    /// Let a waiting call run
-    Approve(cmd::approvals::ApproveArgs),
-    /// Keep a waiting call from running
-    Deny(cmd::approvals::DenyArgs),
-    /// List the sessions of an agent
-    Sessions(cmd::sessions::Args),
     /// Look at what happened, check that the record is whole, export it
     Trace(cmd::trace::Args),
+    /// List the sessions of an agent
+    Sessions(cmd::sessions::Args),
     /// Check an agent against the protocol's test vectors
     Conformance(cmd::conformance::Args),
     /// Check what this host can enforce and what is misconfigured, with cures
@@ -93,11 +85,7 @@ impl Cli {
             Verb::Validate(args) => cmd::validate::run(&args, config.as_deref()),
             Verb::Schema(args) => cmd::schema::run(&args),
             Verb::Trace(args) => cmd::trace::run(&args),
-            Verb::Approvals(args) => cmd::approvals::list(&args),
-            Verb::Approve(args) => cmd::approvals::approve(&args),
-            Verb::Deny(args) => cmd::approvals::deny(&args),
             Verb::Sessions(args) => cmd::sessions::run(&args),
-            Verb::Trace(args) => cmd::trace::run(&args),
             Verb::Conformance(args) => cmd::conformance::run(&args),
             Verb::Doctor(args) => cmd::doctor::run(&args, config.as_deref()),
             Verb::Config(args) => cmd::config::run(&args, config.as_deref()),

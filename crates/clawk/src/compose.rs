@@ -14,9 +14,12 @@ use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Resolver};
+use clawk_server::Current;
+use clawk_server::control::Control;
 use clawk_store::{Reader, StateDir};
 use clawk_tools::{Ask, Host, Runner, bind};
 use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Durability, Settings};
 use crate::{manifest, state};
@@ -30,7 +33,11 @@ const AUTO: &str = "auto:";
 /// The runtime that everything asynchronous runs on.
 pub(crate) fn runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().context("can't start the runtime")
+    builder
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("can't start the runtime")
 }
 
 /// A manifest and what is local about it: read, checked, and nothing started.
@@ -44,8 +51,10 @@ pub(crate) struct Blueprint {
     pub(crate) resolver: Resolver,
     /// Where tools start and relative paths begin.
     pub(crate) workdir: PathBuf,
-    /// What a person should know: warnings, and which model answers.
-    pub(crate) notes: Vec<String>,
+    /// Where to read of the manifest's warnings.
+    pub(crate) warning: Option<String>,
+    /// Which model answers for each `auto:` provider.
+    pub(crate) models: Vec<String>,
     /// Where scripts of scripted models may lie.
     scripts: Scripts,
 }
@@ -57,9 +66,9 @@ impl Blueprint {
     /// The manifest or the configuration is invalid; everything that is wrong with it is said.
     pub(crate) async fn read(path: &Path, config: Option<&Path>) -> Result<Self> {
         let config = Config::load(config, Some(path))?;
-        let (manifest, notes) = manifest::read(path, &config)?;
+        let (manifest, warning) = manifest::read(path, &config)?;
         let scripts = Scripts::Inside(manifest.dir.clone());
-        Self::new(manifest, config, scripts, notes).await
+        Self::new(manifest, config, scripts, warning).await
     }
 
     /// From a manifest that came over the wire.
@@ -68,16 +77,39 @@ impl Blueprint {
     /// `clawk.toml` contradicts itself.
     pub(crate) async fn of_wire(manifest: Manifest, config: Config, root: Option<&Path>) -> Result<Self> {
         let scripts = root.map_or(Scripts::Refused, |root| Scripts::Inside(root.to_owned()));
-        Self::new(manifest, config, scripts, Vec::new()).await
+        Self::new(manifest, config, scripts, None).await
     }
 
-    async fn new(mut manifest: Manifest, config: Config, scripts: Scripts, mut notes: Vec<String>) -> Result<Self> {
+    async fn new(
+        mut manifest: Manifest,
+        config: Config,
+        scripts: Scripts,
+        warning: Option<String>,
+    ) -> Result<Self> {
         let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
-        notes.extend(settle(&mut manifest).await);
-        let folder = config.settings.workdir.clone().unwrap_or_else(|| manifest.dir.clone());
-        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
-        let workdir = folder.canonicalize().with_context(|| format!("the working directory `{}` is not there", folder.display()))?;
-        Ok(Self { manifest: Arc::new(manifest), config, resolver, workdir, notes, scripts })
+        let models = settle(&mut manifest).await;
+        let folder = config
+            .settings
+            .workdir
+            .clone()
+            .unwrap_or_else(|| manifest.dir.clone());
+        let folder = if folder.as_os_str().is_empty() {
+            PathBuf::from(".")
+        } else {
+            folder
+        };
+        let workdir = folder
+            .canonicalize()
+            .with_context(|| format!("the working directory `{}` is not there", folder.display()))?;
+        Ok(Self {
+            manifest: Arc::new(manifest),
+            config,
+            resolver,
+            workdir,
+            warning,
+            models,
+            scripts,
+        })
     }
 
     /// Opens the agent's state.
@@ -93,7 +125,11 @@ impl Blueprint {
     /// # Errors
     /// It can't be made or protected.
     pub(crate) fn state_dir(&self, flag: Option<&Path>) -> Result<PathBuf> {
-        state::prepare(flag, self.config.settings.state.as_deref(), &self.manifest.metadata.name)
+        state::prepare(
+            flag,
+            self.config.settings.state.as_deref(),
+            &self.manifest.metadata.name,
+        )
     }
 
     /// Opens a state directory as configured.
@@ -105,7 +141,13 @@ impl Blueprint {
             Durability::Durable => clawk_store::Durability::Durable,
             Durability::Relaxed => clawk_store::Durability::Relaxed,
         };
-        Ok(StateDir::open(dir, clawk_store::Options { durability, ..clawk_store::Options::default() })?)
+        Ok(StateDir::open(
+            dir,
+            clawk_store::Options {
+                durability,
+                ..clawk_store::Options::default()
+            },
+        )?)
     }
 
     /// The providers that the manifest names, by name.
@@ -113,7 +155,11 @@ impl Blueprint {
     /// # Errors
     /// Why each of the others can't be served here.
     pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Vec<String>> {
-        let factory = Factory::new(self.resolver.clone(), self.config.settings.providers.clone(), self.scripts.clone());
+        let factory = Factory::new(
+            self.resolver.clone(),
+            self.config.settings.providers.clone(),
+            self.scripts.clone(),
+        );
         let (mut made, mut faults) = (BTreeMap::new(), Vec::new());
         for spec in &self.manifest.providers {
             match factory.provider(spec) {
@@ -157,10 +203,18 @@ impl Blueprint {
                 journal: state.journal(),
                 memory: Some(state.memory()),
                 clock: Arc::new(SystemClock::default()),
-                options: Options { workdir: self.workdir.clone(), sandbox: self.config.settings.sandbox.defaults() },
+                options: Options {
+                    workdir: self.workdir.clone(),
+                    sandbox: self.config.settings.sandbox.defaults(),
+                },
             }),
             (providers, runner) => {
-                let faults = providers.err().into_iter().chain(runner.err()).flatten().collect();
+                let faults = providers
+                    .err()
+                    .into_iter()
+                    .chain(runner.err())
+                    .flatten()
+                    .collect();
                 Err(StartError::Unserved(faults))
             }
         }
@@ -172,7 +226,11 @@ async fn settle(manifest: &mut Manifest) -> Vec<String> {
     let mut notes = Vec::new();
     let mut found = None;
     for provider in &mut manifest.providers {
-        let Some(script) = provider.endpoint.strip_prefix(AUTO).filter(|_| provider.protocol == ProviderProtocol::Custom) else {
+        let Some(script) = provider
+            .endpoint
+            .strip_prefix(AUTO)
+            .filter(|_| provider.protocol == ProviderProtocol::Custom)
+        else {
             continue;
         };
         let script = format!("script:{script}");
@@ -224,6 +282,8 @@ pub(crate) struct Agent {
     /// What a person should know.
     pub(crate) notes: Vec<String>,
     state: StateDir,
+    /// The control socket lives until this fires.
+    over: CancellationToken,
 }
 
 /// Whether a session's chain holds.
@@ -244,14 +304,24 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
     let parts = blueprint.parts(&state, ask)?;
     let journal = Arc::clone(&parts.journal);
     let kernel = Kernel::start(parts).await?;
+    let current = Current::default();
+    current.set(kernel.clone());
+    let control = Control::bind(state.path(), current).context("can't listen in the state directory")?;
+    let over = CancellationToken::new();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "ends by the token, which `Agent::close` fires"
+    )]
+    tokio::spawn(control.serve(over.clone()));
     Ok(Agent {
         kernel,
         manifest: Arc::clone(&blueprint.manifest),
         journal,
         settings: blueprint.config.settings,
         state_dir: state.path().to_owned(),
-        notes: blueprint.notes,
+        notes: blueprint.warning.into_iter().chain(blueprint.models).collect(),
         state,
+        over,
     })
 }
 
@@ -261,7 +331,9 @@ impl Agent {
         let id: SessionId = match which {
             None => return Ok(self.kernel.open(Door::Cli).await?),
             Some("last") => self.last_conversation().await?,
-            Some(id) => id.parse().with_context(|| format!("`{id}` is no session id; `clawk sessions` lists them"))?,
+            Some(id) => id
+                .parse()
+                .with_context(|| format!("`{id}` is no session id; `clawk sessions` lists them"))?,
         };
         Ok(self.kernel.reopen(id, Door::Cli).await?)
     }
@@ -270,7 +342,12 @@ impl Agent {
     async fn last_conversation(&self) -> Result<SessionId> {
         let kinds = &["ckp.message.accepted"];
         for row in self.journal.sessions(1000).await? {
-            let scan = clawk_kernel::ports::Scan { session: Some(row.session), kinds, limit: 1, ..Default::default() };
+            let scan = clawk_kernel::ports::Scan {
+                session: Some(row.session),
+                kinds,
+                limit: 1,
+                ..Default::default()
+            };
             if !self.journal.scan(scan).await?.is_empty() {
                 return Ok(row.session);
             }
@@ -280,6 +357,7 @@ impl Agent {
 
     /// Ends the agent in good order and gives the state directory free.
     pub(crate) async fn close(&self, reason: &str) {
+        self.over.cancel();
         self.kernel.shutdown(reason, DRAIN_MS).await;
         self.state.close();
     }
@@ -290,7 +368,9 @@ impl Agent {
         Ok(Proof {
             valid: report.valid,
             events: report.event_count,
-            fault: report.fault.map(|fault| format!("{}: {}", fault.kind.code(), fault.detail)),
+            fault: report
+                .fault
+                .map(|fault| format!("{}: {}", fault.kind.code(), fault.detail)),
         })
     }
 }

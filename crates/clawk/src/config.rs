@@ -138,32 +138,55 @@ impl Config {
         let beside = || manifest.map(|path| path.parent().unwrap_or(Path::new("")).join("clawk.toml"));
         let file = match flag {
             Some(file) => Some(file.to_owned()),
-            None => beside().filter(|file| file.is_file()).or_else(|| users_own().filter(|file| file.is_file())),
+            None => beside()
+                .filter(|file| file.is_file())
+                .or_else(|| users_own().filter(|file| file.is_file())),
         };
         let Some(file) = file else {
-            return Ok(Self { settings: Settings::default(), file: None, given: toml::Table::new() });
+            return Ok(Self {
+                settings: Settings::default(),
+                file: None,
+                given: toml::Table::new(),
+            });
         };
         let text = fs::read_to_string(&file).with_context(|| format!("can't read `{}`", file.display()))?;
-        let (mut settings, given) = parse(&text).with_context(|| format!("`{}` is not valid", file.display()))?;
+        let (mut settings, given) =
+            parse(&text).with_context(|| format!("`{}` is not valid", file.display()))?;
         let folder = file.parent().unwrap_or(Path::new(""));
         settings.state = settings.state.map(|state| folder.join(state));
         settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
         for registry in settings.registries.values_mut() {
             *registry = folder.join(&*registry);
         }
-        Ok(Self { settings, file: Some(file), given })
+        Ok(Self {
+            settings,
+            file: Some(file),
+            given,
+        })
     }
 
     /// The folder that relative paths of the file start from.
     pub(crate) fn folder(&self) -> PathBuf {
-        let folder = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
-        if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() }
+        let folder = self
+            .file
+            .as_deref()
+            .and_then(Path::parent)
+            .unwrap_or(Path::new(""));
+        if folder.as_os_str().is_empty() {
+            PathBuf::from(".")
+        } else {
+            folder.to_owned()
+        }
     }
 
     /// Every key with its value and origin, in order.
     pub(crate) fn in_force(&self) -> Result<Vec<InForce>> {
         let table = toml::Table::try_from(&self.settings)?;
-        let file = self.file.as_deref().map(|file| file.display().to_string()).unwrap_or_default();
+        let file = self
+            .file
+            .as_deref()
+            .map(|file| file.display().to_string())
+            .unwrap_or_default();
         let mut keys = Vec::new();
         flatten("", &table, Some(&self.given), &file, &mut keys);
         Ok(keys)
@@ -172,19 +195,40 @@ impl Config {
 
 fn parse(text: &str) -> Result<(Settings, toml::Table)> {
     // The parser's words: line, column, the line itself, and what it expected.
-    let settings: Settings = toml::from_str(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
+    let settings: Settings =
+        toml::from_str(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
     Ok((settings, toml::from_str(text)?))
 }
 
-fn flatten(prefix: &str, table: &toml::Table, given: Option<&toml::Table>, file: &str, keys: &mut Vec<InForce>) {
+fn flatten(
+    prefix: &str,
+    table: &toml::Table,
+    given: Option<&toml::Table>,
+    file: &str,
+    keys: &mut Vec<InForce>,
+) {
     for (name, value) in table {
-        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        let key = if prefix.is_empty() {
+            name.clone()
+        } else {
+            format!("{prefix}.{name}")
+        };
         let here = given.and_then(|given| given.get(name));
         match value {
-            toml::Value::Table(inner) => flatten(&key, inner, here.and_then(toml::Value::as_table), file, keys),
+            toml::Value::Table(inner) => {
+                flatten(&key, inner, here.and_then(toml::Value::as_table), file, keys)
+            }
             value => {
-                let from = if here.is_some() { file.to_owned() } else { "default".to_owned() };
-                keys.push(InForce { key, value: value.clone(), from });
+                let from = if here.is_some() {
+                    file.to_owned()
+                } else {
+                    "default".to_owned()
+                };
+                keys.push(InForce {
+                    key,
+                    value: value.clone(),
+                    from,
+                });
             }
         }
     }
@@ -220,11 +264,23 @@ mod tests {
     fn says_where_each_key_is_from() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("clawk.toml");
-        std::fs::write(&file, "durability = \"relaxed\"\nstate = \"here\"\n[sandbox]\nallow_none = true\n").unwrap();
+        std::fs::write(
+            &file,
+            "durability = \"relaxed\"\nstate = \"here\"\n[sandbox]\nallow_none = true\n",
+        )
+        .unwrap();
         let config = Config::load(Some(&file), None).unwrap();
-        assert_eq!(config.settings.state.as_deref(), Some(folder.path().join("here").as_path()));
+        assert_eq!(
+            config.settings.state.as_deref(),
+            Some(folder.path().join("here").as_path())
+        );
         let keys = config.in_force().unwrap();
-        let from = |key: &str| keys.iter().find(|k| k.key == key).map(|k| k.from.as_str()).unwrap();
+        let from = |key: &str| {
+            keys.iter()
+                .find(|k| k.key == key)
+                .map(|k| k.from.as_str())
+                .unwrap()
+        };
         assert_eq!(from("sandbox.allow_none"), file.display().to_string());
         assert_eq!(from("durability"), file.display().to_string());
         assert_eq!(from("sandbox.network"), "default");
@@ -233,9 +289,17 @@ mod tests {
     #[test]
     fn every_key_is_documented() {
         let page = include_str!("../../../docs/reference/config.md");
-        for key in Config::load(None, Some(std::path::Path::new("/nowhere/claw.yaml"))).unwrap().in_force().unwrap() {
+        for key in Config::load(None, Some(std::path::Path::new("/nowhere/claw.yaml")))
+            .unwrap()
+            .in_force()
+            .unwrap()
+        {
             let last = key.key.rsplit('.').next().unwrap();
-            assert!(page.contains(&format!("`{last}`")), "docs/reference/config.md does not name `{}`", key.key);
+            assert!(
+                page.contains(&format!("`{last}`")),
+                "docs/reference/config.md does not name `{}`",
+                key.key
+            );
         }
     }
 }

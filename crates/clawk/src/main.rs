@@ -42,19 +42,30 @@ fn main() -> ExitCode {
 /// Logs go to standard error, none unless asked: `-v` info, `-vv` debug, `-vvv` trace of our crates; `RUST_LOG` for more.
 fn log(verbose: u8) {
     let asked = clawk_secrets::env::non_empty("RUST_LOG");
-    let level = ["error", "info", "debug", "trace"].get(usize::from(verbose)).copied().unwrap_or("trace");
+    let level = ["error", "info", "debug", "trace"]
+        .get(usize::from(verbose))
+        .copied()
+        .unwrap_or("trace");
     if asked.is_none() && verbose == 0 {
         return;
     }
     let filter = asked.unwrap_or_else(|| format!("warn,clawk={level}"));
     let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(filter);
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .init();
 }
 
 /// What went wrong, what caused it, and so on down.
 fn report(error: &anyhow::Error) {
     let paint = out::Paint::stderr();
-    out::note(&format!("{} {}", paint.red("error:"), out::harmless(&error.to_string())));
+    out::note(&format!(
+        "{} {}",
+        paint.red("error:"),
+        out::harmless(&error.to_string())
+    ));
     let mut said = error.to_string();
     for cause in error.chain().skip(1) {
         let text = cause.to_string();
@@ -68,5 +79,9 @@ fn report(error: &anyhow::Error) {
 
 /// `clawk trace show … | head` is no failure.
 fn closed_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
 }

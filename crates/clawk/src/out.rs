@@ -51,12 +51,16 @@ pub(crate) struct Paint {
 impl Paint {
     /// For standard output: see [`Paint::wanted`].
     pub(crate) fn stdout() -> Self {
-        Self { on: Self::wanted(io::stdout().is_terminal()) }
+        Self {
+            on: Self::wanted(io::stdout().is_terminal()),
+        }
     }
 
     /// For standard error: see [`Paint::wanted`].
     pub(crate) fn stderr() -> Self {
-        Self { on: Self::wanted(io::stderr().is_terminal()) }
+        Self {
+            on: Self::wanted(io::stderr().is_terminal()),
+        }
     }
 
     /// Colours are wanted.
@@ -82,7 +86,11 @@ impl Paint {
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
-        if self.on && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.on && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     /// Heavier.
@@ -124,11 +132,15 @@ impl Paint {
 /// Text from outside without what could steer a terminal or disguise itself: control characters but line breaks and
 /// tabs, and marks that change the direction of writing, become `·`.
 pub(crate) fn harmless(text: &str) -> String {
-    text.replace("\r\n", "\n").chars().map(|c| if steers(c) { '·' } else { c }).collect()
+    text.replace("\r\n", "\n")
+        .chars()
+        .map(|c| if steers(c) { '·' } else { c })
+        .collect()
 }
 
 fn steers(c: char) -> bool {
-    let direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}');
+    let direction =
+        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}');
     (c.is_control() && c != '\n' && c != '\t') || direction
 }
 

@@ -41,16 +41,25 @@ impl Which {
         }
         agents.sort();
         match agents.as_slice() {
-            [] => bail!("no agent has run here yet (nothing in `{}`); say --state DIR to look elsewhere", home.display()),
+            [] => bail!(
+                "no agent has run here yet (nothing in `{}`); say --state DIR to look elsewhere",
+                home.display()
+            ),
             [only] => Ok(home.join(only)),
-            _ => bail!("several agents have run here: {}; say which with --agent NAME", agents.join(", ")),
+            _ => bail!(
+                "several agents have run here: {}; say which with --agent NAME",
+                agents.join(", ")
+            ),
         }
     }
 }
 
 fn existing(dir: PathBuf) -> Result<PathBuf> {
     if !dir.is_dir() {
-        bail!("there is no state directory `{}`: no agent has run with it", dir.display());
+        bail!(
+            "there is no state directory `{}`: no agent has run with it",
+            dir.display()
+        );
     }
     Ok(dir)
 }
@@ -59,7 +68,9 @@ fn existing(dir: PathBuf) -> Result<PathBuf> {
 pub(crate) fn home() -> Result<PathBuf> {
     let base = match env::path("XDG_STATE_HOME").filter(|path| path.is_absolute()) {
         Some(base) => base,
-        None => env::path("HOME").context("neither XDG_STATE_HOME nor HOME is set; say --state DIR")?.join(".local/state"),
+        None => env::path("HOME")
+            .context("neither XDG_STATE_HOME nor HOME is set; say --state DIR")?
+            .join(".local/state"),
     };
     Ok(base.join("clawk"))
 }
@@ -79,8 +90,13 @@ pub(crate) fn prepare(flag: Option<&Path>, configured: Option<&Path>, agent: &st
     }
     let mode = fs::metadata(&dir)?.permissions().mode();
     if mode & 0o077 != 0 {
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))
-            .with_context(|| format!("others may read the state directory `{}`, and its mode can't be changed", dir.display()))?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).with_context(|| {
+            format!(
+                "others may read the state directory `{}`, and its mode can't be changed",
+                dir.display()
+            )
+        })?;
     }
-    dir.canonicalize().with_context(|| format!("can't resolve `{}`", dir.display()))
+    dir.canonicalize()
+        .with_context(|| format!("can't resolve `{}`", dir.display()))
 }

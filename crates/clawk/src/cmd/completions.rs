@@ -8,7 +8,9 @@ use clap::CommandFactory;
 
 /// Flags of `clawk completions`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  clawk completions bash > ~/.local/share/bash-completion/completions/clawk")]
+#[command(
+    after_help = "Example:\n  clawk completions bash > ~/.local/share/bash-completion/completions/clawk"
+)]
 pub(crate) struct Args {
     /// The shell
     shell: clap_complete::Shell,

@@ -10,7 +10,9 @@ use crate::out::{self, Format, Paint};
 
 /// Flags of `clawk config`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  clawk config claw.yaml\n  clawk config --config site.toml --format json")]
+#[command(
+    after_help = "Examples:\n  clawk config claw.yaml\n  clawk config --config site.toml --format json"
+)]
 pub(crate) struct Args {
     /// The manifest beside which `clawk.toml` is looked for
     #[arg(value_name = "CLAW")]
@@ -29,10 +31,17 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         Format::Json => out::json(&serde_json::json!({ "file": config.file, "keys": keys }))?,
         Format::Human => {
             let paint = Paint::stdout();
-            let file = config.file.as_deref().map_or_else(|| "no file: all defaults".to_owned(), |f| f.display().to_string());
+            let file = config
+                .file
+                .as_deref()
+                .map_or_else(|| "no file: all defaults".to_owned(), |f| f.display().to_string());
             out::line(&paint.dim(&format!("# {file}")))?;
             for key in keys {
-                let origin = if key.from == "default" { paint.dim("  # default") } else { String::new() };
+                let origin = if key.from == "default" {
+                    paint.dim("  # default")
+                } else {
+                    String::new()
+                };
                 out::line(&format!("{} = {}{origin}", key.key, key.value))?;
             }
         }

@@ -63,27 +63,50 @@ struct Check {
 
 impl Check {
     fn ok(id: &'static str, result: impl Into<String>) -> Self {
-        Self { id, status: Status::Ok, result: result.into(), cure: None }
+        Self {
+            id,
+            status: Status::Ok,
+            result: result.into(),
+            cure: None,
+        }
     }
 
     fn warn(id: &'static str, result: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { id, status: Status::Warn, result: result.into(), cure: Some(cure.into()) }
+        Self {
+            id,
+            status: Status::Warn,
+            result: result.into(),
+            cure: Some(cure.into()),
+        }
     }
 
     fn fail(id: &'static str, result: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { id, status: Status::Fail, result: result.into(), cure: Some(cure.into()) }
+        Self {
+            id,
+            status: Status::Fail,
+            result: result.into(),
+            cure: Some(cure.into()),
+        }
     }
 }
 
 /// Checks and prints; exit code 1 when something does not work.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let checks = compose::runtime()?.block_on(checks::all(args.manifest.as_deref(), config, args.state.as_deref()));
+    let checks = compose::runtime()?.block_on(checks::all(
+        args.manifest.as_deref(),
+        config,
+        args.state.as_deref(),
+    ));
     let failed = checks.iter().any(|check| check.status == Status::Fail);
     match args.format {
         Format::Json => out::json(&serde_json::json!({ "ok": !failed, "checks": checks }))?,
         Format::Human => print(&checks)?,
     }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn print(checks: &[Check]) -> Result<()> {
@@ -94,9 +117,17 @@ fn print(checks: &[Check]) -> Result<()> {
             Status::Warn => paint.yellow("warn"),
             Status::Fail => paint.red("FAIL"),
         };
-        out::line(&format!("{mark}  {:<18} {}", check.id, out::harmless(&check.result)))?;
+        out::line(&format!(
+            "{mark}  {:<18} {}",
+            check.id,
+            out::harmless(&check.result)
+        ))?;
         if let Some(cure) = &check.cure {
-            out::line(&format!("      {:<18} {}", "", paint.dim(&format!("→ {}", out::harmless(cure)))))?;
+            out::line(&format!(
+                "      {:<18} {}",
+                "",
+                paint.dim(&format!("→ {}", out::harmless(cure)))
+            ))?;
         }
     }
     Ok(())

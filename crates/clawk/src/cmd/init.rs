@@ -80,6 +80,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let wanted = wanted(args)?;
     fs::create_dir_all(&args.dir).with_context(|| format!("can't make `{}`", args.dir.display()))?;
     write(&manifest, &yaml(&wanted))?;
+    let schema = clawk_manifest::schema("Claw").context("there is no schema of a Claw")?;
+    write(
+        &args.dir.join("claw.schema.json"),
+        &serde_json::to_string_pretty(&schema)?,
+    )?;
     if wanted.provider == Provider::Auto {
         write(&args.dir.join("script.yaml"), SCRIPT)?;
     }
@@ -96,7 +101,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .create_new(true)
         .open(path)
         .with_context(|| format!("can't write `{}`", path.display()))?;
-    file.write_all(text.as_bytes()).with_context(|| format!("can't write `{}`", path.display()))
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("can't write `{}`", path.display()))
 }
 
 fn wanted(args: &Args) -> Result<Wanted> {
@@ -104,7 +110,9 @@ fn wanted(args: &Args) -> Result<Wanted> {
     let name = match &args.name {
         Some(name) => checked(name)?,
         None if asks => {
-            let text = inquire::Text::new("The agent's name?").with_default(&folder_name(&args.dir)).prompt();
+            let text = inquire::Text::new("The agent's name?")
+                .with_default(&folder_name(&args.dir))
+                .prompt();
             checked(&text.context("not answered")?)?
         }
         None => folder_name(&args.dir),
@@ -112,11 +120,21 @@ fn wanted(args: &Args) -> Result<Wanted> {
     Ok(Wanted {
         name,
         provider: choice(args.provider, asks, "Who answers?", Provider::Auto)?,
-        autonomy: choice(args.autonomy, asks, "How much may it do without asking?", Autonomy::Supervised)?,
+        autonomy: choice(
+            args.autonomy,
+            asks,
+            "How much may it do without asking?",
+            Autonomy::Supervised,
+        )?,
     })
 }
 
-fn choice<T: ValueEnum + Copy + PartialEq>(given: Option<T>, asks: bool, question: &str, default: T) -> Result<T> {
+fn choice<T: ValueEnum + Copy + PartialEq>(
+    given: Option<T>,
+    asks: bool,
+    question: &str,
+    default: T,
+) -> Result<T> {
     if let Some(given) = given {
         return Ok(given);
     }
@@ -125,11 +143,25 @@ fn choice<T: ValueEnum + Copy + PartialEq>(given: Option<T>, asks: bool, questio
     }
     let label = |value: &T| {
         let value = value.to_possible_value();
-        value.map(|v| format!("{}: {}", v.get_name(), v.get_help().map(ToString::to_string).unwrap_or_default())).unwrap_or_default()
+        value
+            .map(|v| {
+                format!(
+                    "{}: {}",
+                    v.get_name(),
+                    v.get_help().map(ToString::to_string).unwrap_or_default()
+                )
+            })
+            .unwrap_or_default()
     };
     let labels: Vec<String> = T::value_variants().iter().map(label).collect();
-    let start = T::value_variants().iter().position(|value| *value == default).unwrap_or_default();
-    let picked = inquire::Select::new(question, labels).with_starting_cursor(start).raw_prompt().context("not answered")?;
+    let start = T::value_variants()
+        .iter()
+        .position(|value| *value == default)
+        .unwrap_or_default();
+    let picked = inquire::Select::new(question, labels)
+        .with_starting_cursor(start)
+        .raw_prompt()
+        .context("not answered")?;
     Ok(T::value_variants().get(picked.index).copied().unwrap_or(default))
 }
 
@@ -137,7 +169,10 @@ fn choice<T: ValueEnum + Copy + PartialEq>(given: Option<T>, asks: bool, questio
 fn checked(name: &str) -> Result<String> {
     let good = (1..=63).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     if !good {
-        bail!("`{}` is no name for an agent: 1 to 63 letters, digits and hyphens", out::clipped(name, 80));
+        bail!(
+            "`{}` is no name for an agent: 1 to 63 letters, digits and hyphens",
+            out::clipped(name, 80)
+        );
     }
     Ok(name.to_owned())
 }
@@ -145,14 +180,29 @@ fn checked(name: &str) -> Result<String> {
 /// The folder's name made fit, or `my-agent`.
 fn folder_name(dir: &Path) -> String {
     let full = dir.canonicalize().unwrap_or_else(|_| dir.to_owned()); // silent-ok: a folder to be made has its name already
-    let name = full.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let fit: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(63).collect();
+    let name = full
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let fit: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(63)
+        .collect();
     let fit = fit.trim_matches('-');
-    if fit.is_empty() { "my-agent".to_owned() } else { fit.to_owned() }
+    if fit.is_empty() {
+        "my-agent".to_owned()
+    } else {
+        fit.to_owned()
+    }
 }
 
 fn yaml(wanted: &Wanted) -> String {
-    let autonomy = wanted.autonomy.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let autonomy = wanted
+        .autonomy
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default();
     TEMPLATE
         .replace("NAME", &wanted.name)
         .replace("AUTONOMY", &autonomy)
@@ -213,7 +263,10 @@ mod tests {
         for bad in ["", "my agent", "ü", &"x".repeat(64)] {
             assert!(checked(bad).is_err(), "{bad}");
         }
-        assert_eq!(folder_name(std::path::Path::new("/nowhere/My project!")), "My-project");
+        assert_eq!(
+            folder_name(std::path::Path::new("/nowhere/My project!")),
+            "My-project"
+        );
         assert_eq!(folder_name(std::path::Path::new("/")), "my-agent");
     }
 }

@@ -22,7 +22,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.dir {
         Some(dir) => {
             std::fs::create_dir_all(dir).with_context(|| format!("can't make `{}`", dir.display()))?;
-            clap_mangen::generate_to(command, dir).with_context(|| format!("can't write to `{}`", dir.display()))?;
+            clap_mangen::generate_to(command, dir)
+                .with_context(|| format!("can't write to `{}`", dir.display()))?;
         }
         None => {
             let mut page = Vec::new();

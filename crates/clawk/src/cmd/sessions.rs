@@ -44,7 +44,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         out::line("no sessions yet")?;
     }
     for row in &rows {
-        out::line(&format!("{}  {:>6} events  {}", row.session, row.events, paint.dim(&format!("{} … {}", row.started, row.last))))?;
+        out::line(&format!(
+            "{}  {:>6} events  {}",
+            row.session,
+            row.events,
+            paint.dim(&format!("{} … {}", row.started, row.last))
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -42,28 +42,46 @@ impl Input {
     /// The terminal can't be used.
     pub(crate) fn start(history: PathBuf) -> Result<Self> {
         // Standard input may be a message in a pipe; the person is at the terminal all the same.
-        let behavior = if io::stdin().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
-        let config = Config::builder().max_history_size(1000)?.history_ignore_dups(true)?.behavior(behavior).build();
+        let behavior = if io::stdin().is_terminal() {
+            Behavior::Stdio
+        } else {
+            Behavior::PreferTerm
+        };
+        let config = Config::builder()
+            .max_history_size(1000)?
+            .history_ignore_dups(true)?
+            .behavior(behavior)
+            .build();
         let mut editor = DefaultEditor::with_config(config).context("the terminal can't be used")?;
         let remembers = private_file(&history).is_ok() && editor.load_history(&history).is_ok();
         if !remembers {
             tracing::warn!(history = %history.display(), "no line history: the file can't be used");
         }
         let (requests, queue) = mpsc::sync_channel::<Request>(1);
-        std::thread::Builder::new().name("line-editor".into()).spawn(move || {
-            for request in queue {
-                let reply = read(&mut editor, &request, remembers.then_some(history.as_path()));
-                // silent-ok: whoever asked has stopped waiting
-                let _ = request.reply.send(reply);
-            }
-        })?;
+        std::thread::Builder::new()
+            .name("line-editor".into())
+            .spawn(move || {
+                for request in queue {
+                    let reply = read(&mut editor, &request, remembers.then_some(history.as_path()));
+                    // silent-ok: whoever asked has stopped waiting
+                    let _ = request.reply.send(reply);
+                }
+            })?;
         Ok(Self { requests })
     }
 
     /// Asks for one line.
     pub(crate) async fn line(&self, prompt: String, remember: bool) -> Reply {
         let (reply, answer) = oneshot::channel();
-        if self.requests.try_send(Request { prompt, remember, reply }).is_err() {
+        if self
+            .requests
+            .try_send(Request {
+                prompt,
+                remember,
+                reply,
+            })
+            .is_err()
+        {
             return Reply::End;
         }
         answer.await.unwrap_or(Reply::End)
@@ -89,5 +107,10 @@ fn read(editor: &mut DefaultEditor, request: &Request, history: Option<&Path>) -
 }
 
 fn private_file(path: &Path) -> io::Result<()> {
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(drop)
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+        .map(drop)
 }

@@ -19,7 +19,12 @@ pub(crate) struct Stream {
 impl Stream {
     /// `width`: columns to wrap at.
     pub(crate) const fn new(paint: Paint, width: usize) -> Self {
-        Self { paint, width, pending: String::new(), fence: None }
+        Self {
+            paint,
+            width,
+            pending: String::new(),
+            fence: None,
+        }
     }
 
     /// Adds a piece; returns what became complete.
@@ -37,7 +42,11 @@ impl Stream {
     /// The rest, complete or not.
     pub(crate) fn finish(&mut self) -> String {
         let block = std::mem::take(&mut self.pending);
-        let shown = if block.trim().is_empty() { String::new() } else { self.show(&block) };
+        let shown = if block.trim().is_empty() {
+            String::new()
+        } else {
+            self.show(&block)
+        };
         self.fence = None;
         shown
     }
@@ -49,7 +58,11 @@ impl Stream {
             return Some(first);
         }
         let mut end = 0;
-        for line in self.pending.split_inclusive('\n').take_while(|line| line.ends_with('\n')) {
+        for line in self
+            .pending
+            .split_inclusive('\n')
+            .take_while(|line| line.ends_with('\n'))
+        {
             if opening(line).is_some() {
                 // What stands before the fence is complete as well.
                 return Some(if end == 0 { line.len() } else { end });
@@ -65,7 +78,9 @@ impl Stream {
     fn show(&mut self, block: &str) -> String {
         if let Some(fence) = &self.fence {
             let line = block.trim_end_matches('\n');
-            if line.trim_start().starts_with(fence.as_str()) && line.trim().chars().all(|c| fence.starts_with(c)) {
+            if line.trim_start().starts_with(fence.as_str())
+                && line.trim().chars().all(|c| fence.starts_with(c))
+            {
                 self.fence = None;
                 return "\n".to_owned();
             }
@@ -197,14 +212,19 @@ impl Layout {
                 self.indents.push(" ".repeat(mark.width()));
                 self.mark = Some(mark);
             }
-            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => self.links.push(dest_url.into_string()),
+            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
+                self.links.push(dest_url.into_string())
+            }
             _ => {}
         }
     }
 
     /// Blocks begin on a line of their own.
     fn flush_before(&mut self, tag: &Tag<'_>) {
-        if !matches!(tag, Tag::Strong | Tag::Emphasis | Tag::Link { .. } | Tag::Image { .. }) {
+        if !matches!(
+            tag,
+            Tag::Strong | Tag::Emphasis | Tag::Link { .. } | Tag::Image { .. }
+        ) {
             self.flush();
         }
     }
@@ -245,7 +265,8 @@ impl Layout {
     fn verbatim(&mut self, text: &str) {
         for line in text.lines() {
             let prefix = self.prefix();
-            self.out.push_str(&format!("{prefix}    {}\n", self.paint.cyan(line)));
+            self.out
+                .push_str(&format!("{prefix}    {}\n", self.paint.cyan(line)));
         }
     }
 
@@ -270,7 +291,10 @@ impl Layout {
                 word.text.push_str(&styled);
                 word.width += piece.width();
             }
-            _ => self.words.push(Word { text: styled, width: piece.width() }),
+            _ => self.words.push(Word {
+                text: styled,
+                width: piece.width(),
+            }),
         }
         self.apart = false;
     }
@@ -332,7 +356,10 @@ mod tests {
     #[test]
     fn wraps_words_under_their_list_marks() {
         let shown = plain(20, &["1. one two three four five\n2. six\n   * inner\n\n"]).concat();
-        assert_eq!(shown, " 1. one two three\n    four five\n 2. six\n     • inner\n\n");
+        assert_eq!(
+            shown,
+            " 1. one two three\n    four five\n 2. six\n     • inner\n\n"
+        );
     }
 
     #[test]

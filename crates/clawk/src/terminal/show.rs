@@ -33,7 +33,10 @@ struct Streaming {
 
 impl Streaming {
     fn new() -> Self {
-        Self { markdown: markdown::Stream::new(Paint::stdout(), columns(100)), seen: String::new() }
+        Self {
+            markdown: markdown::Stream::new(Paint::stdout(), columns(100)),
+            seen: String::new(),
+        }
     }
 }
 
@@ -54,23 +57,43 @@ impl Show {
             Notice::TurnStarted { .. } => self.wait(),
             Notice::Delta(piece) => self.delta(piece)?,
             Notice::Said(text) => self.said(text)?,
-            Notice::Retrying { provider, reason, wait_ms, next } => {
+            Notice::Retrying {
+                provider,
+                reason,
+                wait_ms,
+                next,
+            } => {
                 self.break_off()?;
-                let again = if next == provider { "again".to_owned() } else { format!("with `{next}`") };
-                let line = format!("  ↻ `{provider}`: {}; trying {again} in {wait_ms} ms", clipped(reason, 160));
-                self.line(&self.paint.yellow(&line));
+                self.retrying(provider, reason, *wait_ms, next);
                 self.wait();
             }
-            Notice::CallDecided { tool, arguments, verdict, rule_id, .. } => {
+            Notice::CallDecided {
+                tool,
+                arguments,
+                verdict,
+                rule_id,
+                ..
+            } => {
                 self.break_off()?;
                 let verdict = verdict_text(self.paint, verdict, rule_id.as_deref());
                 let width = columns(100).saturating_sub(tool.len() + 4);
                 let arguments = clipped(&arguments_text(arguments), width);
-                self.line(&format!("  → {} {}", self.paint.cyan(tool), self.paint.dim(&arguments)));
+                self.line(&format!(
+                    "  → {} {}",
+                    self.paint.cyan(tool),
+                    self.paint.dim(&arguments)
+                ));
                 self.line(&format!("    {verdict}"));
             }
             Notice::Asking(_) => self.break_off()?,
-            Notice::CallFinished { tool, is_error, summary, duration_ms, level, .. } => {
+            Notice::CallFinished {
+                tool,
+                is_error,
+                summary,
+                duration_ms,
+                level,
+                ..
+            } => {
                 self.break_off()?;
                 self.finished(tool, *is_error, summary, *duration_ms, level);
                 self.wait();
@@ -80,43 +103,91 @@ impl Show {
                 match end {
                     TurnEnd::Answered => {}
                     TurnEnd::Cancelled => self.line(&self.paint.yellow("  turn cancelled")),
-                    TurnEnd::Failed(why) => self.line(&format!("{} {}", self.paint.red("  turn failed:"), harmless(why))),
+                    TurnEnd::Failed(why) => {
+                        self.line(&format!("{} {}", self.paint.red("  turn failed:"), harmless(why)))
+                    }
                 }
                 let about = if usage.estimated { "about " } else { "" };
-                tracing::info!(input = usage.input_tokens, output = usage.output_tokens, "{about}tokens of the turn");
+                tracing::info!(
+                    input = usage.input_tokens,
+                    output = usage.output_tokens,
+                    "{about}tokens of the turn"
+                );
             }
         }
         Ok(())
     }
 
+    fn retrying(&self, provider: &str, reason: &str, wait_ms: u64, next: &str) {
+        let again = if next == provider {
+            "again".to_owned()
+        } else {
+            format!("with `{next}`")
+        };
+        let line = format!(
+            "  ↻ `{provider}`: {}; trying {again} in {wait_ms} ms",
+            clipped(reason, 160)
+        );
+        self.line(&self.paint.yellow(&line));
+    }
+
     fn finished(&self, tool: &str, is_error: bool, summary: &str, duration_ms: u64, level: &str) {
-        let mark = if is_error { self.paint.red("✗") } else { self.paint.green("✓") };
-        let level = if level.is_empty() { String::new() } else { format!(" · sandbox {level}") };
-        self.line(&format!("  {mark} {tool} {}", self.paint.dim(&format!("{duration_ms} ms{level}"))));
+        let mark = if is_error {
+            self.paint.red("✗")
+        } else {
+            self.paint.green("✓")
+        };
+        let level = if level.is_empty() {
+            String::new()
+        } else {
+            format!(" · sandbox {level}")
+        };
+        self.line(&format!(
+            "  {mark} {tool} {}",
+            self.paint.dim(&format!("{duration_ms} ms{level}"))
+        ));
         let clean = harmless(summary);
         let lines: Vec<&str> = clean.lines().filter(|line| !line.trim().is_empty()).collect();
         for line in lines.iter().take(SUMMARY_LINES) {
-            self.line(&format!("    {}", self.paint.dim(&clipped(line, columns(100).saturating_sub(4)))));
+            self.line(&format!(
+                "    {}",
+                self.paint.dim(&clipped(line, columns(100).saturating_sub(4)))
+            ));
         }
         if lines.len() > SUMMARY_LINES {
-            self.line(&self.paint.dim(&format!("    … {} more lines", lines.len() - SUMMARY_LINES)));
+            self.line(
+                &self
+                    .paint
+                    .dim(&format!("    … {} more lines", lines.len() - SUMMARY_LINES)),
+            );
         }
     }
 
     /// Shows what is asked, exactly what it will get, and what will happen.
     pub(crate) fn question(&self, question: &Question) {
         let by = rule_text(question.rule_id.as_deref());
-        self.line(&format!("{} {} wants to run {}", self.paint.yellow("?"), self.paint.bold(&question.tool), self.paint.dim(&by)));
+        self.line(&format!(
+            "{} {} wants to run {}",
+            self.paint.yellow("?"),
+            self.paint.bold(&question.tool),
+            self.paint.dim(&by)
+        ));
         if question.preview.is_empty() {
             for (name, value) in &question.arguments {
-                self.line(&format!("    {name}: {}", clipped(&value.to_string(), columns(100).saturating_sub(6))));
+                self.line(&format!(
+                    "    {name}: {}",
+                    clipped(&value.to_string(), columns(100).saturating_sub(6))
+                ));
             }
         }
         for line in question.preview.iter().take(PREVIEW_LINES) {
             self.line(&format!("    {}", preview_line(self.paint, line)));
         }
         if question.preview.len() > PREVIEW_LINES {
-            self.line(&self.paint.dim(&format!("    … {} more lines", question.preview.len() - PREVIEW_LINES)));
+            self.line(&self.paint.dim(&format!(
+                "    … {} more lines",
+                question.preview.len() - PREVIEW_LINES
+            )));
         }
     }
 
@@ -126,9 +197,15 @@ impl Show {
         for line in &question.explanation {
             self.line(&format!("    {}", self.paint.dim(&harmless(line))));
         }
-        let lapses = format!("    unanswered, it lapses at {} and counts as `{}`", question.expires_at, question.default_if_timeout);
+        let lapses = format!(
+            "    unanswered, it lapses at {} and counts as `{}`",
+            question.expires_at, question.default_if_timeout
+        );
         self.line(&self.paint.dim(&lapses));
-        self.line(&self.paint.dim(&format!("    exact arguments: {}", harmless(&arguments_text(&question.arguments)))));
+        self.line(&self.paint.dim(&format!(
+            "    exact arguments: {}",
+            harmless(&arguments_text(&question.arguments))
+        )));
     }
 
     /// Makes room for lines of others.
@@ -142,7 +219,9 @@ impl Show {
     }
 
     fn delta(&mut self, piece: &str) -> io::Result<()> {
-        let Some(streaming) = &mut self.streaming else { return Ok(()) };
+        let Some(streaming) = &mut self.streaming else {
+            return Ok(());
+        };
         streaming.seen.push_str(piece);
         let shown = streaming.markdown.push(piece);
         if !shown.is_empty() {
@@ -154,7 +233,9 @@ impl Show {
 
     fn said(&mut self, text: &str) -> io::Result<()> {
         self.stop_waiting();
-        let Some(streaming) = &mut self.streaming else { return out::line(&harmless(text)) };
+        let Some(streaming) = &mut self.streaming else {
+            return out::line(&harmless(text));
+        };
         // Pieces may have been dropped; the whole text has them all.
         let missing = text.strip_prefix(streaming.seen.as_str());
         let mut shown = match missing {
@@ -172,10 +253,16 @@ impl Show {
     /// Ends a text that was still streaming, so that other lines stand apart from it.
     fn break_off(&mut self) -> io::Result<()> {
         self.stop_waiting();
-        let Some(streaming) = &mut self.streaming else { return Ok(()) };
+        let Some(streaming) = &mut self.streaming else {
+            return Ok(());
+        };
         streaming.seen.clear();
         let rest = streaming.markdown.finish();
-        if rest.is_empty() { Ok(()) } else { out::piece(&rest) }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            out::piece(&rest)
+        }
     }
 
     fn wait(&mut self) {
@@ -207,11 +294,17 @@ fn verdict_text(paint: Paint, verdict: &str, rule_id: Option<&str>) -> String {
 }
 
 fn rule_text(rule_id: Option<&str>) -> String {
-    rule_id.map_or_else(|| "(no rule)".to_owned(), |rule| format!("(rule `{}`)", harmless(rule)))
+    rule_id.map_or_else(
+        || "(no rule)".to_owned(),
+        |rule| format!("(rule `{}`)", harmless(rule)),
+    )
 }
 
 fn arguments_text(arguments: &Map<String, Value>) -> String {
-    let parts: Vec<String> = arguments.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let parts: Vec<String> = arguments
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
     parts.join(", ")
 }
 

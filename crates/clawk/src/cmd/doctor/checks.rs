@@ -26,7 +26,9 @@ pub(super) async fn all(manifest: Option<&Path>, config: Option<&Path>, state: O
     checks.extend(sandbox().await);
     let loaded = Config::load(config, manifest);
     checks.push(configuration(&loaded));
-    let (Some(path), Ok(_)) = (manifest, &loaded) else { return checks };
+    let (Some(path), Ok(_)) = (manifest, &loaded) else {
+        return checks;
+    };
     match Blueprint::read(path, config).await {
         Ok(blueprint) => checks.extend(agent(path, &blueprint, state).await),
         Err(error) => {
@@ -40,7 +42,11 @@ pub(super) async fn all(manifest: Option<&Path>, config: Option<&Path>, state: O
 fn clock() -> Check {
     let now = SystemClock::default().now();
     if now < NOT_BEFORE {
-        return Check::fail("clock", format!("the clock says {now}"), "set the time, for example with NTP: the trace is stamped with it");
+        return Check::fail(
+            "clock",
+            format!("the clock says {now}"),
+            "set the time, for example with NTP: the trace is stamped with it",
+        );
     }
     Check::ok("clock", now.to_string())
 }
@@ -56,17 +62,28 @@ fn state_home() -> Check {
     };
     match probe() {
         Ok(result) => Check::ok("state-home", result),
-        Err(error) => Check::fail("state-home", format!("{error:#}"), "set XDG_STATE_HOME to a folder you may write, or say --state DIR"),
+        Err(error) => Check::fail(
+            "state-home",
+            format!("{error:#}"),
+            "set XDG_STATE_HOME to a folder you may write, or say --state DIR",
+        ),
     }
 }
 
 fn configuration(loaded: &anyhow::Result<Config>) -> Check {
     match loaded {
         Ok(config) => {
-            let file = config.file.as_deref().map_or_else(|| "no file: all defaults".to_owned(), |file| file.display().to_string());
+            let file = config.file.as_deref().map_or_else(
+                || "no file: all defaults".to_owned(),
+                |file| file.display().to_string(),
+            );
             Check::ok("config", file)
         }
-        Err(error) => Check::fail("config", format!("{error:#}"), "docs/reference/config.md lists every key"),
+        Err(error) => Check::fail(
+            "config",
+            format!("{error:#}"),
+            "docs/reference/config.md lists every key",
+        ),
     }
 }
 
@@ -81,14 +98,21 @@ async fn sandbox() -> Vec<Check> {
                 [] => String::new(),
                 missing => format!("; not held: {}", missing.join(", ")),
             };
-            Check::ok("sandbox-process", format!("started; {}{missing}", outcome.obtained.mechanisms.join(", ")))
+            Check::ok(
+                "sandbox-process",
+                format!("started; {}{missing}", outcome.obtained.mechanisms.join(", ")),
+            )
         }
         Ok(outcome) => Check::fail(
             "sandbox-process",
             format!("started, but the command failed ({:?})", outcome.exit_code),
             "run clawk from a local file system that allows execution",
         ),
-        Err(error) => Check::fail("sandbox-process", error.to_string(), "tools with a sandbox can't run here until this is mended"),
+        Err(error) => Check::fail(
+            "sandbox-process",
+            error.to_string(),
+            "tools with a sandbox can't run here until this is mended",
+        ),
     };
     let stronger = Check::warn(
         "sandbox-stronger",
@@ -101,20 +125,33 @@ async fn sandbox() -> Vec<Check> {
 async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<Check> {
     let manifest = &blueprint.manifest;
     let about = format!("`{}`, {}", manifest.metadata.name, manifest.conformance_level());
-    let mut checks = vec![match blueprint.notes.as_slice() {
-        [] => Check::ok("manifest", about),
-        notes => Check::warn("manifest", format!("{about}; {}", notes.join("; ")), format!("clawk validate {}", path.display())),
+    let mut checks = vec![match &blueprint.warning {
+        None => Check::ok("manifest", about),
+        Some(warning) => Check::warn(
+            "manifest",
+            format!("{about}; {warning}"),
+            format!("clawk validate {}", path.display()),
+        ),
     }];
+    checks.extend(blueprint.models.iter().map(|model| Check::ok("model", model)));
     checks.push(own_state(blueprint, state));
     checks.extend(secrets(blueprint));
-    checks.push(faults("tools", blueprint.runner(None).map(|_| manifest.tools.len()), "bind it in clawk.toml: docs/reference/config.md"));
+    checks.push(faults(
+        "tools",
+        blueprint.runner(None).map(|_| manifest.tools.len()),
+        "bind it in clawk.toml: docs/reference/config.md",
+    ));
     match blueprint.providers() {
         Ok(_) => {
             for provider in &manifest.providers {
                 checks.push(reach(provider).await);
             }
         }
-        Err(all) => checks.push(faults("provider", Err(all), "correct the provider, or its section in clawk.toml")),
+        Err(all) => checks.push(faults(
+            "provider",
+            Err(all),
+            "correct the provider, or its section in clawk.toml",
+        )),
     }
     checks
 }
@@ -137,10 +174,21 @@ fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
         return Check::ok("state", format!("{}: nothing yet", dir.display()));
     }
     match Reader::open(&dir).and_then(|reader| reader.verify(None)) {
-        Ok(report) if report.valid => Check::ok("state", format!("{}: {} events, every chain valid", dir.display(), report.event_count)),
+        Ok(report) if report.valid => Check::ok(
+            "state",
+            format!(
+                "{}: {} events, every chain valid",
+                dir.display(),
+                report.event_count
+            ),
+        ),
         Ok(report) => {
             let fault = report.fault.map(|fault| fault.detail).unwrap_or_default();
-            Check::fail("state", format!("{}: {fault}", dir.display()), format!("clawk trace verify --state {}", dir.display()))
+            Check::fail(
+                "state",
+                format!("{}: {fault}", dir.display()),
+                format!("clawk trace verify --state {}", dir.display()),
+            )
         }
         Err(error) => Check::fail("state", error.to_string(), "say --state DIR"),
     }
@@ -161,38 +209,67 @@ fn secrets(blueprint: &Blueprint) -> Vec<Check> {
 }
 
 fn needed(provider: &Provider) -> Option<&str> {
-    provider.auth.secret_ref.as_deref().filter(|_| provider.auth.kind != AuthType::None)
+    provider
+        .auth
+        .secret_ref
+        .as_deref()
+        .filter(|_| provider.auth.kind != AuthType::None)
 }
 
 /// Whether something listens where the provider is; nothing is asked of it.
 async fn reach(provider: &Provider) -> Check {
-    let name = format!("`{}` ({}, model `{}`)", provider.name, provider.protocol, provider.model);
+    let name = format!(
+        "`{}` ({}, model `{}`)",
+        provider.name, provider.protocol, provider.model
+    );
     if provider.protocol == ProviderProtocol::Custom {
         return Check::ok("provider", format!("{name}: a scripted model"));
     }
     let Some((host, port)) = host_and_port(&provider.endpoint) else {
-        return Check::fail("provider", format!("{name}: `{}` is no URL", provider.endpoint), "correct the endpoint");
+        return Check::fail(
+            "provider",
+            format!("{name}: `{}` is no URL", provider.endpoint),
+            "correct the endpoint",
+        );
     };
     if proxied() {
-        return Check::warn("provider", format!("{name}: reached through a proxy, not tried"), "clawk run says more");
+        return Check::warn(
+            "provider",
+            format!("{name}: reached through a proxy, not tried"),
+            "clawk run says more",
+        );
     }
     let target = format!("{host}:{port}");
     let lookup = target.clone();
-    let addresses = tokio::task::spawn_blocking(move || lookup.to_socket_addrs().map(Iterator::collect::<Vec<_>>)).await;
+    let addresses =
+        tokio::task::spawn_blocking(move || lookup.to_socket_addrs().map(Iterator::collect::<Vec<_>>)).await;
     let cure = "start the server, or correct the endpoint; behind a proxy set HTTPS_PROXY";
     match addresses {
-        Ok(Ok(addresses)) => match tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect(addresses.as_slice())).await {
-            Ok(Ok(_)) => Check::ok("provider", format!("{name}: {target} answers")),
-            Ok(Err(error)) => Check::fail("provider", format!("{name}: {target}: {error}"), cure),
-            Err(_) => Check::fail("provider", format!("{name}: {target} does not answer within 3 s"), cure), // silent-ok: elapsed says no more
-        },
+        Ok(Ok(addresses)) => {
+            match tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect(addresses.as_slice())).await {
+                Ok(Ok(_)) => Check::ok("provider", format!("{name}: {target} answers")),
+                Ok(Err(error)) => Check::fail("provider", format!("{name}: {target}: {error}"), cure),
+                Err(_) => Check::fail(
+                    "provider",
+                    format!("{name}: {target} does not answer within 3 s"),
+                    cure,
+                ), // silent-ok: elapsed says no more
+            }
+        }
         Ok(Err(error)) => Check::fail("provider", format!("{name}: {target}: {error}"), cure),
-        Err(error) => Check { id: "provider", status: Status::Fail, result: format!("{name}: {error}"), cure: None },
+        Err(error) => Check {
+            id: "provider",
+            status: Status::Fail,
+            result: format!("{name}: {error}"),
+            cure: None,
+        },
     }
 }
 
 fn proxied() -> bool {
-    ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"].iter().any(|name| env::non_empty(name).is_some())
+    ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]
+        .iter()
+        .any(|name| env::non_empty(name).is_some())
 }
 
 fn host_and_port(endpoint: &str) -> Option<(String, u16)> {
@@ -206,8 +283,14 @@ mod tests {
 
     #[test]
     fn endpoints_have_a_port_even_where_none_is_written() {
-        assert_eq!(host_and_port("https://api.example.com/v1"), Some(("api.example.com".to_owned(), 443)));
-        assert_eq!(host_and_port("http://127.0.0.1:8080/v1"), Some(("127.0.0.1".to_owned(), 8080)));
+        assert_eq!(
+            host_and_port("https://api.example.com/v1"),
+            Some(("api.example.com".to_owned(), 443))
+        );
+        assert_eq!(
+            host_and_port("http://127.0.0.1:8080/v1"),
+            Some(("127.0.0.1".to_owned(), 8080))
+        );
         assert_eq!(host_and_port("script:x.yaml"), None);
     }
 }

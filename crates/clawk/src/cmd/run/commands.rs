@@ -37,8 +37,15 @@ pub(super) fn tools(agent: &Agent) {
             (None, Some(skill)) => format!("runs the skill `{skill}`"),
             (None, None) => "local".to_owned(),
         };
-        let category = tool.category().map(|category| format!(" · category {category}")).unwrap_or_default();
-        out::note(&format!("  {} {}", paint.cyan(&tool.name), paint.dim(&format!("{source}{category}"))));
+        let category = tool
+            .category()
+            .map(|category| format!(" · category {category}"))
+            .unwrap_or_default();
+        out::note(&format!(
+            "  {} {}",
+            paint.cyan(&tool.name),
+            paint.dim(&format!("{source}{category}"))
+        ));
         if let Some(description) = &tool.description {
             out::note(&format!("    {}", clipped(description, 96)));
         }
@@ -56,24 +63,48 @@ pub(super) fn policy(agent: &Agent) {
     out::note(&format!("  autonomy {}", paint.bold(autonomy.as_str())));
     for policy in &agent.manifest.policies {
         for rule in &policy.rules {
-            let reason = rule.reason.as_deref().map(|reason| clipped(reason, 70)).unwrap_or_default();
-            let line = format!("  {:<16} {:<24} {}", rule.action.as_str(), rule.id, paint.dim(&reason));
+            let reason = rule
+                .reason
+                .as_deref()
+                .map(|reason| clipped(reason, 70))
+                .unwrap_or_default();
+            let line = format!(
+                "  {:<16} {:<24} {}",
+                rule.action.as_str(),
+                rule.id,
+                paint.dim(&reason)
+            );
             out::note(&line);
         }
     }
-    out::note(&format!("  {:<16} {}", "deny", paint.dim("whatever no rule matches")));
+    out::note(&format!(
+        "  {:<16} {}",
+        "deny",
+        paint.dim("whatever no rule matches")
+    ));
 }
 
 /// `/trace`
 pub(super) async fn trace(agent: &Agent, session: SessionId) -> Result<()> {
-    let events = agent.journal.scan(Scan { session: Some(session), ..Scan::default() }).await?;
+    let events = agent
+        .journal
+        .scan(Scan {
+            session: Some(session),
+            ..Scan::default()
+        })
+        .await?;
     let paint = Paint::stderr();
     if events.is_empty() {
         out::note("  nothing yet");
     }
     for event in events.iter().skip(events.len().saturating_sub(LINES_OF_TRACE)) {
         let payload = clipped(&event.payload, 90);
-        out::note(&format!("  {:>4} {} {}", event.sequence, paint.cyan(&event.kind), paint.dim(&payload)));
+        out::note(&format!(
+            "  {:>4} {} {}",
+            event.sequence,
+            paint.cyan(&event.kind),
+            paint.dim(&payload)
+        ));
     }
     Ok(())
 }
@@ -81,7 +112,10 @@ pub(super) async fn trace(agent: &Agent, session: SessionId) -> Result<()> {
 /// `/session`
 pub(super) async fn session(agent: &Agent, session: SessionId) -> Result<()> {
     let known = agent.journal.sessions(100).await?;
-    let events = known.iter().find(|row| row.session == session).map_or(0, |row| row.events);
+    let events = known
+        .iter()
+        .find(|row| row.session == session)
+        .map_or(0, |row| row.events);
     out::note(&format!("  session {session}, {events} events"));
     out::note(&format!("  state   {}", agent.state_dir.display()));
     out::note(&format!("  again   clawk run CLAW --session {session}"));

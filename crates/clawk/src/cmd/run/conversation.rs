@@ -1,5 +1,7 @@
 //! One session in the terminal: a turn at a time, questions in between.
 
+use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -15,6 +17,9 @@ use crate::compose::Agent;
 use crate::out::{Paint, harmless};
 use crate::terminal::input::{Input, Reply};
 use crate::terminal::show::Show;
+
+/// Notices that are kept while a person thinks.
+const HELD: usize = 1024;
 
 /// What the person at the prompt wants.
 pub(crate) enum Next {
@@ -56,6 +61,8 @@ pub(crate) struct Conversation<'a> {
     ends: Signal,
     leaving: bool,
     gone: bool,
+    /// Came while a person was thinking.
+    held: VecDeque<Notice>,
 }
 
 impl<'a> Conversation<'a> {
@@ -78,6 +85,7 @@ impl<'a> Conversation<'a> {
             ends: signal(SignalKind::terminate())?,
             leaving: false,
             gone: false,
+            held: VecDeque::new(),
         })
     }
 
@@ -90,6 +98,11 @@ impl<'a> Conversation<'a> {
     pub(crate) async fn turn(&mut self, text: String) -> Result<TurnEnd> {
         let message = self.session.send(text).await?;
         loop {
+            while let Some(notice) = self.held.pop_front() {
+                if let Some(end) = self.take(message, notice).await? {
+                    return Ok(end);
+                }
+            }
             tokio::select! {
                 notice = self.session.next_notice() => match notice {
                     Some(notice) => if let Some(end) = self.take(message, notice).await? {
@@ -118,7 +131,9 @@ impl<'a> Conversation<'a> {
         self.show.notice(&notice)?;
         match notice {
             Notice::Asking(question) => self.answer(&question).await,
-            Notice::TurnEnded { message: ended, end, .. } if ended == message => return Ok(Some(end)),
+            Notice::TurnEnded {
+                message: ended, end, ..
+            } if ended == message => return Ok(Some(end)),
             _ => {}
         }
         Ok(None)
@@ -127,35 +142,79 @@ impl<'a> Conversation<'a> {
     async fn answer(&mut self, question: &Question) {
         self.show.question(question);
         let (answer, reason) = match (self.approve, self.input.clone()) {
-            (Approve::Never, _) => (Answer::Deny, Some("`--approve never` answers every question with no".to_owned())),
+            (Approve::Never, _) => (
+                Answer::Deny,
+                Some("`--approve never` answers every question with no".to_owned()),
+            ),
             (Approve::Ask, None) => {
-                let why = "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it";
+                let why =
+                    "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it";
                 (Answer::Deny, Some(why.to_owned()))
             }
             (Approve::Ask, Some(input)) => self.ask(&input, question).await,
         };
+        if self.settled(question) {
+            return;
+        }
         let paint = Paint::stderr();
         if let (Answer::Deny, Some(reason)) = (answer, &reason) {
             self.show.line(&format!("  {} {}", paint.red("no:"), reason));
         }
-        if !self.agent.kernel.answer(&question.request_id, answer, reason, &person()).await {
-            self.show.line(&paint.yellow("  too late: the question had lapsed or was answered elsewhere"));
+        if !self
+            .agent
+            .kernel
+            .answer(&question.request_id, answer, reason, &person())
+            .await
+        {
+            self.show
+                .line(&paint.yellow("  too late: the question had lapsed or was answered elsewhere"));
+        }
+    }
+
+    /// What came in while the person thought says that the question is no more.
+    fn settled(&self, question: &Question) -> bool {
+        self.held.iter().any(|notice| settles(notice, question))
+    }
+
+    /// Reads one line; meanwhile the question may lapse, or be answered elsewhere, which is said at once.
+    async fn line(&mut self, input: &Input, prompt: &str, question: &Question) -> Reply {
+        let mut reply = pin!(input.line(prompt.to_owned(), false));
+        let mut told = false;
+        loop {
+            tokio::select! {
+                reply = &mut reply => return reply,
+                Some(notice) = self.session.next_notice(), if self.held.len() < HELD => {
+                    if settles(&notice, question) && !told {
+                        told = true;
+                        self.show.line(&Paint::stderr().yellow("\n  settled without you: it lapsed or was answered elsewhere; press Enter"));
+                    }
+                    self.held.push_back(notice);
+                }
+            }
         }
     }
 
     /// Puts a question of the agent to the person.
     async fn put(&mut self, question: &clawk_tools::Question) -> clawk_tools::Answer {
-        let Some(input) = self.input.clone() else { return clawk_tools::Answer::Nobody };
+        let Some(input) = self.input.clone() else {
+            return clawk_tools::Answer::Nobody;
+        };
         let paint = Paint::stderr();
         self.show.pause();
-        self.show.line(&format!("{} {}", paint.yellow("?"), harmless(&question.question)));
+        self.show
+            .line(&format!("{} {}", paint.yellow("?"), harmless(&question.question)));
         for (index, option) in question.options.iter().enumerate() {
-            self.show.line(&format!("    {}. {}", index + 1, harmless(option)));
+            self.show
+                .line(&format!("    {}. {}", index + 1, harmless(option)));
         }
         match input.line("  answer ▸ ".to_owned(), false).await {
             Reply::Line(line) if line.trim().is_empty() => clawk_tools::Answer::Declined,
             Reply::Line(line) => {
-                let picked = line.trim().parse::<usize>().ok().and_then(|n| question.options.get(n.checked_sub(1)?)); // silent-ok: words, then
+                let picked = line
+                    .trim()
+                    .parse::<usize>()
+                    .ok()
+                    .and_then(|n| question.options.get(n.checked_sub(1)?)); // silent-ok: words, then
                 clawk_tools::Answer::Said(picked.cloned().unwrap_or(line))
             }
             Reply::Interrupted => {
@@ -174,14 +233,19 @@ impl<'a> Conversation<'a> {
         let paint = Paint::stderr();
         let prompt = format!(
             "  {}es · {}o [reason] · {}lways in this session · {}hy ▸ ",
-            paint.bold("[y]"), paint.bold("[n]"), paint.bold("[a]"), paint.bold("[w]"),
+            paint.bold("[y]"),
+            paint.bold("[n]"),
+            paint.bold("[a]"),
+            paint.bold("[w]"),
         );
         loop {
-            match input.line(prompt.clone(), false).await {
+            match self.line(input, &prompt, question).await {
                 Reply::Line(line) => match parse(&line) {
                     Some(Typed::Answer(answer, reason)) => return (answer, reason),
                     Some(Typed::Why) => self.show.why(question),
-                    None => self.show.line(&paint.dim("  y, n (and why not, if you like), a or w")),
+                    None => self
+                        .show
+                        .line(&paint.dim("  y, n (and why not, if you like), a or w")),
                 },
                 Reply::Interrupted => {
                     self.session.cancel_turn();
@@ -197,7 +261,9 @@ impl<'a> Conversation<'a> {
 
     /// Reads the next thing at the prompt. Two Ctrl-C in a row, Ctrl-D or SIGTERM leave.
     pub(crate) async fn next(&mut self) -> Result<Next> {
-        let Some(input) = self.input.clone().filter(|_| !self.leaving) else { return Ok(Next::Leave) };
+        let Some(input) = self.input.clone().filter(|_| !self.leaving) else {
+            return Ok(Next::Leave);
+        };
         let prompt = format!("{} ", Paint::stderr().bold("you ▸"));
         let mut warned = false;
         loop {
@@ -213,7 +279,8 @@ impl<'a> Conversation<'a> {
                 },
                 Reply::Interrupted if !warned => {
                     warned = true;
-                    self.show.line(&Paint::stderr().dim("(Ctrl-C once more, or Ctrl-D, to leave)"));
+                    self.show
+                        .line(&Paint::stderr().dim("(Ctrl-C once more, or Ctrl-D, to leave)"));
                 }
                 Reply::Interrupted | Reply::End => return Ok(Next::Leave),
             }
@@ -230,9 +297,13 @@ impl<'a> Conversation<'a> {
             "session" => commands::session(self.agent, self.session.id).await?,
             "clear" => {
                 self.session.clear();
-                self.show.line(&Paint::stderr().dim("the agent has forgotten this conversation; the trace has not"));
+                self.show.line(
+                    &Paint::stderr().dim("the agent has forgotten this conversation; the trace has not"),
+                );
             }
-            other => self.show.line(&format!("no command `/{other}`; /help lists them")),
+            other => self
+                .show
+                .line(&format!("no command `/{other}`; /help lists them")),
         }
         Ok(Next::Done)
     }
@@ -243,9 +314,22 @@ impl<'a> Conversation<'a> {
     }
 }
 
+/// The call that is asked about goes on or has ended.
+fn settles(notice: &Notice, question: &Question) -> bool {
+    match notice {
+        Notice::CallDecided { request_id, .. } | Notice::CallFinished { request_id, .. } => {
+            *request_id == question.request_id
+        }
+        _ => false,
+    }
+}
+
 /// Who answered, for the trace.
 fn person() -> String {
-    format!("terminal:{}", env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned()))
+    format!(
+        "terminal:{}",
+        env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned())
+    )
 }
 
 enum Typed {
@@ -255,7 +339,10 @@ enum Typed {
 
 /// `y`, `n`, `n because …`, `a`, `w`, and their words.
 fn parse(line: &str) -> Option<Typed> {
-    let (word, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line.trim(), ""));
+    let (word, rest) = line
+        .trim()
+        .split_once(char::is_whitespace)
+        .unwrap_or((line.trim(), ""));
     let reason = Some(rest.trim().to_owned()).filter(|reason| !reason.is_empty());
     match word.to_ascii_lowercase().as_str() {
         "y" | "yes" if reason.is_none() => Some(Typed::Answer(Answer::Approve, None)),
@@ -281,7 +368,10 @@ mod tests {
         assert_eq!(answer(" y "), Some((Answer::Approve, None)));
         assert_eq!(answer("ALWAYS"), Some((Answer::ApproveForSession, None)));
         assert_eq!(answer("n"), Some((Answer::Deny, None)));
-        assert_eq!(answer("no not there"), Some((Answer::Deny, Some("not there".to_owned()))));
+        assert_eq!(
+            answer("no not there"),
+            Some((Answer::Deny, Some("not there".to_owned())))
+        );
         assert!(matches!(parse("why"), Some(Typed::Why)));
         for unclear in ["", "yes but not there", "ok", "yn"] {
             assert!(parse(unclear).is_none(), "{unclear}");

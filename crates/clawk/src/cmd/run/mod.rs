@@ -73,11 +73,19 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 
 async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let message = one_message(args)?;
-    let request = compose::Request { manifest: &args.manifest, config, state: args.state.as_deref() };
+    let request = compose::Request {
+        manifest: &args.manifest,
+        config,
+        state: args.state.as_deref(),
+    };
     let (ask, asked) = questions();
     let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
     let chatting = message.is_none() && io::stdin().is_terminal();
-    let input = if can_ask() { Some(Input::start(agent.state_dir.join("history"))?) } else { None };
+    let input = if can_ask() {
+        Some(Input::start(agent.state_dir.join("history"))?)
+    } else {
+        None
+    };
     greet(&agent, chatting);
     let session = agent.session(args.session.as_deref()).await?;
     let mut conversation = Conversation::new(&agent, session, input, asked, args.approve)?;
@@ -103,7 +111,11 @@ fn one_message(args: &Args) -> Result<Option<String>> {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    io::stdin().lock().take(MAX_MESSAGE_BYTES + 1).read_to_end(&mut bytes).context("can't read standard input")?;
+    io::stdin()
+        .lock()
+        .take(MAX_MESSAGE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .context("can't read standard input")?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_MESSAGE_BYTES {
         bail!("the message on standard input is longer than {MAX_MESSAGE_BYTES} bytes");
     }
@@ -114,8 +126,17 @@ fn one_message(args: &Args) -> Result<Option<String>> {
 /// `run.opening` of `clawk.toml`: said by itself when nothing else was asked for.
 fn opening(agent: &Agent, chatting: bool) -> Option<String> {
     let text = agent.settings.run.opening.clone()?;
-    let hint = if chatting { " (run.opening in clawk.toml)" } else { "" };
-    out::note(&format!("{} {}{}", Paint::stderr().bold("you ▸"), text, Paint::stderr().dim(hint)));
+    let hint = if chatting {
+        " (run.opening in clawk.toml)"
+    } else {
+        ""
+    };
+    out::note(&format!(
+        "{} {}{}",
+        Paint::stderr().bold("you ▸"),
+        text,
+        Paint::stderr().dim(hint)
+    ));
     Some(text)
 }
 
@@ -126,7 +147,11 @@ fn greet(agent: &Agent, chatting: bool) {
     }
     if chatting {
         let name = &agent.manifest.identity.name;
-        out::note(&format!("{} {}", paint.bold(name), paint.dim("· /help for help, Ctrl-D to leave")));
+        out::note(&format!(
+            "{} {}",
+            paint.bold(name),
+            paint.dim("· /help for help, Ctrl-D to leave")
+        ));
     }
 }
 
@@ -163,12 +188,23 @@ async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Res
 async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()> {
     let paint = Paint::stderr();
     let proof = agent.proof(session)?;
-    let verdict = if proof.valid { paint.green("chain valid") } else { paint.red("CHAIN BROKEN") };
-    out::note(&format!("{} {} events, {verdict}, session {session}", paint.bold("trace:"), proof.events));
+    let verdict = if proof.valid {
+        paint.green("chain valid")
+    } else {
+        paint.red("CHAIN BROKEN")
+    };
+    out::note(&format!(
+        "{} {} events, {verdict}, session {session}",
+        paint.bold("trace:"),
+        proof.events
+    ));
     if let Some(fault) = &proof.fault {
         out::note(&format!("       {fault}"));
     }
-    out::note(&paint.dim(&format!("       look at it: clawk trace show --state {} {session}", agent.state_dir.display())));
+    out::note(&paint.dim(&format!(
+        "       look at it: clawk trace show --state {} {session}",
+        agent.state_dir.display()
+    )));
     if !proof.valid {
         bail!("the trace of this session does not verify");
     }

@@ -45,7 +45,13 @@ impl Launched {
 impl AgentFactory for Launched {
     fn check<'a>(&'a self, wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
         // A URI only names the agent that the client expects; an object must be valid, and then names it as well.
-        Box::pin(async move { if wire.is_string() { Ok(()) } else { read(wire, &self.blueprint.config, None).map(drop) } })
+        Box::pin(async move {
+            if wire.is_string() {
+                Ok(())
+            } else {
+                read(wire, &self.blueprint.config, None).map(drop)
+            }
+        })
     }
 
     fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
@@ -65,7 +71,12 @@ pub(super) struct Wired {
 
 impl Wired {
     pub(super) const fn new(config: Config, state_flag: Option<PathBuf>, root: Option<PathBuf>) -> Self {
-        Self { config, state_flag, root, state: Mutex::new(None) }
+        Self {
+            config,
+            state_flag,
+            root,
+            state: Mutex::new(None),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<StateDir>> {
@@ -103,12 +114,16 @@ impl AgentFactory for Wired {
     fn start<'a>(&'a self, wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
             let unserved = |reason: String| InitFailure::Start(StartError::Unserved(vec![reason]));
-            let wire = wire.ok_or_else(|| unserved("no manifest was launched, and none came over the wire".to_owned()))?;
+            let wire = wire.ok_or_else(|| {
+                unserved("no manifest was launched, and none came over the wire".to_owned())
+            })?;
             let manifest = read(wire, &self.config, self.root.as_deref())?;
             let blueprint = Blueprint::of_wire(manifest, self.config.clone(), self.root.as_deref())
                 .await
                 .map_err(|error| unserved(format!("{error:#}")))?;
-            let state = self.state_of(&blueprint).map_err(|error| unserved(format!("{error:#}")))?;
+            let state = self
+                .state_of(&blueprint)
+                .map_err(|error| unserved(format!("{error:#}")))?;
             Ok(Kernel::start(blueprint.parts(&state, None)?).await?)
         })
     }
@@ -121,14 +136,23 @@ fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<Manifest, 
         allow_outside: false,
         registries: config.settings.registries.clone(),
     };
-    let Loaded { manifest, diagnostics, .. } = from_value(wire, &options);
+    let Loaded {
+        manifest,
+        diagnostics,
+        ..
+    } = from_value(wire, &options);
     if let Some(manifest) = manifest {
         return Ok(manifest);
     }
-    let errors = diagnostics.into_iter().filter(|found| found.severity == Severity::Error);
+    let errors = diagnostics
+        .into_iter()
+        .filter(|found| found.severity == Severity::Error);
     if let Value::String(uri) = wire {
         let reasons: Vec<String> = errors.map(|found| with_help(found.message, found.help)).collect();
-        return Err(InitFailure::Unresolvable { uri: uri.clone(), reason: reasons.join("; ") });
+        return Err(InitFailure::Unresolvable {
+            uri: uri.clone(),
+            reason: reasons.join("; "),
+        });
     }
     let faults = errors.map(|found| ManifestFault {
         path: found.path,

@@ -1,0 +1,19 @@
+//! The binary from outside: arguments, files, pipes, a terminal, signals.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::too_many_lines,
+    clippy::disallowed_methods,
+    reason = "tests: a panic is how they fail, and they start the program under test"
+)]
+
+mod agent;
+mod conformance;
+mod pty;
+mod serve;
+mod terminal;
+mod verbs;

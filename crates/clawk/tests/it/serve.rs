@@ -1,0 +1,153 @@
+//! `clawk serve --stdio` as a process: protocol on standard output, orderly ends.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, program};
+
+struct Server {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    fn start(agent: &Agent, args: &[&str]) -> Self {
+        let mut child = Command::new(program())
+            .arg("serve")
+            .args(args)
+            .current_dir(agent.path(""))
+            .env_clear()
+            .envs(agent.environment())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, input, output }
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
+        let line = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        loop {
+            let mut answer = String::new();
+            assert!(
+                self.output.read_line(&mut answer).unwrap() > 0,
+                "the agent has gone"
+            );
+            let answer: Value = serde_json::from_str(&answer).unwrap();
+            if answer["id"] == 7 {
+                return answer;
+            }
+        }
+    }
+
+    fn initialize(&mut self, manifest: &Value) -> Value {
+        let client = json!({ "name": "test", "version": "1" });
+        let params = json!({ "protocolVersion": "0.3.0", "clientInfo": client, "manifest": manifest, "capabilities": {} });
+        self.ask("claw.initialize", &params)
+    }
+
+    fn end(mut self) -> ExitStatus {
+        drop(self.input.take());
+        self.wait()
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < until, "the process does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn tiny(name: &str) -> Value {
+    json!({ "claw": "0.3.0", "kind": "Claw", "metadata": { "name": name, "version": "2.0.0" }, "spec": {
+        "identity": { "inline": { "name": name, "personality": "x" } },
+        "providers": [{ "inline": { "protocol": "openai-compatible", "endpoint": "http://127.0.0.1:9/v1", "model": "m",
+            "auth": { "type": "none" } } }],
+    } })
+}
+
+#[test]
+fn a_launched_agent_stays_itself_whatever_the_wire_says() {
+    let agent = Agent::new();
+    let mut server = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    let answer = server.initialize(&tiny("somebody-else"));
+    assert_eq!(answer["result"]["agentInfo"]["name"], "tested", "{answer}");
+    assert_eq!(
+        server.initialize(&json!({ "kind": "Claw" }))["error"]["code"],
+        -32602
+    );
+    assert_eq!(
+        server.ask("claw.status", &json!({}))["result"]["state"],
+        "READY",
+        "a refused initialize changes nothing"
+    );
+    let call = json!({ "name": "file-read", "arguments": { "path": "in.txt" },
+        "context": { "request_id": "0d6a7a3e-4c51-4b5c-8f0e-1f2a3b4c5d6e", "identity": "tested" } });
+    let read = server.ask("claw.tool.call", &call);
+    assert!(
+        read["result"]["content"][0]["text"]
+            .as_str()
+            .unwrap()
+            .contains("a line of text"),
+        "{read}"
+    );
+    assert!(server.end().success());
+}
+
+#[test]
+fn without_a_manifest_the_one_on_the_wire_is_the_agents() {
+    let agent = Agent::new();
+    let mut server = Server::start(&agent, &["--stdio"]);
+    for name in ["first", "second", "first"] {
+        let answer = server.initialize(&tiny(name));
+        assert_eq!(answer["result"]["agentInfo"]["name"], name, "{answer}");
+    }
+    let file = json!({ "claw": "0.3.0", "kind": "Claw", "metadata": { "name": "x" }, "spec": {
+        "identity": "./identity.yaml", "providers": tiny("x")["spec"]["providers"] } });
+    assert_eq!(
+        server.initialize(&file)["error"]["code"],
+        -32602,
+        "file references are refused (R3)"
+    );
+    assert!(server.end().success());
+    assert!(agent.path("state/clawk/second/state.db").exists());
+}
+
+#[test]
+fn sigterm_is_an_orderly_end() {
+    let agent = Agent::new();
+    let mut server = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    server.initialize(&tiny("x"));
+    let pid = i32::try_from(server.child.id()).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    assert!(server.wait().success());
+    assert!(!agent.state().join("control.sock").exists());
+    let verified = clawk_store::Reader::open(agent.state())
+        .unwrap()
+        .verify(None)
+        .unwrap();
+    assert!(verified.valid, "{verified:?}");
+}

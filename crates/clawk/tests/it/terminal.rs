@@ -1,0 +1,187 @@
+//! `clawk run` in a terminal.
+
+use crate::agent::Agent;
+use crate::pty::Terminal;
+
+#[test]
+fn a_question_is_answered_with_yes_and_the_file_is_written() {
+    let agent = Agent::new();
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml"]);
+    terminal.expect("you ▸");
+    terminal.line("write");
+    terminal.expect("file-write wants to run (rule `writing`)");
+    terminal.expect("+ written");
+    terminal.expect("ways in this session");
+    terminal.line("w");
+    terminal.expect("Files are precious");
+    terminal.expect("hy ▸");
+    terminal.line("y");
+    terminal.expect("approved by a person (rule `writing`)");
+    terminal.expect("Written.");
+    terminal.expect("you ▸");
+    assert_eq!(
+        std::fs::read_to_string(agent.path("out.txt")).unwrap(),
+        "written\n"
+    );
+    terminal.keys("\x04");
+    terminal.expect("chain valid");
+    assert!(terminal.end().success());
+}
+
+#[test]
+fn no_keeps_the_file_from_being_written_and_the_reason_is_recorded() {
+    let agent = Agent::new();
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml"]);
+    terminal.expect("you ▸");
+    terminal.line("write");
+    terminal.expect("hy ▸");
+    terminal.line("perhaps");
+    terminal.expect("y, n (and why not, if you like), a or w");
+    terminal.expect("hy ▸");
+    terminal.line("n not in this folder");
+    terminal.expect("not in this folder");
+    terminal.expect("I was not allowed to.");
+    terminal.expect("you ▸");
+    assert!(!agent.path("out.txt").exists());
+    terminal.line("/quit");
+    terminal.expect("chain valid");
+    assert!(terminal.end().success());
+}
+
+#[test]
+fn always_spares_the_second_question() {
+    let agent = Agent::new();
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml", "-m", "twice"]);
+    terminal.expect("hy ▸");
+    terminal.line("a");
+    terminal.expect("Both are done.");
+    terminal.expect("chain valid");
+    assert!(terminal.end().success());
+    assert!(agent.path("one.txt").exists() && agent.path("two.txt").exists());
+}
+
+#[test]
+fn ctrl_c_cancels_the_turn_and_not_the_program() {
+    let agent = Agent::new();
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml"]);
+    terminal.expect("you ▸");
+    terminal.line("slow");
+    terminal.expect("thinking");
+    terminal.keys("\x03");
+    terminal.expect("turn cancelled");
+    terminal.expect("you ▸");
+    terminal.line("hello");
+    terminal.expect("You said hello.");
+    terminal.expect("you ▸");
+    terminal.keys("\x03");
+    terminal.expect("once more");
+    terminal.keys("\x03");
+    terminal.expect("chain valid");
+    assert!(terminal.end().success());
+}
+
+#[test]
+fn ctrl_c_in_the_one_turn_that_was_asked_for_is_exit_code_130() {
+    let agent = Agent::new();
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml", "-m", "slow"]);
+    terminal.expect("thinking");
+    terminal.keys("\x03");
+    terminal.expect("turn cancelled");
+    assert_eq!(terminal.end().code(), Some(130));
+}
+
+#[test]
+fn commands_and_history() {
+    let agent = Agent::new();
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml"]);
+    terminal.expect("you ▸");
+    terminal.line("/help");
+    terminal.expect("/policy");
+    terminal.line("/tools");
+    terminal.expect("file-read");
+    terminal.line("/policy");
+    terminal.expect("whatever no rule matches");
+    terminal.line("/nonsense");
+    terminal.expect("/help lists them");
+    terminal.line("remember me");
+    terminal.expect("You said remember me.");
+    terminal.expect("you ▸");
+    terminal.line("/trace");
+    terminal.expect("ckp.message.accepted");
+    terminal.line("/session");
+    terminal.expect("--session");
+    terminal.expect("you ▸");
+    terminal.keys("\x04");
+    assert!(terminal.end().success());
+    // The history outlives the process: arrow up, over the two commands, brings the sentence back.
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml"]);
+    terminal.expect("you ▸");
+    terminal.keys("\x1b[A\x1b[A\x1b[A");
+    terminal.expect("remember me");
+    terminal.keys("\r");
+    terminal.expect("You said remember me.");
+    terminal.expect("you ▸");
+    terminal.keys("\x04");
+    assert!(terminal.end().success());
+}
+
+/// The README's first command, with the scripted model whatever else runs on this machine.
+#[test]
+fn the_first_example_reads_asks_writes_and_proves() {
+    let agent = Agent::new();
+    let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hello");
+    for file in ["claw.yaml", "clawk.toml", "notes.txt", "script.yaml"] {
+        let text = std::fs::read_to_string(example.join(file)).unwrap();
+        std::fs::write(
+            agent.path(file),
+            text.replace("auto:script.yaml", "script:script.yaml"),
+        )
+        .unwrap();
+    }
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml"]);
+    terminal.expect("Please sum up notes.txt for me.");
+    terminal.expect("→ file-read path: \"notes.txt\"");
+    terminal.expect("allowed (rule `reading-is-fine`)");
+    terminal.expect("file-write wants to run (rule `ask-before-writing`)");
+    terminal.expect("+ # Meeting in short");
+    terminal.expect("hy ▸");
+    terminal.line("y");
+    terminal.expect("approved by a person");
+    terminal.expect("Done. The summary is in summary.md:");
+    terminal.expect("you ▸");
+    terminal.line("/quit");
+    terminal.expect("chain valid");
+    assert!(terminal.end().success());
+    assert!(agent.path("summary.md").exists());
+    agent
+        .clawk(["trace", "verify", "--agent", "hello"])
+        .assert()
+        .success();
+}
+
+/// An answer that comes by another way settles the question in the terminal.
+#[test]
+fn a_question_may_be_answered_from_another_terminal() {
+    let agent = Agent::new();
+    let mut terminal = Terminal::start(&agent, &["run", "claw.yaml"]);
+    terminal.expect("you ▸");
+    terminal.line("write");
+    terminal.expect("hy ▸");
+    let listed = agent
+        .clawk(["approvals", "--format", "json"])
+        .assert()
+        .success()
+        .get_output()
+        .stdout
+        .clone();
+    let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+    let id = listed["approvals"][0]["request_id"].as_str().unwrap();
+    agent.clawk(["approve", id]).assert().success();
+    terminal.expect("press Enter");
+    terminal.line("");
+    terminal.expect("Written.");
+    terminal.expect("you ▸");
+    assert!(agent.path("out.txt").exists());
+    terminal.keys("\x04");
+    assert!(terminal.end().success());
+}

@@ -1,0 +1,302 @@
+//! Verbs without a terminal.
+
+use predicates::prelude::PredicateBooleanExt;
+use predicates::str::contains;
+use serde_json::Value;
+
+use crate::agent::{Agent, text};
+
+#[test]
+fn every_verb_shows_an_example_in_its_help() {
+    let agent = Agent::new();
+    let help = text(&agent.clawk(["--help"]).assert().success().get_output().stdout);
+    let verbs: Vec<&str> = help
+        .lines()
+        .skip_while(|line| !line.starts_with("Commands:"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(verbs.len() >= 9, "{verbs:?}");
+    for verb in verbs {
+        agent
+            .clawk([verb, "--help"])
+            .assert()
+            .success()
+            .stdout(contains("Example"));
+    }
+}
+
+#[test]
+fn usage_errors_are_exit_code_2() {
+    let agent = Agent::new();
+    agent.clawk(["no-such-verb"]).assert().code(2);
+    agent.clawk(["run"]).assert().code(2);
+    agent
+        .clawk(["serve", "claw.yaml"])
+        .assert()
+        .code(2)
+        .stderr(contains("--stdio"));
+}
+
+#[test]
+fn one_turn_prints_the_answer_and_nothing_else_on_standard_output() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success()
+        .stdout("You said **hello**.\n")
+        .stderr(contains("trace: ").and(contains("chain valid")));
+}
+
+#[test]
+fn standard_input_is_one_message() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml"])
+        .write_stdin("two\nlines\n")
+        .assert()
+        .success()
+        .stdout("You said **two\nlines**.\n");
+}
+
+#[test]
+fn tool_calls_are_shown_with_verdict_and_rule() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "read"])
+        .assert()
+        .success()
+        .stdout(contains("a line of text"))
+        .stderr(contains("→ file-read path: \"in.txt\"").and(contains("allowed (rule `reading`)")));
+}
+
+#[test]
+fn without_a_terminal_a_question_is_answered_with_no_and_says_why() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "write"])
+        .assert()
+        .success()
+        .stdout(contains("I was not allowed to."))
+        .stderr(contains("there is no terminal to ask").and(contains("rule `writing`")));
+    assert!(!agent.path("out.txt").exists());
+}
+
+#[test]
+fn approve_never_answers_every_question_with_no() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "write", "--approve", "never"])
+        .assert()
+        .success()
+        .stderr(contains("`--approve never` answers every question with no"));
+    assert!(!agent.path("out.txt").exists());
+}
+
+#[test]
+fn a_failed_turn_is_exit_code_1_with_the_cause() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "broken"])
+        .assert()
+        .code(1)
+        .stderr(contains("no such model"));
+}
+
+#[test]
+fn an_invalid_manifest_is_shown_with_its_place() {
+    let agent = Agent::new();
+    std::fs::write(
+        agent.path("bad.yaml"),
+        "claw: \"0.3.0\"\nkind: Claw\nmetadata: {name: x}\nspec: {identty: 1}\n",
+    )
+    .unwrap();
+    agent
+        .clawk(["run", "bad.yaml", "-m", "x"])
+        .assert()
+        .code(1)
+        .stderr(contains("bad.yaml:4").and(contains("identty")));
+}
+
+#[test]
+fn a_second_process_on_the_same_state_is_refused() {
+    let agent = Agent::new();
+    let mut first = std::process::Command::new(crate::agent::program())
+        .args(["serve", "claw.yaml", "--stdio"])
+        .current_dir(agent.path(""))
+        .env_clear()
+        .envs(agent.environment())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let lock = agent.state().join("control.sock");
+    while !lock.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .code(1)
+        .stderr(contains("in use by process"));
+    drop(first.stdin.take());
+    assert!(first.wait().unwrap().success(), "end of input is an orderly end");
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+}
+
+#[test]
+fn a_session_can_be_taken_up_again() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+    let before = sessions(&agent);
+    agent
+        .clawk(["run", "claw.yaml", "-m", "again", "--session", "last"])
+        .assert()
+        .success();
+    let after = sessions(&agent);
+    let spoken = before.iter().max_by_key(|(_, events)| *events).unwrap();
+    let grown = after.iter().find(|(id, _)| *id == spoken.0).unwrap();
+    assert!(grown.1 > spoken.1, "{before:?} {after:?}");
+    agent
+        .clawk(["run", "claw.yaml", "-m", "x", "--session", "nonsense"])
+        .assert()
+        .code(1)
+        .stderr(contains("clawk sessions"));
+}
+
+fn sessions(agent: &Agent) -> Vec<(String, u64)> {
+    let out = agent
+        .clawk(["sessions", "--format", "json"])
+        .assert()
+        .success()
+        .get_output()
+        .stdout
+        .clone();
+    let value: Value = serde_json::from_slice(&out).unwrap();
+    let rows = value["sessions"].as_array().unwrap().iter();
+    rows.map(|row| {
+        (
+            row["session"].as_str().unwrap().to_owned(),
+            row["events"].as_u64().unwrap(),
+        )
+    })
+    .collect()
+}
+
+#[test]
+fn what_init_writes_is_valid_and_runs() {
+    let agent = Agent::new();
+    agent.clawk(["init", "fresh", "--yes"]).assert().success();
+    let text = std::fs::read_to_string(agent.path("fresh/claw.yaml")).unwrap();
+    assert!(text.starts_with("# yaml-language-server: $schema=./claw.schema.json\n"));
+    assert!(agent.path("fresh/claw.schema.json").exists());
+    agent
+        .clawk(["run", "fresh/claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+    for provider in ["anthropic", "openai", "local"] {
+        for autonomy in ["observer", "supervised", "autonomous"] {
+            let folder = format!("{provider}-{autonomy}");
+            agent
+                .clawk([
+                    "init",
+                    &folder,
+                    "--provider",
+                    provider,
+                    "--autonomy",
+                    autonomy,
+                    "--yes",
+                ])
+                .assert()
+                .success();
+            let manifest = format!("{folder}/claw.yaml");
+            // Reads the manifest, and says that there is no key: nothing is sent anywhere.
+            agent
+                .clawk(["doctor", &manifest])
+                .assert()
+                .stdout(contains(format!("`{folder}`")));
+        }
+    }
+    agent
+        .clawk(["init", "fresh", "--yes"])
+        .assert()
+        .code(1)
+        .stderr(contains("is there already"));
+}
+
+#[test]
+fn doctor_finds_nothing_wrong_here_and_what_is_wrong_elsewhere() {
+    let agent = Agent::new();
+    let out = agent
+        .clawk(["doctor", "claw.yaml", "--format", "json"])
+        .assert()
+        .success()
+        .get_output()
+        .stdout
+        .clone();
+    let value: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(value["ok"], true);
+    let page = include_str!("../../../../docs/reference/doctor.md");
+    for check in value["checks"].as_array().unwrap() {
+        let id = check["id"].as_str().unwrap();
+        assert!(
+            page.contains(&format!("`{id}`")),
+            "docs/reference/doctor.md does not name `{id}`"
+        );
+    }
+    std::fs::write(agent.path("clawk.toml"), "[tools.sleep]\nwasm = \"x.wasm\"\n").unwrap();
+    agent
+        .clawk(["doctor", "claw.yaml"])
+        .assert()
+        .code(1)
+        .stdout(contains("FAIL  tools").and(contains("sleep")));
+    std::fs::write(agent.path("clawk.toml"), "\nno_such_key = 1\n").unwrap();
+    agent
+        .clawk(["doctor", "claw.yaml"])
+        .assert()
+        .code(1)
+        .stdout(contains("FAIL  config").and(contains("line 2")));
+}
+
+#[test]
+fn config_says_what_is_in_force_and_from_where() {
+    let agent = Agent::new();
+    std::fs::write(agent.path("clawk.toml"), "durability = \"relaxed\"\n").unwrap();
+    agent.clawk(["config", "claw.yaml"]).assert().success().stdout(
+        contains("durability = \"relaxed\"\n").and(contains("sandbox.allow_none = false  # default")),
+    );
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+    agent
+        .clawk(["config", "--config", "gone.toml"])
+        .assert()
+        .code(1)
+        .stderr(contains("gone.toml"));
+}
+
+#[test]
+fn completions_and_manual_pages_know_the_verbs() {
+    let agent = Agent::new();
+    agent
+        .clawk(["completions", "bash"])
+        .assert()
+        .success()
+        .stdout(contains("doctor"));
+    agent
+        .clawk(["man"])
+        .assert()
+        .success()
+        .stdout(contains(".TH clawk"));
+    agent.clawk(["man", "--dir", "pages"]).assert().success();
+    assert!(agent.path("pages/clawk-run.1").exists());
+}
