@@ -27,6 +27,9 @@ pub(super) fn run(socket: &UnixStream, order: &Order, input: OwnedFd) -> std::io
     let (mechanisms, missing) = limits::apply(order)?;
     tell(socket, &Report::Enclosed { mechanisms, missing })?;
     let main = start(order, input)?;
+    // Among a thousand children of a tool gone wild, the one that ends them must get its turn. Only root may; for
+    // others RLIMIT_NPROC holds.
+    let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
     // From here on the tool has run: a failure of ours is an end without a status, never a refusal.
     let told = tell(socket, &Report::Started);
     let mut hit = None;
@@ -161,7 +164,7 @@ impl Run {
     /// SIGTERM to everything, SIGKILL when the grace is over.
     fn terminate(&mut self, now: Instant) {
         if self.kill_at.is_none() {
-            let _ = rustix::process::kill_process_group(self.main, Signal::TERM); // silent-ok: it ended meanwhile
+            // Once each: a handler that is asked twice may do its last work twice.
             tree::signal_all(Signal::TERM);
             self.kill_at = Some(now + Duration::from_millis(GRACE_MS));
         }
@@ -199,12 +202,14 @@ impl Run {
     /// Counts the tree. True when a limit is passed.
     fn look(&mut self, now: Instant) -> bool {
         self.threads_then = tree::threads_in_system().unwrap_or(0);
-        let (_, usage) = tree::scan();
+        let (pids, usage) = tree::scan();
         let cost = now.elapsed();
         self.look_at = Instant::now() + (cost * LOOK_SHARE).clamp(LOOK.0, LOOK.1);
-        self.hit = match (usage.pages > self.max_pages, usage.threads > self.max_threads) {
-            (true, _) => Some(Hit::Memory),
-            (_, true) => Some(Hit::Processes),
+        // Pages that processes share are counted once before anybody is killed for them.
+        let too_large = usage.pages > self.max_pages && tree::distinct_pages(&pids) > self.max_pages;
+        self.hit = match (usage.threads > self.max_threads, too_large) {
+            (true, _) => Some(Hit::Processes),
+            (_, true) => Some(Hit::Memory),
             (false, false) => return false,
         };
         true

@@ -55,6 +55,24 @@ pub(super) fn scan() -> (Vec<Pid>, Usage) {
     (found, usage)
 }
 
+/// Resident pages of these processes: each one's own, and the largest shared part once.
+pub(super) fn distinct_pages(pids: &[Pid]) -> u64 {
+    let mut own = 0_u64;
+    let mut shared = 0;
+    for pid in pids {
+        let statm =
+            std::fs::read_to_string(format!("/proc/{}/statm", pid.as_raw_nonzero())).unwrap_or_default();
+        let mut fields = statm
+            .split_ascii_whitespace()
+            .skip(1)
+            .map(|field| field.parse::<u64>().unwrap_or(0));
+        let (resident, common) = (fields.next().unwrap_or(0), fields.next().unwrap_or(0));
+        own = own.saturating_add(resident.saturating_sub(common));
+        shared = shared.max(common);
+    }
+    own.saturating_add(shared)
+}
+
 /// Sends a signal to every descendant.
 pub(super) fn signal_all(signal: Signal) {
     for pid in scan().0 {

@@ -55,7 +55,7 @@ impl Launcher {
                 Some(Report::Ended { .. } | Report::Refused { .. })
             ) {
                 // The supervisor is gone, killed perhaps by the tool itself: what is left of its session must not live.
-                session.map(kill_session);
+                session.into_iter().for_each(kill_session);
             }
             reports
         };
@@ -70,7 +70,7 @@ impl Launcher {
         let patience = Duration::from_millis(timeout_ms.saturating_add(GRACE_MS + PATIENCE_MS));
         let (reports, stdout, stderr, ()) =
             tokio::time::timeout(patience, whole).await.map_err(|_elapsed| {
-                session.map(kill_session);
+                session.into_iter().for_each(kill_session);
                 lost(spec, "it does not answer")
             })?;
         let _ = parts.child.wait().await; // silent-ok: the report says how the program ended

@@ -129,6 +129,10 @@ async fn tend(
     } = parts;
     drop(control);
     let _ = child.wait().await; // silent-ok: the report says how it ended
+    if !drained {
+        // What it said last is worth a moment; a process that left the tree may hold the stream open for longer.
+        let _ = tokio::time::timeout(Duration::from_millis(200), &mut draining).await; // silent-ok: see above
+    }
     let end = match report {
         Ok(Some(Report::Ended {
             exit_code,

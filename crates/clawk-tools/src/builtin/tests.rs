@@ -478,6 +478,51 @@ async fn asking_nobody_is_not_an_answer() {
     ));
 }
 
+#[tokio::test]
+async fn a_person_is_asked_and_may_decline() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let ask: super::Ask = std::sync::Arc::new(|question: super::Question| {
+        Box::pin(async move {
+            match question.options.first() {
+                Some(first) => super::Answer::Said(format!("{}: {first}", question.question)),
+                None => super::Answer::Declined,
+            }
+        })
+    });
+    let shared = super::Shared {
+        launcher: crate::testing::launcher(),
+        env: clawk_secrets::Env::fixed::<String, String>([]),
+        clients: super::Clients::default(),
+        ask: Some(ask),
+    };
+    let plan = open_plan();
+    let session: clawk_proto::SessionId =
+        serde_json::from_value(json!("018f0000-0000-7000-8000-000000000001")).expect("an id");
+    for (arguments, said, declined) in [
+        (
+            json!({"question": "which", "options": ["a", "b"]}),
+            "which: a",
+            false,
+        ),
+        (json!({"question": "why"}), "the person declined to answer", true),
+    ] {
+        let arguments = serde_json::from_value(arguments).expect("an object");
+        let stop = tokio_util::sync::CancellationToken::new();
+        let call = crate::call::Call {
+            arguments: &arguments,
+            plan: &plan,
+            workdir: dir.path(),
+            timeout_ms: 1000,
+            stop,
+        };
+        let outcome = super::Builtin::AskUser
+            .run(&call, &shared, Some(session))
+            .await
+            .expect("asked");
+        assert_eq!((text(&outcome).as_str(), outcome.is_error), (said, declined));
+    }
+}
+
 /// Answers each connection once with these bytes; gives the address and what was received.
 async fn serve(answer: &'static str) -> (u16, tokio::sync::mpsc::Receiver<String>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -13,7 +13,7 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation,
     PaginatedRequestParams, Tool,
 };
-use rmcp::service::{Peer, RoleClient, RunningService, ServiceError, serve_client};
+use rmcp::service::{ClientInitializeError, Peer, RoleClient, RunningService, ServiceError, serve_client};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::sync::Mutex;
 
@@ -141,18 +141,20 @@ impl Server {
                 };
                 let transport =
                     AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE_BYTES);
-                let session = serve_client(info, transport)
-                    .await
-                    .map_err(|e| self.no_session(&e, Some(&service)))?;
+                let session = match serve_client(info, transport).await {
+                    Ok(session) => session,
+                    Err(error) => return Err(self.no_session(&error, Some(&service)).await),
+                };
                 let obtained = service.obtained().clone();
                 (session, Some(service), obtained)
             }
             Source::Endpoint(endpoint) => {
                 let Endpoint { client, url, headers } = endpoint.as_ref();
                 let transport = transport(client.clone(), url, headers);
-                let session = serve_client(info, transport)
-                    .await
-                    .map_err(|e| self.no_session(&e, None))?;
+                let session = match serve_client(info, transport).await {
+                    Ok(session) => session,
+                    Err(error) => return Err(self.no_session(&error, None).await),
+                };
                 (session, None, Obtained::in_process("declared-endpoint"))
             }
         };
@@ -174,10 +176,15 @@ impl Server {
         })
     }
 
-    fn no_session(&self, error: &dyn fmt::Display, service: Option<&Service>) -> RunError {
-        let said = service.map(last_words).unwrap_or_default();
+    async fn no_session(&self, error: &ClientInitializeError, service: Option<&Service>) -> RunError {
+        // The transport's own words carry type names.
+        let words = match error {
+            ClientInitializeError::TransportError { error, .. } => error.error.to_string(),
+            other => other.to_string(),
+        };
+        let said = last_words(service).await;
         RunError::Unavailable(format!(
-            "no session with the MCP server `{}`: {error}{said}",
+            "no session with the MCP server `{}`: {words}{said}",
             self.name
         ))
     }
@@ -210,13 +217,13 @@ impl Server {
                 })
             }
             Ok(Err(error)) => {
-                // The process's end and its last words arrive a moment after the closed stream.
-                if let Some(service) = &link.service {
-                    let _ = tokio::time::timeout(Duration::from_millis(500), service.wait()).await; // silent-ok: it may live on
-                }
-                let said = link.service.as_ref().map(last_words).unwrap_or_default();
+                let words = match &error {
+                    ServiceError::TransportSend(error) => error.error.to_string(),
+                    other => other.to_string().to_lowercase(),
+                };
+                let said = last_words(link.service.as_ref()).await;
                 let text = format!(
-                    "the MCP server `{}` was lost during the call: {error}{said}",
+                    "the MCP server `{}` was lost during the call: {words}{said}",
                     self.name
                 );
                 Err(if harmless {
@@ -273,8 +280,14 @@ impl Link {
 }
 
 /// How a process ended and the last line it wrote to standard error, for an error's text.
-fn last_words(service: &Service) -> String {
-    let mut text = match service.ended() {
+async fn last_words(service: Option<&Service>) -> String {
+    let Some(service) = service else {
+        return String::new();
+    };
+    // The end arrives a moment after the closed stream that made it known.
+    let end = tokio::time::timeout(Duration::from_millis(500), service.wait()).await;
+    // silent-ok: it lives on, then
+    let mut text = match end.ok().flatten() {
         Some(end) => match (end.limit, end.exit_code, end.signal) {
             (Some(limit), _, _) => format!("; it was {limit}"),
             (None, Some(code), _) => format!("; it ended with exit code {code}"),
