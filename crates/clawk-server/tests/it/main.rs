@@ -1,8 +1,12 @@
 //! The server against a real kernel with scripted parts, over in-memory streams.
 
 #![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
     clippy::disallowed_methods,
-    reason = "tests make their own tasks and ids, and end with them"
+    reason = "tests: a broken helper should fail loudly; they make their own tasks and ids"
 )]
 
 mod agent;
