@@ -113,13 +113,7 @@ fn walk(connection: &Connection, known: &Chained, scratch: &mut Scratch) -> rusq
         }))
     };
     let from = known.verified.saturating_sub(1);
-    let before = match from.checked_sub(1) {
-        None => Some(Digest::ZERO),
-        Some(sequence) => connection
-            .prepare_cached("SELECT hash FROM events WHERE session = ?1 AND sequence = ?2")?
-            .query_row(params![known.id, integer(sequence)], |row| digest_at(row, 0))
-            .optional()?,
-    };
+    let before = hash_before(connection, known.id, from)?;
     let Some(before) = before else {
         return fault(from, FaultKind::Gap, "the event before it is missing");
     };
@@ -163,19 +157,33 @@ fn walk(connection: &Connection, known: &Chained, scratch: &mut Scratch) -> rusq
             );
         }
     }
-    if chain.next_sequence != known.events {
-        return fault(
-            chain.next_sequence,
-            FaultKind::Gap,
-            "events at the end are missing",
-        );
+    Ok(wrong_end(known, &chain))
+}
+
+/// The hash that the event `sequence` must name; `None` when the event before is missing.
+fn hash_before(connection: &Connection, session: i64, sequence: u64) -> rusqlite::Result<Option<Digest>> {
+    let Some(before) = sequence.checked_sub(1) else {
+        return Ok(Some(Digest::ZERO));
+    };
+    connection
+        .prepare_cached("SELECT hash FROM events WHERE session = ?1 AND sequence = ?2")?
+        .query_row(params![session, integer(before)], |row| digest_at(row, 0))
+        .optional()
+}
+
+/// Whether the chain as found ends where the session says it does.
+fn wrong_end(known: &Chained, found: &Chain) -> Option<Found> {
+    if found.next_sequence != known.events {
+        let detail = "events at the end are missing, or more than were recorded";
+        return Some(Found {
+            sequence: found.next_sequence.min(known.events),
+            kind: FaultKind::Gap,
+            detail,
+        });
     }
-    if chain.head != known.head {
-        return fault(
-            known.events.saturating_sub(1),
-            FaultKind::BrokenLink,
-            "it is not the head that was recorded",
-        );
-    }
-    Ok(None)
+    (found.head != known.head).then_some(Found {
+        sequence: known.events.saturating_sub(1),
+        kind: FaultKind::BrokenLink,
+        detail: "it is not the head that was recorded",
+    })
 }

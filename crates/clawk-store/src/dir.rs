@@ -116,8 +116,8 @@ impl StateDir {
         let queue = Arc::new(Queue::new(Bounds {
             entries: options.queue_entries,
             bytes: options.queue_bytes,
-            group_entries: 8192,
-            group_bytes: 16 * 1024 * 1024,
+            group_entries: 2048,
+            group_bytes: 2 * 1024 * 1024,
         }));
         let blobs = Blobs::new(&path);
         let answers = Arc::new(Answers::load(&connection).map_err(StateError::database(&database))?);
@@ -190,10 +190,12 @@ impl StateDir {
     /// The journal can't be written, or the file can't be removed.
     pub async fn erase_content(&self, digest: Digest) -> Result<(), JournalError> {
         let job = move |connection: &rusqlite::Connection| {
-            connection.execute(
-                "UPDATE events SET content = NULL WHERE content_digest = ?1",
-                [digest.0],
-            )?;
+            overwriting(connection, || {
+                connection.execute(
+                    "UPDATE events SET content = NULL WHERE content_digest = ?1",
+                    [digest.0],
+                )
+            })?;
             Ok(true)
         };
         self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await?;
@@ -223,7 +225,9 @@ impl StateDir {
             let digests = select
                 .query_map([id], |row| digest_at(row, 0))?
                 .collect::<Result<Vec<_>, _>>()?;
-            connection.execute("UPDATE events SET content = NULL WHERE session = ?1", params![id])?;
+            overwriting(connection, || {
+                connection.execute("UPDATE events SET content = NULL WHERE session = ?1", params![id])
+            })?;
             found
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -277,6 +281,17 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Erased content is overwritten, not only unlinked; too dear to be on always.
+fn overwriting(
+    connection: &rusqlite::Connection,
+    erase: impl FnOnce() -> rusqlite::Result<usize>,
+) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "secure_delete", true)?;
+    let outcome = erase();
+    connection.pragma_update(None, "secure_delete", false)?;
+    outcome.map(drop)
 }
 
 /// Makes the directory, or takes others' rights from it.

@@ -68,8 +68,8 @@ pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
         connection.pragma_update(None, "synchronous", durability.synchronous())?;
         connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
         connection.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)?;
-        // Erased content is overwritten, not only unlinked.
-        connection.pragma_update(None, "secure_delete", true)?;
+        // A group's pages fit, so that none is written twice.
+        connection.pragma_update(None, "cache_size", -8000)?;
         connection.set_prepared_statement_cache_capacity(32);
         Ok(())
     };

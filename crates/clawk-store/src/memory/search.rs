@@ -22,6 +22,9 @@ const PER_TERM: usize = 64;
 /// Candidates whose text is looked at.
 const MAX_RANKED: usize = 256;
 
+/// A part is dense when at least one of so many entries is its own.
+const DENSE: i64 = 8;
+
 const COLUMNS: &str = "id, key, content, metadata, at";
 
 pub(super) fn run(
@@ -99,8 +102,9 @@ fn by_words(
     let (Some(oldest), Some(newest)) = (oldest, newest) else {
         return Ok(Vec::new());
     };
+    let dense = part.entries.saturating_mul(DENSE) >= newest - oldest;
     for text in words::terms(query) {
-        let rows = newest_with(connection, part, &[&text])?;
+        let rows = newest_with(connection, part, dense, &[&text])?;
         let weight = rarity(part, &rows, oldest, newest);
         for n in rows {
             *found.entry(n).or_default() += weight;
@@ -111,7 +115,7 @@ fn by_words(
     for group in combinations(&terms) {
         let texts: Vec<&str> = group.iter().map(|term| term.text.as_str()).collect();
         let weight: f64 = group.iter().map(|term| term.weight).sum();
-        for n in newest_with(connection, part, &texts)? {
+        for n in newest_with(connection, part, dense, &texts)? {
             let known = found.entry(n).or_default();
             *known = known.max(weight);
         }
@@ -120,12 +124,29 @@ fn by_words(
 }
 
 /// The newest entries that hold all these words.
-fn newest_with(connection: &Connection, part: Part, terms: &[&str]) -> rusqlite::Result<Vec<i64>> {
-    let sql = format!(
-        "SELECT rowid FROM memory_words WHERE memory_words MATCH ?1 ORDER BY rowid DESC LIMIT {PER_TERM}"
-    );
+///
+/// Where the part is a good share of all entries, the words' own entries are walked and the others skipped: few are. In a
+/// small part the index's mark of the part is the short list to walk.
+fn newest_with(
+    connection: &Connection,
+    part: Part,
+    dense: bool,
+    terms: &[&str],
+) -> rusqlite::Result<Vec<i64>> {
+    let sql = if dense {
+        format!(
+            "SELECT w.rowid FROM memory_words w CROSS JOIN memory m ON m.n = w.rowid \
+             WHERE w.memory_words MATCH ?1 AND m.part = ?2 ORDER BY w.rowid DESC LIMIT {PER_TERM}"
+        )
+    } else {
+        format!(
+            "SELECT rowid FROM memory_words WHERE memory_words MATCH ?1 AND ?2 IS NOT NULL \
+             ORDER BY rowid DESC LIMIT {PER_TERM}"
+        )
+    };
+    let query = words::matching((!dense).then_some(part.id), terms);
     let mut select = connection.prepare_cached(&sql)?;
-    let rows = select.query_map([words::matching(part.id, terms)], |row| row.get(0))?;
+    let rows = select.query_map(params![query, part.id], |row| row.get(0))?;
     rows.collect()
 }
 

@@ -62,14 +62,12 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = String> + '_ {
         .map(str::to_lowercase)
 }
 
-/// `term` as FTS5 syntax that matches the text column in this part.
-pub(super) fn matching(part: i64, terms: &[&str]) -> String {
-    let mut query = format!("part : \"{}\"", part_token(part));
-    for term in terms {
-        // Words hold letters and digits only, so that quoting is enough.
-        query.push_str(&format!(" AND text : \"{term}\""));
-    }
-    query
+/// FTS5 syntax that matches entries whose text holds all terms, in one part if it is given.
+pub(super) fn matching(part: Option<i64>, terms: &[&str]) -> String {
+    // Words hold letters and digits only, so that quoting is enough.
+    let text = terms.iter().map(|term| format!("text : \"{term}\""));
+    let part = part.map(|part| format!("part : \"{}\"", part_token(part)));
+    part.into_iter().chain(text).collect::<Vec<_>>().join(" AND ")
 }
 
 /// Whether two words are forms of one: equal, or the same but for a short ending (as the index's stemmer sees them).

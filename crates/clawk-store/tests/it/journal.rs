@@ -191,7 +191,13 @@ async fn content_is_found_and_erased_without_touching_the_chain() {
         );
     }
     let hex = digest_of(&large).to_hex();
-    assert!(dir.path().join("blobs").join(&hex[..2]).join(&hex[2..]).is_file());
+    assert!(
+        dir.path()
+            .join("blobs")
+            .join(hex.get(..2).unwrap())
+            .join(hex.get(2..).unwrap())
+            .is_file()
+    );
     let scan = Scan {
         with_content: true,
         ..Scan::default()
@@ -242,24 +248,21 @@ async fn commits_are_grouped_when_many_wait() {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::open(dir.path(), Options::default()).unwrap();
     let journal = state.journal();
-    let workers: Vec<_> = (0..64)
-        .map(|worker| {
-            let journal = journal.clone();
-            tokio::spawn(async move {
-                for n in 0..20 {
-                    journal
-                        .submit(one(entry(session(worker), n)))
-                        .unwrap()
-                        .durable()
-                        .await
-                        .unwrap();
-                }
-            })
-        })
-        .collect();
-    for worker in workers {
-        worker.await.unwrap();
+    let mut workers = tokio::task::JoinSet::new();
+    for worker in 0..64 {
+        let journal = journal.clone();
+        workers.spawn(async move {
+            for n in 0..20 {
+                journal
+                    .submit(one(entry(session(worker), n)))
+                    .unwrap()
+                    .durable()
+                    .await
+                    .unwrap();
+            }
+        });
     }
+    workers.join_all().await;
     let stats = state.stats();
     assert_eq!(stats.entries, 64 * 20);
     assert!(stats.commits * 4 < stats.entries, "{stats:?}");

@@ -22,7 +22,7 @@ async fn child() {
     let Ok(path) = std::env::var(CHILD) else { return };
     let (path, round) = path.rsplit_once(':').unwrap();
     let round: u64 = round.parse().unwrap();
-    let durability = if round % 2 == 0 {
+    let durability = if round.is_multiple_of(2) {
         Durability::Durable
     } else {
         Durability::Relaxed
@@ -53,66 +53,65 @@ async fn child() {
     }
 }
 
-#[tokio::test]
+/// Starts a victim, kills it after a while, and answers what was acknowledged.
 #[expect(clippy::disallowed_methods, reason = "a test starts itself as the victim")]
+fn kill_one(path: &std::path::Path, round: u64) -> Vec<u64> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "kill::child", "--nocapture"])
+        .env(CHILD, format!("{}:{round}", path.display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A line without its full stop was cut.
+    let id = |line: String| line.strip_prefix("ack ")?.strip_suffix('.')?.parse::<u64>().ok();
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let first = lines.by_ref().find_map(id).unwrap();
+    std::thread::sleep(Duration::from_micros(300 + round * round * 37));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::iter::once(first).chain(lines.filter_map(id)).collect()
+}
+
+/// The ids of all events; their contents are whole.
+async fn found(state: &StateDir) -> HashSet<u64> {
+    let mut after_row = 0;
+    let mut found = HashSet::new();
+    loop {
+        let scan = Scan {
+            after_row,
+            limit: 5000,
+            with_content: true,
+            ..Scan::default()
+        };
+        let page = state.journal().scan(scan).await.unwrap();
+        let Some(last) = page.last() else { return found };
+        after_row = last.row;
+        for event in page {
+            let payload: serde_json::Value = serde_json::from_str(&event.payload).unwrap();
+            let id = payload.get("n").and_then(serde_json::Value::as_u64).unwrap();
+            if id % 8 == 5 {
+                assert_eq!(
+                    event.content.unwrap().bytes,
+                    format!("{id}").repeat(3000).into_bytes()
+                );
+            }
+            found.insert(id);
+        }
+    }
+}
+
+#[tokio::test]
 async fn nothing_acknowledged_is_lost_by_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     let mut acknowledged: HashSet<u64> = HashSet::new();
     for round in 0..30_u64 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "kill::child", "--nocapture"])
-            .env(CHILD, format!("{}:{round}", dir.path().display()))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = lines
-            .by_ref()
-            .map(Result::unwrap)
-            .find(|line| line.starts_with("ack "))
-            .expect("a first ack");
-        acknowledged.insert(first[4..].trim_end_matches('.').parse().unwrap());
-        std::thread::sleep(Duration::from_micros(300 + round * round * 37));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        // A line without its full stop was cut.
-        for line in lines.map_while(Result::ok) {
-            if let Some(id) = line
-                .strip_prefix("ack ")
-                .and_then(|id| id.strip_suffix('.')?.parse().ok())
-            {
-                acknowledged.insert(id);
-            }
-        }
-        let state = StateDir::open(dir.path(), Options::default()).expect("the chains hold");
-        let journal = state.journal();
-        let mut after_row = 0;
-        let mut found = HashSet::new();
-        loop {
-            let page = journal
-                .scan(Scan {
-                    after_row,
-                    limit: 5000,
-                    with_content: true,
-                    ..Scan::default()
-                })
-                .await
-                .unwrap();
-            let Some(last) = page.last() else { break };
-            after_row = last.row;
-            for event in page {
-                let payload: serde_json::Value = serde_json::from_str(&event.payload).unwrap();
-                let id = payload["n"].as_u64().unwrap();
-                if id % 8 == 5 {
-                    assert_eq!(
-                        event.content.expect("its content").bytes,
-                        format!("{id}").repeat(3000).into_bytes()
-                    );
-                }
-                found.insert(id);
-            }
-        }
-        let lost: Vec<_> = acknowledged.iter().filter(|id| !found.contains(id)).collect();
+        acknowledged.extend(kill_one(dir.path(), round));
+        let state =
+            StateDir::open(dir.path(), Options::default()).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        let found = found(&state).await;
+        let lost: Vec<_> = acknowledged.difference(&found).collect();
         assert!(lost.is_empty(), "round {round}: lost {lost:?}");
         state.close();
     }

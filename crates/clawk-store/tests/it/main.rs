@@ -1,12 +1,6 @@
 //! The state directory from outside: what it promises when processes die, disks fill and bytes rot.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test may fail that way"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail that way")]
 
 mod corrupt;
 mod full;

@@ -1,0 +1,230 @@
+//! `clawk trace`: look at the record, check it, take it along. Works on a state directory, also while an agent owns it, or on a
+//! `.trace.jsonl` file from anywhere.
+
+mod export;
+mod source;
+mod tail;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use clawk_proto::Digest;
+use clawk_proto::trace::TraceEvent;
+use clawk_trace::show::{Style, line};
+
+use self::source::{Pick, Source};
+use crate::out::{Format, Paint};
+use crate::state;
+
+/// Flags of `clawk trace`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk trace show --session last            what happened in the latest session
+  clawk trace show --content DIGEST          the bytes that an event refers to
+  clawk trace tail -f --agent hello          watch an agent work
+  clawk trace verify --format json           is the record whole?
+  clawk trace verify run.trace.jsonl         the same for a file, from any machine
+  clawk trace export --session last -o run.trace.jsonl";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print events, one line each
+    Show {
+        #[command(flatten)]
+        from: From,
+        /// Print the content with this digest (64 hex digits) instead
+        #[arg(long, value_name = "DIGEST")]
+        content: Option<String>,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Print the latest events, and go on with -f
+    Tail {
+        #[command(flatten)]
+        from: From,
+        /// So many events
+        #[arg(short = 'n', long, default_value_t = 20)]
+        lines: usize,
+        /// Wait for more, until interrupted
+        #[arg(short, long)]
+        follow: bool,
+        /// `json` prints one event per line
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Check that no event was changed, removed, added or moved; exit code 1 if so
+    Verify {
+        #[command(flatten)]
+        from: From,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Write events as JSON Lines, which anyone can verify
+    Export {
+        #[command(flatten)]
+        from: From,
+        /// Write to this file instead of standard output
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Only the event types of the TRACE standard: leaves out `ckp.*`, chains the rest anew and says so in its first event
+        #[arg(long)]
+        strict: bool,
+    },
+}
+
+/// Which record.
+#[derive(Debug, clap::Args)]
+struct From {
+    /// A `.trace.jsonl` file, `-` for standard input [default: an agent's state directory]
+    #[arg(conflicts_with_all = ["state", "agent"])]
+    file: Option<PathBuf>,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// Only this session: its id, or `last`
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+}
+
+impl From {
+    fn open(&self) -> Result<(Source, Pick)> {
+        let source = match &self.file {
+            Some(file) => Source::file(file.clone()),
+            None => Source::state(&self.which.dir()?)?,
+        };
+        let pick = source.pick(self.session.as_deref())?;
+        Ok((source, pick))
+    }
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Show {
+            from,
+            content: Some(digest),
+            ..
+        } => content(from, digest),
+        Verb::Show {
+            from,
+            content: None,
+            format,
+        } => show(from, *format),
+        Verb::Tail {
+            from,
+            lines,
+            follow,
+            format,
+        } => {
+            let (source, pick) = from.open()?;
+            tail::run(&source, pick, *lines, *follow, *format)
+        }
+        Verb::Verify { from, format } => {
+            let (source, pick) = from.open()?;
+            verify::run(&source, pick, *format)
+        }
+        Verb::Export { from, output, strict } => {
+            let (source, pick) = from.open()?;
+            export::run(&source, pick, output.as_deref(), *strict)
+        }
+    }
+}
+
+fn show(from: &From, format: Format) -> Result<ExitCode> {
+    let (source, pick) = from.open()?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    match format {
+        Format::Human => {
+            let mut lines = Lines::new();
+            source.each(pick, |event| Ok(lines.write(&mut out, &event)?))?;
+        }
+        Format::Json => {
+            let mut first = true;
+            source.each(pick, |event| {
+                out.write_all(if first { b"[\n" } else { b",\n" })?;
+                first = false;
+                Ok(serde_json::to_writer(&mut out, &event)?)
+            })?;
+            out.write_all(if first { b"[]\n" } else { b"\n]\n" })?;
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn content(from: &From, digest: &str) -> Result<ExitCode> {
+    let Some(digest) = Digest::from_hex(digest) else {
+        bail!(
+            "`--content` takes the 64 hex digits that `clawk trace show --format json` prints, not `{digest}`"
+        );
+    };
+    if from.file.is_some() {
+        bail!(
+            "a trace file holds no contents; they lie in the agent's state directory: say --state DIR or --agent NAME"
+        );
+    }
+    let reader = clawk_store::Reader::open(from.which.dir()?)?;
+    let bytes = reader
+        .content(digest)?
+        .with_context(|| format!("no content `{digest}`: it was erased, or never stored here"))?;
+    let mut out = io::stdout().lock();
+    out.write_all(&bytes)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Events as lines, with a heading wherever the session changes.
+struct Lines {
+    style: Style,
+    paint: Paint,
+    session: Option<clawk_proto::SessionId>,
+}
+
+impl Lines {
+    fn new() -> Self {
+        let paint = Paint::stdout();
+        let width = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col)); // silent-ok: no terminal
+        Self {
+            style: Style {
+                colour: paint.is_on(),
+                width,
+            },
+            paint,
+            session: None,
+        }
+    }
+
+    fn write(&mut self, out: &mut impl Write, event: &TraceEvent) -> io::Result<()> {
+        if self.session != Some(event.session_id) {
+            self.session = Some(event.session_id);
+            let day = event
+                .timestamp
+                .split('T')
+                .next()
+                .map(crate::out::harmless)
+                .unwrap_or_default();
+            writeln!(
+                out,
+                "{}",
+                self.paint.bold(&format!("session {}  {day}", event.session_id))
+            )?;
+        }
+        writeln!(out, "{}", line(event, self.style))
+    }
+}

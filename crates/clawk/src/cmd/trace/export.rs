@@ -1,0 +1,112 @@
+//! `clawk trace export`: JSON Lines; `--strict` leaves out what the TRACE standard does not name (R31).
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_proto::{Digest, SessionId};
+use clawk_trace::canonical::payload_of;
+use clawk_trace::{Chain, Draft, Scratch};
+use serde_json::{Map, Value, json};
+
+use super::source::{Pick, Source, lines, pages, parse};
+
+/// The prefix of event types that are ours.
+const OURS: &str = "ckp.";
+
+pub(super) fn run(source: &Source, pick: Pick, output: Option<&Path>, strict: bool) -> Result<ExitCode> {
+    match output {
+        None => write(source, pick, strict, BufWriter::new(io::stdout().lock()))?,
+        Some(path) => {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(path)
+                .with_context(|| format!("can't write `{}`", path.display()))?;
+            write(source, pick, strict, BufWriter::new(file))
+                .with_context(|| format!("writing `{}`", path.display()))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(source: &Source, pick: Pick, strict: bool, mut out: impl Write) -> Result<()> {
+    if strict {
+        rechained(source, pick, &mut out)?;
+    } else {
+        match source {
+            Source::State(reader) => {
+                pages(reader, pick, 0, |stored| {
+                    serde_json::to_writer(&mut out, &stored.event)?;
+                    Ok(out.write_all(b"\n")?)
+                })?;
+            }
+            // As it was written: re-serialising could change what was hashed.
+            Source::File(path) => lines(path, |_, line| {
+                if pick.takes(parse(line)?.session_id) {
+                    out.write_all(line)?;
+                    out.write_all(b"\n")?;
+                }
+                Ok(())
+            })?,
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// What a strict export leaves out of one session, and where the original chain ended.
+#[derive(Default)]
+struct LeftOut {
+    events: u64,
+    head: Option<Digest>,
+}
+
+fn rechained(source: &Source, pick: Pick, out: &mut impl Write) -> Result<()> {
+    if matches!(source, Source::File(path) if path.as_os_str() == "-") {
+        bail!("`--strict` reads the trace twice; give a file instead of standard input");
+    }
+    // The first event says what was left out, so it has to be known before.
+    let mut left_out: HashMap<SessionId, LeftOut> = HashMap::new();
+    source.each(pick, |event| {
+        let of_session = left_out.entry(event.session_id).or_default();
+        of_session.events += u64::from(event.event_type.starts_with(OURS));
+        of_session.head = Some(event.event_hash);
+        Ok(())
+    })?;
+    let mut chains: HashMap<SessionId, Chain> = HashMap::new();
+    let mut scratch = Scratch::default();
+    source.each(pick, |mut event| {
+        if event.event_type.starts_with(OURS) {
+            return Ok(());
+        }
+        let chain = chains
+            .entry(event.session_id)
+            .or_insert_with(|| Chain::new(event.session_id, event.trace_id));
+        if chain.next_sequence == 0 {
+            note(&mut event.payload, left_out.get(&event.session_id));
+        }
+        let payload = payload_of(&event.payload).with_context(|| format!("event {}", event.event_id))?;
+        let draft = Draft {
+            event_id: event.event_id,
+            span: event.span_id,
+            parent: event.parent_span_id,
+            timestamp: &event.timestamp,
+            event_type: &event.event_type,
+            payload: payload.get(),
+        };
+        serde_json::to_writer(&mut *out, &chain.link(&draft, &mut scratch)?)?;
+        Ok(out.write_all(b"\n")?)
+    })
+}
+
+fn note(payload: &mut Map<String, Value>, left_out: Option<&LeftOut>) {
+    let (events, head) = left_out.map_or((0, None), |l| (l.events, l.head));
+    let text = json!({ "rechained": true, "events_left_out": events, "original_head": head });
+    payload.insert("strict_export".to_owned(), text);
+}

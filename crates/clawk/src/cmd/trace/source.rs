@@ -1,0 +1,177 @@
+//! Where events come from: a state directory or a file.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clawk_proto::SessionId;
+use clawk_proto::trace::{SealedEvent, TraceEvent};
+use clawk_store::{Filter, Reader, StoredEvent};
+use clawk_trace::MAX_LINE_BYTES;
+
+/// Rows that are in memory at a time.
+const PAGE: usize = 1000;
+
+/// All sessions, or one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pick {
+    All,
+    One(SessionId),
+}
+
+impl Pick {
+    pub(super) const fn session(self) -> Option<SessionId> {
+        match self {
+            Self::All => None,
+            Self::One(session) => Some(session),
+        }
+    }
+
+    pub(super) fn takes(self, session: SessionId) -> bool {
+        self.session().is_none_or(|only| only == session)
+    }
+}
+
+/// A record to read.
+#[derive(Debug)]
+pub(super) enum Source {
+    State(Box<Reader>),
+    File(PathBuf),
+}
+
+impl Source {
+    pub(super) fn state(dir: &Path) -> Result<Self> {
+        Ok(Self::State(Box::new(Reader::open(dir)?)))
+    }
+
+    pub(super) const fn file(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+
+    /// What `--session` means here.
+    pub(super) fn pick(&self, session: Option<&str>) -> Result<Pick> {
+        let Some(text) = session else { return Ok(Pick::All) };
+        if text != "last" {
+            let id = text
+                .parse()
+                .with_context(|| format!("`--session` takes an id or `last`, not `{text}`"))?;
+            return Ok(Pick::One(id));
+        }
+        let last = match self {
+            Self::State(reader) => reader.sessions(1)?.first().map(|row| row.session),
+            Self::File(_) => {
+                let mut last = None;
+                self.each(Pick::All, |event| {
+                    last = Some(event.session_id);
+                    Ok(())
+                })?;
+                last
+            }
+        };
+        Ok(Pick::One(last.context("there are no sessions yet")?))
+    }
+
+    /// Every event in order.
+    pub(super) fn each(&self, pick: Pick, mut take: impl FnMut(TraceEvent) -> Result<()>) -> Result<()> {
+        match self {
+            Self::State(reader) => pages(reader, pick, 0, |stored| take(whole(&stored.event)?)).map(drop),
+            Self::File(path) => lines(path, |number, line| {
+                let event = parse(line).with_context(|| at(path, number))?;
+                if pick.takes(event.session_id) {
+                    take(event)
+                } else {
+                    Ok(())
+                }
+            }),
+        }
+    }
+}
+
+/// Every stored event behind `after`; answers the last row.
+pub(super) fn pages(
+    reader: &Reader,
+    pick: Pick,
+    after: u64,
+    mut take: impl FnMut(&StoredEvent) -> Result<()>,
+) -> Result<u64> {
+    let mut filter = Filter {
+        session: pick.session(),
+        after_row: after,
+        limit: PAGE,
+    };
+    loop {
+        let page = reader.events(filter)?;
+        let Some(last) = page.last() else {
+            return Ok(filter.after_row);
+        };
+        filter.after_row = last.row;
+        page.iter().try_for_each(&mut take)?;
+    }
+}
+
+/// Every line that is not empty, with its number, without its line break.
+pub(super) fn lines(path: &Path, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+    let mut reader = open(path)?;
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let cap = u64::try_from(MAX_LINE_BYTES)
+            .unwrap_or(u64::MAX)
+            .saturating_add(1);
+        let length = reader
+            .by_ref()
+            .take(cap)
+            .read_until(b'\n', &mut line)
+            .with_context(|| at(path, number))?;
+        if length == 0 {
+            break;
+        }
+        if length > MAX_LINE_BYTES {
+            bail!(
+                "{}: the line is longer than {MAX_LINE_BYTES} bytes",
+                at(path, number)
+            );
+        }
+        let text = line.trim_ascii_end();
+        if !text.is_empty() {
+            take(number, text)?;
+        }
+    }
+    Ok(())
+}
+
+/// The file, or standard input for `-`.
+pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead>> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(path).with_context(|| format!("can't open `{}`", path.display()))?;
+    Ok(Box::new(BufReader::with_capacity(256 * 1024, file)))
+}
+
+pub(super) fn parse(line: &[u8]) -> Result<TraceEvent> {
+    serde_json::from_slice(line).context("no TRACE event (look with `clawk trace verify`)")
+}
+
+/// A sealed event with its payload as a map.
+pub(super) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
+    Ok(TraceEvent {
+        trace_version: event.trace_version.to_owned(),
+        event_id: event.event_id,
+        trace_id: event.trace_id,
+        span_id: event.span_id,
+        parent_span_id: event.parent_span_id,
+        session_id: event.session_id,
+        sequence: event.sequence,
+        timestamp: event.timestamp.clone(),
+        event_type: event.event_type.clone(),
+        payload: serde_json::from_str(event.payload.get())?,
+        event_hash: event.event_hash,
+        previous_event_hash: event.previous_event_hash,
+    })
+}
+
+fn at(path: &Path, number: u64) -> String {
+    format!("`{}`, line {number}", path.display())
+}

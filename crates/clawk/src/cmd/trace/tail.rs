@@ -1,0 +1,133 @@
+//! `clawk trace tail`.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Read, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clawk_proto::trace::TraceEvent;
+use clawk_store::Reader;
+use clawk_trace::MAX_LINE_BYTES;
+
+use super::Lines;
+use super::source::{Pick, Source, open, pages, parse, whole};
+use crate::out::Format;
+
+/// How often a follower looks for more.
+const POLL: Duration = Duration::from_millis(200);
+
+pub(super) fn run(
+    source: &Source,
+    pick: Pick,
+    count: usize,
+    follow: bool,
+    format: Format,
+) -> Result<ExitCode> {
+    let mut printer = Printer {
+        lines: Lines::new(),
+        format,
+    };
+    match source {
+        Source::State(reader) => state(reader, pick, count, follow, &mut printer)?,
+        Source::File(path) => file(&mut open(path)?, pick, count, follow, &mut printer)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Printer {
+    lines: Lines,
+    format: Format,
+}
+
+impl Printer {
+    fn print(&mut self, event: &TraceEvent) -> Result<()> {
+        let mut out = io::stdout().lock();
+        match self.format {
+            Format::Human => self.lines.write(&mut out, event)?,
+            Format::Json => writeln!(out, "{}", serde_json::to_string(event)?)?,
+        }
+        Ok(out.flush()?)
+    }
+}
+
+fn state(reader: &Reader, pick: Pick, count: usize, follow: bool, printer: &mut Printer) -> Result<()> {
+    // Rows of all sessions are dense; those of one are not, so all of its events pass by.
+    let after = match pick {
+        Pick::All => reader
+            .last_row()?
+            .saturating_sub(u64::try_from(count).unwrap_or(u64::MAX)),
+        Pick::One(_) => 0,
+    };
+    let mut latest = VecDeque::new();
+    let mut row = pages(reader, pick, after, |stored| {
+        keep(&mut latest, count, whole(&stored.event)?);
+        Ok(())
+    })?;
+    for event in &latest {
+        printer.print(event)?;
+    }
+    while follow {
+        std::thread::sleep(POLL);
+        row = pages(reader, pick, row, |stored| printer.print(&whole(&stored.event)?))?;
+    }
+    Ok(())
+}
+
+fn file(
+    reader: &mut impl BufRead,
+    pick: Pick,
+    count: usize,
+    follow: bool,
+    printer: &mut Printer,
+) -> Result<()> {
+    let mut latest = VecDeque::new();
+    let mut line = Vec::new();
+    let mut live = false;
+    loop {
+        let room = u64::try_from(MAX_LINE_BYTES.saturating_sub(line.len())).unwrap_or(u64::MAX);
+        if room == 0 {
+            bail!("a line is longer than {MAX_LINE_BYTES} bytes: this is no trace");
+        }
+        let read = reader.by_ref().take(room).read_until(b'\n', &mut line)?;
+        let complete = line.ends_with(b"\n");
+        if !complete && read > 0 {
+            // Not at the end: go on reading this line.
+            continue;
+        }
+        if !complete && live {
+            // Half a line, or none: its writer is still at it.
+            std::thread::sleep(POLL);
+            continue;
+        }
+        if complete || (!follow && !line.trim_ascii().is_empty()) {
+            let event = parse(line.trim_ascii())?;
+            if pick.takes(event.session_id) {
+                if live {
+                    printer.print(&event)?;
+                } else {
+                    keep(&mut latest, count, event);
+                }
+            }
+            line.clear();
+        }
+        if !complete {
+            for event in latest.drain(..) {
+                printer.print(&event)?;
+            }
+            if !follow {
+                return Ok(());
+            }
+            live = true;
+        }
+    }
+}
+
+fn keep(latest: &mut VecDeque<TraceEvent>, count: usize, event: TraceEvent) {
+    if latest.len() >= count {
+        latest.pop_front();
+    }
+    if count > 0 {
+        latest.push_back(event);
+    }
+}

@@ -1,0 +1,131 @@
+use std::path::Path;
+
+use clap::Parser;
+use clawk_kernel::ports::{Batch, Entry, Journal};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::SessionId;
+use clawk_store::{Options, StateDir};
+use clawk_trace::canonical::payload_of;
+use serde_json::{Value, json};
+
+use super::{Args, run};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Exit codes compare by their text.
+fn outcome(words: &[&str]) -> String {
+    let cli = Cli::try_parse_from(["trace"].iter().chain(words)).unwrap();
+    format!("{:?}", run(&cli.args).unwrap())
+}
+
+fn id(n: u128) -> uuid::Uuid {
+    uuid::Uuid::from_u128(n)
+}
+
+async fn state(path: &Path) -> StateDir {
+    let state = StateDir::open(path, Options::default()).unwrap();
+    let kinds = [
+        "session.started",
+        "ckp.lifecycle.transition",
+        "action.requested",
+        "ckp.provider.completed",
+        "session.ended",
+    ];
+    for (n, kind) in (0..).zip(kinds) {
+        let entry = Entry {
+            session: SessionId(id(1)),
+            event_id: id(100 + n),
+            span: id(2),
+            parent: Some(id(3)),
+            at: Timestamp(1_700_000_000_000_000 + i64::try_from(n).unwrap()),
+            kind,
+            payload: payload_of(&json!({ "agent_id": "a", "goal": "Grüße" })).unwrap(),
+            content: None,
+            answers: None,
+        };
+        let batch = Batch {
+            entries: vec![entry],
+            inbox: Vec::new(),
+        };
+        state.journal().submit(batch).unwrap().durable().await.unwrap();
+    }
+    state
+}
+
+const DONE: &str = "ExitCode(unix_exit_status(0))";
+const BAD: &str = "ExitCode(unix_exit_status(1))";
+
+#[tokio::test]
+async fn a_record_is_verified_exported_and_verified_again_while_its_agent_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = state(&dir.path().join("state")).await;
+    let (from, file) = (state.path().to_str().unwrap(), dir.path().join("run.trace.jsonl"));
+    let to = file.to_str().unwrap();
+    assert_eq!(outcome(&["verify", "--state", from]), DONE);
+    assert_eq!(
+        outcome(&["export", "--state", from, "--session", "last", "-o", to]),
+        DONE
+    );
+    assert_eq!(outcome(&["verify", to]), DONE);
+    assert_eq!(outcome(&["show", to, "--session", "last"]), DONE);
+    assert_eq!(outcome(&["tail", "-n", "2", to]), DONE);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(text.lines().count(), 5);
+    std::fs::write(&file, text.replacen("Grüße", "Gruße", 1)).unwrap();
+    assert_eq!(outcome(&["verify", to, "--format", "json"]), BAD);
+    assert_eq!(outcome(&["verify", to, "--session", &id(1).to_string()]), BAD);
+    assert_eq!(outcome(&["verify", to, "--session", &id(9).to_string()]), DONE);
+}
+
+#[tokio::test]
+async fn a_strict_export_holds_and_says_what_it_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = state(&dir.path().join("state")).await;
+    let file = dir.path().join("strict.jsonl");
+    let words = [
+        "export",
+        "--strict",
+        "--state",
+        state.path().to_str().unwrap(),
+        "-o",
+        file.to_str().unwrap(),
+    ];
+    assert_eq!(outcome(&words), DONE);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| event["event_type"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["session.started", "action.requested", "session.ended"]);
+    let note = &events[0]["payload"]["strict_export"];
+    assert_eq!(
+        (&note["rechained"], &note["events_left_out"]),
+        (&json!(true), &json!(2))
+    );
+    assert!(clawk_trace::verify(text.as_bytes()).unwrap().valid);
+}
+
+#[test]
+fn what_cannot_be_done_is_an_error_that_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    for (words, word) in [
+        (vec!["verify", "--state", path], "state"),
+        (vec!["show", "/nowhere.jsonl"], "nowhere"),
+        (vec!["show", "--content", "12", "--state", path], "64 hex"),
+        (vec!["show", "/nowhere.jsonl", "--session", "x"], "`x`"),
+    ] {
+        let cli = Cli::try_parse_from(["trace"].iter().chain(&words)).unwrap();
+        let error = format!("{:#}", run(&cli.args).unwrap_err());
+        assert!(error.contains(word), "{words:?}: {error}");
+    }
+    assert!(Cli::try_parse_from(["trace", "show", "a.jsonl", "--state", "d"]).is_err());
+}
