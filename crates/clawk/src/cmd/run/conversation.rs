@@ -21,6 +21,8 @@ use crate::terminal::show::Show;
 /// Notices that are kept while a person thinks.
 const HELD: usize = 1024;
 
+const LEAVING: &str = "(Ctrl-C once more, or Ctrl-D, to leave)";
+
 /// What the person at the prompt wants.
 pub(crate) enum Next {
     /// Something said to the agent.
@@ -243,6 +245,7 @@ impl<'a> Conversation<'a> {
                 Reply::Line(line) => match parse(&line) {
                     Some(Typed::Answer(answer, reason)) => return (answer, reason),
                     Some(Typed::Why) => self.show.why(question),
+                    None if self.settled(question) => return (Answer::Deny, None),
                     None => self
                         .show
                         .line(&paint.dim("  y, n (and why not, if you like), a or w")),
@@ -267,9 +270,20 @@ impl<'a> Conversation<'a> {
         let prompt = format!("{} ", Paint::stderr().bold("you ▸"));
         let mut warned = false;
         loop {
-            let reply = tokio::select! {
-                reply = input.line(prompt.clone(), true) => reply,
-                _ = self.ends.recv() => Reply::End,
+            let mut typing = pin!(input.line(prompt.clone(), true));
+            // The line stays with the editor until it is typed: what comes meanwhile must not take it away.
+            let reply = loop {
+                tokio::select! {
+                    reply = &mut typing => break reply,
+                    _ = self.ends.recv() => break Reply::End,
+                    _ = self.interrupts.recv() => {
+                        if warned {
+                            break Reply::End;
+                        }
+                        warned = true;
+                        self.show.line(LEAVING);
+                    }
+                }
             };
             match reply {
                 Reply::Line(line) if line.trim().is_empty() => return Ok(Next::Done),
@@ -279,8 +293,7 @@ impl<'a> Conversation<'a> {
                 },
                 Reply::Interrupted if !warned => {
                     warned = true;
-                    self.show
-                        .line(&Paint::stderr().dim("(Ctrl-C once more, or Ctrl-D, to leave)"));
+                    self.show.line(LEAVING);
                 }
                 Reply::Interrupted | Reply::End => return Ok(Next::Leave),
             }
