@@ -114,6 +114,17 @@ fn a_launched_agent_stays_itself_whatever_the_wire_says() {
 }
 
 #[test]
+fn a_manifest_that_only_names_the_agent_is_enough_for_a_launched_one() {
+    let agent = Agent::new();
+    let mut server = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    let named = json!({"kind": "Claw", "metadata": {"name": "demo-agent", "version": "1.0.0"}});
+    assert!(server.initialize(&named).get("result").is_some());
+    let empty = json!({"kind": "Claw", "metadata": {"name": "demo-agent"}, "spec": {}});
+    assert_eq!(server.initialize(&empty)["error"]["code"], -32602);
+    assert!(server.end().success());
+}
+
+#[test]
 fn without_a_manifest_the_one_on_the_wire_is_the_agents() {
     let agent = Agent::new();
     let mut server = Server::start(&agent, &["--stdio"]);

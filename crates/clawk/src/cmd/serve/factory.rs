@@ -44,9 +44,10 @@ impl Launched {
 
 impl AgentFactory for Launched {
     fn check<'a>(&'a self, wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
-        // A URI only names the agent that the client expects; an object must be valid, and then names it as well.
+        // A URI, or an object without a `spec`, only names the agent that the client expects; one with a `spec` must be
+        // valid, and then names it as well.
         Box::pin(async move {
-            if wire.is_string() {
+            if wire.is_string() || names_only(wire) {
                 Ok(())
             } else {
                 read(wire, &self.blueprint.config, None).map(drop)
@@ -127,6 +128,13 @@ impl AgentFactory for Wired {
             Ok(Kernel::start(blueprint.parts(&state, None)?).await?)
         })
     }
+}
+
+/// `{"kind": "Claw", "metadata": {"name": …}}`, as the 0.3.0 wire format's examples send it.
+fn names_only(wire: &Value) -> bool {
+    let named = wire.pointer("/metadata/name").is_some_and(Value::is_string);
+    let claw = wire.get("kind").is_some_and(|kind| kind == "Claw");
+    claw && named && wire.get("spec").is_none()
 }
 
 /// The manifest on the wire, or everything that is wrong with it.
