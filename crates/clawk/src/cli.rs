@@ -52,6 +52,8 @@ enum Verb {
     Validate(cmd::validate::Args),
     /// Print the JSON Schema of a manifest or a primitive, for editors
     Schema(cmd::schema::Args),
+    /// Look at messages whose turn could not be finished, and say them again
+    DeadLetters(cmd::dead_letters::Args),
     /// Look at what happened, check that the record is whole, export it
     Trace(cmd::trace::Args),
     /// List the sessions of an agent
@@ -84,6 +86,7 @@ impl Cli {
             Verb::Deny(args) => cmd::approvals::deny(&args),
             Verb::Validate(args) => cmd::validate::run(&args, config.as_deref()),
             Verb::Schema(args) => cmd::schema::run(&args),
+            Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
             Verb::Trace(args) => cmd::trace::run(&args),
             Verb::Sessions(args) => cmd::sessions::run(&args),
             Verb::Conformance(args) => cmd::conformance::run(&args),

@@ -4,6 +4,7 @@ pub(crate) mod approvals;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod conformance;
+pub(crate) mod dead_letters;
 pub(crate) mod doctor;
 pub(crate) mod init;
 pub(crate) mod man;

@@ -300,3 +300,42 @@ fn completions_and_manual_pages_know_the_verbs() {
     agent.clawk(["man", "--dir", "pages"]).assert().success();
     assert!(agent.path("pages/clawk-run.1").exists());
 }
+
+#[test]
+fn a_dead_letter_is_listed_and_can_be_said_again() {
+    let agent = Agent::new();
+    agent
+        .clawk(["dead-letters", "list"])
+        .assert()
+        .code(1)
+        .stderr(contains("no agent has run here yet"));
+    agent.clawk(["run", "claw.yaml", "-m", "broken"]).assert().code(1);
+    let out = agent
+        .clawk(["dead-letters", "list", "--format", "json"])
+        .assert()
+        .success()
+        .get_output()
+        .stdout
+        .clone();
+    let value: Value = serde_json::from_slice(&out).unwrap();
+    let letter = &value["dead_letters"][0];
+    assert_eq!(letter["text"], "broken");
+    assert!(
+        letter["reason"].as_str().unwrap().contains("no such model"),
+        "{letter}"
+    );
+    // The model is mended; what was said is said again, in its session.
+    let script = std::fs::read_to_string(agent.path("script.yaml")).unwrap();
+    std::fs::write(
+        agent.path("script.yaml"),
+        script.replace("user: broken", "user: no-longer"),
+    )
+    .unwrap();
+    let id = letter["message"].as_str().unwrap();
+    agent
+        .clawk(["dead-letters", "replay", id, "claw.yaml"])
+        .assert()
+        .success()
+        .stdout("You said **broken**.\n")
+        .stderr(contains(letter["session"].as_str().unwrap()));
+}

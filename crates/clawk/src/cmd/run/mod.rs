@@ -28,23 +28,23 @@ const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
 pub(crate) struct Args {
     /// The manifest
     #[arg(value_name = "CLAW")]
-    manifest: PathBuf,
+    pub(crate) manifest: PathBuf,
 
     /// One turn with this message, then leave
     #[arg(short, long, value_name = "TEXT")]
-    message: Option<String>,
+    pub(crate) message: Option<String>,
 
     /// How questions are answered whether a call may run
     #[arg(long, value_enum, default_value_t = Approve::Ask)]
-    approve: Approve,
+    pub(crate) approve: Approve,
 
     /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
     #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
+    pub(crate) state: Option<PathBuf>,
 
     /// Go on with an earlier session: its id, or `last`
     #[arg(long, value_name = "ID")]
-    session: Option<String>,
+    pub(crate) session: Option<String>,
 }
 
 const EXAMPLES: &str = "\
