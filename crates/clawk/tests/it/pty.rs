@@ -12,6 +12,8 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::agent::{Agent, program};
 
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// The program and the other end of its terminal.
 pub(crate) struct Terminal {
     child: Child,

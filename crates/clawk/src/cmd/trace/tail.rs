@@ -67,11 +67,13 @@ fn state(reader: &Reader, pick: Pick, count: usize, follow: bool, printer: &mut 
     for event in &latest {
         printer.print(event)?;
     }
-    while follow {
+    if !follow {
+        return Ok(());
+    }
+    loop {
         std::thread::sleep(POLL);
         row = pages(reader, pick, row, |stored| printer.print(&whole(&stored.event)?))?;
     }
-    Ok(())
 }
 
 fn file(
