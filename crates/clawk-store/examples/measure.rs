@@ -6,10 +6,10 @@
     reason = "a measurement prints, and may fail that way"
 )]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clawk_kernel::ports::{
-    AnswerKey, Batch, Content, Entry, Journal as _, JournalError, Memory as _, Place, StoreQuery,
+    AnswerKey, Batch, Content, Entry, Journal as _, Memory as _, Place, StoreQuery, Ticket,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
@@ -65,18 +65,19 @@ async fn journal(name: &str, durability: Durability, count: u64, content: bool, 
         .map(|n| entry(u128::from(n % 16), n, content, answers))
         .collect();
     let (start, cpu_before) = (Instant::now(), cpu());
-    for entry in entries {
-        let mut batch = Batch {
-            entries: vec![entry],
-            inbox: Vec::new(),
-        };
-        loop {
-            match journal.submit(batch.clone()) {
-                Ok(_) => break,
-                Err(JournalError::Full { .. }) => std::thread::sleep(Duration::from_micros(200)),
-                Err(error) => return println!("{error}"),
-            }
-            batch = std::mem::take(&mut batch);
+    let mut ticket = None;
+    for (n, entry) in entries.into_iter().enumerate() {
+        let next = journal
+            .submit(Batch {
+                entries: vec![entry],
+                inbox: Vec::new(),
+            })
+            .unwrap();
+        // Never more than the queue takes: wait for what was sent a good while ago.
+        if n % 16_384 == 0
+            && let Some(earlier) = ticket.replace(next)
+        {
+            Ticket::durable(earlier).await.unwrap();
         }
     }
     journal.flush().await.unwrap();

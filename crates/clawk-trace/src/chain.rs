@@ -207,7 +207,8 @@ impl Chain {
     }
 }
 
-fn hex_into<'a>(digest: &Digest, out: &'a mut [u8; 64]) -> &'a str {
+/// The 64 hex digits, without an allocation.
+pub(crate) fn hex_into<'a>(digest: &Digest, out: &'a mut [u8; 64]) -> &'a str {
     match hex::encode_to_slice(digest.0, out) {
         // INVARIANT: 32 bytes make exactly 64 ASCII digits, so neither branch can fail.
         Ok(()) => std::str::from_utf8(out).unwrap_or_default(),

@@ -6,7 +6,7 @@ use clawk_proto::Digest;
 
 use super::FaultKind;
 use crate::canonical::{CanonicalError, Plainness, Profile, payload_text, transcode};
-use crate::chain::{Preimage, Scratch, hash};
+use crate::chain::{Preimage, Scratch, hash, hex_into};
 use crate::event::RawEvent;
 
 /// A set of profiles.
@@ -49,14 +49,14 @@ impl ProfileSet {
     }
 }
 
-/// The profiles among `candidates` under which the event's hash is `stated`.
+/// The profiles among `candidates` under which the event's hash is what it states, and that hash.
 pub(super) fn satisfied(
     event: &RawEvent<'_>,
-    stated: Digest,
     candidates: ProfileSet,
     scratch: &mut Scratch,
-) -> Result<ProfileSet, (FaultKind, String)> {
+) -> Result<(ProfileSet, Digest), (FaultKind, String)> {
     let mut found = ProfileSet::NONE;
+    let mut head = Digest::ZERO;
     let mut hashed: Option<(Cow<'_, str>, Cow<'_, str>, bool)> = None;
     let mut problem: Option<CanonicalError> = None;
     for profile in Profile::ALL.into_iter().filter(|p| candidates.has(*p)) {
@@ -77,7 +77,14 @@ pub(super) fn satisfied(
         let fits = match &hashed {
             // The same bytes as before: the same answer.
             Some((p, t, fits)) if *p == payload && *t == timestamp => *fits,
-            _ => hash(&preimage(event, &payload, &timestamp), scratch) == stated,
+            _ => {
+                let digest = hash(&preimage(event, &payload, &timestamp), scratch);
+                let fits = hex_into(&digest, &mut [0; 64]) == event.event_hash;
+                if fits {
+                    head = digest;
+                }
+                fits
+            }
         };
         if fits {
             found = found.with(profile);
@@ -85,7 +92,7 @@ pub(super) fn satisfied(
         hashed = Some((payload, timestamp, fits));
     }
     match (found == ProfileSet::NONE, problem) {
-        (false, _) => Ok(found),
+        (false, _) => Ok((found, head)),
         (true, Some(error)) => Err((FaultKind::Malformed, format!("`payload`: {error}"))),
         (true, None) => Err((
             FaultKind::BadHash,
