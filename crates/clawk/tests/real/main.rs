@@ -1,0 +1,26 @@
+//! The binary among real parts: a small language model behind llama.cpp's server, MCP servers from npm and PyPI, a terminal,
+//! full disks, killed processes. `tests/parts/install.sh` installs what is needed; a missing part fails and says so.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "what is not as expected ends the test"
+)]
+
+mod agent;
+mod model;
+mod parts;
+mod process;
+mod tty;
+mod wire;
+
+mod approval;
+mod bad_input;
+mod bad_provider;
+mod bad_tool;
+mod protocols;
+mod state;
+mod terminal;
+mod turn;

