@@ -78,7 +78,9 @@ async fn a_record_is_verified_exported_and_verified_again_while_its_agent_runs()
     std::fs::write(&file, text.replacen("Grüße", "Gruße", 1)).unwrap();
     assert_eq!(outcome(&["verify", to, "--format", "json"]), BAD);
     assert_eq!(outcome(&["verify", to, "--session", &id(1).to_string()]), BAD);
-    assert_eq!(outcome(&["verify", to, "--session", &id(9).to_string()]), DONE);
+    let unknown = id(9).to_string();
+    let cli = Cli::try_parse_from(["trace", "verify", to, "--session", &unknown]).unwrap();
+    assert!(run(&cli.args).unwrap_err().to_string().contains("no session"));
 }
 
 #[tokio::test]

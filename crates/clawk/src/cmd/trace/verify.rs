@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
 use clawk_trace::{FaultKind, Report};
@@ -18,6 +18,10 @@ pub(super) fn run(source: &Source, pick: Pick, format: Format) -> Result<ExitCod
             Pick::One(_) => one_session(path, pick)?,
         },
     };
+    // "Valid" must never mean "not there".
+    if let (Some(session), true, 0) = (pick.session(), report.valid, report.event_count) {
+        bail!("there is no session `{session}` here");
+    }
     match format {
         Format::Json => out::json(&report)?,
         Format::Human => human(source, &report)?,
