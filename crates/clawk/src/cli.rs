@@ -16,7 +16,7 @@ pub(crate) struct Cli {
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// Runtime configuration [default: `clawk.toml` beside the manifest, else `$XDG_CONFIG_HOME/clawk/config.toml`]
+    /// Runtime configuration; default `clawk.toml` beside the manifest, else `$XDG_CONFIG_HOME/clawk/config.toml`
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 

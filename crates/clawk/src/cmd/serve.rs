@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long)]
     stdio: bool,
 
-    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
