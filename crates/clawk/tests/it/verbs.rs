@@ -51,6 +51,28 @@ fn one_turn_prints_the_answer_and_nothing_else_on_standard_output() {
 }
 
 #[test]
+fn the_line_about_the_trace_can_be_pasted() {
+    let agent = Agent::new();
+    let shown = text(
+        &agent
+            .clawk(["run", "claw.yaml", "-m", "read"])
+            .assert()
+            .success()
+            .get_output()
+            .stderr,
+    );
+    let look = shown.rsplit_once("look at it: ").unwrap().1.trim();
+    let words: Vec<&str> = look.split(' ').collect();
+    assert_eq!(words[0], crate::agent::program().to_str().unwrap());
+    assert_eq!(words[1..3], ["trace", "show"]);
+    agent
+        .clawk(["trace", "show", words[3], words[4], words[5], words[6]])
+        .assert()
+        .success()
+        .stdout(contains("file-read"));
+}
+
+#[test]
 fn standard_input_is_one_message() {
     let agent = Agent::new();
     agent

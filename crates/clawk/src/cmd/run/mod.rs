@@ -201,10 +201,13 @@ async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()>
     if let Some(fault) = &proof.fault {
         out::note(&format!("       {fault}"));
     }
-    out::note(&paint.dim(&format!(
-        "       look at it: clawk trace show --state {} {session}",
+    // As it was started, so that the line can be pasted after `cargo run` as well.
+    let program = std::env::args().next().unwrap_or_else(|| "clawk".to_owned());
+    let look = format!(
+        "{program} trace show --state {} --session {session}",
         agent.state_dir.display()
-    )));
+    );
+    out::note(&paint.dim(&format!("       look at it: {look}")));
     if !proof.valid {
         bail!("the trace of this session does not verify");
     }
