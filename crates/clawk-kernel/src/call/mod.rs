@@ -4,6 +4,7 @@
 //! module makes one, after the decision is in the journal (promise 2).
 
 mod approval;
+mod decide;
 mod dedup;
 mod permit;
 mod reach;
@@ -12,7 +13,7 @@ mod record;
 use std::sync::Arc;
 
 use clawk_manifest::model::Autonomy;
-use clawk_policy::{Effect, Subject, TimeoutDefault, UsageView, Verdict, autonomy};
+use clawk_policy::{Effect, TimeoutDefault, Verdict};
 use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
 use serde_json::{Map, Value};
@@ -133,8 +134,9 @@ async fn path(
     let described = tool.described(&*agent.runner).await?;
     let arguments = check_arguments(&described, &request)?;
     record.know(&described);
-    let verdict = decide(agent, caller, &request, &tool, &described, &arguments);
-    let effect = permitted(&request, &verdict)?;
+    let judged = decide::decide(agent, caller, &request, &tool, &described, &arguments);
+    let verdict = judged.permitted(&request.tool)?;
+    let effect = verdict.effect;
     check_quotas(agent, caller, &tool)?;
     agent
         .runner
@@ -163,7 +165,7 @@ async fn path(
 fn resolve(agent: &Agent, request: &Request) -> Result<Arc<Entry>, CallError> {
     let Some(tool) = agent.catalog.get(&request.tool) else {
         return Err(match agent.engine.denies_by_name(&request.tool) {
-            Some(verdict) => denied(&request.tool, &verdict, DeniedBy::Policy),
+            Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
             None => agent.catalog.unknown(&request.tool),
         });
     };
@@ -177,7 +179,7 @@ fn resolve(agent: &Agent, request: &Request) -> Result<Arc<Entry>, CallError> {
         return Err(unknown("policy", name));
     }
     match &request.sandbox {
-        Some(name) if name == clawk_policy::engine::DENY_ALL => Err(denied(
+        Some(name) if name == clawk_policy::engine::DENY_ALL => Err(decide::denied(
             &request.tool,
             &Verdict::deny("the sandbox `deny-all` denies everything"),
             DeniedBy::Policy,
@@ -192,96 +194,6 @@ fn check_arguments(described: &Described, request: &Request) -> Result<Map<Strin
     let arguments = Value::Object(request.arguments.clone());
     described.check(&request.tool, &arguments)?;
     Ok(request.arguments.clone())
-}
-
-/// All layers that say what may be done; the strictest holds.
-fn decide(
-    agent: &Agent,
-    caller: &Caller,
-    request: &Request,
-    tool: &Entry,
-    described: &Described,
-    arguments: &Map<String, Value>,
-) -> Verdict {
-    let subject = Subject {
-        tool: &tool.name,
-        labels: &described.labels,
-        annotations: &described.annotations,
-        arguments,
-        schema: Some(&described.input_schema),
-        workdir: &agent.options.workdir,
-        usage: UsageView {
-            tokens_today: agent.ledger.tokens_today(agent.scribe.now()),
-            cost_today_microusd: 0,
-        },
-    };
-    let level = agent.manifest.identity.autonomy;
-    // The role of the sender comes here with the channels (R12); the RPC's operator and the terminal's owner are admins.
-    let mut verdict = autonomy(level, described.read_only()).stricter(agent.engine.decide(&subject));
-    for named in [tool.spec.policy_ref.as_deref(), request.policy.as_deref()]
-        .into_iter()
-        .flatten()
-    {
-        let further = agent.engine.decide_named(named, &subject);
-        verdict = verdict.stricter(further.unwrap_or_else(|| Verdict::deny(format!("no policy `{named}`"))));
-    }
-    for ceiling in &caller.ceilings {
-        if let Some(refusal) = ceiling.refuses(described, arguments, &agent.options.workdir) {
-            verdict = verdict.stricter(refusal);
-        }
-    }
-    // What spares people is a standing grant that a person gave, never a rule (R13).
-    if matches!(verdict.effect, Effect::Ask(_)) && agent.desk.granted(caller.thread.session, &tool.name) {
-        verdict.effect = Effect::Allow;
-        verdict.reason = Some("a person allowed it for this session".into());
-    }
-    verdict
-}
-
-fn permitted(request: &Request, verdict: &Verdict) -> Result<Effect, CallError> {
-    match verdict.effect {
-        Effect::Deny if verdict.limit_spent => Err(CallError::Quota {
-            scope: format!("rule {}", verdict.rule_id.as_deref().unwrap_or("without id")),
-            limit_name: "rate_limit".to_owned(),
-            limit: 0,
-            used: 0,
-            wanted: 0,
-            resets_at: None,
-        }),
-        Effect::Deny => {
-            let by = if verdict.rule_id.is_none()
-                && verdict.policy.is_none()
-                && verdict.reason.as_deref().is_some_and(|r| r.contains("autonomy"))
-            {
-                DeniedBy::Autonomy
-            } else if verdict
-                .reason
-                .as_deref()
-                .is_some_and(|r| r.starts_with("the running skill"))
-            {
-                DeniedBy::Skill
-            } else {
-                DeniedBy::Policy
-            };
-            Err(denied(&request.tool, verdict, by))
-        }
-        effect @ (Effect::Allow | Effect::AuditOnly | Effect::Ask(_)) => Ok(effect),
-    }
-}
-
-fn denied(tool: &str, verdict: &Verdict, by: DeniedBy) -> CallError {
-    CallError::Denied {
-        tool: tool.chars().take(64).collect(),
-        by,
-        rule_id: verdict.rule_id.as_deref().map(str::to_owned),
-        policy: verdict.policy.as_deref().map(str::to_owned),
-        reason: verdict
-            .reason
-            .as_deref()
-            .unwrap_or("a policy rule denies it")
-            .to_owned(),
-        retry_after_ms: None,
-    }
 }
 
 /// The provider's day must have room: for a composite tool, for what its skill says it takes.

@@ -1,0 +1,116 @@
+//! What may be done: every layer is asked, the strictest holds (R12, R13).
+
+use clawk_policy::{Effect, Subject, UsageView, Verdict, autonomy};
+use serde_json::{Map, Value};
+
+use super::{Caller, Request};
+use crate::agent::Agent;
+use crate::catalog::{Described, Entry};
+use crate::error::{CallError, DeniedBy};
+
+/// The verdict of all layers, and which of them refused first.
+#[derive(Debug)]
+pub(super) struct Judged {
+    verdict: Verdict,
+    by: DeniedBy,
+}
+
+impl Judged {
+    fn and(self, by: DeniedBy, further: Verdict) -> Self {
+        let refused = self.verdict.effect != Effect::Deny && further.effect == Effect::Deny;
+        Self {
+            by: if refused { by } else { self.by },
+            verdict: self.verdict.stricter(further),
+        }
+    }
+
+    /// The verdict, unless it is a refusal.
+    ///
+    /// # Errors
+    /// -32011 with the rule and the layer; -32021 when a rule's limit is spent (R16a).
+    pub(super) fn permitted(self, tool: &str) -> Result<Verdict, CallError> {
+        let Self { verdict, by } = self;
+        match verdict.effect {
+            Effect::Allow | Effect::AuditOnly | Effect::Ask(_) => Ok(verdict),
+            Effect::Deny if verdict.limit_spent => Err(CallError::Quota {
+                scope: format!("rule {}", verdict.rule_id.as_deref().unwrap_or("without id")),
+                limit_name: "rate_limit".to_owned(),
+                limit: 0,
+                used: 0,
+                wanted: 0,
+                resets_at: None,
+            }),
+            Effect::Deny => Err(denied(tool, &verdict, by)),
+        }
+    }
+}
+
+/// Asks the layers in order. The role of the sender joins them with the channels (R12): the RPC's operator and the
+/// terminal's owner are admins.
+pub(super) fn decide(
+    agent: &Agent,
+    caller: &Caller,
+    request: &Request,
+    tool: &Entry,
+    described: &Described,
+    arguments: &Map<String, Value>,
+) -> Judged {
+    let tokens_today = agent.ledger.tokens_today(agent.scribe.now());
+    let subject = Subject {
+        tool: &tool.name,
+        labels: &described.labels,
+        annotations: &described.annotations,
+        arguments,
+        schema: Some(&described.input_schema),
+        workdir: &agent.options.workdir,
+        usage: UsageView {
+            tokens_today,
+            cost_today_microusd: 0,
+        },
+    };
+    let first = autonomy(agent.manifest.identity.autonomy, described.read_only());
+    let mut judged = Judged {
+        verdict: first,
+        by: DeniedBy::Autonomy,
+    }
+    .and(DeniedBy::Policy, agent.engine.decide(&subject));
+    for named in [tool.spec.policy_ref.as_deref(), request.policy.as_deref()]
+        .into_iter()
+        .flatten()
+    {
+        let further = agent.engine.decide_named(named, &subject);
+        judged = judged.and(
+            DeniedBy::Policy,
+            further.unwrap_or_else(|| Verdict::deny(format!("no policy `{named}`"))),
+        );
+    }
+    for ceiling in &caller.ceilings {
+        if let Some(refusal) = ceiling.refuses(described, arguments, &agent.options.workdir) {
+            judged = judged.and(DeniedBy::Skill, refusal);
+        }
+    }
+    // What spares people is a standing grant that a person gave, never a rule (R13).
+    if matches!(judged.verdict.effect, Effect::Ask(_))
+        && agent.desk.granted(caller.thread.session, &tool.name)
+    {
+        judged.verdict.effect = Effect::Allow;
+        judged.verdict.reason = Some("a person allowed it for this session".into());
+    }
+    judged
+}
+
+/// The refusal of a verdict.
+pub(super) fn denied(tool: &str, verdict: &Verdict, by: DeniedBy) -> CallError {
+    CallError::Denied {
+        tool: tool.chars().take(64).collect(),
+        by,
+        rule_id: verdict.rule_id.as_deref().map(str::to_owned),
+        policy: verdict.policy.as_deref().map(str::to_owned),
+        reason: verdict
+            .reason
+            .as_deref()
+            .unwrap_or("a policy rule denies it")
+            .to_owned(),
+        retry_after_ms: None,
+    }
+}
