@@ -1,6 +1,6 @@
-//! The one path of a tool call: every effect, from whichever door it came, goes through [`call`] (promise 1).
+//! The one path of a tool call: every effect, from whichever door it came, goes through `call` (promise 1).
 //!
-//! Read [`path`] downward: it is R12's order. Nothing below [`permit`] can run without a [`Permit`], and only this
+//! Read `path` downward: it is R12's order. Nothing can run without a [`Permit`], and only this
 //! module makes one, after the decision is in the journal (promise 2).
 
 mod approval;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 /// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
 ///
-/// INVARIANT: only [`crate::call::call`] makes one, after the decision is in the journal. It is no `Clone` and is
+/// INVARIANT: only the path in `call` makes one, after the decision is in the journal. It is no `Clone` and is
 /// consumed by the run, so what was approved is what runs, and it runs at most once.
 #[derive(Debug)]
 pub struct Permit {
