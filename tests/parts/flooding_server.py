@@ -1,6 +1,6 @@
 """An MCP server on standard streams that drowns its client: endless messages, a line without an end, a huge result.
 
-usage: flooding_server.py [ANYTHING]   (the argument only marks the process)
+usage: flooding_server.py [ANYTHING…]   (the arguments only mark the process)
 """
 
 import json

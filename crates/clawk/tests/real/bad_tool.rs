@@ -69,11 +69,13 @@ fn a_server_that_floods_ends_its_own_call_and_nothing_else() {
     let agent = Agent::new();
     agent.write("script.yaml", "scenes: [{ steps: [{ say: nothing }] }]\n");
     let mark = agent.path("mark").display().to_string();
-    let server = stdio(
-        &part("py/bin/python"),
-        &[&ours("flooding_server.py").display().to_string(), &mark],
+    let (python, script) = (
+        part("py/bin/python"),
+        ours("flooding_server.py").display().to_string(),
     );
+    // A server for each, so that one flood does not drown the next.
     let flood = |name: &str| {
+        let server = stdio(&python, &[&script, &mark, name]);
         json!({ "inline": { "name": name, "description": "Floods", "timeout_ms": 3000, "input_schema": { "type": "object" },
             "mcp_source": { "uri": server, "tool_name": name } } })
     };
