@@ -116,6 +116,7 @@ impl<'a> Scanner<'a> {
         let start = self.at;
         let mut simple = true;
         loop {
+            self.at += printable_run(self.bytes.get(self.at..)?);
             let byte = self.peek()?;
             match byte {
                 b'"' => {
@@ -183,4 +184,26 @@ impl<'a> Scanner<'a> {
         let well_formed = length > 0 && (first != b'0' || (length == 1 && !negative));
         (well_formed && !matches!(self.peek(), Some(b'.' | b'e' | b'E'))).then_some(())
     }
+}
+
+/// How many bytes at the front are surely printable ASCII without quote and backslash; eight at a time.
+fn printable_run(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGH: u64 = ONES << 7;
+    // The lowest flag of each of these is exact; a borrow or carry only disturbs bytes behind it.
+    let zero = |x: u64| x.wrapping_sub(ONES) & !x;
+    let (words, _) = bytes.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let x = u64::from_le_bytes(*word);
+        let special = zero(x ^ (ONES * u64::from(b'"')))
+            | zero(x ^ (ONES * u64::from(b'\\')))
+            | (x.wrapping_sub(ONES * 0x20) & !x)
+            | x.wrapping_add(ONES)
+            | x;
+        if special & HIGH != 0 {
+            let inside = usize::try_from((special & HIGH).trailing_zeros() / 8).unwrap_or(0);
+            return index * 8 + inside;
+        }
+    }
+    words.len() * 8
 }

@@ -4,6 +4,8 @@
 //! before it (64 zeros first); its own hash is right under a profile that every event of its session satisfies.
 //! Sessions may be interleaved; each is its own chain.
 
+mod chunk;
+mod parallel;
 mod profile;
 mod report;
 #[cfg(test)]
@@ -11,7 +13,7 @@ mod tests;
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::io::{self, BufRead, Read as _};
+use std::io::{self, BufRead};
 
 use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, SessionId};
@@ -28,31 +30,12 @@ pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// The most chains that one run keeps apart (about 30 MiB).
 pub const MAX_SESSIONS: usize = 262_144;
 
-/// Verifies JSON Lines. Stops judging at the first fault, but counts to the end.
+/// Verifies JSON Lines on every core, in bounded memory. Stops judging at the first fault, but counts to the end.
 ///
 /// # Errors
 /// The reader fails; a bad trace is no error but a [`Report`] with `valid: false`.
-pub fn verify(mut reader: impl BufRead) -> io::Result<Report> {
-    let mut verifier = Verifier::default();
-    let mut line = Vec::new();
-    let mut number = 0u64;
-    loop {
-        line.clear();
-        let cap = u64::try_from(MAX_LINE_BYTES)
-            .unwrap_or(u64::MAX)
-            .saturating_add(1);
-        if reader.by_ref().take(cap).read_until(b'\n', &mut line)? == 0 {
-            return Ok(verifier.finish());
-        }
-        number += 1;
-        let ended = line.pop_if(|byte| *byte == b'\n').is_some();
-        if !ended && line.len() > MAX_LINE_BYTES {
-            verifier.refuse(number, format!("the line is longer than {MAX_LINE_BYTES} bytes"));
-            skip_line(&mut reader)?;
-        } else if !line.is_empty() {
-            verifier.push_line(&line, number, ended);
-        }
-    }
+pub fn verify(reader: impl BufRead) -> io::Result<Report> {
+    parallel::verify(reader, parallel::Plan::of_machine())
 }
 
 /// Verifies events that are in memory.
@@ -87,6 +70,15 @@ struct Tip {
     events: u64,
     head: Digest,
     profiles: ProfileSet,
+}
+
+impl Tip {
+    /// Before a session's first event.
+    const START: Self = Self {
+        events: 0,
+        head: Digest::ZERO,
+        profiles: ProfileSet::ALL,
+    };
 }
 
 /// The verifier as a value: push events, then [`finish`](Self::finish).
@@ -153,16 +145,16 @@ impl Verifier {
         }
     }
 
+    fn refuse_long(&mut self, number: u64) {
+        self.refuse(number, format!("the line is longer than {MAX_LINE_BYTES} bytes"));
+    }
+
     fn judge(&mut self, event: &RawEvent<'_>) -> Result<(), (FaultKind, String)> {
         let session = event
             .session()
             .map_err(|e| (FaultKind::Malformed, format!("`session_id`: {e}")))?;
         let known = self.sessions.get(&session).copied();
-        let tip = known.unwrap_or(Tip {
-            events: 0,
-            head: Digest::ZERO,
-            profiles: ProfileSet::ALL,
-        });
+        let tip = known.unwrap_or(Tip::START);
         check_place(event, &tip)?;
         let (profiles, head) = profile::satisfied(event, tip.profiles, &mut self.scratch)?;
         let next = Tip {

@@ -17,6 +17,8 @@ impl ProfileSet {
     /// All three.
     pub const ALL: Self = Self(0b111);
     const NONE: Self = Self(0);
+    /// Their preimages are the same for printable ASCII.
+    const SAME_WHEN_PLAIN: Self = Self(0b011);
 
     const fn bit(profile: Profile) -> u8 {
         match profile {
@@ -42,6 +44,11 @@ impl ProfileSet {
         Self(self.0 & other.0)
     }
 
+    /// Whether it is empty.
+    pub(super) const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
     /// As a list.
     #[must_use]
     pub fn names(self) -> Vec<Profile> {
@@ -55,6 +62,14 @@ pub(super) fn satisfied(
     candidates: ProfileSet,
     scratch: &mut Scratch,
 ) -> Result<(ProfileSet, Digest), (FaultKind, String)> {
+    // Where the text is the same for both, and the third reading surely hashes another timestamp, one hash settles all.
+    let both = candidates.and(ProfileSet::SAME_WHEN_PLAIN);
+    if event.plainness == Some(Plainness::Everywhere) && !both.is_none() && is_as_we_write(&event.timestamp) {
+        let digest = hash(&preimage(event, &event.payload, &event.timestamp), scratch);
+        if *hex_into(&digest, &mut [0; 64]) == *event.event_hash {
+            return Ok((both, digest));
+        }
+    }
     let mut found = ProfileSet::NONE;
     let mut head = Digest::ZERO;
     let mut hashed: Option<(Cow<'_, str>, Cow<'_, str>, bool)> = None;
@@ -125,6 +140,21 @@ fn preimage<'a>(event: &'a RawEvent<'_>, payload: &'a str, timestamp: &'a str) -
         payload,
         previous: &event.previous_event_hash,
     }
+}
+
+/// `2026-11-22T00:00:00.000000Z`: re-rendered, its zone would stand as `+00:00` in or behind the fraction.
+fn is_as_we_write(timestamp: &str) -> bool {
+    let Ok(bytes) = <&[u8; 27]>::try_from(timestamp.as_bytes()) else {
+        return false; // silent-ok: another length
+    };
+    bytes.iter().enumerate().all(|(at, byte)| match at {
+        4 | 7 => *byte == b'-',
+        10 => *byte == b'T',
+        13 | 16 => *byte == b':',
+        19 => *byte == b'.',
+        26 => *byte == b'Z',
+        _ => byte.is_ascii_digit(),
+    })
 }
 
 /// The timestamp as the reference program prints it: UTC as `+00:00`, the fraction in 0, 3, 6 or 9 digits.

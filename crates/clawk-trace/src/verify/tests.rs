@@ -1,5 +1,6 @@
 use clawk_proto::trace::{SealedEvent, TraceEvent};
 use clawk_proto::{Digest, SessionId};
+use proptest::prelude::*;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -217,4 +218,155 @@ fn the_general_form_verifies_as_the_written_one() {
         })
         .collect();
     assert!(verify(text.as_bytes()).unwrap().valid);
+}
+
+/// What one thread says that takes line by line.
+fn line_by_line(bytes: &[u8]) -> Report {
+    let mut verifier = Verifier::default();
+    for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
+        let text = line.strip_suffix(b"\n").unwrap_or(line);
+        if !text.is_empty() {
+            verifier.push_line(text, number, text.len() < line.len());
+        }
+    }
+    verifier.finish()
+}
+
+/// Three sessions interleaved: plain ASCII, non-ASCII, and one written by a reader of another profile.
+fn mixed() -> Vec<String> {
+    let plain = |line: &SealedEvent| {
+        let text = serde_json::to_string(line).unwrap();
+        // Blanks in the payload: the general form, hashed as its canonical text.
+        text.replacen("\"payload\":{", "\"payload\":{ ", 1)
+    };
+    let (a, b, c) = (trace(1, 9), trace(2, 9), ascii(3, 9));
+    let lines = |events: &[SealedEvent]| events.iter().map(|e| serde_json::to_string(e).unwrap()).collect();
+    let (a, c): (Vec<String>, Vec<String>) = (lines(&a), lines(&c));
+    let b: Vec<String> = b.iter().map(plain).collect();
+    (0..9)
+        .flat_map(|n| [a[n].clone(), c[n].clone(), b[n].clone()])
+        .collect()
+}
+
+fn ascii(session: u128, count: u64) -> Vec<SealedEvent> {
+    let mut chain = Chain::new(SessionId(Uuid::from_u128(session)), Uuid::from_u128(9));
+    let link = |n| {
+        let draft = Draft {
+            event_id: Uuid::from_u128(n),
+            span: Uuid::from_u128(5),
+            parent: Some(Uuid::from_u128(4)),
+            timestamp: "2026-11-21T22:00:00.123456Z",
+            event_type: "action.requested",
+            payload: "{\"action_id\":\"echo\",\"parameters_hash\":\"0123456789abcdef0123456789abcdef\"}",
+        };
+        chain.link(&draft, &mut Scratch::default()).unwrap()
+    };
+    (0..u128::from(count)).map(link).collect()
+}
+
+fn on_threads(bytes: &[u8], chunk_bytes: usize, workers: usize) -> Report {
+    parallel::verify(bytes, parallel::Plan { chunk_bytes, workers }).unwrap()
+}
+
+#[test]
+fn whole_traces_hold_at_every_chunk_size() {
+    let text = mixed().join("\n") + "\n";
+    let expected = line_by_line(text.as_bytes());
+    assert!(expected.valid);
+    assert_eq!((expected.event_count, expected.sessions.len()), (27, 3));
+    assert_eq!(expected.sessions[1].profiles, [Profile::Jcs, Profile::AppendixB]);
+    for chunk_bytes in (1..3000).step_by(7) {
+        for workers in 1..4 {
+            assert_eq!(
+                on_threads(text.as_bytes(), chunk_bytes, workers),
+                expected,
+                "{chunk_bytes}"
+            );
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Damage {
+    Byte(prop::sample::Index, u8),
+    Cut(prop::sample::Index),
+    LineGone(prop::sample::Index),
+    LineTwice(prop::sample::Index),
+    LinesSwapped(prop::sample::Index, prop::sample::Index),
+    BlankLine(prop::sample::Index),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        4 => (at(), any::<u8>()).prop_map(|(at, byte)| Damage::Byte(at, byte)),
+        1 => (at(), Just(b'\n')).prop_map(|(at, byte)| Damage::Byte(at, byte)),
+        1 => at().prop_map(Damage::Cut),
+        1 => at().prop_map(Damage::LineGone),
+        1 => at().prop_map(Damage::LineTwice),
+        1 => (at(), at()).prop_map(|(a, b)| Damage::LinesSwapped(a, b)),
+        1 => at().prop_map(Damage::BlankLine),
+    ]
+}
+
+fn damaged(damages: &[Damage]) -> Vec<u8> {
+    let mut lines = mixed();
+    for damage in damages {
+        match damage {
+            Damage::LineGone(at) => drop(lines.remove(at.index(lines.len()))),
+            Damage::LineTwice(at) => {
+                lines.insert(at.index(lines.len()), lines[at.index(lines.len())].clone())
+            }
+            Damage::LinesSwapped(a, b) => {
+                let count = lines.len();
+                lines.swap(a.index(count), b.index(count));
+            }
+            Damage::BlankLine(at) => lines.insert(at.index(lines.len()), String::new()),
+            Damage::Byte(..) | Damage::Cut(_) => {}
+        }
+    }
+    let mut bytes = (lines.join("\n") + "\n").into_bytes();
+    for damage in damages {
+        match damage {
+            Damage::Byte(at, byte) => {
+                let at = at.index(bytes.len());
+                bytes[at] = *byte;
+            }
+            Damage::Cut(at) => bytes.truncate(at.index(bytes.len()) + 1),
+            _ => {}
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn every_core_says_what_one_says(
+        damages in prop::collection::vec(damage(), 0..3),
+        chunk_bytes in prop_oneof![1usize..64, 64usize..4000, 4000usize..20_000],
+        workers in 1usize..4,
+    ) {
+        let bytes = damaged(&damages);
+        prop_assert_eq!(on_threads(&bytes, chunk_bytes, workers), line_by_line(&bytes));
+    }
+}
+
+#[test]
+fn long_lines_between_short_ones_are_judged_in_their_place() {
+    let lines = mixed();
+    let long = "a".repeat(MAX_LINE_BYTES + 1);
+    let text = [lines[0].as_str(), &lines[1], &long, &lines[2], ""].join("\n");
+    for chunk_bytes in [100, 1 << 20] {
+        let report = on_threads(text.as_bytes(), chunk_bytes, 2);
+        let fault = report.fault.unwrap();
+        assert_eq!((fault.index, fault.line, report.event_count), (2, 3, 4));
+        assert!(fault.detail.contains("longer than"));
+    }
+    // A line of exactly the limit is read, with and without its newline.
+    let long = format!("{}\n{}", lines[0], "a".repeat(MAX_LINE_BYTES));
+    for text in [long.clone() + "\n", long] {
+        let fault = on_threads(text.as_bytes(), 1000, 2).fault.unwrap();
+        assert!(!fault.detail.contains("longer than"), "{}", fault.detail);
+    }
 }

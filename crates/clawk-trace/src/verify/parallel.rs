@@ -1,0 +1,271 @@
+//! The verifier on every core. Workers look at chunks of whole lines; one merger puts what they found in order.
+//!
+//! A worker only ever says "every event in here holds on its own, and so do the links inside", with one [`Run`] per session.
+//! Where it can't say so, or a run does not fit behind what came before, the merger judges that chunk line by line with the
+//! ordinary [`Verifier`]. So a report is the same as a single thread's by construction, and a fault costs one chunk's time.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::{self, BufRead};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Scope, available_parallelism};
+
+use clawk_proto::{Digest, SessionId};
+use memchr::memchr_iter;
+
+use super::chunk::{Chunk, Chunks, Piece};
+use super::profile::{ProfileSet, satisfied};
+use super::{Report, Tip, Verifier};
+use crate::chain::Scratch;
+use crate::event::RawEvent;
+
+/// Bytes that a worker gets at once: enough to make the hand-over cheap, little enough to stay in its cache.
+const CHUNK_BYTES: usize = 512 * 1024;
+
+/// Chunks that wait for one worker or for the merger.
+const DEPTH: usize = 3;
+
+/// More would only wait for the reader.
+const MAX_WORKERS: usize = 16;
+
+/// How the work is cut up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) chunk_bytes: usize,
+    pub(super) workers: usize,
+}
+
+impl Plan {
+    /// For this machine.
+    pub(super) fn of_machine() -> Self {
+        Self {
+            chunk_bytes: CHUNK_BYTES,
+            workers: available_parallelism().map_or(1, usize::from).min(MAX_WORKERS), // silent-ok: one works everywhere
+        }
+    }
+}
+
+pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<Report> {
+    let mut chunks = Chunks::new(reader, plan.chunk_bytes);
+    let mut merger = Merger::default();
+    std::thread::scope(|scope| {
+        let mut workers: Vec<Worker> = Vec::new();
+        // Chunk `n` goes to worker `n % workers` and comes back from there, so order needs no bookkeeping.
+        let (mut sent, mut merged) = (0usize, 0usize);
+        loop {
+            let piece = chunks.next()?;
+            let alone = match &piece {
+                Piece::End | Piece::TooLong => true,
+                Piece::Lines(chunk) => chunk.is_large() || (sent == 0 && chunks.is_at_end()),
+            };
+            let in_flight = if alone { 0 } else { plan.workers * DEPTH - 1 };
+            while sent - merged > in_flight {
+                let worker = workers.get(merged % plan.workers).ok_or_else(lost)?;
+                let looked = worker.looked.recv().map_err(|_| lost())?; // silent-ok: says no more
+                merged += 1;
+                merger.take(&looked);
+                chunks.recycle(looked.chunk);
+            }
+            match piece {
+                Piece::End => return io::Result::Ok(()),
+                Piece::TooLong => merger.too_long(),
+                Piece::Lines(chunk) if alone => merger.by_line(chunk.bytes()),
+                Piece::Lines(chunk) => {
+                    if workers.len() < plan.workers {
+                        workers.push(Worker::start(scope)?);
+                    }
+                    let worker = workers.get(sent % plan.workers).ok_or_else(lost)?;
+                    worker.chunks.send(chunk).map_err(|_| lost())?; // silent-ok: says no more
+                    sent += 1;
+                }
+            }
+        }
+    })?;
+    Ok(merger.verifier.finish())
+}
+
+fn lost() -> io::Error {
+    io::Error::other("a verifying thread ended early")
+}
+
+struct Worker {
+    chunks: SyncSender<Chunk>,
+    looked: Receiver<Looked>,
+}
+
+impl Worker {
+    fn start<'scope>(scope: &'scope Scope<'scope, '_>) -> io::Result<Self> {
+        let (chunks, inbox) = sync_channel::<Chunk>(DEPTH);
+        let (outbox, looked) = sync_channel(DEPTH);
+        std::thread::Builder::new()
+            .name("trace-verify".to_owned())
+            .spawn_scoped(scope, move || {
+                let mut scratch = Scratch::default();
+                for chunk in inbox {
+                    let findings = look(chunk.bytes(), &mut scratch);
+                    if outbox.send(Looked { chunk, findings }).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self { chunks, looked })
+    }
+}
+
+struct Looked {
+    chunk: Chunk,
+    /// `None`: to be judged line by line.
+    findings: Option<Findings>,
+}
+
+struct Findings {
+    /// One per session, in order of appearance.
+    runs: Vec<Run>,
+    lines: u64,
+}
+
+/// Events of one session that hold and are linked to each other.
+struct Run {
+    session: SessionId,
+    /// What the first one claims to come behind.
+    first: u64,
+    previous: Digest,
+    events: u64,
+    /// The hash of the last one.
+    head: Digest,
+    /// That hash as text.
+    head_text: [u8; 64],
+    profiles: ProfileSet,
+}
+
+/// What can be said of a chunk without knowing what stands before it.
+fn look(bytes: &[u8], scratch: &mut Scratch) -> Option<Findings> {
+    let text = std::str::from_utf8(bytes).ok()?; // silent-ok: judged line by line
+    let (mut runs, mut places) = (Vec::<Run>::new(), HashMap::new());
+    let (mut lines, mut start, mut last) = (0, 0, ("", 0));
+    for end in memchr_iter(b'\n', bytes) {
+        let line = text.get(start..end)?;
+        start = end + 1;
+        lines += 1;
+        if line.is_empty() {
+            continue;
+        }
+        let event = RawEvent::parse(line).ok()?; // silent-ok: judged line by line
+        let place = if event.session_id == last.0 {
+            last.1
+        } else {
+            let session = event.session().ok()?; // silent-ok: as above
+            match places.entry(session) {
+                Entry::Occupied(place) => *place.get(),
+                Entry::Vacant(free) => {
+                    runs.push(Run::before(session, &event)?);
+                    *free.insert(runs.len() - 1)
+                }
+            }
+        };
+        runs.get_mut(place)?.extend(&event, scratch)?;
+        // An escaped session id is its owner's business; it just isn't remembered.
+        last = match event.session_id {
+            std::borrow::Cow::Borrowed(text) => (text, place),
+            std::borrow::Cow::Owned(_) => ("", 0),
+        };
+    }
+    (start == bytes.len()).then_some(Findings { runs, lines })
+}
+
+impl Run {
+    /// The empty run in front of `event`.
+    fn before(session: SessionId, event: &RawEvent<'_>) -> Option<Self> {
+        let previous = Digest::from_hex(&event.previous_event_hash)?;
+        Some(Self {
+            session,
+            first: event.sequence,
+            previous,
+            events: 0,
+            head: previous,
+            head_text: event.previous_event_hash.as_bytes().try_into().ok()?, // silent-ok: never; 64 digits
+            profiles: ProfileSet::ALL,
+        })
+    }
+
+    fn extend(&mut self, event: &RawEvent<'_>, scratch: &mut Scratch) -> Option<()> {
+        let linked = event.previous_event_hash.as_bytes() == self.head_text;
+        if !linked || self.first.checked_add(self.events) != Some(event.sequence) {
+            return None;
+        }
+        let (profiles, head) = satisfied(event, self.profiles, scratch).ok()?; // silent-ok: judged line by line
+        (self.profiles, self.head) = (profiles, head);
+        self.head_text = event.event_hash.as_bytes().try_into().ok()?; // silent-ok: never; it equals 64 digits
+        self.events += 1;
+        Some(())
+    }
+}
+
+#[derive(Default)]
+struct Merger {
+    verifier: Verifier,
+    /// Lines before the next chunk.
+    lines: u64,
+}
+
+impl Merger {
+    fn take(&mut self, looked: &Looked) {
+        match &looked.findings {
+            Some(findings) if self.accepts(findings) => {
+                for run in &findings.runs {
+                    self.verifier.extend(run);
+                }
+                self.lines += findings.lines;
+            }
+            _ => self.by_line(looked.chunk.bytes()),
+        }
+    }
+
+    fn accepts(&self, findings: &Findings) -> bool {
+        let room = super::MAX_SESSIONS.saturating_sub(self.verifier.sessions.len());
+        self.verifier.fault.is_none()
+            && findings.runs.len() <= room
+            && findings.runs.iter().all(|run| self.verifier.goes_on_with(run))
+    }
+
+    fn by_line(&mut self, bytes: &[u8]) {
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.lines += 1;
+            let text = line.strip_suffix(b"\n").unwrap_or(line);
+            if !text.is_empty() {
+                self.verifier.push_line(text, self.lines, text.len() < line.len());
+            }
+        }
+    }
+
+    fn too_long(&mut self) {
+        self.lines += 1;
+        self.verifier.refuse_long(self.lines);
+    }
+}
+
+impl Verifier {
+    fn tip(&self, session: &SessionId) -> Tip {
+        self.sessions.get(session).copied().unwrap_or(Tip::START)
+    }
+
+    /// Whether judging the run's events one by one would accept them all.
+    fn goes_on_with(&self, run: &Run) -> bool {
+        let tip = self.tip(&run.session);
+        // INVARIANT: `run.profiles` is exact on every profile that `tip` still has: the worker's candidates only ever were a superset.
+        tip.events == run.first && tip.head == run.previous && !tip.profiles.and(run.profiles).is_none()
+    }
+
+    fn extend(&mut self, run: &Run) {
+        let tip = self.tip(&run.session);
+        let next = Tip {
+            events: tip.events + run.events,
+            head: run.head,
+            profiles: tip.profiles.and(run.profiles),
+        };
+        if self.sessions.insert(run.session, next).is_none() {
+            self.order.push(run.session);
+        }
+        self.count += run.events;
+    }
+}
