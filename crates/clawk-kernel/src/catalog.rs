@@ -125,7 +125,7 @@ impl Entry {
             (None, None) if known.input_schema.is_object() => known.input_schema,
             (None, None) => json!({"type": "object"}),
         };
-        let validator = jsonschema::validator_for(&input_schema).map_err(|fault| CallError::Unavailable {
+        let validator = validator(&input_schema).map_err(|fault| CallError::Unavailable {
             tool: self.name.to_string(),
             reason: format!("its input_schema is no valid JSON Schema: {fault}"),
         })?;
@@ -227,6 +227,15 @@ impl Catalog {
             hint,
         }
     }
+}
+
+/// A schema compiled with regular expressions that can't backtrack: schemas come from MCP servers, too. References to
+/// other documents are not followed.
+pub(crate) fn validator(schema: &Value) -> Result<jsonschema::Validator, String> {
+    jsonschema::options()
+        .with_pattern_options(jsonschema::PatternOptions::regex())
+        .build(schema)
+        .map_err(|fault| fault.to_string())
 }
 
 /// Levenshtein distance, for hints; long names count as far.

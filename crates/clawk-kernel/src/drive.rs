@@ -241,7 +241,7 @@ pub(crate) fn check_input(skill: &Skill, arguments: &serde_json::Map<String, Val
     let Some(schema) = &skill.input_schema else {
         return Ok(());
     };
-    let validator = jsonschema::validator_for(schema).map_err(|fault| fault.to_string())?;
+    let validator = crate::catalog::validator(schema)?;
     let instance = Value::Object(arguments.clone());
     match validator.iter_errors(&instance).next() {
         Some(fault) => Err(format!("invalid input for the skill `{}`: {fault}", skill.name)),

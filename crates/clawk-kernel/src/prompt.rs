@@ -1,6 +1,7 @@
 //! The system prompt: the Identity, its context files, the skills; and how untrusted text reaches a model.
 
-use std::path::Path;
+use std::io::Read as _;
+use std::path::{Component, Path};
 
 use clawk_manifest::model::{Manifest, Skill};
 use clawk_proto::content::ContentBlock;
@@ -50,20 +51,34 @@ pub(crate) fn system(manifest: &Manifest, skill: Option<&Skill>, peers: &[String
     parts.join("\n\n")
 }
 
-/// A context file's text; one that is not there yet is no error, since the agent may write it (CKP §5.1).
+/// A context file's text; one that is not there yet is no error, since the agent may write it (CKP §5.1). Only a plain
+/// file counts: no link, no pipe that would never end.
 fn context_file(dir: &Path, file: &str) -> Option<String> {
     let relative = Path::new(file);
-    let inside = relative.components().all(|part| {
-        matches!(
-            part,
-            std::path::Component::Normal(_) | std::path::Component::CurDir
-        )
-    });
-    if !inside {
+    if !relative
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+    {
         return None;
     }
-    let text = std::fs::read_to_string(dir.join(relative)).ok()?; // silent-ok: absent files are allowed
-    Some(cut(text, MAX_CONTEXT_FILE_BYTES))
+    let path = dir.join(relative);
+    let kind = std::fs::symlink_metadata(&path).ok()?; // silent-ok: absent files are allowed
+    if !kind.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_CONTEXT_FILE_BYTES)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
+    std::fs::File::open(&path)
+        .ok()?
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .ok()?; // silent-ok: absent or unreadable files add nothing
+    Some(cut(
+        String::from_utf8_lossy(&bytes).into_owned(),
+        MAX_CONTEXT_FILE_BYTES,
+    ))
 }
 
 /// What the model reads of a call's end; the same text live, in replay and in recovery.
@@ -93,3 +108,6 @@ fn cut(text: String, limit: usize) -> String {
     let kept = text.get(..end).unwrap_or_default();
     format!("{kept}\n[cut: {} of {} bytes shown]", end, text.len())
 }
+
+#[cfg(test)]
+mod tests;

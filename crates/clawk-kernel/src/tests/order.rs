@@ -235,3 +235,19 @@ async fn payloads_are_canonical() {
         assert_eq!(canonical.get(), event.payload, "{}", event.kind);
     }
 }
+
+#[tokio::test]
+async fn a_pattern_built_to_be_slow_costs_nothing() {
+    let mut spec = agent(allow_all());
+    spec["tools"][0]["input_schema"]["properties"]["text"]["pattern"] = json!("^(a+)+$");
+    let rig = rig(spec);
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let text = format!("{}!", "a".repeat(50_000));
+    let call = kernel.call(session, params("echo", json!({ "text": text }), 1));
+    let error = tokio::time::timeout(std::time::Duration::from_secs(20), call)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(matches!(error, CallError::InvalidArguments { .. }));
+}
