@@ -109,6 +109,35 @@ impl RuleSet {
         }
     }
 
+    fn explain<'e>(&'e self, subject: &Subject<'_>) -> Explanation<'e> {
+        let call = Call::new(subject);
+        let mut steps = Vec::new();
+        for rule in &self.rules {
+            let why_not = rule.applies(&call).err();
+            let decided = why_not.is_none();
+            let detail = matches!(why_not, Some(WhyNot::Path))
+                .then(|| call.paths_detail(rule))
+                .flatten();
+            steps.push(Step {
+                policy: &rule.policy,
+                rule_id: &rule.id,
+                effect: rule.effect,
+                why_not,
+                detail,
+            });
+            if decided {
+                return Explanation {
+                    verdict: rule.verdict(),
+                    steps,
+                };
+            }
+        }
+        Explanation {
+            verdict: self.no_rule(),
+            steps,
+        }
+    }
+
     fn no_rule(&self) -> Verdict {
         Verdict::deny(if self.rules.is_empty() {
             "no policy is declared: everything is denied"
@@ -208,32 +237,33 @@ impl Engine {
     /// Which rule decides and why each earlier one does not. Walks the rules one by one: for people, not for the path.
     #[must_use]
     pub fn explain<'e>(&'e self, subject: &Subject<'_>) -> Explanation<'e> {
+        self.all.explain(subject)
+    }
+
+    /// The same for one policy alone, as [`decide_named`](Self::decide_named) has it. `None`: there is no such policy.
+    #[must_use]
+    pub fn explain_named<'e>(&'e self, policy: &str, subject: &Subject<'_>) -> Option<Explanation<'e>> {
+        if policy == DENY_ALL {
+            let (verdict, steps) = (deny_all(), Vec::new());
+            return Some(Explanation { verdict, steps });
+        }
+        self.named.get(policy).map(|rules| rules.explain(subject))
+    }
+
+    /// Whether other arguments could get another answer: a rule that the tool fits, and that is not surely passed over,
+    /// looks at paths.
+    #[must_use]
+    pub fn arguments_matter(&self, subject: &Subject<'_>) -> bool {
         let call = Call::new(subject);
-        let mut steps = Vec::new();
         for rule in &self.all.rules {
-            let why_not = rule.applies(&call).err();
-            let decided = why_not.is_none();
-            let detail = matches!(why_not, Some(WhyNot::Path))
-                .then(|| call.paths_detail(rule))
-                .flatten();
-            steps.push(Step {
-                policy: &rule.policy,
-                rule_id: &rule.id,
-                effect: rule.effect,
-                why_not,
-                detail,
-            });
-            if decided {
-                return Explanation {
-                    verdict: rule.verdict(),
-                    steps,
-                };
+            if rule.looks_at_arguments(subject) {
+                return true;
+            }
+            if rule.applies(&call).is_ok() {
+                return false;
             }
         }
-        Explanation {
-            verdict: self.all.no_rule(),
-            steps,
-        }
+        false
     }
 
     /// What the author of the policies should know: rules that can never decide, conditions that nothing understands.

@@ -3,12 +3,14 @@
 //! *Owns:* the compiled rule set, first-match decisions and their order of strictness, `path_within`, explanations, warnings.
 //! *Depends on:* clawk-manifest's validated Policy; nothing that waits.
 //! *Must not know:* I/O, time, randomness: usage and the working directory are passed in.
-//! *Start reading at:* [`engine`], then [`rule`], then [`path`].
+//! *Start reading at:* [`engine`], then [`rule`], then [`path`]; for people: [`layers`], then [`change`].
 
+pub mod change;
 pub mod engine;
 pub mod explain;
 mod glob;
 mod index;
+pub mod layers;
 pub mod path;
 pub mod rule;
 pub mod source;
@@ -17,7 +19,9 @@ pub mod verdict;
 #[cfg(test)]
 mod tests;
 
+pub use change::{Change, Edit, Outcome, Situation};
 pub use engine::{Engine, Subject, UsageView};
 pub use explain::{Explanation, Step, WhyNot};
+pub use layers::{Account, Layer, Layers, Said};
 pub use source::{CompileError, Warning, WarningKind};
 pub use verdict::{Approval, Effect, TimeoutDefault, Verdict, autonomy};

@@ -199,6 +199,14 @@ pub fn resolve(text: &str, base: &Path) -> Result<PathBuf, &'static str> {
     Ok(path)
 }
 
+/// JSON pointer and text of every argument that is a path, the call's own working directory among them.
+pub(crate) fn arguments(arguments: &Map<String, Value>, schema: Option<&Value>) -> Vec<(String, String)> {
+    let mut found = Collector::default();
+    found.object(arguments, schema, &mut String::new(), 0);
+    found.workdirs.append(&mut found.paths);
+    found.workdirs
+}
+
 fn is_file_uri(text: &str) -> bool {
     text.get(..5)
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"))
@@ -223,7 +231,7 @@ impl Collector {
         for (key, value) in map {
             let length = pointer.len();
             pointer.push('/');
-            pointer.push_str(key);
+            pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
             let folded = fold(key);
             match value {
                 Value::String(text) if depth == 0 && WORKDIRS.contains(&folded.as_str()) => {

@@ -127,6 +127,15 @@ impl Rule {
             .try_for_each(|condition| self.holds(condition, call))
     }
 
+    /// The tool fits, and then it depends on the call's arguments whether the rule applies.
+    pub(crate) fn looks_at_arguments(&self, subject: &Subject<'_>) -> bool {
+        let of_paths = |condition: &Condition| match condition {
+            Condition::PathWithin(_) => true,
+            Condition::Unknown(_) => false,
+        };
+        self.matches(subject).is_ok() && self.conditions.iter().any(of_paths)
+    }
+
     /// `scope` and `match` alone.
     fn matches<'r>(&'r self, subject: &Subject<'_>) -> Result<(), WhyNot<'r>> {
         if self.scope == Scope::Category && subject.category().is_none() {

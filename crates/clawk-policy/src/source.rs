@@ -189,7 +189,7 @@ fn conditions(given: &Map<String, Value>) -> Vec<Condition> {
 }
 
 /// One root, or several of which any will do. A root with `..`, `~` or NUL, or none at all, can't be read.
-fn path_roots(value: &Value) -> Option<Vec<PathBuf>> {
+pub(crate) fn path_roots(value: &Value) -> Option<Vec<PathBuf>> {
     let texts: Vec<&str> = match value {
         Value::String(text) => vec![text],
         Value::Array(items) => items.iter().map(Value::as_str).collect::<Option<_>>()?,

@@ -1,0 +1,522 @@
+//! What would turn a verdict: the smallest edits of policy, autonomy or call, each found by really deciding again.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clawk_manifest::model::{self, Autonomy, RuleAction, RuleScope};
+use serde_json::{Map, Value};
+
+use crate::engine::{DENY_ALL, Engine, Subject};
+use crate::explain::WhyNot;
+use crate::layers::{Account, Layer, Layers, Said};
+use crate::path;
+use crate::source::path_roots;
+use crate::verdict::{Effect, Verdict};
+
+/// Edits of one suggestion: autonomy, rules, `policy_ref` and `context.policy` may each need one.
+const MAX_EDITS: usize = 4;
+/// Situations that are decided in search of one suggestion.
+const MAX_TRIES: usize = 300;
+/// Suggestions per outcome.
+const MAX_SUGGESTIONS: usize = 3;
+
+/// What a verdict comes to for the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The call goes on, audited or not.
+    Allow,
+    /// A person is asked.
+    Ask,
+    /// The call is refused.
+    Deny,
+}
+
+impl Outcome {
+    /// Every one, the mildest first.
+    pub const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
+
+    /// The word of the manifest for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Ask => "require-approval",
+            Self::Deny => "deny",
+        }
+    }
+
+    const fn action(self) -> RuleAction {
+        match self {
+            Self::Allow => RuleAction::Allow,
+            Self::Ask => RuleAction::RequireApproval,
+            Self::Deny => RuleAction::Deny,
+        }
+    }
+}
+
+impl From<Effect> for Outcome {
+    fn from(effect: Effect) -> Self {
+        match effect {
+            Effect::Allow | Effect::AuditOnly => Self::Allow,
+            Effect::Ask(_) => Self::Ask,
+            Effect::Deny => Self::Deny,
+        }
+    }
+}
+
+/// Everything about a call that an edit may touch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Situation {
+    /// The manifest's, in order.
+    pub policies: Vec<model::Policy>,
+    /// The identity's.
+    pub autonomy: Autonomy,
+    /// `policy_ref` and `context.policy`.
+    pub named: Vec<String>,
+    /// Of the call; they stand in for those of the subject.
+    pub arguments: Map<String, Value>,
+}
+
+/// One edit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edit {
+    /// Another path in the call.
+    Argument {
+        /// JSON pointer into the arguments.
+        pointer: String,
+        /// As called.
+        from: String,
+        /// Instead.
+        to: String,
+    },
+    /// Another action for a rule.
+    Action {
+        /// The policy that holds the rule.
+        policy: String,
+        /// The rule.
+        rule_id: String,
+        /// Its action now.
+        from: &'static str,
+        /// Its action then.
+        to: Outcome,
+    },
+    /// A new rule, before all others of its policy, for exactly one tool.
+    FirstRule {
+        /// The policy; made when there is none of this name.
+        policy: String,
+        /// The new rule's id.
+        rule_id: String,
+        /// The tool.
+        tool: String,
+        /// The rule's action.
+        action: Outcome,
+    },
+    /// Another autonomy.
+    Autonomy {
+        /// Now.
+        from: Autonomy,
+        /// Then.
+        to: Autonomy,
+    },
+    /// The call no longer has to pass this policy besides.
+    Unname {
+        /// The policy.
+        policy: String,
+    },
+}
+
+/// Edits that, made together, give the call this outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// What the call then gets.
+    pub outcome: Outcome,
+    /// Never empty.
+    pub edits: Vec<Edit>,
+}
+
+impl Edit {
+    /// A stable word for the kind: `argument`, `action`, `first-rule`, `autonomy`, `policy-ref`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Argument { .. } => "argument",
+            Self::Action { .. } => "action",
+            Self::FirstRule { .. } => "first-rule",
+            Self::Autonomy { .. } => "autonomy",
+            Self::Unname { .. } => "policy-ref",
+        }
+    }
+
+    /// How far the edit reaches, the least first: this call, a rule for this tool, a rule for more, the whole agent.
+    fn reach(&self, situation: &Situation, tool: &str) -> u8 {
+        match self {
+            Self::Argument { .. } => 0,
+            Self::Action { policy, rule_id, .. } => {
+                let named = situation
+                    .rule(policy, rule_id)
+                    .and_then(|rule| rule.matcher.name.as_deref());
+                if named == Some(tool) { 1 } else { 3 }
+            }
+            Self::FirstRule { .. } => 2,
+            Self::Autonomy { .. } => 4,
+            Self::Unname { .. } => 5,
+        }
+    }
+}
+
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argument { pointer, from, to } => {
+                write!(f, "call it with `{to}` instead of `{from}` at `{pointer}`")
+            }
+            Self::Action {
+                policy,
+                rule_id,
+                from,
+                to,
+            } => write!(
+                f,
+                "in policy `{policy}`, make rule `{rule_id}` say `{}` instead of `{from}`",
+                to.name()
+            ),
+            Self::FirstRule {
+                policy,
+                rule_id,
+                tool,
+                action,
+            } => write!(
+                f,
+                "put first in policy `{policy}`: {{ id: {rule_id}, action: {}, scope: tool, match: {{ name: {tool} }} }}",
+                action.name()
+            ),
+            Self::Autonomy { from, to } => {
+                write!(f, "give the identity the autonomy `{to}` instead of `{from}`")
+            }
+            Self::Unname { policy } => write!(f, "let the call do without the policy `{policy}`"),
+        }
+    }
+}
+
+impl Situation {
+    fn rule(&self, policy: &str, rule_id: &str) -> Option<&model::Rule> {
+        let policy = self.policies.iter().find(|one| one.name == policy)?;
+        policy.rules.iter().find(|rule| rule.id == rule_id)
+    }
+
+    /// The call's verdict in this situation; the subject's arguments are not looked at. `None`: the policies don't compile.
+    #[must_use]
+    pub fn decide(&self, subject: &Subject<'_>) -> Option<Verdict> {
+        self.account(subject, |account| account.verdict.clone())
+    }
+
+    fn account<T>(&self, subject: &Subject<'_>, take: impl FnOnce(&Account<'_>) -> T) -> Option<T> {
+        let engine = Engine::compile(&self.policies).ok()?; // silent-ok: no suggestion where nothing can be decided
+        let named: Vec<&str> = self.named.iter().map(String::as_str).collect();
+        let layers = Layers {
+            autonomy: self.autonomy,
+            named: &named,
+        };
+        let subject = Subject {
+            arguments: &self.arguments,
+            ..*subject
+        };
+        Some(take(&layers.explain(&engine, &subject)))
+    }
+
+    /// The situation after the edits; what an edit speaks of and is not there stays away.
+    #[must_use]
+    pub fn after(mut self, edits: &[Edit]) -> Self {
+        for edit in edits {
+            self.apply(edit);
+        }
+        self
+    }
+
+    fn apply(&mut self, edit: &Edit) {
+        match edit {
+            Edit::Argument { pointer, to, .. } => {
+                let mut arguments = Value::Object(std::mem::take(&mut self.arguments));
+                if let Some(slot) = arguments.pointer_mut(pointer) {
+                    *slot = Value::String(to.clone());
+                }
+                if let Value::Object(map) = arguments {
+                    self.arguments = map;
+                }
+            }
+            Edit::Action {
+                policy, rule_id, to, ..
+            } => {
+                let rules = self
+                    .policies
+                    .iter_mut()
+                    .filter(|one| one.name == *policy)
+                    .flat_map(|one| &mut one.rules);
+                if let Some(rule) = rules.into_iter().find(|rule| rule.id == *rule_id) {
+                    rule.action = to.action();
+                }
+            }
+            Edit::FirstRule {
+                policy,
+                rule_id,
+                tool,
+                action,
+            } => {
+                let rule = model::Rule {
+                    id: rule_id.clone(),
+                    action: action.action(),
+                    scope: RuleScope::Tool,
+                    matcher: model::RuleMatch {
+                        name: Some(tool.clone()),
+                        ..model::RuleMatch::default()
+                    },
+                    conditions: Map::new(),
+                    rate_limit: None,
+                    reason: None,
+                    approval: model::Approval::default(),
+                };
+                match self.policies.iter_mut().find(|one| one.name == *policy) {
+                    Some(known) => known.rules.insert(0, rule),
+                    None => self.policies.push(new_policy(policy, rule)),
+                }
+            }
+            Edit::Autonomy { to, .. } => self.autonomy = *to,
+            Edit::Unname { policy } => self.named.retain(|name| name != policy),
+        }
+    }
+
+    /// For every other outcome the smallest changes that lead to it, checked; first the one that touches least.
+    #[must_use]
+    pub fn changes(&self, subject: &Subject<'_>) -> Vec<Change> {
+        let Some(now) = self.decide(subject) else {
+            return Vec::new();
+        };
+        Outcome::ALL
+            .into_iter()
+            .filter(|wanted| *wanted != now.effect.into())
+            .flat_map(|wanted| self.changes_to(subject, wanted))
+            .collect()
+    }
+
+    /// Breadth first, so that nothing smaller is overlooked among the candidates.
+    fn changes_to(&self, subject: &Subject<'_>, wanted: Outcome) -> Vec<Change> {
+        let mut found: Vec<Vec<Edit>> = Vec::new();
+        let mut steps = usize::MAX;
+        let mut open = VecDeque::from([(self.clone(), Vec::new(), 0_usize)]);
+        let mut tries = 0;
+        while let Some((situation, edits, depth)) = open.pop_front() {
+            if depth >= MAX_EDITS || depth >= steps {
+                break;
+            }
+            for candidate in situation.candidates(subject, wanted) {
+                tries += 1;
+                if tries > MAX_TRIES {
+                    open.clear();
+                    break;
+                }
+                let next = situation.clone().after(&candidate);
+                let mut all: Vec<Edit> = edits.clone();
+                all.extend(candidate);
+                match next.decide(subject) {
+                    Some(verdict) if Outcome::from(verdict.effect) == wanted => {
+                        steps = depth + 1;
+                        found.push(all);
+                    }
+                    Some(_) => open.push_back((next, all, depth + 1)),
+                    None => {}
+                }
+            }
+        }
+        let reach = |edits: &Vec<Edit>| {
+            edits
+                .iter()
+                .map(|edit| edit.reach(self, subject.tool))
+                .max()
+                .unwrap_or_default()
+        };
+        found.sort_by_key(reach);
+        found.truncate(MAX_SUGGESTIONS);
+        found
+            .into_iter()
+            .map(|edits| Change {
+                outcome: wanted,
+                edits,
+            })
+            .collect()
+    }
+
+    /// Single steps towards an outcome. Milder: at every layer that is too strict, since one edit may mend several.
+    /// Stricter: at the rules, where one word is enough.
+    fn candidates(&self, subject: &Subject<'_>, wanted: Outcome) -> Vec<Vec<Edit>> {
+        let found = self.account(subject, |account| {
+            let milder = wanted < account.verdict.effect.into();
+            let mut all: Vec<Vec<Edit>> = Vec::new();
+            for said in &account.layers {
+                let touch = if milder {
+                    Outcome::from(said.verdict.effect) > wanted
+                } else {
+                    said.layer == Layer::Rules
+                };
+                if touch {
+                    all.extend(self.at_layer(said, subject, wanted, milder));
+                }
+            }
+            all
+        });
+        let mut distinct = Vec::new();
+        for candidate in found.unwrap_or_default() {
+            if !distinct.contains(&candidate) {
+                distinct.push(candidate);
+            }
+        }
+        distinct
+    }
+
+    fn at_layer(
+        &self,
+        said: &Said<'_>,
+        subject: &Subject<'_>,
+        wanted: Outcome,
+        milder: bool,
+    ) -> Vec<Vec<Edit>> {
+        match said.layer {
+            Layer::Autonomy(now) => autonomies(now),
+            Layer::Rules => {
+                let policy = self
+                    .policies
+                    .first()
+                    .map_or("main", |policy| policy.name.as_str());
+                self.by_rules(said, policy, subject, wanted, milder)
+            }
+            Layer::Named(policy) => {
+                let known = policy != DENY_ALL && self.policies.iter().any(|one| one.name == policy);
+                let mut all = if known {
+                    self.by_rules(said, policy, subject, wanted, milder)
+                } else {
+                    Vec::new()
+                };
+                all.push(vec![Edit::Unname {
+                    policy: policy.to_owned(),
+                }]);
+                all
+            }
+        }
+    }
+
+    fn by_rules(
+        &self,
+        said: &Said<'_>,
+        policy: &str,
+        subject: &Subject<'_>,
+        wanted: Outcome,
+        milder: bool,
+    ) -> Vec<Vec<Edit>> {
+        let mut all = Vec::new();
+        if milder {
+            all.extend(self.moves(said, subject, wanted));
+        }
+        let deciding = said
+            .verdict
+            .policy
+            .as_deref()
+            .zip(said.verdict.rule_id.as_deref());
+        if let Some((policy, rule_id)) = deciding {
+            all.push(vec![Edit::Action {
+                policy: policy.to_owned(),
+                rule_id: rule_id.to_owned(),
+                from: said.verdict.effect.name(),
+                to: wanted,
+            }]);
+        }
+        if !subject.tool.contains(['*', '?']) {
+            all.push(vec![Edit::FirstRule {
+                policy: policy.to_owned(),
+                rule_id: self.free_id(policy, &format!("{}-{}", wanted.name(), subject.tool)),
+                tool: subject.tool.to_owned(),
+                action: wanted,
+            }]);
+        }
+        all
+    }
+
+    fn free_id(&self, policy: &str, stem: &str) -> String {
+        let taken = |id: &str| self.rule(policy, id).is_some();
+        let numbered = (2..).map(|number| format!("{stem}-{number}"));
+        std::iter::once(stem.to_owned())
+            .chain(numbered)
+            .find(|id| !taken(id))
+            .unwrap_or_default()
+    }
+
+    /// Other paths: into the root of a rule that would have said what is wanted, out of the root of the one that decided.
+    fn moves(&self, said: &Said<'_>, subject: &Subject<'_>, wanted: Outcome) -> Vec<Vec<Edit>> {
+        let mut all = Vec::new();
+        for step in &said.steps {
+            let permissive = Outcome::from(step.effect) == Outcome::Allow;
+            let into = step.why_not == Some(WhyNot::Path) && permissive && wanted == Outcome::Allow;
+            let out_of = step.why_not.is_none() && !permissive;
+            let Some(roots) = self
+                .rule(step.policy, step.rule_id)
+                .and_then(|rule| rule.conditions.get("path_within"))
+                .and_then(path_roots)
+            else {
+                continue;
+            };
+            let roots: Vec<PathBuf> = roots.iter().map(|root| subject.workdir.join(root)).collect();
+            let edits = match roots.first() {
+                Some(root) if into => self.moved(subject, |path| !within(path, &roots), root),
+                Some(_) if out_of => self.moved(subject, |path| within(path, &roots), subject.workdir),
+                _ => Vec::new(),
+            };
+            if !edits.is_empty() {
+                all.push(edits);
+            }
+        }
+        all
+    }
+
+    /// Every path argument that is wrong or refused, put into `folder` under its own last name.
+    fn moved(&self, subject: &Subject<'_>, wrong: impl Fn(&Path) -> bool, folder: &Path) -> Vec<Edit> {
+        path::arguments(&self.arguments, subject.schema)
+            .into_iter()
+            .filter(|(_, text)| path::resolve(text, subject.workdir).map_or(true, |path| wrong(&path)))
+            .map(|(pointer, from)| {
+                let last = from.rsplit('/').find(|part| is_name(part)).unwrap_or("file");
+                let to = folder.join(last).display().to_string();
+                Edit::Argument { pointer, from, to }
+            })
+            .filter(|edit| !matches!(edit, Edit::Argument { from, to, .. } if from == to))
+            .collect()
+    }
+}
+
+fn autonomies(now: Autonomy) -> Vec<Vec<Edit>> {
+    [Autonomy::Supervised, Autonomy::Autonomous]
+        .into_iter()
+        .filter(|to| *to != now)
+        .map(|to| vec![Edit::Autonomy { from: now, to }])
+        .collect()
+}
+
+fn within(path: &Path, roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| path.starts_with(root))
+}
+
+fn is_name(part: &str) -> bool {
+    !matches!(part, "" | "." | "..") && !part.starts_with('~') && !part.contains('\0')
+}
+
+fn new_policy(name: &str, rule: model::Rule) -> model::Policy {
+    model::Policy {
+        name: name.to_owned(),
+        version: None,
+        labels: std::collections::BTreeMap::new(),
+        rules: vec![rule],
+        prompt_injection: None,
+        secret_scanning: None,
+        input_validation: None,
+        rate_limits: model::PolicyRates::default(),
+        audit: None,
+    }
+}
