@@ -1,10 +1,11 @@
-//! The project's own chores: `cargo xtask tidy | ci | parts`.
+//! The project's own chores: `cargo xtask tidy | ci | parts | bench`.
 //!
 //! *Owns:* checks of the tree that no compiler makes, and the order of CI.
 //! *Depends on:* nothing of ours; it runs tools.
 //! *Must not know:* what the product does.
 //! *Start reading at:* [`ci`], then [`tidy`].
 
+mod bench;
 mod ci;
 mod parts;
 mod run;
@@ -20,6 +21,7 @@ usage: cargo xtask COMMAND
   tidy    check what no compiler checks: layers, file sizes, crate headers, docs that name what exists
   ci      run everything CI runs; installs what the tests need (cargo, pip, npm, apt-get) and prints a summary
   parts   only install the real parts that tests run against, and print where they are
+  bench   measure the numbers of DESIGN §8 on this machine: [--quick] [--format json]
 ";
 
 fn main() -> ExitCode {
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let done = match (command, args.len()) {
         ("tidy", 1) => tidy::check(&run::root()),
         ("ci", 1) => ci::run(),
+        ("bench", _) => bench::run(args.get(1..).unwrap_or_default()),
         ("parts", 1) => parts::install().map(|dir| say(&dir.display().to_string())),
         ("help" | "--help" | "-h", 1) => {
             say(HELP);

@@ -20,6 +20,7 @@ use crate::journal::SqliteJournal;
 use crate::memory::SqliteMemory;
 use crate::queue::{Bounds, Queue, Work};
 use crate::reader::Readers;
+use crate::schema::BUCKETS;
 use crate::writer::{Counters, Writer, limit_size};
 use crate::{check, schema};
 
@@ -191,10 +192,11 @@ impl StateDir {
     pub async fn erase_content(&self, digest: Digest) -> Result<(), JournalError> {
         let job = move |connection: &rusqlite::Connection| {
             overwriting(connection, || {
-                connection.execute(
-                    "UPDATE events SET content = NULL WHERE content_digest = ?1",
-                    [digest.0],
-                )
+                let sql = format!(
+                    "{BUCKETS} UPDATE events SET content = NULL WHERE row IN (SELECT e.row FROM bucket CROSS JOIN events e \
+                     WHERE e.row >> 12 = bucket.n AND e.content_digest = ?1)"
+                );
+                connection.execute(&sql, [digest.0])
             })?;
             Ok(true)
         };
@@ -218,10 +220,11 @@ impl StateDir {
                 )
                 .optional()?;
             let Some(id) = id else { return Ok(false) };
-            let mut select = connection.prepare(
-                "SELECT DISTINCT content_digest FROM events e WHERE session = ?1 AND content_digest IS NOT NULL AND NOT EXISTS \
-                 (SELECT 1 FROM events o WHERE o.content_digest = e.content_digest AND o.session <> ?1)",
-            )?;
+            let mut select = connection.prepare(&format!(
+                "{BUCKETS} SELECT DISTINCT content_digest FROM events e WHERE session = ?1 AND content_digest IS NOT NULL \
+                 AND NOT EXISTS (SELECT 1 FROM bucket CROSS JOIN events o \
+                 WHERE o.row >> 12 = bucket.n AND o.content_digest = e.content_digest AND o.session <> ?1)",
+            ))?;
             let digests = select
                 .query_map([id], |row| digest_at(row, 0))?
                 .collect::<Result<Vec<_>, _>>()?;

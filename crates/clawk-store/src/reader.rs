@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use crate::append::{digest_at, integer, unsigned_at, uuid_at};
 use crate::blobs::Blobs;
 use crate::error::StateError;
-use crate::schema::{self, RARE_KINDS};
+use crate::schema::{self, BUCKETS, RARE_KINDS};
 
 /// Rows in a page when the caller names no limit.
 const PAGE: usize = 1000;
@@ -230,17 +230,18 @@ impl Reader {
     /// # Errors
     /// The database or the content's file can't be read.
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, StateError> {
-        let sql = "SELECT content FROM events WHERE content_digest = ?1 AND content IS NOT NULL LIMIT 1";
+        let sql = format!(
+            "{BUCKETS} SELECT e.content FROM bucket CROSS JOIN events e \
+             WHERE e.row >> 12 = bucket.n AND e.content_digest = ?1 AND e.content IS NOT NULL LIMIT 1"
+        );
         let read = || -> rusqlite::Result<Option<Vec<u8>>> {
-            match self
-                .connection
-                .prepare_cached(sql)?
-                .query_row([digest.0], |row| row.get(0))
-                .optional()?
-            {
-                Some(bytes) => Ok(Some(bytes)),
-                None => self.file(digest, 0),
+            if let Some(bytes) = self.file(digest, 0)? {
+                return Ok(Some(bytes));
             }
+            self.connection
+                .prepare_cached(&sql)?
+                .query_row([digest.0], |row| row.get(0))
+                .optional()
         };
         self.sql(read())
     }

@@ -17,6 +17,12 @@ const MIGRATIONS: [&str; 1] = [V1];
 pub(crate) const RARE_KINDS: &str =
     "kind IN ('ckp.lifecycle.transition','ckp.provider.completed','session.started','session.ended')";
 
+/// Digests are random, so one index over all of them would rewrite a page per digest. Instead `events_content` is filled
+/// bucket after bucket of 4096 rows, and a lookup asks each bucket, the newest first. Put before a statement that reads
+/// `bucket`, and finds a bucket's rows with `row >> 12 = bucket.n AND content_digest = …`.
+pub(crate) const BUCKETS: &str = "WITH RECURSIVE bucket(n) AS (SELECT coalesce(max(row), 0) >> 12 FROM events \
+     UNION ALL SELECT n - 1 FROM bucket WHERE n > 0)";
+
 /// `sessions.verified` events of a chain were checked, and `verified_hash` is the hash of the last of them.
 /// A row of `events` never changes, but for `content`, which can be erased.
 const V1: &str = "
@@ -34,7 +40,7 @@ CREATE TABLE events (
 CREATE UNIQUE INDEX events_chain ON events(session, sequence);
 CREATE INDEX events_rare ON events(kind) WHERE kind IN ('ckp.lifecycle.transition','ckp.provider.completed','session.started','session.ended');
 CREATE INDEX events_rare_at ON events(kind, at) WHERE kind IN ('ckp.lifecycle.transition','ckp.provider.completed','session.started','session.ended');
-CREATE INDEX events_content ON events(content_digest) WHERE content_digest IS NOT NULL;
+CREATE INDEX events_content ON events(row >> 12, content_digest) WHERE content_digest IS NOT NULL;
 
 CREATE TABLE inbox (
   n INTEGER PRIMARY KEY, message BLOB NOT NULL UNIQUE, session BLOB NOT NULL, state TEXT NOT NULL, reason TEXT) STRICT;

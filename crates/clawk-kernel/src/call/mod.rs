@@ -29,7 +29,7 @@ use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::composite;
 use crate::error::{CallError, DeniedBy};
-use crate::event::{Thread, canonical, digest};
+use crate::event::Thread;
 use crate::notice::{Answer, Notice, Question};
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::session::Notices;
@@ -104,14 +104,13 @@ pub(crate) fn call<'a>(
             Claim::Answered(Stored::Call(answer)) => return answer,
             Claim::Answered(Stored::Memory(_) | Stored::Delegated(_)) | Claim::Reused => {
                 return Err(CallError::RequestIdReused {
-                    request_id: request.request_id,
+                    request_id: request.request_id.clone(),
                 });
             }
         };
-        let tool = request.tool.clone();
-        let outcome = path(agent, caller, request, &seat, &mut record, cancel).await;
+        let outcome = path(agent, caller, &request, &seat, &mut record, cancel).await;
         let outcome = record.close(outcome, started_us).await;
-        record.tell(&tool, &outcome, started_us).await;
+        record.tell(&outcome, started_us).await;
         // What the journal refused before anything ran may be asked again; everything else has had its answer.
         if record.ran() || !matches!(outcome, Err(CallError::Journal(_))) {
             guard.settle(Stored::Call(outcome.clone()), agent.scribe.now());
@@ -125,40 +124,33 @@ pub(crate) fn call<'a>(
 async fn path(
     agent: &Agent,
     caller: &Caller,
-    request: Request,
+    request: &Request,
     seat: &Seat<'_>,
     record: &mut Record<'_>,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
-    let tool = resolve(agent, &request)?;
+    let tool = resolve(agent, request)?;
     let described = tool.described(&*agent.runner).await?;
-    let arguments = check_arguments(&described, &request)?;
+    check_arguments(&described, request)?;
+    let arguments = &request.arguments;
     record.know(&described);
-    let judged = decide::decide(agent, caller, &request, &tool, &described, &arguments);
+    let judged = decide::decide(agent, caller, request, &tool, &described, arguments);
     let verdict = judged.permitted(&request.tool)?;
     let effect = verdict.effect;
     check_quotas(agent, caller, &tool)?;
     agent
         .runner
-        .preflight(&tool.name, &arguments, &tool.plan, &agent.options.workdir)
+        .preflight(&tool.name, arguments, &tool.plan, &agent.options.workdir)
         .map_err(CallError::Sandbox)?;
     if described.reaches_network() {
-        reach::check(&described.input_schema, &arguments, &tool.plan).map_err(CallError::Sandbox)?;
+        reach::check(&described.input_schema, arguments, &tool.plan).map_err(CallError::Sandbox)?;
     }
     let by = match effect {
-        Effect::Ask(_) => {
-            ask(
-                agent, caller, &request, seat, record, &verdict, &arguments, cancel,
-            )
-            .await?
-        }
+        Effect::Ask(_) => ask(agent, caller, request, seat, record, &verdict, cancel).await?,
         Effect::Allow | Effect::AuditOnly | Effect::Deny => Approver::Policy,
     };
     record.decided(&verdict, by).await?;
-    run(
-        agent, caller, &request, &tool, &described, record, arguments, cancel,
-    )
-    .await
+    run(agent, caller, request, &tool, &described, record, cancel).await
 }
 
 /// The tool, and the narrowing names of the request (R15, R17).
@@ -190,10 +182,8 @@ fn resolve(agent: &Agent, request: &Request) -> Result<Arc<Entry>, CallError> {
     }
 }
 
-fn check_arguments(described: &Described, request: &Request) -> Result<Map<String, Value>, CallError> {
-    let arguments = Value::Object(request.arguments.clone());
-    described.check(&request.tool, &arguments)?;
-    Ok(request.arguments.clone())
+fn check_arguments(described: &Described, request: &Request) -> Result<(), CallError> {
+    described.check(&request.tool, &Value::Object(request.arguments.clone()))
 }
 
 /// The provider's day must have room: for a composite tool, for what its skill says it takes.
@@ -227,10 +217,6 @@ pub(crate) enum Approver {
 }
 
 /// Asks a person and waits; what the person sees is what the permit will hold.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the path's one question needs all that the path knows"
-)]
 async fn ask(
     agent: &Agent,
     caller: &Caller,
@@ -238,13 +224,12 @@ async fn ask(
     seat: &Seat<'_>,
     record: &mut Record<'_>,
     verdict: &Verdict,
-    arguments: &Map<String, Value>,
     cancel: &CancellationToken,
 ) -> Result<Approver, CallError> {
     let Effect::Ask(approval) = verdict.effect else {
         return Ok(Approver::Policy);
     };
-    let question = question(agent, caller, request, verdict, arguments, approval).await;
+    let question = question(agent, caller, request, verdict, approval).await;
     record.asking(&question, verdict).await?;
     let deadline = tokio::time::sleep(std::time::Duration::from_millis(approval.timeout_ms));
     let answer = seat.ask(question.clone());
@@ -284,9 +269,9 @@ async fn question(
     caller: &Caller,
     request: &Request,
     verdict: &Verdict,
-    arguments: &Map<String, Value>,
     approval: clawk_policy::Approval,
 ) -> Question {
+    let arguments = &request.arguments;
     let supervised = agent.manifest.identity.autonomy == Autonomy::Supervised;
     let mut explanation = vec![format!("autonomy is `{}`", agent.manifest.identity.autonomy)];
     if supervised && verdict.rule_id.is_none() {
@@ -343,10 +328,6 @@ fn person_said(
 }
 
 /// Runs what was decided: a permit per attempt; again only where the tool says that it is idempotent.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the path's one run needs all that the path knows"
-)]
 async fn run(
     agent: &Agent,
     caller: &Caller,
@@ -354,18 +335,16 @@ async fn run(
     tool: &Entry,
     described: &Described,
     record: &mut Record<'_>,
-    arguments: Map<String, Value>,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
     let retry = tool.spec.retry.clone().filter(|_| described.idempotent());
     let attempts = retry.as_ref().map_or(1, |retry| retry.max_attempts.max(1));
-    let parameters = digest(&canonical(&arguments));
     loop {
         record.attempts += 1;
         let permit = Permit {
             tool: Arc::clone(&tool.name),
-            arguments: arguments.clone(),
-            digest: parameters,
+            arguments: request.arguments.clone(),
+            digest: record.parameters,
             plan: Arc::clone(&tool.plan),
             workdir: agent.options.workdir.clone(),
             timeout_ms: tool.timeout_ms,

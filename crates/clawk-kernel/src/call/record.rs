@@ -22,9 +22,10 @@ const SUMMARY_BYTES: usize = 400;
 pub(super) struct Record<'a> {
     agent: &'a Agent,
     caller: &'a Caller,
-    request: Request,
+    request: &'a Request,
     thread: Thread,
-    parameters: Digest,
+    /// Over the arguments.
+    pub(super) parameters: Digest,
     /// Over the tool, the arguments and the narrowing names: what "the same request" means (R19).
     pub(super) request_hash: Digest,
     pub(super) attempts: u32,
@@ -37,7 +38,7 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    pub(super) fn new(agent: &'a Agent, caller: &'a Caller, request: &Request) -> Self {
+    pub(super) fn new(agent: &'a Agent, caller: &'a Caller, request: &'a Request) -> Self {
         let bytes = canonical(&request.arguments);
         let parameters = digest(&bytes);
         let mut same = Vec::with_capacity(128);
@@ -69,7 +70,7 @@ impl<'a> Record<'a> {
         Self {
             agent,
             caller,
-            request: request.clone(),
+            request,
             thread,
             parameters,
             request_hash: digest(&same),
@@ -218,7 +219,7 @@ impl<'a> Record<'a> {
             structured,
             obtained,
         } = ran;
-        self.level = obtained.level.to_string();
+        self.level = obtained.label().to_owned();
         let result = ToolCallResult {
             content,
             is_error,
@@ -302,12 +303,7 @@ impl<'a> Record<'a> {
     }
 
     /// Tells the surface how it ended.
-    pub(super) async fn tell(
-        &self,
-        tool: &str,
-        outcome: &Result<ToolCallResult, CallError>,
-        started_us: u64,
-    ) {
+    pub(super) async fn tell(&self, outcome: &Result<ToolCallResult, CallError>, started_us: u64) {
         if !self.caller.notices.attached() {
             return;
         }
@@ -339,7 +335,7 @@ impl<'a> Record<'a> {
             .collect();
         let notice = Notice::CallFinished {
             request_id: self.request.request_id.clone(),
-            tool: tool.to_owned(),
+            tool: self.request.tool.clone(),
             is_error,
             summary,
             duration_ms: self.agent.clock().monotonic_us().saturating_sub(started_us) / 1000,

@@ -1,0 +1,78 @@
+//! A long trace to verify, and how fast this machine hashes at best.
+
+use std::fs::File;
+use std::io::{BufWriter, Read as _, Write as _};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clawk_proto::SessionId;
+use clawk_trace::{Chain, Draft, Scratch};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+/// Writes a trace of one session: `action.executed` events as the kernel writes them.
+///
+/// # Errors
+/// The file can't be written.
+pub(crate) fn write(file: &Path, events: u64) -> Result<()> {
+    let session = Uuid::from_u128(0x0198_0000_0000_7000_8000_0000_0000_0001);
+    let mut chain = Chain::new(SessionId(session), session);
+    let mut scratch = Scratch::default();
+    let file = File::create(file).with_context(|| format!("can't make `{}`", file.display()))?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    for n in 0..events {
+        let payload = payload(n);
+        let (second, micros) = (n / 1_000_000 % 60, n % 1_000_000);
+        let draft = Draft {
+            event_id: numbered(n, 2),
+            span: numbered(n / 3, 3),
+            parent: Some(session),
+            timestamp: &format!("2026-11-22T00:00:{second:02}.{micros:06}Z"),
+            event_type: "action.executed",
+            payload: &payload,
+        };
+        let sealed = chain.link(&draft, &mut scratch)?;
+        serde_json::to_writer(&mut out, &sealed)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn payload(n: u64) -> String {
+    // serde_json's maps are sorted, so this is canonical.
+    json!({
+        "action_id": "echo", "attempts": 1, "duration_ms": n % 50, "is_error": false, "level": "none",
+        "request_id": numbered(n, 4), "result_hash": format!("{n:064x}"),
+    })
+    .to_string()
+}
+
+fn numbered(n: u64, kind: u128) -> Uuid {
+    Uuid::from_u128(0x0198_0000_0000_7000_8000_0000_0000_0000 | kind << 40 | u128::from(n))
+}
+
+/// Megabytes (10^6 bytes) a second of plain SHA-256 over a file's bytes on one core; reading is not counted.
+///
+/// # Errors
+/// The file can't be read.
+pub(crate) fn sha256_mb_per_second(file: &Path) -> Result<f64> {
+    let mut input = File::open(file).with_context(|| format!("can't read `{}`", file.display()))?;
+    let mut chunk = vec![0; 8 << 20];
+    let (mut bytes, mut seconds) = (0.0, 0.0);
+    let mut hasher = Sha256::new();
+    loop {
+        let count = input.read(&mut chunk)?;
+        let Some(part) = chunk.get(..count).filter(|part| !part.is_empty()) else {
+            break;
+        };
+        let start = Instant::now();
+        hasher.update(part);
+        seconds += start.elapsed().as_secs_f64();
+        bytes += f64::from(u32::try_from(count)?);
+    }
+    std::hint::black_box(hasher.finalize());
+    Ok(bytes / 1e6 / f64::max(seconds, 1e-9))
+}

@@ -1,0 +1,85 @@
+//! The agent that is measured.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// How its journal and its tool are set up.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Setup {
+    /// `durability = "relaxed"`.
+    pub(crate) relaxed: bool,
+    /// `echo` counts as a tool with side effects.
+    pub(crate) side_effects: bool,
+}
+
+/// Writes `claw.yaml` and `clawk.toml`.
+pub(crate) fn write(folder: &Path, setup: Setup) -> Result<()> {
+    let read_only = !setup.side_effects;
+    let durability = if setup.relaxed { "relaxed" } else { "durable" };
+    let manifest = MANIFEST.replace("READ_ONLY", &read_only.to_string());
+    for (name, text) in [
+        ("claw.yaml", manifest),
+        ("clawk.toml", CONFIG.replace("DURABILITY", durability)),
+        ("model.yaml", "scenes: []\n".to_owned()),
+    ] {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("can't write `{}`", path.display()))?;
+    }
+    Ok(())
+}
+
+const MANIFEST: &str = r#"claw: "0.3.0"
+kind: Claw
+metadata:
+  name: bench
+  annotations: { heartbeat_interval_ms: 3600000 }
+spec:
+  identity:
+    inline: { personality: Answers whoever measures., autonomy: autonomous }
+  providers:
+    - inline: { name: scripted, protocol: custom, endpoint: "script:./model.yaml", model: scripted, auth: { type: none } }
+  channels:
+    - inline: { name: terminal, type: cli, transport: stdio, auth: { secret_ref: NONE } }
+  sandbox:
+    inline: { name: box, level: process, capabilities: { shell: { mode: full }, filesystem: { mode: full } } }
+  tools:
+    - inline:
+        name: echo
+        description: Says it again
+        input_schema:
+          type: object
+          properties: { text: { type: string, maxLength: 4000 } }
+          required: [text]
+          additionalProperties: false
+        annotations: { readOnlyHint: READ_ONLY }
+    - inline:
+        name: run-true
+        description: A program that does nothing
+        input_schema: { type: object }
+  memory:
+    inline:
+      name: notes
+      stores:
+        - { name: few, type: semantic, backend: sqlite }
+        - { name: many, type: semantic, backend: sqlite }
+  policies:
+    - inline:
+        name: rules
+        rules:
+          - { id: no-destruction, action: deny, scope: tool, match: { annotations: { destructiveHint: true } } }
+          - { id: no-deploys, action: deny, scope: tool, match: { name: "deploy-*" } }
+          - { id: echo, action: allow, scope: tool, match: { name: echo } }
+          - { id: rest, action: allow, scope: all }
+"#;
+
+const CONFIG: &str = r#"state = "state"
+durability = "DURABILITY"
+
+[sandbox]
+allow_none = true
+
+[tools.run-true]
+command = ["/bin/true"]
+"#;

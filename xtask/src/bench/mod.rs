@@ -1,0 +1,121 @@
+//! `cargo xtask bench`: the rows of DESIGN §8, each against a neighbour measured in the same run.
+//!
+//! The program under test is the release binary, in a process of its own, driven over standard input and output as any
+//! client would. What only a library can show comes from `bench/`. Throughput and CPU are the best of several rounds and
+//! latencies are medians, because other work on the machine only ever makes them worse.
+
+mod agent;
+mod machine;
+mod manifest;
+mod process;
+mod programs;
+mod rows;
+mod sample;
+mod table;
+
+use std::io::Write as _;
+
+use anyhow::{Context, Result, bail};
+
+use programs::Programs;
+use table::Table;
+
+/// What was asked for on the command line.
+#[derive(Debug, Clone, Default)]
+struct Asked {
+    quick: bool,
+    json: bool,
+    /// A built program to measure instead of the tree's.
+    program: Option<String>,
+    /// Only rows of measurements whose name holds this.
+    only: String,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    /// Starts of the whole program.
+    pub(crate) starts: usize,
+    /// Rounds of a flood; the best counts.
+    pub(crate) rounds: usize,
+    /// Requests in one round of cheap requests; calls get a fifth.
+    pub(crate) requests: u32,
+    /// Calls for the memory growth row, after the first ten thousand.
+    pub(crate) flat_calls: u32,
+    /// Events of the verified trace.
+    pub(crate) events: u32,
+    /// Entries of the large memory store.
+    pub(crate) entries: u32,
+}
+
+const FULL: Size = Size {
+    starts: 30,
+    rounds: 5,
+    requests: 200_000,
+    flat_calls: 1_000_000,
+    events: 1_000_000,
+    entries: 100_000,
+};
+const QUICK: Size = Size {
+    starts: 10,
+    rounds: 3,
+    requests: 50_000,
+    flat_calls: 100_000,
+    events: 200_000,
+    entries: 20_000,
+};
+
+/// Measures and prints.
+///
+/// # Errors
+/// Wrong words, a failed build, or an agent that answers anything but what it should.
+pub(crate) fn run(words: &[String]) -> Result<()> {
+    let asked = asked(words)?;
+    let size = if asked.quick { QUICK } else { FULL };
+    let programs = Programs::build(asked.program.as_deref())?;
+    let mut table = Table::default();
+    for (name, measure) in rows::ALL {
+        if !name.contains(&asked.only) {
+            continue;
+        }
+        progress(&format!("measuring {name}"));
+        let scratch = programs.scratch()?;
+        measure(&programs, scratch.path(), size, &mut table)?;
+    }
+    let machine = machine::note(programs.folder())?;
+    if asked.json {
+        crate::run::say(&table.json(&machine));
+    } else {
+        crate::run::say(&table.text(&machine));
+    }
+    Ok(())
+}
+
+fn asked(words: &[String]) -> Result<Asked> {
+    let mut asked = Asked::default();
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        match word {
+            "--quick" => asked.quick = true,
+            "--format" => match words.next() {
+                Some("json") => asked.json = true,
+                Some("human") => asked.json = false,
+                _ => bail!("`--format` takes `json` or `human`"),
+            },
+            "--program" => asked.program = Some(words.next().context("`--program` takes a path")?.to_owned()),
+            "--only" => words
+                .next()
+                .context("`--only` takes a word")?
+                .clone_into(&mut asked.only),
+            other => {
+                bail!("`{other}` is none of `--quick`, `--format json`, `--only WORD` and `--program PATH`")
+            }
+        }
+    }
+    Ok(asked)
+}
+
+fn progress(text: &str) {
+    // silent-ok: nobody reads standard error
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,0 +1,32 @@
+//! The rows, in DESIGN §8's order.
+
+pub(super) mod disk;
+mod library;
+mod memory;
+mod start;
+mod tools;
+mod wire;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Size;
+use super::programs::Programs;
+use super::table::Table;
+
+/// Measures into the table; the folder is fresh and removed afterwards.
+type Measure = fn(&Programs, &Path, Size, &mut Table) -> Result<()>;
+
+/// All of them, with what is told while they run.
+pub(super) const ALL: [(&str, Measure); 9] = [
+    ("starts", start::starts),
+    ("idle memory", start::idle),
+    ("claw.status and claw.tool.call", wire::floods),
+    ("durable calls, one by one", disk::sequential),
+    ("durable calls, 64 in flight", disk::group),
+    ("policy decisions and a long trace", library::rows),
+    ("sandboxed commands", tools::sandboxed),
+    ("memory queries", memory::queries),
+    ("flat memory", wire::flat),
+];

@@ -1,0 +1,74 @@
+//! How soon it is there, and how little it takes.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::super::Size;
+use super::super::agent::Agent;
+use super::super::manifest::{self, Setup};
+use super::super::process::{plain_spawn_ms, rss_mib};
+use super::super::programs::Programs;
+use super::super::sample::{Sample, ms};
+use super::super::table::{Goal, Table};
+use crate::run::command;
+
+pub(super) fn starts(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
+    let (mut plain, mut first, mut again) = (Sample::default(), Sample::default(), Sample::default());
+    manifest::write(folder, Setup::default())?;
+    for round in 0..size.starts {
+        plain.push(plain_spawn_ms(5)?.median());
+        again.push(start_ms(programs, folder)?);
+        let fresh = folder.join(format!("fresh-{round}"));
+        std::fs::create_dir(&fresh)?;
+        manifest::write(&fresh, Setup::default())?;
+        first.push(start_ms(programs, &fresh)?);
+    }
+    let neighbour = ("fork, exec, wait of /bin/true", plain.median());
+    table.add(
+        "spawn to answered claw.initialize",
+        (again.median(), "ms"),
+        neighbour,
+        Goal::AtMost(10.0),
+    );
+    table.add(
+        "the same, first start: state is made",
+        (first.median(), "ms"),
+        neighbour,
+        Goal::None,
+    );
+    Ok(())
+}
+
+fn start_ms(programs: &Programs, folder: &Path) -> Result<f64> {
+    let start = Instant::now();
+    let mut agent = Agent::spawn(&programs.clawk, folder)?;
+    agent.initialize()?;
+    let took = ms(start.elapsed());
+    agent.end()?;
+    Ok(took)
+}
+
+pub(super) fn idle(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
+    let (mut ours, mut python) = (Sample::default(), Sample::default());
+    for _ in 0..size.rounds {
+        let agent = Agent::start(&programs.clawk, folder, Setup::default())?;
+        std::thread::sleep(Duration::from_millis(300));
+        ours.push(rss_mib(agent.pid())?);
+        agent.end()?;
+        let mut python3 = command("python3");
+        python3.args(["-c", "import sys; sys.stdin.readline()"]);
+        let idle = Agent::of(&mut python3)?;
+        std::thread::sleep(Duration::from_millis(300));
+        python.push(rss_mib(idle.pid())?);
+        idle.end()?;
+    }
+    table.add(
+        "idle memory after initialize",
+        (ours.median(), "MiB"),
+        ("python3 -c, idle", python.median()),
+        Goal::AtMost(12.0),
+    );
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Many measurements of one thing.
+
+use std::time::{Duration, Instant};
+
+/// Measurements in one unit.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sample(Vec<f64>);
+
+impl Sample {
+    /// One more.
+    pub(crate) fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    /// The value below which `share` (0..1) of all lie; 0 of none.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().saturating_sub(1);
+        let wanted = share * last as f64;
+        let at = (0..=last)
+            .min_by(|a, b| (*a as f64 - wanted).abs().total_cmp(&(*b as f64 - wanted).abs()))
+            .unwrap_or(0);
+        sorted.get(at).copied().unwrap_or(0.0)
+    }
+
+    /// The middle one.
+    pub(crate) fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    /// The smallest.
+    pub(crate) fn least(&self) -> f64 {
+        self.quantile(0.0)
+    }
+
+    /// The largest.
+    pub(crate) fn most(&self) -> f64 {
+        self.quantile(1.0)
+    }
+}
+
+/// Milliseconds that `work` takes.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (f64, T) {
+    let start = Instant::now();
+    let done = work();
+    (ms(start.elapsed()), done)
+}
+
+/// As milliseconds.
+pub(crate) fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
