@@ -105,7 +105,7 @@ pub enum Notice {
         summary: String,
         /// Wall time.
         duration_ms: u64,
-        /// The sandbox level really obtained; empty when it did not run.
+        /// The sandbox level really obtained, or `built-in` or `remote` where none applies; empty when it did not run.
         level: String,
     },
     /// A turn ended.

@@ -42,11 +42,27 @@ impl fmt::Display for Level {
     }
 }
 
+/// Whose code ran. A level says how a program is kept apart; what starts no program has none to speak of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Code that the level encloses, or that level `none` leaves open.
+    #[default]
+    Local,
+    /// Our own code inside the agent, which reaches the host only through guards of ours, or not at all.
+    BuiltIn,
+    /// Somebody else's machine: an endpoint that the operator declared.
+    Remote,
+}
+
 /// The enforcement a call really had; goes into the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Obtained {
     /// The level.
     pub level: Level,
+    /// Whose code ran.
+    #[serde(default)]
+    pub place: Place,
     /// What held it: `rlimit:nofile`, `watcher:memory`, `session`, …
     #[serde(default)]
     pub mechanisms: Vec<String>,
@@ -56,13 +72,42 @@ pub struct Obtained {
 }
 
 impl Obtained {
-    /// A built-in that ran inside the agent under checks of its own, for example `checks:filesystem`.
+    /// A built-in inside the agent that needs no walls: `no-host-access`, `egress:guarded`.
     #[must_use]
     pub fn in_process(mechanism: &str) -> Self {
         Self {
+            place: Place::BuiltIn,
+            ..Self::open(mechanism)
+        }
+    }
+
+    /// A declared endpoint's work.
+    #[must_use]
+    pub fn remote(mechanism: &str) -> Self {
+        Self {
+            place: Place::Remote,
+            ..Self::open(mechanism)
+        }
+    }
+
+    /// Level `none`, because that was asked for: inside the agent, under checks of its own only.
+    #[must_use]
+    pub fn open(mechanism: &str) -> Self {
+        Self {
             level: Level::None,
+            place: Place::Local,
             mechanisms: vec![mechanism.to_owned()],
             missing: Vec::new(),
+        }
+    }
+
+    /// The word for the trace and the terminal: the level, or `built-in` or `remote` where no level applies.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self.place {
+            Place::Local => self.level.as_str(),
+            Place::BuiltIn => "built-in",
+            Place::Remote => "remote",
         }
     }
 }

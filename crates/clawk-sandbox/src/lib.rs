@@ -14,6 +14,6 @@ pub mod plan;
 pub mod preflight;
 
 pub use launch::{Input, LaunchError, Launcher, LimitHit, Outcome, Service, ServiceEnd, Spec};
-pub use level::{Level, Obtained, Refusal};
+pub use level::{Level, Obtained, Place, Refusal};
 pub use plan::{Defaults, Filesystem, FsMode, Limits, Mount, Network, NetworkMode, Plan, Shell, ShellMode};
 pub use preflight::Request;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use globset::GlobMatcher;
 use regex::Regex;
+use serde::{Deserialize, Serialize};
 
 use crate::level::{Level, Refusal};
 use crate::preflight::{self, Request, shell::CommandPattern};
@@ -77,7 +78,8 @@ impl Default for Network {
 }
 
 /// `capabilities.filesystem.mode` (R33).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum FsMode {
     /// A system view only: no file of the agent or the user.
     #[default]
@@ -91,7 +93,7 @@ pub enum FsMode {
 }
 
 /// One of `mount_paths`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// Absolute, or relative to the agent's working directory.
     pub path: PathBuf,
@@ -100,7 +102,8 @@ pub struct Mount {
 }
 
 /// A `denied_paths` entry: a path with all that is below it, or a glob.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Denied {
     pub(crate) text: String,
     pub(crate) glob: Option<GlobMatcher>,
@@ -114,8 +117,14 @@ impl Denied {
     }
 }
 
-/// `capabilities.filesystem`.
-#[derive(Debug, Clone, Default)]
+impl From<Denied> for String {
+    fn from(denied: Denied) -> Self {
+        denied.text
+    }
+}
+
+/// `capabilities.filesystem`. Serialisable, for a process of our own that judges paths.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Filesystem {
     /// The mode.
     pub mode: FsMode,

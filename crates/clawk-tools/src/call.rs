@@ -40,7 +40,7 @@ pub(crate) fn done(text: impl Into<String>, structured: Value) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: false,
         structured: Some(structured),
-        obtained: Obtained::in_process("checks"),
+        obtained: Obtained::in_process("no-host-access"),
     }
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn failed(text: impl Into<String>) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: true,
         structured: None,
-        obtained: Obtained::in_process("checks"),
+        obtained: Obtained::in_process("no-host-access"),
     }
 }
 

@@ -83,7 +83,9 @@ impl Runner {
         let work = async {
             match binding {
                 // Processes and servers keep the time themselves: they end what they started.
-                Binding::Builtin(Builtin::Shell) => Builtin::Shell.run(&call, &self.shared, session).await,
+                Binding::Builtin(builtin) if builtin.keeps_time(call.plan) => {
+                    builtin.run(&call, &self.shared, session).await
+                }
                 Binding::Command(command) => command.run(&call, &self.shared.launcher).await,
                 Binding::Mcp(tool) => tool.run(&call).await,
                 Binding::Builtin(builtin) => timed(&call, builtin.run(&call, &self.shared, session)).await,
@@ -156,10 +158,9 @@ impl ToolRunner for Runner {
                     result = extra.run(permit, cancel) => result,
                 };
             }
-            let plan = Arc::new(permit.plan().clone());
             let call = Call {
                 arguments: permit.arguments(),
-                plan: &plan,
+                plan: permit.plan(),
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
                 stop: cancel.child_token(),

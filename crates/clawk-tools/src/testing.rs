@@ -37,9 +37,16 @@ pub(crate) fn launcher() -> Launcher {
     Launcher::new(fixture(), vec!["__sandbox".into()])
 }
 
+/// The levels at which a file tool may run: inside this process, and in one of its own.
+pub(crate) const LEVELS: [&str; 2] = ["none", "process"];
+
 /// A plan with these capabilities at level `process`.
 pub(crate) fn plan(capabilities: Value) -> Arc<Plan> {
-    let sandbox = json!({"name": "s", "level": "process", "capabilities": capabilities});
+    plan_at("process", capabilities)
+}
+
+pub(crate) fn plan_at(level: &str, capabilities: Value) -> Arc<Plan> {
+    let sandbox = json!({"name": "s", "level": level, "capabilities": capabilities});
     Arc::new(Plan::compile(
         Some(&serde_json::from_value(sandbox).expect("a sandbox")),
         &Defaults::default(),
@@ -48,7 +55,12 @@ pub(crate) fn plan(capabilities: Value) -> Arc<Plan> {
 
 /// The working directory, writable, and every command line.
 pub(crate) fn open_plan() -> Arc<Plan> {
-    plan(
+    open_plan_at("process")
+}
+
+pub(crate) fn open_plan_at(level: &str) -> Arc<Plan> {
+    plan_at(
+        level,
         json!({"filesystem": {"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "rw"}]},
                 "shell": {"mode": "full"}, "network": {"mode": "allow-all", "ssrf_protection": {"enabled": false}}}),
     )

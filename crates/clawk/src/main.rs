@@ -7,6 +7,7 @@
 
 mod cli;
 mod cmd;
+mod companion;
 mod compose;
 mod config;
 mod conformance;
@@ -15,6 +16,7 @@ mod out;
 mod state;
 mod terminal;
 
+use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
@@ -23,8 +25,10 @@ use clap::Parser;
 fn main() -> ExitCode {
     // Before any thread, file or signal handler: this process may be about to become a sandboxed tool.
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == "__sandbox") {
-        return clawk_sandbox::child::main();
+    match words.next().as_deref().and_then(OsStr::to_str) {
+        Some("__sandbox") => return clawk_sandbox::child::main(),
+        Some(clawk_tools::builtin::MODE) => return clawk_tools::builtin::main(),
+        Some(_) | None => {}
     }
     // Usage errors end here with 2, `--help` and `--version` with 0.
     let cli = cli::Cli::parse();

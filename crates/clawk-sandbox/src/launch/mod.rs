@@ -18,6 +18,10 @@ use crate::plan::{Limits, Plan};
 /// Search path for programs whose environment names none.
 pub const MINIMAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// This very program, for a [`Launcher`] or a [`Spec`]. The link and not the name: an upgrade may replace the file while
+/// we run.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// What re-executes as the supervisor.
 #[derive(Debug, Clone)]
 pub struct Launcher {
@@ -28,9 +32,8 @@ pub struct Launcher {
 impl Default for Launcher {
     /// This very program, with `__sandbox`: its `main` calls [`crate::child::main`] then.
     fn default() -> Self {
-        // The link and not the name: an upgrade may replace the file while we run.
         Self {
-            program: PathBuf::from("/proc/self/exe"),
+            program: PathBuf::from(OWN_PROGRAM),
             args: vec![OsString::from("__sandbox")],
         }
     }

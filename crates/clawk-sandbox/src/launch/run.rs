@@ -16,7 +16,7 @@ use super::streams::{Budget, keep};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec};
 use crate::child::tree::kill_session;
-use crate::level::Obtained;
+use crate::level::{Obtained, Place};
 
 /// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
 const PATIENCE_MS: u64 = 10_000;
@@ -204,6 +204,7 @@ fn outcome(spec: &Spec, (reports, fault): Reports, timeout_ms: u64) -> Result<Ou
             Report::Enclosed { mechanisms, missing } => {
                 obtained = Some(Obtained {
                     level: spec.plan.level(),
+                    place: Place::Local,
                     mechanisms,
                     missing,
                 });

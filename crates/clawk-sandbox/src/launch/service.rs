@@ -10,7 +10,7 @@ use super::run::{Control, Parts, pipe_pair};
 use super::streams::Tail;
 use super::wire::{GRACE_MS, Report};
 use super::{LaunchError, Launcher, LimitHit, Spec};
-use crate::level::Obtained;
+use crate::level::{Obtained, Place};
 
 /// How long a service's start may take until its program runs, milliseconds.
 const START_MS: u64 = 10_000;
@@ -85,6 +85,7 @@ async fn await_start(spec: &Spec, control: &mut Control) -> Result<Obtained, Lau
             Ok(Some(Report::Enclosed { mechanisms, missing })) => {
                 obtained = Obtained {
                     level: spec.plan.level(),
+                    place: Place::Local,
                     mechanisms,
                     missing,
                 };

@@ -1,4 +1,5 @@
-//! For this crate's tests: the sandbox's supervisor (`__sandbox`), a small MCP server over standard streams with every
+//! For this crate's tests: the sandbox's supervisor (`__sandbox`), the file tools' process (`__builtin`) and broken ones
+//! in its place (`crash`, `garbage`), a small MCP server over standard streams with every
 //! fault there is (`mcp`), and a program for the `command` executor (`tool`).
 
 use std::io::{BufRead, Write};
@@ -11,6 +12,12 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["__sandbox"] => clawk_sandbox::child::main(),
+        [clawk_tools::builtin::MODE] => clawk_tools::builtin::main(),
+        ["crash"] => abort(),
+        ["garbage"] => {
+            say("{\"Done\": ");
+            ExitCode::SUCCESS
+        }
         ["mcp", rest @ ..] => mcp(rest),
         _ => ExitCode::from(2),
     }

@@ -16,12 +16,14 @@ use std::sync::Arc;
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{Description, Later, RunError, RunOutcome};
 use clawk_proto::SessionId;
-use clawk_sandbox::{Launcher, Plan, Refusal, Request};
+use clawk_sandbox::{Launcher, Level, Plan, Refusal, Request};
 use clawk_secrets::Env;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::Call;
+
+pub use file::{MODE, main};
 
 pub(crate) use describe::generic as generic_preview;
 pub(crate) use shell::launch_error;
@@ -89,6 +91,12 @@ pub(crate) enum Builtin {
     AskUser,
 }
 
+/// What the built-in of this name says of itself, whether or not an agent declares it. `None`: there is no such built-in.
+#[must_use]
+pub fn describe(name: &str) -> Option<Description> {
+    Builtin::named(name).map(Builtin::describe)
+}
+
 impl Builtin {
     pub(crate) const ALL: [Self; 11] = [
         Self::Echo,
@@ -121,6 +129,17 @@ impl Builtin {
             Self::Sleep => "sleep",
             Self::HttpRequest => "http-request",
             Self::AskUser => "ask-user",
+        }
+    }
+
+    /// Whether its process keeps the time: the supervisor ends it and tells what enclosed it.
+    pub(crate) fn keeps_time(self, plan: &Plan) -> bool {
+        match self {
+            Self::Shell => true,
+            Self::FileRead | Self::FileWrite | Self::FileEdit | Self::FileList | Self::FileSearch => {
+                plan.level() >= Level::Process
+            }
+            Self::Echo | Self::Sleep | Self::AskUser | Self::WebFetch | Self::HttpRequest => false,
         }
     }
 
@@ -165,13 +184,13 @@ impl Builtin {
             Self::Sleep => Ok(talk::sleep(call).await),
             Self::AskUser => talk::ask(call, shared, session).await,
             Self::Shell => shell::run(call, shared).await,
-            Self::FileRead => file::run(call, file::read).await,
-            Self::FileWrite => file::run(call, file::write).await,
-            Self::FileEdit => file::run(call, file::edit).await,
-            Self::FileList => file::run(call, file::list).await,
-            Self::FileSearch => file::run(call, file::search).await,
-            Self::WebFetch => web::fetch(call, shared).await,
-            Self::HttpRequest => web::request(call, shared).await,
+            Self::FileRead => file::run(call, &shared.launcher, file::Tool::Read).await,
+            Self::FileWrite => file::run(call, &shared.launcher, file::Tool::Write).await,
+            Self::FileEdit => file::run(call, &shared.launcher, file::Tool::Edit).await,
+            Self::FileList => file::run(call, &shared.launcher, file::Tool::List).await,
+            Self::FileSearch => file::run(call, &shared.launcher, file::Tool::Search).await,
+            Self::WebFetch => web::fetch(call, shared).await.map(web::guarded),
+            Self::HttpRequest => web::request(call, shared).await.map(web::guarded),
         }
     }
 

@@ -6,7 +6,7 @@ use clawk_sandbox::Refusal;
 use serde_json::{Value, json};
 
 use super::html;
-use crate::testing::{Ran, builtins, open_plan, plan, text};
+use crate::testing::{LEVELS, Ran, builtins, open_plan, open_plan_at, plan, plan_at, text};
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -16,12 +16,16 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::at("process")
+    }
+
+    fn at(level: &str) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let runner = builtins(dir.path());
         Self {
             dir,
             runner,
-            ran: Ran::new(open_plan()),
+            ran: Ran::new(open_plan_at(level)),
         }
     }
 
@@ -106,7 +110,13 @@ async fn every_builtin_describes_itself() {
 
 #[tokio::test]
 async fn write_read_edit_list_search() {
-    let bench = Bench::new();
+    for level in LEVELS {
+        write_read_edit_list_search_at(level).await;
+    }
+}
+
+async fn write_read_edit_list_search_at(level: &str) {
+    let bench = Bench::at(level);
     bench
         .ok(
             "file-write",
@@ -160,7 +170,13 @@ async fn write_read_edit_list_search() {
 
 #[tokio::test]
 async fn an_edit_must_be_unique_and_exact() {
-    let bench = Bench::new();
+    for level in LEVELS {
+        an_edit_must_be_unique_and_exact_at(level).await;
+    }
+}
+
+async fn an_edit_must_be_unique_and_exact_at(level: &str) {
+    let bench = Bench::at(level);
     bench.put("f", "x\ny\nx\n");
     let many = bench
         .fails(
@@ -186,8 +202,14 @@ async fn an_edit_must_be_unique_and_exact() {
 
 #[tokio::test]
 async fn writing_keeps_the_mode_and_leaves_no_temporary_file() {
+    for level in LEVELS {
+        writing_keeps_the_mode_and_leaves_no_temporary_file_at(level).await;
+    }
+}
+
+async fn writing_keeps_the_mode_and_leaves_no_temporary_file_at(level: &str) {
     use std::os::unix::fs::PermissionsExt as _;
-    let bench = Bench::new();
+    let bench = Bench::at(level);
     bench.put("run.sh", "old");
     std::fs::set_permissions(bench.path("run.sh"), std::fs::Permissions::from_mode(0o750)).expect("mode");
     bench
@@ -203,7 +225,13 @@ async fn writing_keeps_the_mode_and_leaves_no_temporary_file() {
 
 #[tokio::test]
 async fn paths_cannot_leave_the_root() {
-    let bench = Bench::new();
+    for level in LEVELS {
+        paths_cannot_leave_the_root_at(level).await;
+    }
+}
+
+async fn paths_cannot_leave_the_root_at(level: &str) {
+    let bench = Bench::at(level);
     let outside = tempfile::tempdir().expect("a folder");
     std::fs::write(outside.path().join("secret"), "s3cr3t").expect("written");
     for path in ["../secret", "/etc/passwd", "a/../../secret", "./../x"] {
@@ -258,8 +286,15 @@ async fn paths_cannot_leave_the_root() {
 
 #[tokio::test]
 async fn denied_paths_hold_through_links_and_in_walks() {
-    let mut bench = Bench::new();
-    bench.ran.plan = plan(
+    for level in LEVELS {
+        denied_paths_hold_through_links_and_in_walks_at(level).await;
+    }
+}
+
+async fn denied_paths_hold_through_links_and_in_walks_at(level: &str) {
+    let mut bench = Bench::at(level);
+    bench.ran.plan = plan_at(
+        level,
         json!({"filesystem": {"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "rw"},
         {"path": "frozen", "permissions": "ro"}], "denied_paths": ["private", "**/.env"]}}),
     );
@@ -302,7 +337,13 @@ async fn denied_paths_hold_through_links_and_in_walks() {
 
 #[tokio::test]
 async fn binary_huge_and_special_files() {
-    let bench = Bench::new();
+    for level in LEVELS {
+        binary_huge_and_special_files_at(level).await;
+    }
+}
+
+async fn binary_huge_and_special_files_at(level: &str) {
+    let bench = Bench::at(level);
     bench.put("data", [0_u8, 1, 2]);
     assert!(
         bench
@@ -362,7 +403,13 @@ async fn binary_huge_and_special_files() {
 
 #[tokio::test]
 async fn listings_and_searches_are_bounded() {
-    let bench = Bench::new();
+    for level in LEVELS {
+        listings_and_searches_are_bounded_at(level).await;
+    }
+}
+
+async fn listings_and_searches_are_bounded_at(level: &str) {
+    let bench = Bench::at(level);
     for n in 0..1_100 {
         bench.put(&format!("f{n}"), "needle\n");
     }

@@ -158,7 +158,6 @@ pub(super) async fn fetch(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome
     };
     Ok(RunOutcome {
         is_error: !reply.ok,
-        obtained: guarded(),
         ..done(shown, Value::Object(facts))
     })
 }
@@ -179,13 +178,16 @@ pub(super) async fn request(call: &Call<'_>, shared: &Shared) -> Result<RunOutco
     let text = format!("[status {}]\n{shown}", reply.status);
     Ok(RunOutcome {
         is_error: !reply.ok,
-        obtained: guarded(),
         ..done(text, Value::Object(facts))
     })
 }
 
-fn guarded() -> Obtained {
-    Obtained::in_process("checks:network")
+/// What kept it, whether it succeeded or not.
+pub(super) fn guarded(outcome: RunOutcome) -> RunOutcome {
+    RunOutcome {
+        obtained: Obtained::in_process("egress:guarded"),
+        ..outcome
+    }
 }
 
 struct Reply {

@@ -32,7 +32,7 @@ impl Endpoint {
         let status = response.status();
         let body = response.bytes().await.map_err(ended)?;
         let facts = Map::from_iter([("status_code".to_owned(), json!(status.as_u16()))]);
-        let obtained = Obtained::in_process("declared-endpoint");
+        let obtained = Obtained::remote("declared-endpoint");
         let mut outcome = reply(&String::from_utf8_lossy(&body), facts, obtained);
         outcome.is_error |= !status.is_success();
         Ok(outcome)

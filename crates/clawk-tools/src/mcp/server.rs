@@ -155,7 +155,7 @@ impl Server {
                     Ok(session) => session,
                     Err(error) => return Err(self.no_session(&error, None).await),
                 };
-                (session, None, Obtained::in_process("declared-endpoint"))
+                (session, None, Obtained::remote("declared-endpoint"))
             }
         };
         let peer = session.peer().clone();

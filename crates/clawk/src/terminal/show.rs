@@ -137,10 +137,10 @@ impl Show {
         } else {
             self.paint.green("✓")
         };
-        let level = if level.is_empty() {
-            String::new()
-        } else {
-            format!(" · sandbox {level}")
+        let level = match level {
+            "" => String::new(),
+            "built-in" | "remote" => format!(" · {level}"),
+            level => format!(" · sandbox {level}"),
         };
         self.line(&format!(
             "  {mark} {tool} {}",

@@ -17,9 +17,9 @@ struct Args {
     new_text: String,
 }
 
-pub(in crate::builtin) fn edit(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn edit(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
-    let place = root::place(&job.plan, &job.workdir, &args.path, true)?;
+    let place = root::place(&job.filesystem, &job.workdir, &args.path, true)?;
     let (file, _) = place.root.file(&place.below, true)?;
     let text = whole_text(file, &args.path)?;
     let (edited, line) = replaced(&text, &args)?;

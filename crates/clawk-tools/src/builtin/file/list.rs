@@ -32,10 +32,10 @@ struct Args {
     glob: Option<String>,
 }
 
-pub(in crate::builtin) fn list(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn list(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
     let path = args.path.as_deref().unwrap_or(".");
-    let place = root::place(&job.plan, &job.workdir, path, false)?;
+    let place = root::place(&job.filesystem, &job.workdir, path, false)?;
     let fits = args.glob.as_deref().map(glob).transpose()?;
     let recursive = args.recursive || args.glob.as_deref().is_some_and(|glob| glob.contains('/'));
     let mut lines = Vec::new();

@@ -1,6 +1,8 @@
 //! The file tools. Every path is admitted by the plan as text, opened beneath the mount that admits it without leaving
-//! it through a link, and judged again by the place that was really reached (R33).
+//! it through a link, and judged again by the place that was really reached (R33). From level `process` on they run in a
+//! process of their own ([`apart`]), at level `none` inside the agent.
 
+mod apart;
 mod edit;
 mod list;
 mod read;
@@ -8,16 +10,33 @@ mod root;
 mod search;
 mod write;
 
-use clawk_kernel::ports::{RunError, RunOutcome};
-use clawk_sandbox::Refusal;
+use std::path::PathBuf;
 
-pub(super) use edit::edit;
-pub(super) use list::list;
-pub(super) use read::read;
-pub(super) use search::search;
-pub(super) use write::write;
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::{Filesystem, Launcher, Level, Obtained, Refusal};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+pub use apart::{MODE, main};
 
 use crate::call::{Call, failed, plainly};
+
+/// What holds a path in its mount, wherever the tool runs.
+const CHECKS: &str = "checks:filesystem";
+
+/// The file tools.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Tool {
+    Read,
+    Write,
+    Edit,
+    List,
+    Search,
+}
 
 /// Why a file tool stopped.
 pub(super) enum Stop {
@@ -34,39 +53,94 @@ impl Stop {
     }
 }
 
-/// What the blocking side gets: owned, for it may outlive an abandoned call for a moment.
-pub(super) struct Job {
-    arguments: serde_json::Map<String, serde_json::Value>,
-    plan: std::sync::Arc<clawk_sandbox::Plan>,
-    workdir: std::path::PathBuf,
-    stop: tokio_util::sync::CancellationToken,
+/// All that a file tool needs to know. Owned: it goes to another process, or to a thread that may outlive an abandoned
+/// call for a moment.
+#[derive(Serialize, Deserialize)]
+struct Job {
+    tool: Tool,
+    arguments: Map<String, Value>,
+    filesystem: Filesystem,
+    workdir: PathBuf,
+    #[serde(skip)]
+    stop: CancellationToken,
 }
 
 impl Job {
-    fn parse<T: serde::de::DeserializeOwned>(&self) -> Result<T, Stop> {
-        T::deserialize(serde_json::Value::Object(self.arguments.clone()))
+    fn parse<T: DeserializeOwned>(&self) -> Result<T, Stop> {
+        T::deserialize(Value::Object(self.arguments.clone()))
             .map_err(|error| Stop::Failed(format!("bad arguments: {error}")))
+    }
+
+    fn work(&self) -> Result<RunOutcome, Stop> {
+        match self.tool {
+            Tool::Read => read::read(self),
+            Tool::Write => write::write(self),
+            Tool::Edit => edit::edit(self),
+            Tool::List => list::list(self),
+            Tool::Search => search::search(self),
+        }
     }
 }
 
-type Work = fn(&Job) -> Result<RunOutcome, Stop>;
+/// How a job ended, as it crosses between processes.
+#[derive(Serialize, Deserialize)]
+enum Reply {
+    Done {
+        content: Vec<ContentBlock>,
+        structured: Option<Value>,
+    },
+    Failed(String),
+    Refused(Refusal),
+}
 
-/// Runs blocking work away from the async threads.
-pub(super) async fn run(call: &Call<'_>, work: Work) -> Result<RunOutcome, RunError> {
+impl From<Result<RunOutcome, Stop>> for Reply {
+    fn from(result: Result<RunOutcome, Stop>) -> Self {
+        match result {
+            Ok(RunOutcome {
+                content, structured, ..
+            }) => Self::Done { content, structured },
+            Err(Stop::Failed(text)) => Self::Failed(text),
+            Err(Stop::Refused(refusal)) => Self::Refused(refusal),
+        }
+    }
+}
+
+impl Reply {
+    fn told(self, obtained: Obtained) -> Result<RunOutcome, RunError> {
+        match self {
+            Self::Done { content, structured } => Ok(RunOutcome {
+                content,
+                is_error: false,
+                structured,
+                obtained,
+            }),
+            Self::Failed(text) => Ok(RunOutcome {
+                obtained,
+                ..failed(text)
+            }),
+            Self::Refused(refusal) => Err(RunError::Sandbox(refusal)),
+        }
+    }
+}
+
+/// Runs the tool where the plan's level wants it.
+pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Result<RunOutcome, RunError> {
     let job = Job {
+        tool,
         arguments: call.arguments.clone(),
-        plan: call.plan.clone(),
+        filesystem: call.plan.filesystem().clone(),
         workdir: call.workdir.to_path_buf(),
         stop: call.stop.clone(),
     };
-    let result = tokio::task::spawn_blocking(move || work(&job)).await;
-    match result {
-        Ok(Ok(mut outcome)) => {
-            outcome.obtained = clawk_sandbox::Obtained::in_process("checks:filesystem");
-            Ok(outcome)
-        }
-        Ok(Err(Stop::Refused(refusal))) => Err(RunError::Sandbox(refusal)),
-        Ok(Err(Stop::Failed(text))) => Ok(failed(text)),
+    if call.plan.level() >= Level::Process {
+        return apart::run(launcher, &apart::spec(call, &job)?).await;
+    }
+    // Blocking work, away from the async threads.
+    match tokio::task::spawn_blocking(move || job.work()).await {
+        Ok(result) => Reply::from(result).told(Obtained::open(CHECKS)),
         Err(error) => Err(RunError::Unknown(format!("the file tool broke: {error}"))),
     }
 }
+
+#[cfg(test)]
+mod tests;

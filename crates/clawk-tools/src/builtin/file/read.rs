@@ -31,9 +31,9 @@ struct Args {
     end_line: Option<u64>,
 }
 
-pub(in crate::builtin) fn read(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn read(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
-    let place = root::place(&job.plan, &job.workdir, &args.path, false)?;
+    let place = root::place(&job.filesystem, &job.workdir, &args.path, false)?;
     let (file, stat) = place.root.file(&place.below, false)?;
     let bytes = u64::try_from(stat.st_size).unwrap_or(0);
     let first = args.start_line.unwrap_or(1).max(1);

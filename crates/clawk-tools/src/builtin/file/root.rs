@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use clawk_sandbox::Plan;
+use clawk_sandbox::Filesystem;
 use clawk_sandbox::preflight::path::{Allowed, permit};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use super::Stop;
 
 /// A mount, opened.
 pub(super) struct Root<'a> {
-    plan: &'a Plan,
+    filesystem: &'a Filesystem,
     workdir: &'a Path,
     /// As the plan names it.
     named: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Place<'a> {
 
 /// Admits `path` by the plan and opens its mount.
 pub(super) fn place<'a>(
-    plan: &'a Plan,
+    filesystem: &'a Filesystem,
     workdir: &'a Path,
     path: &str,
     write: bool,
@@ -41,14 +41,14 @@ pub(super) fn place<'a>(
         root: named,
         below,
         absolute: _,
-    } = permit(plan.filesystem(), path, write, workdir).map_err(Stop::Refused)?;
+    } = permit(filesystem, path, write, workdir).map_err(Stop::Refused)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let fd =
         rustix::fs::open(&named, flags, Mode::empty()).map_err(|e| Stop::on(&named.to_string_lossy(), e))?;
     let real = real_path(&fd).map_err(|error| Stop::on(path, error))?;
     Ok(Place {
         root: Root {
-            plan,
+            filesystem,
             workdir,
             named,
             real,
@@ -127,7 +127,7 @@ impl Root<'_> {
         self.named
             .join(below)
             .to_str()
-            .is_some_and(|path| permit(self.plan.filesystem(), path, false, self.workdir).is_ok())
+            .is_some_and(|path| permit(self.filesystem, path, false, self.workdir).is_ok())
     }
 
     fn open_raw(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -161,7 +161,7 @@ impl Root<'_> {
         let place = place
             .to_str()
             .ok_or_else(|| Stop::Failed(format!("`{shown}` has a name that is no UTF-8")))?;
-        permit(self.plan.filesystem(), place, write, self.workdir)
+        permit(self.filesystem, place, write, self.workdir)
             .map(drop)
             .map_err(Stop::Refused)
     }

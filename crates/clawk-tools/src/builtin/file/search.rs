@@ -37,7 +37,7 @@ struct Args {
     max_results: Option<usize>,
 }
 
-pub(in crate::builtin) fn search(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
     let pattern = RegexBuilder::new(&args.pattern)
         .case_insensitive(args.ignore_case)
@@ -45,7 +45,7 @@ pub(in crate::builtin) fn search(job: &Job) -> Result<RunOutcome, Stop> {
         .build();
     let pattern = pattern.map_err(|error| Stop::Failed(format!("`pattern` can't be read: {error}")))?;
     let path = args.path.as_deref().unwrap_or(".");
-    let place = root::place(&job.plan, &job.workdir, path, false)?;
+    let place = root::place(&job.filesystem, &job.workdir, path, false)?;
     let fits = args.glob.as_deref().map(glob).transpose()?;
     let mut found = Found {
         lines: Vec::new(),

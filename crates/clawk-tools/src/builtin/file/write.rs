@@ -24,14 +24,14 @@ struct Args {
     content: String,
 }
 
-pub(in crate::builtin) fn write(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn write(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
     if args.content.len() > MAX_WRITE_BYTES {
         return Err(Stop::Failed(format!(
             "`content` is larger than {MAX_WRITE_BYTES} bytes"
         )));
     }
-    let place = root::place(&job.plan, &job.workdir, &args.path, true)?;
+    let place = root::place(&job.filesystem, &job.workdir, &args.path, true)?;
     let (folder, name) = place.root.parent(&place.below, true)?;
     let created = replace(&folder, name, args.content.as_bytes(), &args.path)?;
     let verb = if created { "created" } else { "replaced" };

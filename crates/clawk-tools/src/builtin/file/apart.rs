@@ -1,0 +1,85 @@
+//! The file tools in a process of their own: `clawk __builtin` under the supervisor, the job as JSON on its standard
+//! input, the reply as JSON on its standard output. What runs there is the very same code, with the same checks.
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_sandbox::launch::OWN_PROGRAM;
+use clawk_sandbox::{Input, Launcher, Outcome, Spec};
+
+use super::{CHECKS, Job, Reply};
+use crate::builtin::launch_error;
+use crate::call::{Call, cut, failed, in_time};
+
+/// The first argument of the program that is such a process.
+pub const MODE: &str = "__builtin";
+
+/// Longest job, bytes: the largest content of a write, escaped, and room.
+const MAX_JOB_BYTES: u64 = 128 << 20;
+
+/// What is told of a broken process's standard error, bytes.
+const MAX_STDERR_BYTES: usize = 500;
+
+/// Does the job that standard input holds. To be called first thing in `main`, before any thread starts, when the first
+/// argument is [`MODE`]; the process ends with what this returns.
+#[must_use]
+pub fn main() -> ExitCode {
+    match answer() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error}"); // silent-ok: the exit code says it, too
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn answer() -> std::io::Result<()> {
+    let mut text = Vec::new();
+    std::io::stdin().take(MAX_JOB_BYTES).read_to_end(&mut text)?;
+    let job: Job = serde_json::from_slice(&text)?;
+    let reply = serde_json::to_vec(&Reply::from(job.work()))?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(&reply)?;
+    out.flush()
+}
+
+/// The process for this job.
+pub(super) fn spec(call: &Call<'_>, job: &Job) -> Result<Spec, RunError> {
+    let text = serde_json::to_vec(job).map_err(|error| RunError::Unavailable(error.to_string()))?;
+    let mut spec = Spec::new(OWN_PROGRAM, call.plan.clone());
+    spec.args = vec![MODE.to_owned()];
+    spec.workdir = Some(PathBuf::from("/"));
+    spec.stdin = Input::Bytes(text);
+    spec.timeout_ms = Some(call.timeout_ms);
+    Ok(spec)
+}
+
+/// Runs it to its end and reads its reply. Without one, what it did is not known.
+pub(super) async fn run(launcher: &Launcher, spec: &Spec) -> Result<RunOutcome, RunError> {
+    let mut outcome = in_time(launcher.launch(spec).await.map_err(launch_error)?)?;
+    outcome.obtained.mechanisms.push(CHECKS.to_owned());
+    if let Some(limit) = &outcome.limit {
+        return Ok(RunOutcome {
+            obtained: outcome.obtained,
+            ..failed(format!("[{limit}]"))
+        });
+    }
+    match serde_json::from_slice::<Reply>(&outcome.stdout) {
+        Ok(reply) if outcome.success() => reply.told(outcome.obtained),
+        Ok(_) | Err(_) => Err(RunError::Unknown(broken(&outcome))), // silent-ok: told in our words
+    }
+}
+
+fn broken(outcome: &Outcome) -> String {
+    let how = match (outcome.exit_code, outcome.signal) {
+        (Some(0), _) => "gave no readable reply".to_owned(),
+        (Some(code), _) => format!("ended with code {code}"),
+        (None, signal) => format!("was ended by signal {}", signal.unwrap_or_default()),
+    };
+    let stderr = String::from_utf8_lossy(&outcome.stderr);
+    let why = cut(stderr.trim(), MAX_STDERR_BYTES).0;
+    let colon = if why.is_empty() { "" } else { ": " };
+    format!("the file tool's process {how}{colon}{why}")
+}
