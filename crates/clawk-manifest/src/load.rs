@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::diagnostic::{Diagnostic, Findings, Severity, Sources};
 use crate::envelope::{self, DocumentKind, Envelope};
 use crate::loader::{Found, Loader, Refusal};
-use crate::model::{Manifest, Metadata};
+use crate::model::{Manifest, Metadata, Policy};
 use crate::primitive::Primitive;
 use crate::read::{Given, Reader};
 use crate::rules::whole::Whole;
@@ -81,6 +81,19 @@ pub fn validate_primitive(path: &Path, options: &LoadOptions) -> Loaded {
     read_file(path, options, Wanted::Primitive)
 }
 
+/// Reads the file of a Policy. It is absent if and only if there is an error; the kind is told also of other files.
+#[must_use]
+pub fn policy(path: &Path, options: &LoadOptions) -> (Loaded, Option<Policy>) {
+    let mut found = None;
+    let loaded = read_file_with(path, options, Wanted::Primitive, |reader| {
+        found = reader
+            .typed::<Policy>(Kind::Policy)
+            .and_then(|all| all.into_iter().next());
+    });
+    let found = found.filter(|_| loaded.is_valid());
+    (loaded, found)
+}
+
 /// Reads a manifest from the wire: an object, or a `claw://registry/…` URI of one (R3, R3a).
 #[must_use]
 pub fn from_value(value: &Value, options: &WireOptions) -> Loaded {
@@ -106,7 +119,7 @@ pub fn from_value(value: &Value, options: &WireOptions) -> Loaded {
             kind: None,
         };
     };
-    document(reader, &root, true, Wanted::Claw)
+    document(reader, &root, true, Wanted::Claw, |_| {})
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +172,16 @@ fn refused(refusal: Refusal, file: Option<&Path>) -> Loaded {
 }
 
 fn read_file(path: &Path, options: &LoadOptions, wanted: Wanted) -> Loaded {
+    read_file_with(path, options, wanted, |_| {})
+}
+
+/// `last` sees the reader of a lone primitive in which nothing is wrong so far.
+fn read_file_with(
+    path: &Path,
+    options: &LoadOptions,
+    wanted: Wanted,
+    last: impl FnOnce(&mut Reader),
+) -> Loaded {
     let dir = path
         .parent()
         .filter(|dir| !dir.as_os_str().is_empty())
@@ -192,12 +215,18 @@ fn read_file(path: &Path, options: &LoadOptions, wanted: Wanted) -> Loaded {
         shown: path.to_owned(),
     }) {
         Err(refusal) => refused(refusal, Some(path)),
-        Ok(Some(root)) => document(reader, &root, false, wanted),
+        Ok(Some(root)) => document(reader, &root, false, wanted, last),
         Ok(None) => finish(reader, None, None),
     }
 }
 
-fn document(mut reader: Reader, root: &Node, wire: bool, wanted: Wanted) -> Loaded {
+fn document(
+    mut reader: Reader,
+    root: &Node,
+    wire: bool,
+    wanted: Wanted,
+    last: impl FnOnce(&mut Reader),
+) -> Loaded {
     let Some(findings) = reader.files.first_mut() else {
         return finish(reader, None, None);
     };
@@ -209,6 +238,7 @@ fn document(mut reader: Reader, root: &Node, wire: bool, wanted: Wanted) -> Load
         (Some(DocumentKind::Primitive(kind)), Wanted::Primitive | Wanted::Any) => {
             if let Some(spec) = envelope.spec {
                 primitive(&mut reader, kind, spec, &envelope);
+                last(&mut reader);
             }
             finish(reader, None, Some(kind.title()))
         }
