@@ -97,6 +97,7 @@ impl<'a> Record<'a> {
 
     /// The question is durable before anybody sees it.
     pub(super) async fn asking(&mut self, question: &Question, verdict: &Verdict) -> Result<(), CallError> {
+        self.verdict = Some(verdict.clone());
         let payload = ApprovalRequested {
             action_id: &self.request.tool,
             default_if_timeout: question.default_if_timeout,
@@ -280,8 +281,8 @@ impl<'a> Record<'a> {
         } else {
             let (rule_id, policy_id) = match error {
                 CallError::Denied { rule_id, policy, .. } => (rule_id.as_deref(), policy.as_deref()),
-                CallError::ApprovalTimeout { rule_id, .. } => (rule_id.as_deref(), None),
-                _ => (None, None),
+                // A question that did not end in a yes: the rule that asked.
+                _ => self.asked(),
             };
             let (by, reason) = (error_code(error), reason.as_str());
             let payload = ActionDenied {
@@ -302,6 +303,12 @@ impl<'a> Record<'a> {
             .push(draft.content(result_hash, bytes).answers(Some(key)));
     }
 
+    /// The rule that asked a person, with its policy.
+    fn asked(&self) -> (Option<&str>, Option<&str>) {
+        let verdict = self.verdict.as_ref();
+        (verdict.and_then(|v| v.rule_id.as_deref()), verdict.and_then(|v| v.policy.as_deref()))
+    }
+
     /// Tells the surface how it ended.
     pub(super) async fn tell(&self, outcome: &Result<ToolCallResult, CallError>, started_us: u64) {
         if !self.caller.notices.attached() {
@@ -312,7 +319,7 @@ impl<'a> Record<'a> {
         {
             let rule = match error {
                 CallError::Denied { rule_id, .. } => rule_id.as_deref(),
-                _ => None,
+                _ => self.asked().0,
             };
             self.tell_decided("deny", rule).await;
         }
