@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::canonical::{Plainness, scan};
+use crate::canonical::{Plainness, printable_run, scan};
 
 /// An event as written. Ids have been checked to be UUIDs, hashes to be 64 lower-case hex digits.
 #[derive(Debug, Clone)]
@@ -186,6 +186,7 @@ impl<'a> Wire<'a> {
 }
 
 /// 8-4-4-4-12 hex digits. Without early exits, so that the compiler can look at many bytes at once.
+#[inline]
 fn is_uuid(text: &str) -> bool {
     let Ok(bytes) = <&[u8; 36]>::try_from(text.as_bytes()) else {
         return false; // silent-ok: another length
@@ -225,6 +226,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// 64 lower-case hex digits; as above.
+#[inline]
 fn is_digest(text: &str) -> bool {
     let Ok(bytes) = <&[u8; 64]>::try_from(text.as_bytes()) else {
         return false; // silent-ok: another length
@@ -289,6 +291,7 @@ fn as_we_write(line: &str) -> Option<RawEvent<'_>> {
     })
 }
 
+#[inline]
 fn literal(rest: &mut &str, expected: &str) -> Option<()> {
     *rest = rest.strip_prefix(expected)?;
     Some(())
@@ -296,12 +299,16 @@ fn literal(rest: &mut &str, expected: &str) -> Option<()> {
 
 /// Up to the closing quote; `None` when it holds anything that JSON escapes.
 fn simple_string<'a>(rest: &mut &'a str) -> Option<&'a str> {
-    let end = rest.bytes().position(|b| b == b'"' || b == b'\\' || b < 0x20)?;
+    let bytes = rest.as_bytes();
+    let run = printable_run(bytes);
+    let special = |b: &u8| *b == b'"' || *b == b'\\' || *b < 0x20;
+    let end = run + bytes.get(run..)?.iter().position(special)?;
     let (text, after) = rest.split_at_checked(end)?;
     *rest = after.strip_prefix('"')?;
     Some(text)
 }
 
+#[inline]
 fn uuid_member<'a>(rest: &mut &'a str, name: &str) -> Option<&'a str> {
     literal(rest, name)?;
     let (text, after) = rest.split_at_checked(36)?;
@@ -309,6 +316,7 @@ fn uuid_member<'a>(rest: &mut &'a str, name: &str) -> Option<&'a str> {
     is_uuid(text).then_some(text)
 }
 
+#[inline]
 fn digest<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let (text, after) = rest.split_at_checked(64)?;
     *rest = after.strip_prefix('"')?;

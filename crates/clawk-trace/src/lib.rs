@@ -1,16 +1,18 @@
 //! TRACE: the bytes that are hashed, the chain they make, and the proof that it holds.
 //!
-//! *Owns:* canonical JSON in its three readings, the hash chain, the streaming verifier, one-line rendering for people.
+//! *Owns:* canonical JSON in its three readings, the hash chain, the streaming verifier, semantic diff, one-line rendering for people.
 //! *Depends on:* `clawk-proto`; SHA-256.
 //! *Must not know:* SQL, the kernel, clocks, tokio.
 //! *Start reading at:* [`chain`], then [`verify`].
 
 pub mod canonical;
 pub mod chain;
+pub mod diff;
 pub mod event;
 pub mod show;
 pub mod verify;
 
 pub use canonical::{CanonicalError, Profile};
 pub use chain::{Chain, Draft, Link, Scratch};
+pub use diff::{Diff, diff, diff_events};
 pub use verify::{Fault, FaultKind, MAX_LINE_BYTES, Report, verify, verify_events};

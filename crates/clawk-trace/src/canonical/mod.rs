@@ -13,6 +13,7 @@ mod tests;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+pub(crate) use scan::printable_run;
 pub use scan::{Plainness, scan};
 pub use transcode::transcode;
 

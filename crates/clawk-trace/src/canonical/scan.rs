@@ -41,10 +41,12 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
+    #[inline]
     fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
+    #[inline]
     fn take(&mut self, byte: u8) -> Option<()> {
         if self.peek()? == byte {
             self.at += 1;
@@ -53,6 +55,7 @@ impl<'a> Scanner<'a> {
         None
     }
 
+    #[inline]
     fn word(&mut self, word: &[u8]) -> Option<()> {
         if self.bytes.get(self.at..)?.starts_with(word) {
             self.at += word.len();
@@ -110,6 +113,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    #[inline]
     /// The string's inner bytes, and whether they hold neither an escape nor an astral character.
     fn string(&mut self) -> Option<(&'a [u8], bool)> {
         self.take(b'"')?;
@@ -168,6 +172,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    #[inline]
     fn integer(&mut self) -> Option<()> {
         let negative = self.take(b'-').is_some();
         let start = self.at;
@@ -187,7 +192,8 @@ impl<'a> Scanner<'a> {
 }
 
 /// How many bytes at the front are surely printable ASCII without quote and backslash; eight at a time.
-fn printable_run(bytes: &[u8]) -> usize {
+#[inline]
+pub(crate) fn printable_run(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGH: u64 = ONES << 7;
     // The lowest flag of each of these is exact; a borrow or carry only disturbs bytes behind it.

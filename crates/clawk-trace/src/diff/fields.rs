@@ -1,0 +1,184 @@
+//! Two events that belong together, member by member; and which members count.
+
+use serde_json::{Map, Value};
+
+use super::{Change, Difference, Significance};
+
+/// Never compared, wherever they stand (CRA conformance, "Comparison Rules").
+const IGNORED: [&str; 9] = [
+    "event_id",
+    "trace_id",
+    "span_id",
+    "request_id",
+    "resolution_id",
+    "execution_id",
+    "timestamp",
+    "event_hash",
+    "previous_event_hash",
+];
+
+/// An event's own members that only say where it stands.
+const PLACE: [&str; 3] = ["sequence", "session_id", "parent_span_id"];
+
+/// How a member takes part in a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Weight {
+    Ignored,
+    Minor,
+    Major,
+}
+
+/// What a payload's member of this name weighs.
+pub(super) fn weight(name: &str) -> Weight {
+    if IGNORED.contains(&name) {
+        return Weight::Ignored;
+    }
+    let is_duration = matches!(
+        name,
+        "duration" | "elapsed" | "latency" | "uptime_ms" | "waited_ms" | "took_ms"
+    ) || ["duration_", "elapsed_", "latency_"]
+        .iter()
+        .any(|word| name.starts_with(word))
+        || ["_duration_ms", "_elapsed_ms", "_latency_ms"]
+            .iter()
+            .any(|word| name.ends_with(word));
+    // `max_tokens` and `tokens_per_day` are settings, not counts.
+    let is_count = matches!(name, "tokens" | "token_count" | "token_estimate")
+        || matches!(
+            name,
+            "input_tokens"
+                | "output_tokens"
+                | "total_tokens"
+                | "prompt_tokens"
+                | "completion_tokens"
+                | "cached_tokens"
+        );
+    let is_text = matches!(
+        name,
+        "message" | "error_message" | "description" | "detail" | "hint" | "note" | "summary"
+    );
+    if is_duration || is_count || is_text {
+        Weight::Minor
+    } else {
+        Weight::Major
+    }
+}
+
+/// What an event's own member of this name weighs.
+pub(super) fn weight_in_event(name: &str) -> Weight {
+    if PLACE.contains(&name) || IGNORED.contains(&name) {
+        Weight::Ignored
+    } else {
+        Weight::Major
+    }
+}
+
+/// Appends what differs between two events.
+pub(super) fn event(index: usize, before: &Value, after: &Value, out: &mut Vec<Difference>) {
+    let mut walk = Walk {
+        path: format!("/{index}"),
+        out,
+    };
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => walk.members(before, after, weight_in_event),
+        _ => walk.value(before, after, Significance::Major),
+    }
+}
+
+struct Walk<'a> {
+    path: String,
+    out: &'a mut Vec<Difference>,
+}
+
+impl Walk<'_> {
+    fn members(
+        &mut self,
+        before: &Map<String, Value>,
+        after: &Map<String, Value>,
+        weight: fn(&str) -> Weight,
+    ) {
+        let added = after.keys().filter(|key| !before.contains_key(*key));
+        for key in before.keys().chain(added) {
+            let significance = match weight(key) {
+                Weight::Ignored => continue,
+                Weight::Minor => Significance::Minor,
+                Weight::Major => Significance::Major,
+            };
+            let escaped = key.replace('~', "~0").replace('/', "~1");
+            self.inside(&escaped, before.get(key), after.get(key), significance);
+        }
+    }
+
+    fn inside(
+        &mut self,
+        step: &str,
+        before: Option<&Value>,
+        after: Option<&Value>,
+        significance: Significance,
+    ) {
+        let length = self.path.len();
+        self.path.push('/');
+        self.path.push_str(step);
+        match (before, after) {
+            (Some(before), Some(after)) => self.value(before, after, significance),
+            // That something is there or not is structure, whatever its name.
+            (Some(before), None) => self.push(Change::Removed, Significance::Major, Some(before), None),
+            (None, Some(after)) => self.push(Change::Added, Significance::Major, None, Some(after)),
+            (None, None) => {}
+        }
+        self.path.truncate(length);
+    }
+
+    fn value(&mut self, before: &Value, after: &Value, significance: Significance) {
+        match (before, after) {
+            (Value::Object(before), Value::Object(after)) => self.members(before, after, weight),
+            (Value::Array(before), Value::Array(after)) => {
+                for index in 0..before.len().max(after.len()) {
+                    self.inside(
+                        &index.to_string(),
+                        before.get(index),
+                        after.get(index),
+                        significance,
+                    );
+                }
+            }
+            (before, after) if before == after => {}
+            (before, after) if kind(before) == kind(after) => {
+                self.push(Change::ValueChanged, significance, Some(before), Some(after));
+            }
+            (before, after) => self.push(
+                Change::TypeChanged,
+                Significance::Major,
+                Some(before),
+                Some(after),
+            ),
+        }
+    }
+
+    fn push(
+        &mut self,
+        change: Change,
+        significance: Significance,
+        before: Option<&Value>,
+        after: Option<&Value>,
+    ) {
+        self.out.push(Difference {
+            path: self.path.clone(),
+            change,
+            significance,
+            before: before.cloned(),
+            after: after.cloned(),
+        });
+    }
+}
+
+const fn kind(value: &Value) -> u8 {
+    match value {
+        Value::Null => 0,
+        Value::Bool(_) => 1,
+        Value::Number(_) => 2,
+        Value::String(_) => 3,
+        Value::Array(_) => 4,
+        Value::Object(_) => 5,
+    }
+}

@@ -1,0 +1,246 @@
+//! What differs between two traces, by meaning: events are aligned by an edit script, then compared member by member.
+//!
+//! Nine members are ignored wherever they stand (CRA conformance, "Comparison Rules"): ids made anew in every run, times and hashes.
+//! What only says where an event stands (`sequence`, `session_id`, `parent_span_id`) is expressed by the alignment. Events may be
+//! partial: no member is required.
+
+mod align;
+mod fields;
+mod marks;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::RandomState;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use self::align::Aligned;
+use self::marks::{Marks, mark};
+
+/// What two traces are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compatibility {
+    /// No difference.
+    Identical,
+    /// Only minor differences.
+    SemanticallyEquivalent,
+    /// At least one major difference.
+    Incompatible,
+}
+
+impl Compatibility {
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Identical => "identical",
+            Self::SemanticallyEquivalent => "semantically_equivalent",
+            Self::Incompatible => "incompatible",
+        }
+    }
+}
+
+/// What kind of difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Another value of the same JSON type.
+    ValueChanged,
+    /// A value of another JSON type.
+    TypeChanged,
+    /// Only in the second trace's event.
+    Added,
+    /// Only in the first trace's event.
+    Removed,
+    /// An event that only the second trace has.
+    EventAdded,
+    /// An event that only the first trace has.
+    EventRemoved,
+}
+
+/// Whether a difference matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Significance {
+    /// A duration, a token count or a text for people has another value.
+    Minor,
+    /// Everything else.
+    Major,
+}
+
+/// One difference.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// JSON Pointer into the array of events. The index is the first trace's; of an added event, the second's.
+    pub path: String,
+    /// What kind.
+    #[serde(rename = "type")]
+    pub change: Change,
+    /// Whether it matters.
+    pub significance: Significance,
+    /// The value in the first trace; for people, not serialised.
+    #[serde(skip)]
+    pub before: Option<Value>,
+    /// The value in the second trace; for people, not serialised.
+    #[serde(skip)]
+    pub after: Option<Value>,
+}
+
+/// The outcome; serialises as DESIGN §6 says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diff {
+    /// The verdict.
+    pub compatibility: Compatibility,
+    /// In the order of the first trace.
+    pub differences: Vec<Difference>,
+}
+
+/// A line that is no event.
+#[derive(Debug, thiserror::Error)]
+#[error("the {side} trace, line {line}: {source}")]
+pub struct DiffError {
+    /// Which trace.
+    pub side: Side,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Why.
+    pub source: serde_json::Error,
+}
+
+/// One of the two traces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// What was.
+    First,
+    /// What is.
+    Second,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::First => "first",
+            Self::Second => "second",
+        })
+    }
+}
+
+/// Compares two traces given as JSON Lines; empty lines are skipped.
+///
+/// ```
+/// let a = r#"{"event_type":"action.executed","payload":{"action_id":"resource.create","duration_ms":100}}"#;
+/// let b = r#"{"event_type":"action.executed","payload":{"action_id":"resource.create","duration_ms":150}}"#;
+/// let diff = clawk_trace::diff(a, b)?;
+/// assert_eq!(diff.compatibility.name(), "semantically_equivalent");
+/// assert_eq!(diff.differences[0].path, "/0/payload/duration_ms");
+/// # Ok::<(), clawk_trace::diff::DiffError>(())
+/// ```
+///
+/// # Errors
+/// A line is no JSON object.
+pub fn diff(first: &str, second: &str) -> Result<Diff, DiffError> {
+    let keys = RandomState::new();
+    // Half of the time is spent reading, and the two sides have nothing to do with each other.
+    let (first, second) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| Trace::read(Side::Second, second, &keys));
+        let first = Trace::read(Side::First, first, &keys);
+        (first, other.join())
+    });
+    let second = match second {
+        Ok(second) => second?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    };
+    Ok(compare(&first?, &second))
+}
+
+/// Compares two traces that are in memory, as whole or partial events.
+///
+/// # Errors
+/// A value is no object.
+pub fn diff_events(first: &[Value], second: &[Value]) -> Result<Diff, DiffError> {
+    let keys = RandomState::new();
+    let read = |side, events: &[Value]| {
+        let texts = events.iter().map(|event| Cow::Owned(event.to_string()));
+        Trace::of(side, (1..).zip(texts), &keys)
+    };
+    Ok(compare(&read(Side::First, first)?, &read(Side::Second, second)?))
+}
+
+/// A trace ready to be compared: each event's text and what it was found to say.
+struct Trace<'a> {
+    texts: Vec<Cow<'a, str>>,
+    marks: Vec<Marks>,
+}
+
+impl<'a> Trace<'a> {
+    fn read(side: Side, text: &'a str, keys: &RandomState) -> Result<Self, DiffError> {
+        let lines = (1..)
+            .zip(text.lines())
+            .filter(|(_, line)| !line.trim().is_empty());
+        Self::of(side, lines.map(|(line, text)| (line, Cow::Borrowed(text))), keys)
+    }
+
+    fn of(
+        side: Side,
+        events: impl Iterator<Item = (usize, Cow<'a, str>)>,
+        keys: &RandomState,
+    ) -> Result<Self, DiffError> {
+        let (mut texts, mut marks) = (Vec::new(), Vec::new());
+        let mut sessions = marks::Sessions::default();
+        for (line, text) in events {
+            let found =
+                mark(&text, &mut sessions, keys).map_err(|source| DiffError { side, line, source })?;
+            marks.push(found);
+            texts.push(text);
+        }
+        Ok(Self { texts, marks })
+    }
+
+    /// The event itself. It could be read before, so it can now.
+    fn event(&self, index: usize) -> Value {
+        self.texts
+            .get(index)
+            .and_then(|text| serde_json::from_str(text).ok()) // silent-ok: see above
+            .unwrap_or_default()
+    }
+}
+
+fn compare(first: &Trace<'_>, second: &Trace<'_>) -> Diff {
+    let mut differences = Vec::new();
+    for step in align::align(first, second) {
+        match step {
+            Aligned::Both(a, b) => {
+                let equal = first.marks.get(a).map(|m| m.full) == second.marks.get(b).map(|m| m.full);
+                if !equal {
+                    fields::event(a, &first.event(a), &second.event(b), &mut differences);
+                }
+            }
+            Aligned::First(a) => differences.push(whole(a, Change::EventRemoved, Some(first.event(a)), None)),
+            Aligned::Second(b) => differences.push(whole(b, Change::EventAdded, None, Some(second.event(b)))),
+        }
+    }
+    let worst = differences.iter().map(|difference| difference.significance).max();
+    let compatibility = match worst {
+        None => Compatibility::Identical,
+        Some(Significance::Minor) => Compatibility::SemanticallyEquivalent,
+        Some(Significance::Major) => Compatibility::Incompatible,
+    };
+    Diff {
+        compatibility,
+        differences,
+    }
+}
+
+fn whole(index: usize, change: Change, before: Option<Value>, after: Option<Value>) -> Difference {
+    Difference {
+        path: format!("/{index}"),
+        change,
+        significance: Significance::Major,
+        before,
+        after,
+    }
+}
