@@ -56,6 +56,8 @@ enum Verb {
     DeadLetters(cmd::dead_letters::Args),
     /// Look at what happened, check that the record is whole, export it
     Trace(cmd::trace::Args),
+    /// Say what a rule set decides and why; test it; replay the past under another one
+    Policy(cmd::policy::Args),
     /// List the sessions of an agent
     Sessions(cmd::sessions::Args),
     /// Check an agent against the protocol's test vectors
@@ -88,6 +90,7 @@ impl Cli {
             Verb::Schema(args) => cmd::schema::run(&args),
             Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
             Verb::Trace(args) => cmd::trace::run(&args),
+            Verb::Policy(args) => cmd::policy::run(&args, config.as_deref()),
             Verb::Sessions(args) => cmd::sessions::run(&args),
             Verb::Conformance(args) => cmd::conformance::run(&args),
             Verb::Doctor(args) => cmd::doctor::run(&args, config.as_deref()),

@@ -1,44 +1,123 @@
-//! Reading a manifest for a verb that needs a valid one.
+//! Reading a manifest for a verb that needs a valid one, and what its policies have to say about themselves.
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use clawk_manifest::{LoadOptions, Manifest, Severity, load, render};
+use clawk_manifest::model::Policy;
+use clawk_manifest::{Diagnostic, LoadOptions, Loaded, Manifest, Severity, Sources, load, render};
+use clawk_policy::{Engine, WarningKind};
 
+use crate::companion;
 use crate::config::Config;
 use crate::out::{self, Paint};
 
-/// The manifest, and where to read of its warnings, if it has any.
+/// The manifest of an agent that is to start, and where to read of its warnings, if it has any.
 ///
 /// # Errors
-/// It is invalid; every finding has been shown on standard error.
+/// It is invalid: every finding has been shown on standard error. Or a policy file fails the tests beside it.
 pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, Option<String>)> {
-    let options = LoadOptions {
-        registries: config.settings.registries.clone(),
-        ..LoadOptions::default()
+    let (manifest, loaded) = look(path, config)?;
+    if let Some(refusal) = companion::refusal(&companion::of_manifest(&loaded)?) {
+        bail!("{refusal}");
+    }
+    let found = loaded.diagnostics.len();
+    let rules = about_rules(&manifest.policies, &loaded.sources).len();
+    let plural = if found + rules == 1 { "" } else { "s" };
+    let about = match rules {
+        0 => String::new(),
+        rules => format!(" ({rules} about policy rules)"),
     };
-    let loaded = load(path, &options);
-    let count = |severity| {
-        loaded
-            .diagnostics
-            .iter()
-            .filter(|found| found.severity == severity)
-            .count()
-    };
-    let Some(manifest) = loaded.manifest else {
-        out::note(render(&loaded.diagnostics, &loaded.sources, Paint::stderr().is_on()).trim_end());
-        let (errors, plural) = match count(Severity::Error) {
-            1 => (1, ""),
-            errors => (errors, "s"),
-        };
-        bail!("`{}` is not valid: {errors} error{plural}", path.display());
-    };
-    let warnings = count(Severity::Warning);
-    let warning = (warnings > 0).then(|| {
+    let warning = (found + rules > 0).then(|| {
         format!(
-            "{warnings} warnings; `clawk validate {}` shows them",
+            "{} warning{plural}{about}; `clawk validate {}` shows them",
+            found + rules,
             path.display()
         )
     });
     Ok((manifest, warning))
+}
+
+/// The manifest as it is, for verbs that start nothing.
+///
+/// # Errors
+/// It is invalid; every finding has been shown on standard error.
+pub(crate) fn look(path: &Path, config: &Config) -> Result<(Manifest, Loaded)> {
+    let options = LoadOptions {
+        registries: config.settings.registries.clone(),
+        ..LoadOptions::default()
+    };
+    let mut loaded = load(path, &options);
+    let Some(manifest) = loaded.manifest.take() else {
+        out::note(render(&loaded.diagnostics, &loaded.sources, Paint::stderr().is_on()).trim_end());
+        let errors = loaded
+            .diagnostics
+            .iter()
+            .filter(|found| found.severity == Severity::Error)
+            .count();
+        let plural = if errors == 1 { "" } else { "s" };
+        bail!("`{}` is not valid: {errors} error{plural}", path.display());
+    };
+    Ok((manifest, loaded))
+}
+
+/// What the engine says about the rules: shadowed ones, conditions that nothing understands.
+pub(crate) fn about_rules(policies: &[Policy], sources: &Sources) -> Vec<Diagnostic> {
+    let engine = match Engine::compile(policies) {
+        Ok(engine) => engine,
+        Err(error) => return vec![Diagnostic::error("policy-rule", "", error.to_string())],
+    };
+    let finding = |warning: &clawk_policy::Warning| {
+        let code = match warning.kind {
+            WarningKind::Unreachable { .. } => "unreachable-rule",
+            WarningKind::UnknownCondition(_) => "unknown-condition",
+            WarningKind::AllowsWhenSpent => "allows-when-spent",
+            WarningKind::ReservedName => "reserved-name",
+        };
+        placed(
+            Diagnostic::warning(code, "", warning.to_string()),
+            &warning.rule_id,
+            sources,
+        )
+    };
+    engine.warnings().iter().map(finding).collect()
+}
+
+/// With the line of the rule's `id`, where the files have just one rule of that id.
+fn placed(mut finding: Diagnostic, rule_id: &str, sources: &Sources) -> Diagnostic {
+    let mut found = None;
+    for file in sources.files() {
+        let mut start = 0;
+        let text = sources.text(file).unwrap_or_default();
+        for (line, number) in text.split_inclusive('\n').zip(1_u32..) {
+            if let Some(at) = id_in(line, rule_id) {
+                if found.is_some() {
+                    return finding;
+                }
+                let column = line.get(..at).unwrap_or_default().chars().count();
+                found = Some((file.to_owned(), number, column, start + at));
+            }
+            start += line.len();
+        }
+    }
+    if let Some((file, line, column, at)) = found {
+        finding.file = Some(file);
+        finding.line = Some(line);
+        finding.column = u32::try_from(column + 1).ok(); // silent-ok: no column in a line of 4 GiB
+        finding.span = Some(at..at + rule_id.len());
+    }
+    finding
+}
+
+/// Where a line says `id: RULE`, quoted or not: the byte at which the id begins.
+fn id_in(line: &str, rule_id: &str) -> Option<usize> {
+    let key = line.find("id:").filter(|_| !rule_id.is_empty())?;
+    let before = line.get(..key)?;
+    if !before.ends_with([' ', '{', ',', '-', '"']) && !before.is_empty() {
+        return None;
+    }
+    let rest = line.get(key + 3..)?;
+    let value = rest.trim_start_matches([' ', '"', '\'']);
+    let after = value.strip_prefix(rule_id)?;
+    let ends = !after.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    ends.then_some(line.len() - value.len())
 }

@@ -8,6 +8,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod doctor;
 pub(crate) mod init;
 pub(crate) mod man;
+pub(crate) mod policy;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod serve;

@@ -57,10 +57,11 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let current = Current::default();
     match &args.manifest {
         Some(manifest) => {
-            let launched = Arc::new(Launched::new(
-                Blueprint::read(manifest, config).await?,
-                args.state.as_deref(),
-            )?);
+            let blueprint = Blueprint::read(manifest, config).await?;
+            if let Some(warning) = &blueprint.warning {
+                tracing::warn!("{warning}"); // standard error is quiet unless asked (R25)
+            }
+            let launched = Arc::new(Launched::new(blueprint, args.state.as_deref())?);
             let over = CancellationToken::new();
             let mut control = pin!(launched.control(&current)?.serve(over.clone()));
             let mut serving = pin!(stdio(Arc::clone(&launched) as _, current, cancel));

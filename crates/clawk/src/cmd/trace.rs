@@ -2,7 +2,7 @@
 //! `.trace.jsonl` file from anywhere.
 
 mod export;
-mod source;
+pub(super) mod source;
 mod tail;
 #[cfg(test)]
 mod tests;

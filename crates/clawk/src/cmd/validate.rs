@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clawk_manifest::{LoadOptions, Loaded, Severity, render, validate};
+use clawk_manifest::{Diagnostic, LoadOptions, Loaded, Severity, policy, render, validate};
 
+use crate::companion::{self, Report};
 use crate::config::Config;
+use crate::manifest::about_rules;
 use crate::out::{self, Format, Paint};
 
 /// Flags of `clawk validate`.
@@ -43,7 +45,8 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         allow_outside: args.allow_outside,
         registries: config.settings.registries.clone(),
     };
-    let loaded = validate(&args.file, &options);
+    let mut loaded = validate(&args.file, &options);
+    policies(&mut loaded, &args.file, &options);
     let warned = loaded
         .diagnostics
         .iter()
@@ -57,6 +60,46 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    })
+}
+
+/// What the rules of a valid document come to: rules that never decide, and the tests beside its policy files.
+fn policies(loaded: &mut Loaded, file: &Path, options: &LoadOptions) {
+    let found = match &loaded.manifest {
+        Some(manifest) => about_rules(&manifest.policies, &loaded.sources),
+        None if loaded.is_valid() && loaded.kind == Some("Policy") => {
+            let (_, lone) = policy(file, options);
+            about_rules(lone.as_slice(), &loaded.sources)
+        }
+        None => return,
+    };
+    loaded.diagnostics.extend(found);
+    match companion::of_manifest(loaded) {
+        Ok(reports) => loaded.diagnostics.extend(reports.iter().flat_map(failures)),
+        Err(error) => {
+            let error = Diagnostic::error("policy-tests", "", format!("{error:#}"));
+            loaded
+                .diagnostics
+                .push(error.help("docs/how-to/policies.md shows the format"));
+        }
+    }
+    if !loaded.is_valid() {
+        loaded.manifest = None;
+    }
+}
+
+fn failures(report: &Report) -> impl Iterator<Item = Diagnostic> {
+    report.failures.iter().map(|failure| {
+        let message = format!(
+            "{}: expected {}, got {}",
+            failure.case, failure.expected, failure.got
+        );
+        let mut error = Diagnostic::error("policy-test-failed", "", message);
+        error.file = Some(report.tests.clone());
+        error.help(format!(
+            "`clawk policy test {}` says why",
+            report.policy.display()
+        ))
     })
 }
 

@@ -13,6 +13,7 @@
 
 mod agent;
 mod conformance;
+mod policy;
 mod pty;
 mod serve;
 mod terminal;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clawk_kernel::time::{Clock, SystemClock, Timestamp};
 use clawk_manifest::model::{AuthType, Provider, ProviderProtocol};
+use clawk_policy::Engine;
 use clawk_sandbox::{Defaults, Launcher, Plan, Spec};
 use clawk_secrets::env;
 use clawk_store::Reader;
@@ -133,6 +134,7 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
             format!("clawk validate {}", path.display()),
         ),
     }];
+    checks.push(policy(path, blueprint));
     checks.extend(blueprint.models.iter().map(|model| Check::ok("model", model)));
     checks.push(own_state(blueprint, state));
     checks.extend(secrets(blueprint));
@@ -154,6 +156,22 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
         )),
     }
     checks
+}
+
+/// Rules that can never decide, and conditions that nothing understands.
+fn policy(path: &Path, blueprint: &Blueprint) -> Check {
+    let cure = format!("clawk validate {}", path.display());
+    match Engine::compile(&blueprint.manifest.policies) {
+        Err(error) => Check::fail("policy", error.to_string(), cure),
+        Ok(engine) => match engine.warnings() {
+            [] => Check::ok(
+                "policy",
+                format!("{} rules, each can decide", engine.rule_count()),
+            ),
+            [only] => Check::warn("policy", only.to_string(), cure),
+            [first, rest @ ..] => Check::warn("policy", format!("{first}; and {} more", rest.len()), cure),
+        },
+    }
 }
 
 fn faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> Check {

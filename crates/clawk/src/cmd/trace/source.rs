@@ -15,7 +15,7 @@ const PAGE: usize = 1000;
 
 /// All sessions, or one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pick {
+pub(in crate::cmd) enum Pick {
     All,
     One(SessionId),
 }
@@ -35,22 +35,22 @@ impl Pick {
 
 /// A record to read.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(in crate::cmd) enum Source {
     State(Box<Reader>),
     File(PathBuf),
 }
 
 impl Source {
-    pub(super) fn state(dir: &Path) -> Result<Self> {
+    pub(in crate::cmd) fn state(dir: &Path) -> Result<Self> {
         Ok(Self::State(Box::new(Reader::open(dir)?)))
     }
 
-    pub(super) const fn file(path: PathBuf) -> Self {
+    pub(in crate::cmd) const fn file(path: PathBuf) -> Self {
         Self::File(path)
     }
 
     /// What `--session` means here.
-    pub(super) fn pick(&self, session: Option<&str>) -> Result<Pick> {
+    pub(in crate::cmd) fn pick(&self, session: Option<&str>) -> Result<Pick> {
         let Some(text) = session else { return Ok(Pick::All) };
         if text != "last" {
             let id = text
@@ -73,7 +73,11 @@ impl Source {
     }
 
     /// Every event in order.
-    pub(super) fn each(&self, pick: Pick, mut take: impl FnMut(TraceEvent) -> Result<()>) -> Result<()> {
+    pub(in crate::cmd) fn each(
+        &self,
+        pick: Pick,
+        mut take: impl FnMut(TraceEvent) -> Result<()>,
+    ) -> Result<()> {
         match self {
             Self::State(reader) => pages(reader, pick, 0, |stored| take(whole(&stored.event)?)).map(drop),
             Self::File(path) => lines(path, |number, line| {

@@ -1,0 +1,157 @@
+//! `clawk policy`: what a rule set decides and why, whether it decides what its author wrote down, and what it would have
+//! decided in the past.
+
+mod explain;
+mod facts;
+mod test;
+mod what_if;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use clawk_manifest::model::Autonomy;
+use clawk_policy::Verdict;
+use serde_json::{Value, json};
+
+use crate::out::{Format, Paint};
+use crate::state;
+
+/// Flags of `clawk policy`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk policy explain claw.yaml --tool shell --args '{\"command\": \"ls\"}'   which rule decides, and what would turn it
+  clawk policy test policies/standard.yaml                                the cases in policies/standard.tests.yaml
+  clawk policy what-if --policy new.yaml --agent hello                    past calls under new rules
+
+All of it: docs/how-to/policies.md";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Say which layer and rule decide a call, why no earlier one does, and what would turn the verdict
+    Explain {
+        /// The manifest
+        #[arg(value_name = "CLAW")]
+        manifest: PathBuf,
+        /// The tool that is called
+        #[arg(long, value_name = "NAME")]
+        tool: String,
+        /// The call's arguments, a JSON object
+        #[arg(long, value_name = "JSON", default_value = "{}")]
+        args: String,
+        /// `context.policy` of the call: a policy that it must pass besides
+        #[arg(long, value_name = "NAME")]
+        policy: Option<String>,
+        /// Tokens used up today, for rules with a rate limit
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        tokens_today: u64,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Run the test cases beside policy files; exit code 1 when one fails
+    Test {
+        /// Policies, their `NAME.tests.yaml`, or a manifest, which stands for the policy files that it names
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Decide past calls again by other rules: what would be blocked, allowed or asked that was not
+    WhatIf {
+        /// The new rules: policy files in their order
+        #[arg(long = "policy", value_name = "FILE", required = true)]
+        policies: Vec<PathBuf>,
+        /// The manifest, for its tools' labels and annotations, its working directory and its autonomy
+        #[arg(long, value_name = "CLAW")]
+        manifest: Option<PathBuf>,
+        /// An exported trace; with --state or --agent the calls' arguments are looked for there
+        #[arg(long, value_name = "FILE")]
+        trace: Option<PathBuf>,
+        /// Only this session: its id, or `last`
+        #[arg(long, value_name = "ID")]
+        session: Option<String>,
+        /// Decide with this autonomy [default: the manifest's, else the one that the record shows]
+        #[arg(long, value_parser = level)]
+        autonomy: Option<Autonomy>,
+        #[command(flatten)]
+        which: state::Which,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Explain {
+            manifest,
+            tool,
+            args,
+            policy,
+            tokens_today,
+            format,
+        } => {
+            let call = explain::Asked {
+                tool,
+                arguments: args,
+                policy: policy.as_deref(),
+                tokens_today: *tokens_today,
+            };
+            explain::run(manifest, config, &call, *format)
+        }
+        Verb::Test { files, format } => test::run(files, config, *format),
+        Verb::WhatIf {
+            policies,
+            manifest,
+            trace,
+            session,
+            autonomy,
+            which,
+            format,
+        } => {
+            let asked = what_if::Asked {
+                policies,
+                manifest: manifest.as_deref(),
+                trace: trace.as_deref(),
+                session: session.as_deref(),
+                autonomy: *autonomy,
+                which,
+            };
+            what_if::run(&asked, config, *format)
+        }
+    }
+}
+
+fn level(text: &str) -> Result<Autonomy, String> {
+    Autonomy::parse(text).ok_or_else(|| format!("one of {}", Autonomy::WORDS.join(", ")))
+}
+
+/// A verdict as the other verbs and the trace show it.
+fn shown(verdict: &Verdict) -> Value {
+    json!({
+        "effect": verdict.effect.name(),
+        "rule_id": verdict.rule_id.as_deref(),
+        "policy": verdict.policy.as_deref(),
+        "reason": verdict.reason.as_deref(),
+    })
+}
+
+/// The word of an effect in its colour.
+fn painted(paint: Paint, effect: &str) -> String {
+    match effect {
+        "allow" | "audit-only" => paint.green(effect),
+        "deny" => paint.red(effect),
+        _ => paint.yellow(effect),
+    }
+}

@@ -1,0 +1,232 @@
+//! `clawk policy explain`: one call, every layer's word, and the smallest changes that would turn the verdict.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_manifest::Manifest;
+use clawk_manifest::model::Tool;
+use clawk_policy::{Account, Change, Effect, Engine, Layers, Situation, Step, Subject, UsageView};
+use serde_json::{Map, Value, json};
+
+use super::facts::Facts;
+use super::{painted, shown};
+use crate::config::Config;
+use crate::manifest;
+use crate::out::{self, Format, Paint};
+
+/// The call.
+pub(super) struct Asked<'a> {
+    pub(super) tool: &'a str,
+    pub(super) arguments: &'a str,
+    pub(super) policy: Option<&'a str>,
+    pub(super) tokens_today: u64,
+}
+
+/// Decides as the kernel would and says why.
+pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Asked<'_>, format: Format) -> Result<ExitCode> {
+    let config = Config::load(config, Some(path))?;
+    let (manifest, _) = manifest::look(path, &config)?;
+    let arguments: Map<String, Value> = serde_json::from_str(asked.arguments)
+        .context("`--args` takes a JSON object, such as '{\"path\": \"notes.txt\"}'")?;
+    let engine = Engine::compile(&manifest.policies)?;
+    let Some(tool) = manifest.tool(asked.tool) else {
+        return undeclared(&manifest, &engine, asked.tool, format);
+    };
+    if let Some(name) = asked.policy.filter(|name| !engine.has_policy(name)) {
+        bail!("there is no policy `{name}` in the manifest: the call would be refused with -32602 (R15)");
+    }
+    let facts = Facts::of_tool(tool, &manifest, &config.settings);
+    let workdir = workdir(&manifest, &config)?;
+    let subject = Subject {
+        tool: &tool.name,
+        labels: &facts.labels,
+        annotations: &facts.annotations,
+        arguments: &arguments,
+        schema: facts.schema.as_ref(),
+        workdir: &workdir,
+        usage: UsageView {
+            tokens_today: asked.tokens_today,
+            cost_today_microusd: 0,
+        },
+    };
+    let named = named(tool, asked.policy);
+    let layers = Layers {
+        autonomy: manifest.identity.autonomy,
+        named: &named,
+    };
+    let account = layers.explain(&engine, &subject);
+    let situation = Situation {
+        policies: manifest.policies.clone(),
+        autonomy: manifest.identity.autonomy,
+        named: named.iter().map(|&name| name.to_owned()).collect(),
+        arguments: arguments.clone(),
+    };
+    let changes = situation.changes(&subject);
+    match format {
+        Format::Json => out::json(&document(&subject, &account, &changes, facts.doubt.as_deref()))?,
+        Format::Human => people(&subject, &account, &changes, facts.doubt.as_deref())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where relative paths of calls begin, as when the agent runs.
+pub(super) fn workdir(manifest: &Manifest, config: &Config) -> Result<PathBuf> {
+    let folder = config.settings.workdir.as_deref().unwrap_or(&manifest.dir);
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    folder
+        .canonicalize()
+        .with_context(|| format!("the working directory `{}` is not there", folder.display()))
+}
+
+/// The policies that narrow the call beside the rules, in the kernel's order.
+fn named<'a>(tool: &'a Tool, further: Option<&'a str>) -> Vec<&'a str> {
+    tool.policy_ref.as_deref().into_iter().chain(further).collect()
+}
+
+/// A tool that the manifest does not have is refused by name, or unknown (R17).
+fn undeclared(manifest: &Manifest, engine: &Engine, tool: &str, format: Format) -> Result<ExitCode> {
+    let Some(verdict) = engine.denies_by_name(tool) else {
+        let known: Vec<&str> = manifest.tools.iter().map(|tool| tool.name.as_str()).collect();
+        bail!(
+            "the manifest has no tool `{}`, and no rule denies it by name; it has: {}",
+            out::clipped(tool, 64),
+            known.join(", ")
+        );
+    };
+    match format {
+        Format::Json => out::json(&json!({
+            "tool": tool, "verdict": shown(&verdict), "decided_by": "rules", "layers": [], "changes": [],
+        }))?,
+        Format::Human => out::line(&format!(
+            "{tool}  {}\nthe manifest has no such tool, and {}",
+            painted(Paint::stdout(), verdict.effect.name()),
+            origin(&verdict)
+        ))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn origin(verdict: &clawk_policy::Verdict) -> String {
+    let mut text = match (&verdict.rule_id, &verdict.policy) {
+        (Some(rule), Some(policy)) => format!("rule `{rule}` of policy `{policy}`"),
+        _ => "no rule".to_owned(),
+    };
+    if let Some(reason) = &verdict.reason {
+        text.push_str(": ");
+        text.push_str(&out::harmless(reason));
+    }
+    text
+}
+
+fn document(subject: &Subject<'_>, account: &Account<'_>, changes: &[Change], doubt: Option<&str>) -> Value {
+    let step = |step: &Step<'_>| {
+        json!({
+            "policy": step.policy, "rule_id": step.rule_id, "action": step.effect.name(),
+            "decides": step.why_not.is_none(),
+            "why_not": step.why_not.map(|why| why.to_string()), "detail": step.detail,
+        })
+    };
+    let layers: Vec<Value> = account
+        .layers
+        .iter()
+        .map(|said| {
+            json!({
+                "layer": said.layer.to_string(), "verdict": shown(&said.verdict),
+                "rules": said.steps.iter().map(step).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let changes: Vec<Value> = changes
+        .iter()
+        .map(|change| {
+            let edits = change
+                .edits
+                .iter()
+                .map(|edit| json!({"kind": edit.kind(), "text": edit.to_string()}));
+            json!({"to": change.outcome.name(), "edits": edits.collect::<Vec<_>>()})
+        })
+        .collect();
+    json!({
+        "tool": subject.tool, "labels": subject.labels, "annotations": subject.annotations,
+        "arguments": subject.arguments, "workdir": subject.workdir,
+        "verdict": shown(&account.verdict),
+        "decided_by": account.decided().map(|said| said.layer.to_string()),
+        "layers": layers, "changes": changes, "doubt": doubt,
+    })
+}
+
+fn people(
+    subject: &Subject<'_>,
+    account: &Account<'_>,
+    changes: &[Change],
+    doubt: Option<&str>,
+) -> Result<()> {
+    let paint = Paint::stdout();
+    let verdict = &account.verdict;
+    out::line(&format!(
+        "{}  {}",
+        paint.bold(subject.tool),
+        painted(paint, verdict.effect.name())
+    ))?;
+    if let Some(said) = account.decided() {
+        out::line(&format!("decided by {}: {}", said.layer, origin(verdict)))?;
+    }
+    out::line("")?;
+    for said in &account.layers {
+        let word = painted(paint, said.verdict.effect.name());
+        let why = if said.steps.is_empty() {
+            said.verdict
+                .reason
+                .as_deref()
+                .map(|reason| format!(": {reason}"))
+                .unwrap_or_default()
+        } else {
+            String::new()
+        };
+        out::line(&format!("{}: {word}{why}", said.layer))?;
+        for step in &said.steps {
+            out::line(&format!("  {}", line_of(step)))?;
+        }
+        if !said.steps.is_empty() && said.verdict.rule_id.is_none() {
+            out::line("  no rule is left: denied")?;
+        }
+    }
+    if let Some(doubt) = doubt {
+        out::line(&paint.yellow(&format!("note: {doubt}")))?;
+    }
+    if matches!(verdict.effect, Effect::Ask(_)) {
+        out::line(&paint.dim("a person's `always` spares the question for the rest of a session"))?;
+    }
+    suggestions(changes, paint)
+}
+
+fn line_of(step: &Step<'_>) -> String {
+    let head = format!("{}/{} ({})", step.policy, step.rule_id, step.effect.name());
+    let text = match (&step.why_not, &step.detail) {
+        (None, _) => format!("{head}: decides"),
+        (Some(why), None) => format!("{head}: passed over, {why}"),
+        (Some(why), Some(detail)) => format!("{head}: passed over, {why}: {detail}"),
+    };
+    out::harmless(&text)
+}
+
+fn suggestions(changes: &[Change], paint: Paint) -> Result<()> {
+    let mut outcome = None;
+    for change in changes {
+        if outcome == Some(change.outcome) {
+            out::line("  or")?;
+        } else {
+            out::line(&format!("\nto get {}:", painted(paint, change.outcome.name())))?;
+        }
+        outcome = Some(change.outcome);
+        for edit in &change.edits {
+            out::line(&format!("  {}", out::harmless(&edit.to_string())))?;
+        }
+    }
+    Ok(())
+}

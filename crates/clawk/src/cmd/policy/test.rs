@@ -1,0 +1,81 @@
+//! `clawk policy test`: the cases beside policy files.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::companion::{self, Report};
+use crate::config::Config;
+use crate::out::{self, Format, Paint};
+
+/// Runs every companion; exit code 1 when a case fails.
+pub(super) fn run(files: &[PathBuf], config: Option<&Path>, format: Format) -> Result<ExitCode> {
+    let mut reports = Vec::new();
+    for file in files {
+        let config = Config::load(config, Some(file))?;
+        let found = companion::of_argument(file, &config)?;
+        if found.is_empty() {
+            bail!(
+                "`{}` has no tests: they lie beside a policy file NAME.yaml as NAME.tests.yaml (docs/how-to/policies.md)",
+                file.display()
+            );
+        }
+        reports.extend(found);
+    }
+    let good = reports.iter().all(|report| report.failures.is_empty());
+    match format {
+        Format::Json => out::json(&document(&reports, good))?,
+        Format::Human => reports.iter().try_for_each(people)?,
+    }
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn document(reports: &[Report], good: bool) -> Value {
+    let files: Vec<Value> = reports
+        .iter()
+        .map(|report| {
+            let failures: Vec<Value> = report
+                .failures
+                .iter()
+                .map(|failure| {
+                    json!({
+                        "case": failure.case, "tool": failure.tool,
+                        "expected": failure.expected, "got": failure.got, "why": failure.why,
+                    })
+                })
+                .collect();
+            json!({"policy": report.policy, "tests": report.tests, "cases": report.cases, "failures": failures})
+        })
+        .collect();
+    json!({"ok": good, "files": files})
+}
+
+fn people(report: &Report) -> Result<()> {
+    let paint = Paint::stdout();
+    let name = out::harmless(&report.tests.display().to_string());
+    let (cases, failed) = (report.cases, report.failures.len());
+    let verdict = if failed == 0 {
+        paint.green("ok")
+    } else {
+        paint.red("FAILED")
+    };
+    out::line(&format!(
+        "{verdict}  {name}: {} of {cases} cases hold",
+        cases - failed
+    ))?;
+    for failure in &report.failures {
+        out::line(&format!("\n{}", paint.bold(&out::harmless(&failure.case))))?;
+        out::line(&format!("  expected  {}", out::harmless(&failure.expected)))?;
+        out::line(&format!("  got       {}", out::harmless(&failure.got)))?;
+        for why in &failure.why {
+            out::line(&paint.dim(&format!("    {}", out::harmless(why))))?;
+        }
+    }
+    Ok(())
+}

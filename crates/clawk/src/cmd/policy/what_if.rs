@@ -1,0 +1,286 @@
+//! `clawk policy what-if`: past calls, decided again by other rules.
+
+mod past;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clawk_manifest::model::{self, Autonomy};
+use clawk_manifest::{LoadOptions, Manifest, policy, render};
+use clawk_policy::{Engine, Layers, Outcome, Subject, UsageView, Verdict};
+use clawk_store::Reader;
+use serde_json::{Map, Value, json};
+
+use self::past::{Call, Record};
+use super::facts::Facts;
+use super::painted;
+use crate::cmd::trace::source::Source;
+use crate::config::Config;
+use crate::out::{self, Format, Paint};
+use crate::{manifest, state};
+
+/// The question.
+pub(super) struct Asked<'a> {
+    pub(super) policies: &'a [PathBuf],
+    pub(super) manifest: Option<&'a Path>,
+    pub(super) trace: Option<&'a Path>,
+    pub(super) session: Option<&'a str>,
+    pub(super) autonomy: Option<Autonomy>,
+    pub(super) which: &'a state::Which,
+}
+
+/// A call whose outcome would be another.
+#[derive(Debug)]
+struct Differs {
+    call: Call,
+    then: Verdict,
+}
+
+/// How the replay went.
+#[derive(Debug, Default)]
+struct Tally {
+    same: usize,
+    differs: Vec<Differs>,
+    /// Arguments that would matter are not there.
+    unread: Vec<Call>,
+    /// No policy decided: unknown tool, bad arguments, sandbox, cancelled.
+    undecided: usize,
+}
+
+impl Tally {
+    fn to(&self, outcome: Outcome) -> usize {
+        self.differs
+            .iter()
+            .filter(|differs| Outcome::from(differs.then.effect) == outcome)
+            .count()
+    }
+}
+
+/// Replays and prints; a difference is an answer, not a failure.
+pub(super) fn run(asked: &Asked<'_>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
+    let config = Config::load(config, asked.manifest)?;
+    let manifest = asked
+        .manifest
+        .map(|path| manifest::look(path, &config).map(|(manifest, _)| manifest))
+        .transpose()?;
+    let policies = asked
+        .policies
+        .iter()
+        .map(|file| read(file))
+        .collect::<Result<Vec<_>>>()?;
+    let engine = Engine::compile(&policies)?;
+    let (record, contents) = record(asked)?;
+    let seen = record.autonomy;
+    let autonomy = asked
+        .autonomy
+        .or_else(|| manifest.as_ref().map(|manifest| manifest.identity.autonomy))
+        .unwrap_or(seen);
+    let again = Again {
+        engine,
+        autonomy,
+        workdir: match &manifest {
+            Some(manifest) => super::explain::workdir(manifest, &config)?,
+            None => std::env::current_dir()?,
+        },
+        manifest,
+        config,
+        contents,
+        facts: BTreeMap::new(),
+    };
+    let tally = again.all(record)?;
+    match format {
+        Format::Json => out::json(&document(&tally, autonomy))?,
+        Format::Human => people(&tally, autonomy)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &Path) -> Result<model::Policy> {
+    match policy(file, &LoadOptions::default()) {
+        (_, Some(found)) => Ok(found),
+        (loaded, None) if loaded.is_valid() => bail!("`{}` is not the file of a policy", file.display()),
+        (loaded, None) => bail!(
+            "{}",
+            render(&loaded.diagnostics, &loaded.sources, false).trim_end()
+        ),
+    }
+}
+
+/// The record, and where the calls' arguments lie, if anywhere.
+fn record(asked: &Asked<'_>) -> Result<(Record, Option<Reader>)> {
+    let Some(file) = asked.trace else {
+        let dir = asked.which.dir()?;
+        let record = Record::of(&Source::state(&dir)?, asked.session)?;
+        return Ok((record, Some(Reader::open(&dir)?)));
+    };
+    let record = Record::of(&Source::file(file.to_owned()), asked.session)?;
+    let beside = asked.which.state.is_some() || asked.which.agent.is_some();
+    let contents = beside
+        .then(|| Ok::<_, anyhow::Error>(Reader::open(asked.which.dir()?)?))
+        .transpose()?;
+    Ok((record, contents))
+}
+
+/// The new rules and what is known about the calls.
+struct Again {
+    engine: Engine,
+    autonomy: Autonomy,
+    workdir: PathBuf,
+    manifest: Option<Manifest>,
+    config: Config,
+    contents: Option<Reader>,
+    facts: BTreeMap<String, (Facts, Option<String>)>,
+}
+
+impl Again {
+    fn all(mut self, record: Record) -> Result<Tally> {
+        let mut tally = Tally {
+            undecided: record.undecided,
+            ..Tally::default()
+        };
+        for call in record.calls {
+            match self.decide(&call)? {
+                None => tally.unread.push(call),
+                Some(then) if Outcome::from(then.effect) == call.outcome => tally.same += 1,
+                Some(then) => tally.differs.push(Differs { call, then }),
+            }
+        }
+        Ok(tally)
+    }
+
+    /// `None`: it depends on arguments that are not there any more.
+    fn decide(&mut self, call: &Call) -> Result<Option<Verdict>> {
+        self.know(&call.tool);
+        let arguments = self.arguments(call)?;
+        let Some((facts, policy_ref)) = self.facts.get(&call.tool) else {
+            return Ok(None);
+        };
+        let none = Map::new();
+        let subject = Subject {
+            tool: &call.tool,
+            labels: &facts.labels,
+            annotations: &facts.annotations,
+            arguments: arguments.as_ref().unwrap_or(&none),
+            schema: facts.schema.as_ref(),
+            workdir: &self.workdir,
+            usage: UsageView::default(),
+        };
+        if arguments.is_none() && self.engine.arguments_matter(&subject) {
+            return Ok(None);
+        }
+        // A tool's further policy counts when the new set has it: the old one is what is being replaced.
+        let named: Vec<&str> = policy_ref
+            .as_deref()
+            .filter(|name| self.engine.has_policy(name))
+            .into_iter()
+            .collect();
+        let layers = Layers {
+            autonomy: self.autonomy,
+            named: &named,
+        };
+        Ok(Some(layers.decide(&self.engine, &subject)))
+    }
+
+    fn know(&mut self, tool: &str) {
+        if self.facts.contains_key(tool) {
+            return;
+        }
+        let declared = self.manifest.as_ref().and_then(|manifest| {
+            let found = manifest.tool(tool)?;
+            let facts = Facts::of_tool(found, manifest, &self.config.settings);
+            Some((facts, found.policy_ref.clone()))
+        });
+        let facts = declared.unwrap_or_else(|| (Facts::of_name(tool), None));
+        self.facts.insert(tool.to_owned(), facts);
+    }
+
+    fn arguments(&self, call: &Call) -> Result<Option<Map<String, Value>>> {
+        let (Some(reader), Some(digest)) = (&self.contents, call.arguments) else {
+            return Ok(None);
+        };
+        let bytes = reader.content(digest)?;
+        // silent-ok: content that is no object any more is as good as erased
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+}
+
+fn document(tally: &Tally, autonomy: Autonomy) -> Value {
+    let place = |call: &Call| {
+        json!({
+            "session": call.session, "timestamp": call.timestamp, "request_id": call.request_id, "tool": call.tool,
+            "was": call.outcome.name(), "rule_was": call.rule,
+        })
+    };
+    let differs: Vec<Value> = tally
+        .differs
+        .iter()
+        .map(|differs| {
+            let mut value = place(&differs.call);
+            if let Value::Object(map) = &mut value {
+                map.insert(
+                    "would_be".to_owned(),
+                    json!(Outcome::from(differs.then.effect).name()),
+                );
+                map.insert("rule".to_owned(), json!(differs.then.rule_id.as_deref()));
+                map.insert("policy".to_owned(), json!(differs.then.policy.as_deref()));
+                map.insert("reason".to_owned(), json!(differs.then.reason.as_deref()));
+            }
+            value
+        })
+        .collect();
+    json!({
+        "autonomy": autonomy, "judged": tally.same + tally.differs.len(), "same": tally.same,
+        "would_block": tally.to(Outcome::Deny), "would_newly_allow": tally.to(Outcome::Allow),
+        "would_newly_ask": tally.to(Outcome::Ask),
+        "not_judged": tally.unread.len(), "never_decided": tally.undecided,
+        "differences": differs, "unread": tally.unread.iter().map(place).collect::<Vec<_>>(),
+    })
+}
+
+fn people(tally: &Tally, autonomy: Autonomy) -> Result<()> {
+    let paint = Paint::stdout();
+    let judged = tally.same + tally.differs.len();
+    out::line(&format!(
+        "{judged} past calls under the new rules, autonomy `{autonomy}`:"
+    ))?;
+    out::line(&format!(
+        "would have blocked {}, would newly allow {}, would newly ask {}; {} as before",
+        tally.to(Outcome::Deny),
+        tally.to(Outcome::Allow),
+        tally.to(Outcome::Ask),
+        tally.same
+    ))?;
+    if !tally.unread.is_empty() {
+        out::line(&format!(
+            "{} not judged: their arguments are erased or not at hand, and would matter",
+            tally.unread.len()
+        ))?;
+    }
+    if tally.undecided > 0 {
+        out::line(&paint.dim(&format!(
+            "{} left out: no policy decided them (unknown tool, bad arguments, sandbox, not finished)",
+            tally.undecided
+        )))?;
+    }
+    for Differs { call, then } in &tally.differs {
+        let rule =
+            |rule: Option<&str>| rule.map_or_else(|| "no rule".to_owned(), |rule| format!("rule `{rule}`"));
+        out::line(&out_line(call, then, paint, &rule))?;
+    }
+    Ok(())
+}
+
+fn out_line(call: &Call, then: &Verdict, paint: Paint, rule: &dyn Fn(Option<&str>) -> String) -> String {
+    format!(
+        "  {}  {}  {}: {} ({}) → {} ({})",
+        out::clipped(&call.timestamp, 19),
+        call.session,
+        out::clipped(&call.tool, 40),
+        painted(paint, call.outcome.name()),
+        out::clipped(&rule(call.rule.as_deref()), 60),
+        painted(paint, Outcome::from(then.effect).name()),
+        rule(then.rule_id.as_deref()),
+    )
+}

@@ -1,0 +1,139 @@
+//! The calls of a record, each with what the policy said of it then.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use clawk_manifest::model::Autonomy;
+use clawk_policy::Outcome;
+use clawk_proto::trace::TraceEvent;
+use clawk_proto::{Digest, SessionId};
+use serde_json::Value;
+
+use crate::cmd::trace::source::Source;
+
+/// A call that a policy decided.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) session: SessionId,
+    pub(super) timestamp: String,
+    pub(super) request_id: String,
+    pub(super) tool: String,
+    /// Digest of its arguments.
+    pub(super) arguments: Option<Digest>,
+    pub(super) outcome: Outcome,
+    pub(super) rule: Option<String>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) calls: Vec<Call>,
+    /// Calls that ended before or without a decision.
+    pub(super) undecided: usize,
+    /// The autonomy that refusals and questions without a rule speak of; `autonomous` where none does.
+    pub(super) autonomy: Autonomy,
+}
+
+/// What is known so far of a call.
+#[derive(Debug)]
+struct Open {
+    call: Call,
+    asked: bool,
+    decided: bool,
+}
+
+impl Record {
+    /// Reads the events of one session or all.
+    pub(super) fn of(source: &Source, session: Option<&str>) -> Result<Self> {
+        let pick = source.pick(session)?;
+        let mut open: Vec<Open> = Vec::new();
+        let mut places = HashMap::new();
+        let mut autonomy = Autonomy::Autonomous;
+        source.each(pick, |event| {
+            let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
+            let Some(id) = text("request_id") else {
+                return Ok(());
+            };
+            // The events of one call share their span.
+            let key = (event.session_id, event.span_id);
+            if event.event_type == "action.requested" {
+                places.insert(key, open.len());
+                open.push(begun(&event, id));
+                return Ok(());
+            }
+            let Some(known) = places.get(&key).and_then(|&at: &usize| open.get_mut(at)) else {
+                return Ok(());
+            };
+            known.learn(&event.event_type, &text);
+            if let Some(seen) = seen_autonomy(&event.event_type, &text) {
+                autonomy = seen;
+            }
+            Ok(())
+        })?;
+        let all = open.len();
+        let calls: Vec<Call> = open
+            .into_iter()
+            .filter(|open| open.decided)
+            .map(|open| open.call)
+            .collect();
+        Ok(Self {
+            undecided: all - calls.len(),
+            calls,
+            autonomy,
+        })
+    }
+}
+
+fn begun(event: &TraceEvent, request_id: &str) -> Open {
+    let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
+    Open {
+        call: Call {
+            session: event.session_id,
+            timestamp: event.timestamp.clone(),
+            request_id: request_id.to_owned(),
+            tool: text("action_id").unwrap_or_default().to_owned(),
+            arguments: text("parameters_hash").and_then(Digest::from_hex),
+            outcome: Outcome::Deny,
+            rule: None,
+        },
+        asked: false,
+        decided: false,
+    }
+}
+
+impl Open {
+    fn learn<'t>(&mut self, kind: &str, text: &dyn Fn(&str) -> Option<&'t str>) {
+        let outcome = match kind {
+            "ckp.approval.requested" => {
+                self.asked = true;
+                Some(Outcome::Ask)
+            }
+            "action.approved" if !self.asked => match text("effect") {
+                Some("allow" | "audit-only") => Some(Outcome::Allow),
+                Some("require-approval") => Some(Outcome::Ask),
+                Some("deny") => Some(Outcome::Deny),
+                Some(_) | None => None,
+            },
+            // A rule's spent limit is a `quota`; so is the provider's, which no rule decides and no rule id names.
+            "action.denied" if !self.asked => match text("by") {
+                Some("policy" | "autonomy") => Some(Outcome::Deny),
+                Some(_) | None => None,
+            },
+            _ => None,
+        };
+        if let Some(outcome) = outcome {
+            self.decided = true;
+            self.call.outcome = outcome;
+            self.call.rule = text("rule_id").map(str::to_owned);
+        }
+    }
+}
+
+/// What an event says of the identity's autonomy.
+fn seen_autonomy<'t>(kind: &str, text: &dyn Fn(&str) -> Option<&'t str>) -> Option<Autonomy> {
+    match kind {
+        "ckp.approval.requested" if text("rule_id").is_none() => Some(Autonomy::Supervised),
+        "action.denied" if text("by") == Some("autonomy") => Some(Autonomy::Observer),
+        _ => None,
+    }
+}
