@@ -91,7 +91,16 @@ fn tool_calls_are_shown_with_verdict_and_rule() {
         .assert()
         .success()
         .stdout(contains("a line of text"))
-        .stderr(contains("→ file-read path: \"in.txt\"").and(contains("allowed (rule `reading`)")));
+        .stderr(
+            contains("→ file-read path: \"in.txt\"")
+                .and(contains("allowed (rule `reading`)"))
+                .and(contains("· sandbox process")),
+        );
+    agent
+        .clawk(["trace", "export"])
+        .assert()
+        .success()
+        .stdout(contains("\"level\":\"process\"").and(contains("checks:filesystem")));
 }
 
 #[test]
