@@ -1,6 +1,7 @@
 //! `clawk trace`: look at the record, check it, take it along. Works on a state directory, also while an agent owns it, or on a
 //! `.trace.jsonl` file from anywhere.
 
+mod diff;
 mod export;
 pub(super) mod source;
 mod tail;
@@ -37,6 +38,7 @@ Examples:
   clawk trace tail -f --agent hello          watch an agent work
   clawk trace verify --format json           is the record whole?
   clawk trace verify run.trace.jsonl         the same for a file, from any machine
+  clawk trace diff a.trace.jsonl b.trace.jsonl     what differs by meaning; exit code 1 if it matters
   clawk trace export --session last -o run.trace.jsonl";
 
 #[derive(Debug, Subcommand)]
@@ -70,6 +72,18 @@ enum Verb {
     Verify {
         #[command(flatten)]
         from: From,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Say what differs between two traces by meaning; exit code 1 if more than timings, token counts and texts
+    Diff {
+        /// The first trace: a `.trace.jsonl` file, `-`, a session's id or `last`
+        a: String,
+        /// The second trace, likewise
+        b: String,
+        #[command(flatten)]
+        which: state::Which,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -139,6 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let (source, pick) = from.open()?;
             verify::run(&source, pick, *format)
         }
+        Verb::Diff { a, b, which, format } => diff::run(a, b, which, *format),
         Verb::Export { from, output, strict } => {
             let (source, pick) = from.open()?;
             export::run(&source, pick, output.as_deref(), *strict)

@@ -115,6 +115,37 @@ async fn a_strict_export_holds_and_says_what_it_left_out() {
     assert!(clawk_trace::verify(text.as_bytes()).unwrap().valid);
 }
 
+#[tokio::test]
+async fn two_traces_are_compared_by_meaning() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = state(&dir.path().join("state")).await;
+    let from = state.path().to_str().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let event = |ms: u8, result: &str| {
+        format!(
+            "{{\"event_type\":\"action.executed\",\"payload\":{{\"duration_ms\":{ms},\"result\":\"{result}\"}}}}\n"
+        )
+    };
+    let (a, b, c) = (
+        write("a.jsonl", &event(1, "x")),
+        write("b.jsonl", &event(2, "x")),
+        write("c.jsonl", &event(1, "y")),
+    );
+    assert_eq!(outcome(&["diff", &a, &a]), DONE);
+    assert_eq!(outcome(&["diff", &a, &b]), DONE);
+    assert_eq!(outcome(&["diff", &a, &c, "--format", "json"]), BAD);
+    let session = id(1).to_string();
+    assert_eq!(outcome(&["diff", &session, "last", "--state", from]), DONE);
+    assert_eq!(outcome(&["diff", &session, &a, "--state", from]), BAD);
+    let unknown = id(9).to_string();
+    let cli = Cli::try_parse_from(["trace", "diff", &a, &unknown, "--state", from]).unwrap();
+    assert!(run(&cli.args).unwrap_err().to_string().contains("no session"));
+}
+
 #[test]
 fn what_cannot_be_done_is_an_error_that_says_why() {
     let dir = tempfile::tempdir().unwrap();
