@@ -5,6 +5,7 @@
 //! *Must not know:* tokio, files, manifests, time.
 //! *Start reading at:* [`rpc`], then [`method`], then [`error`].
 
+pub mod carp;
 pub mod content;
 pub mod error;
 pub mod id;

@@ -1,0 +1,391 @@
+//! Policies and the conditions that they share with context packs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use clawk_proto::carp::{RateLimit, RiskTier};
+use serde_json::{Map, Value};
+
+use super::bounds;
+use crate::fault::{At, Length, Report, nearest};
+use crate::glob::Pattern;
+use crate::window::TimeWindow;
+
+/// Longest window of a limit: a year.
+const MAX_WINDOW_SECONDS: u64 = 366 * 86_400;
+
+/// When something holds; keys AND, entries of a list OR. Absent keys hold.
+#[derive(Debug, Clone, Default)]
+pub struct Conditions {
+    /// Bit per tier (bit 0: low); all bits when absent.
+    tiers: Option<u8>,
+    agents: Option<Vec<Pattern>>,
+    capabilities: Option<Vec<String>>,
+    context: BTreeMap<String, String>,
+    /// At these hours only.
+    pub time_window: Option<TimeWindow>,
+}
+
+/// Facts of a request that conditions look at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts<'r> {
+    pub(crate) agent: &'r str,
+    pub(crate) capabilities: &'r [String],
+    pub(crate) context: &'r Map<String, Value>,
+    pub(crate) now: jiff::Timestamp,
+}
+
+/// Bit of a tier.
+pub(crate) const fn tier_bit(tier: RiskTier) -> u8 {
+    match tier {
+        RiskTier::Low => 1,
+        RiskTier::Medium => 2,
+        RiskTier::High => 4,
+        RiskTier::Critical => 8,
+    }
+}
+
+/// All tiers.
+pub(crate) const EVERY_TIER: u8 = 0b1111;
+
+impl Conditions {
+    /// The tiers for which everything holds, as bits; none when something else does not hold.
+    pub(crate) fn tiers(&self, facts: &Facts<'_>) -> u8 {
+        let agent = self
+            .agents
+            .as_ref()
+            .is_none_or(|agents| agents.iter().any(|pattern| pattern.matches(facts.agent)));
+        let capability = self
+            .capabilities
+            .as_ref()
+            .is_none_or(|wanted| wanted.iter().any(|id| facts.capabilities.contains(id)));
+        let holds = agent
+            && capability
+            && self
+                .context
+                .iter()
+                .all(|(key, wanted)| facts.context.get(key).and_then(Value::as_str) == Some(wanted))
+            && self
+                .time_window
+                .as_ref()
+                .is_none_or(|window| window.contains(facts.now));
+        if holds {
+            self.tiers.unwrap_or(EVERY_TIER)
+        } else {
+            0
+        }
+    }
+
+    /// Equal texts mean equal conditions.
+    pub(crate) fn key(&self) -> String {
+        format!(
+            "{:?}|{:?}|{:?}|{:?}|{:?}",
+            self.tiers,
+            self.agents,
+            self.capabilities,
+            self.context,
+            self.time_window.as_ref().map(TimeWindow::key)
+        )
+    }
+
+    pub(crate) fn read(report: &mut Report, value: Option<&Value>, at: &At<'_>) -> Option<Self> {
+        let Some(value) = value else {
+            return Some(Self::default());
+        };
+        let known = [
+            "risk_tiers",
+            "agents",
+            "capabilities",
+            "context_matches",
+            "time_window",
+        ];
+        let map = report.object(value, at, &known)?;
+        let tiers = map.get("risk_tiers").map(|value| {
+            let mut bits = 0;
+            let words = RiskTier::ALL.map(|tier| (tier.name(), tier));
+            let at = at.key("risk_tiers");
+            report.list(value, &at, 16, |report, item, at| {
+                bits |= report.word(item, at, &words).map_or(0, tier_bit);
+            });
+            not_empty(report, value, &at);
+            bits
+        });
+        let agents = map
+            .get("agents")
+            .map(|value| patterns(report, value, &at.key("agents")));
+        let capabilities = map.get("capabilities").map(|value| {
+            let list = report.texts(map, at, "capabilities", bounds::ENTRIES, Length(1, 255));
+            not_empty(report, value, &at.key("capabilities"));
+            list
+        });
+        let mut context = BTreeMap::new();
+        if let Some(value) = map.get("context_matches") {
+            let at = at.key("context_matches");
+            for (key, value) in report.map(value, &at).into_iter().flatten() {
+                let wanted = report.text(value, &at.key(key), Length(0, 10_000));
+                context.extend(wanted.map(|wanted| (key.clone(), wanted.to_owned())));
+            }
+        }
+        let time_window = match map.get("time_window") {
+            None => None,
+            Some(value) => Some(TimeWindow::read(report, value, &at.key("time_window"))?),
+        };
+        Some(Self {
+            tiers,
+            agents,
+            capabilities,
+            context,
+            time_window,
+        })
+    }
+}
+
+/// What a policy does where it matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rule {
+    /// Not allowed.
+    Deny,
+    /// Nothing outside the policy's actions is allowed.
+    Scope,
+    /// A person is asked first.
+    RequireApproval,
+    /// So many calls per agent in a sliding window.
+    RateLimit(RateLimit),
+    /// So much cost per agent in a sliding window.
+    Budget(Budget),
+    /// Allowed, if nothing before it says otherwise.
+    Allow,
+}
+
+impl Rule {
+    /// Its place in the order of evaluation (R29).
+    pub(crate) const fn class(&self) -> usize {
+        match self {
+            Self::Deny | Self::Scope => 0,
+            Self::RequireApproval => 1,
+            Self::RateLimit(_) => 2,
+            Self::Budget(_) => 3,
+            Self::Allow => 4,
+        }
+    }
+}
+
+/// Parameters of a budget; costs in millionths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    /// `max_cost`.
+    pub max_cost_micros: u64,
+    /// `window_seconds`.
+    pub window_seconds: u64,
+    /// `default_cost`: of an action that `costs` does not name; 1 when absent.
+    pub default_cost_micros: u64,
+    /// `costs`: by action id.
+    pub costs_micros: HashMap<String, u64>,
+}
+
+impl Budget {
+    /// What one call of the action costs.
+    #[must_use]
+    pub fn cost(&self, action: &str) -> u64 {
+        self.costs_micros
+            .get(action)
+            .copied()
+            .unwrap_or(self.default_cost_micros)
+    }
+}
+
+/// A policy.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Its id, unique in its Atlas.
+    pub id: Arc<str>,
+    /// What it does.
+    pub rule: Rule,
+    /// High first.
+    pub priority: i64,
+    /// When it applies.
+    pub conditions: Conditions,
+    /// To which actions; absent: to all.
+    pub(crate) actions: Option<Vec<Pattern>>,
+    /// `parameters.reason`.
+    pub reason: Option<Arc<str>>,
+}
+
+pub(super) fn read(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Policy> {
+    let known = [
+        "policy_id",
+        "type",
+        "priority",
+        "conditions",
+        "actions",
+        "parameters",
+        "name",
+        "description",
+    ];
+    let map = report.object(value, at, &known)?;
+    let id = report.required_text(map, at, "policy_id", Length(1, 255));
+    let kind = report.required(map, at, "type").and_then(|value| {
+        let words = [
+            ("allow", "allow"),
+            ("deny", "deny"),
+            ("rate_limit", "rate_limit"),
+            ("require_approval", "require_approval"),
+            ("budget", "budget"),
+            ("scope", "scope"),
+        ];
+        report.word(value, &at.key("type"), &words)
+    });
+    let priority = map.get("priority").map_or(Some(0), |value| {
+        let number = value.as_i64();
+        if number.is_none() {
+            report.fault(&at.key("priority"), "type", "expected a whole number");
+        }
+        number
+    });
+    let conditions = Conditions::read(report, map.get("conditions"), &at.key("conditions"));
+    let actions = map
+        .get("actions")
+        .map(|value| patterns(report, value, &at.key("actions")));
+    report.optional_text(map, at, "name", Length(0, 255));
+    report.optional_text(map, at, "description", Length(0, 10_000));
+    let nothing = Map::new();
+    let inside = at.key("parameters");
+    let parameters = match map.get("parameters") {
+        None => &nothing,
+        Some(value) => report.map(value, &inside)?,
+    };
+    let reason = report.optional_text(parameters, &inside, "reason", Length(1, 1000));
+    let rule = rule(report, kind?, parameters, &inside)?;
+    if rule == Rule::Scope && actions.is_none() {
+        report.fault(
+            &at.key("actions"),
+            "missing",
+            "a `scope` needs `actions`: what lies outside them is denied",
+        );
+    }
+    Some(Policy {
+        id: id?.into(),
+        rule,
+        priority: priority?,
+        conditions: conditions?,
+        actions,
+        reason: reason.map(Arc::from),
+    })
+}
+
+fn rule(report: &mut Report, kind: &str, parameters: &Map<String, Value>, at: &At<'_>) -> Option<Rule> {
+    let known: &[&str] = match kind {
+        "rate_limit" => &["reason", "max_calls", "window_seconds"],
+        "budget" => &["reason", "max_cost", "window_seconds", "default_cost", "costs"],
+        _ => &["reason"],
+    };
+    for key in parameters.keys().filter(|key| !known.contains(&key.as_str())) {
+        let hint = match nearest(key, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("known: {}", known.join(", ")),
+        };
+        report.warn(
+            &at.key(key),
+            "unknown_parameter",
+            format!("this parameter has no effect ({hint})"),
+        );
+    }
+    Some(match kind {
+        "deny" => Rule::Deny,
+        "scope" => Rule::Scope,
+        "require_approval" => Rule::RequireApproval,
+        "rate_limit" => Rule::RateLimit(rate_limit(report, parameters, at)?),
+        "budget" => Rule::Budget(budget(report, parameters, at)?),
+        _ => Rule::Allow,
+    })
+}
+
+/// `max_calls` and `window_seconds`.
+pub(super) fn rate_limit(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<RateLimit> {
+    let calls = report.required(map, at, "max_calls");
+    let max_calls = calls.and_then(|value| report.integer(value, &at.key("max_calls"), 1, u64::MAX));
+    let window_seconds = window(report, map, at);
+    Some(RateLimit {
+        max_calls: max_calls?,
+        window_seconds: window_seconds?,
+    })
+}
+
+fn window(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<u64> {
+    let value = report.required(map, at, "window_seconds")?;
+    report.integer(value, &at.key("window_seconds"), 1, MAX_WINDOW_SECONDS)
+}
+
+fn budget(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<Budget> {
+    let most = report.required(map, at, "max_cost");
+    let max_cost_micros = most.and_then(|value| micros(report, value, &at.key("max_cost")));
+    let window_seconds = window(report, map, at);
+    let default_cost_micros = match map.get("default_cost") {
+        None => Some(1_000_000),
+        Some(value) => micros(report, value, &at.key("default_cost")),
+    };
+    let mut costs_micros = HashMap::new();
+    if let Some(value) = map.get("costs") {
+        let at = at.key("costs");
+        for (action, value) in report.map(value, &at).into_iter().flatten() {
+            let cost = micros(report, value, &at.key(action));
+            costs_micros.extend(cost.map(|cost| (action.clone(), cost)));
+        }
+    }
+    Some(Budget {
+        max_cost_micros: max_cost_micros?,
+        window_seconds: window_seconds?,
+        default_cost_micros: default_cost_micros?,
+        costs_micros,
+    })
+}
+
+/// A cost in millionths, from its decimal text: no floating point takes part.
+fn micros(report: &mut Report, value: &Value, at: &At<'_>) -> Option<u64> {
+    let text = value.as_number().map(ToString::to_string);
+    let read = |text: &str| -> Option<u64> {
+        let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.len() > 12 || part.len() > 6 || !digits(whole) || !digits(part) {
+            return None;
+        }
+        // silent-ok: the fault below names what is wanted
+        format!("{whole}{part:0<6}").parse().ok()
+    };
+    let cost = text.as_deref().and_then(read);
+    if cost.is_none() {
+        report.fault(
+            at,
+            "cost",
+            "expected a cost: 0 or more, at most 12 digits before and 6 behind the point",
+        );
+    }
+    cost
+}
+
+/// Patterns of actions or agents.
+pub(super) fn patterns(report: &mut Report, value: &Value, at: &At<'_>) -> Vec<Pattern> {
+    let mut out = Vec::new();
+    report.list(value, at, bounds::ENTRIES, |report, item, at| {
+        if let Some(text) = report.text(item, at, Length(1, 255)) {
+            let pattern = Pattern::new(text);
+            if let Some(refusal) = pattern.refusal() {
+                report.fault(at, "pattern", refusal);
+            }
+            out.push(pattern);
+        }
+    });
+    not_empty(report, value, at);
+    out
+}
+
+/// One reader takes an empty list for "any", another for "none": neither is guessed.
+fn not_empty(report: &mut Report, value: &Value, at: &At<'_>) {
+    if value.as_array().is_some_and(Vec::is_empty) {
+        report.fault(
+            at,
+            "empty",
+            "an empty list never holds; leave it out to mean any, or name something",
+        );
+    }
+}

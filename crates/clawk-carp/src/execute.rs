@@ -1,0 +1,276 @@
+//! The checks of `execute`: pure; who calls them runs the action and keeps the books.
+//!
+//! ```text
+//! check(…)?          alive, same session and agent, in allowed_actions, parameters fit, policy again
+//! ledger.spend(…)?   takes what the grant says, all or nothing
+//! run                the kernel's path, with the stricter of both verdicts
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use clawk_proto::SessionId;
+use clawk_proto::carp::{ConstraintType, Execution, Request, Requester, Resolution, RiskTier, Task};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::atlas::{Action, Facts};
+use crate::fault::Faults;
+use crate::rate::{Ledger, Spend};
+use crate::resolve::{DEFAULT_POLICY, Evaluation, Outcome, Violation};
+use crate::set::AtlasSet;
+use crate::verdict::{Deciding, Evaluator, Verdict};
+
+/// A resolution that was handed out, as the runtime keeps it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Issued {
+    /// Its id.
+    pub resolution_id: Uuid,
+    /// Whose session.
+    pub session_id: SessionId,
+    /// Whose agent.
+    pub agent_id: String,
+    /// The first moment at which it is dead.
+    pub expires: Timestamp,
+    allowed: HashSet<Arc<str>>,
+    /// Actions that wait for a person, and the policy that asks.
+    waiting: HashMap<Arc<str>, Arc<str>>,
+    approved: HashMap<Arc<str>, Arc<str>>,
+    risk_tier: RiskTier,
+    capabilities: Vec<String>,
+    context: Map<String, Value>,
+}
+
+impl Issued {
+    /// Keeps what execution will ask about. `at`: the moment of the resolution.
+    #[must_use]
+    pub fn new(request: &Request, resolution: &Resolution, at: Timestamp) -> Self {
+        let ttl = SignedDuration::from_secs(i64::from(resolution.ttl_seconds));
+        let none = Task::default();
+        let task = request.task.as_ref().unwrap_or(&none);
+        let gates: HashSet<&str> = resolution
+            .constraints
+            .iter()
+            .filter(|constraint| constraint.kind == ConstraintType::RequireApproval)
+            .filter_map(|constraint| constraint.parameters.get("actions")?.as_array())
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let waiting = resolution
+            .denied_actions
+            .iter()
+            .filter(|denied| gates.contains(&*denied.action_id))
+            .filter_map(|denied| Some((Arc::clone(&denied.action_id), denied.policy_id.clone()?)));
+        Self {
+            resolution_id: resolution.resolution_id,
+            session_id: request.requester.session_id,
+            agent_id: request.requester.agent_id.clone(),
+            expires: at.checked_add(ttl).unwrap_or(Timestamp::MAX),
+            allowed: resolution
+                .allowed_actions
+                .iter()
+                .map(|action| Arc::clone(&action.action_id))
+                .collect(),
+            waiting: waiting.collect(),
+            approved: HashMap::new(),
+            risk_tier: task.risk_tier,
+            capabilities: task.required_capabilities.clone(),
+            context: request.context.clone(),
+        }
+    }
+
+    /// A person agrees to an action that waited for it, once. `false`: nothing waited, and nothing changed.
+    pub fn approve(&mut self, action_id: &str) -> bool {
+        match self.waiting.remove_entry(action_id) {
+            Some((id, policy)) => self.approved.insert(id, policy).is_none(),
+            None => false,
+        }
+    }
+
+    /// The approval of an action has been used by a grant; the next execution waits again.
+    pub fn use_approval(&mut self, action_id: &str) {
+        if let Some((id, policy)) = self.approved.remove_entry(action_id) {
+            self.waiting.insert(id, policy);
+        }
+    }
+
+    /// Actions that wait for a person.
+    pub fn waiting(&self) -> impl Iterator<Item = &str> {
+        self.waiting.keys().map(|id| &**id)
+    }
+}
+
+/// The action may run, once the ledger has been charged.
+#[derive(Debug)]
+pub struct Grant<'s> {
+    /// What to run, and with which timeout.
+    pub action: &'s Action,
+    /// What to charge to the agent.
+    pub spends: Vec<Spend>,
+    /// For the `policy.evaluated` event.
+    pub evaluation: Evaluation,
+    /// It runs because a person agreed: call [`Issued::use_approval`].
+    pub by_approval: bool,
+}
+
+/// The action does not run.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// No such resolution, or its time is over (404).
+    #[error("the resolution is not known or no longer valid")]
+    Expired,
+    /// The resolution is another session's or another agent's (403). Says no more than that it is not the caller's.
+    #[error("the resolution does not belong to this session")]
+    Unauthorized,
+    /// The resolution does not allow the action (403).
+    #[error("`{0}` is not among the resolution's allowed actions")]
+    NotAllowed(
+        /// The action.
+        String,
+    ),
+    /// A person has not agreed yet.
+    #[error("`{action_id}` waits for approval ({policy_id})")]
+    PendingApproval {
+        /// The action.
+        action_id: String,
+        /// The policy that asks.
+        policy_id: Arc<str>,
+        /// For the `policy.evaluated` event.
+        evaluation: Evaluation,
+    },
+    /// The parameters do not fit the action's schema (400).
+    #[error("the parameters do not fit: {0}")]
+    InvalidParameters(
+        /// Pointers begin with `/execution/parameters`.
+        Faults,
+    ),
+    /// Policy says no, now (403).
+    #[error("denied: {}", .evaluation.reason.as_deref().unwrap_or("by policy"))]
+    Denied {
+        /// The deciding policy and its reason.
+        evaluation: Evaluation,
+        /// For the `policy.violated` event.
+        violation: Violation,
+        /// For a limit: when to try again.
+        retry_after_ms: Option<u64>,
+    },
+}
+
+impl Refusal {
+    /// What a `policy.violated` event calls it, where there is one.
+    #[must_use]
+    pub fn violation(&self) -> Option<Violation> {
+        match self {
+            Self::Expired | Self::PendingApproval { .. } => None,
+            Self::Unauthorized | Self::NotAllowed(_) => Some(Violation::Unauthorized),
+            Self::InvalidParameters(_) => Some(Violation::InvalidParameters),
+            Self::Denied { violation, .. } => Some(*violation),
+        }
+    }
+}
+
+/// Checks one execution (CRA PROTOCOL §3.6, the points that need no bookkeeping). `issued`: the resolution that the
+/// execution names, if the runtime knows it. The context and the capabilities of the resolution hold; the tier is the
+/// higher of the resolution's, the request's and the action's.
+///
+/// # Errors
+/// Why the action does not run.
+pub fn check<'s>(
+    set: &'s AtlasSet,
+    issued: Option<&Issued>,
+    requester: &Requester,
+    task: Option<&Task>,
+    execution: &Execution,
+    now: Timestamp,
+    ledger: &Ledger,
+) -> Result<Grant<'s>, Refusal> {
+    let issued = live(issued, requester, execution, now)?;
+    let action_id = execution.action_id.as_str();
+    let approved = issued.approved.contains_key(action_id);
+    let waits = issued.waiting.get(action_id);
+    let offered = approved || waits.is_some() || issued.allowed.contains(action_id);
+    // The set may have been loaded anew since.
+    let entry = set.entry(action_id).filter(|_| offered);
+    let entry = entry.ok_or_else(|| Refusal::NotAllowed(action_id.to_owned()))?;
+    let fits = entry
+        .action
+        .parameters
+        .check(&execution.parameters, "/execution/parameters");
+    fits.map_err(Refusal::InvalidParameters)?;
+    let facts = Facts {
+        agent: &issued.agent_id,
+        capabilities: &issued.capabilities,
+        context: &issued.context,
+        now,
+    };
+    let asked = task.map_or(RiskTier::Low, |task| task.risk_tier);
+    let tier = issued.risk_tier.max(asked).max(entry.action.shown.risk_tier);
+    let mut evaluator = Evaluator::new(set, facts, ledger.of(&issued.agent_id));
+    let deciding = evaluator.decide(entry, tier, approved, None);
+    let (verdict, policy_id, reason) = evaluator.meaning(deciding);
+    // What waited when it was resolved, waits: an hour that has struck since is no consent.
+    let (verdict, policy_id) = match (verdict, waits) {
+        (Verdict::Allow, Some(policy)) => (Verdict::Approval, Some(Arc::clone(policy))),
+        unchanged => (unchanged.0, policy_id),
+    };
+    let evaluation = |outcome, violation| Evaluation {
+        action_id: Arc::clone(&entry.action.shown.action_id),
+        policy_id: policy_id.clone(),
+        outcome,
+        reason: reason.clone(),
+        violation,
+    };
+    let violation = match verdict {
+        Verdict::Allow => {
+            let passes = deciding == Deciding::Pass;
+            let outcome = if passes {
+                Outcome::NotApplicable
+            } else {
+                Outcome::Allow
+            };
+            return Ok(Grant {
+                action: &entry.action,
+                spends: evaluator.spends(entry, tier),
+                evaluation: evaluation(outcome, None),
+                by_approval: approved,
+            });
+        }
+        Verdict::Approval => {
+            return Err(Refusal::PendingApproval {
+                action_id: action_id.to_owned(),
+                policy_id: policy_id.clone().unwrap_or_else(|| DEFAULT_POLICY.into()),
+                evaluation: evaluation(Outcome::Deny, None),
+            });
+        }
+        Verdict::Deny => Violation::DeniedAction,
+        Verdict::Rate => Violation::RateLimit,
+        Verdict::Budget => Violation::Budget,
+    };
+    let retry_after_ms = evaluator.retry_after_ms(entry, tier, violation);
+    Err(Refusal::Denied {
+        evaluation: evaluation(Outcome::Deny, Some(violation)),
+        violation,
+        retry_after_ms,
+    })
+}
+
+/// The resolution, if it is the one named, alive, and the caller's own.
+fn live<'i>(
+    issued: Option<&'i Issued>,
+    requester: &Requester,
+    execution: &Execution,
+    now: Timestamp,
+) -> Result<&'i Issued, Refusal> {
+    match issued {
+        Some(issued) if issued.resolution_id == execution.resolution_id && now < issued.expires => {
+            let own = issued.session_id == requester.session_id && issued.agent_id == requester.agent_id;
+            if own {
+                Ok(issued)
+            } else {
+                Err(Refusal::Unauthorized)
+            }
+        }
+        _ => Err(Refusal::Expired),
+    }
+}

@@ -1,0 +1,353 @@
+//! What is wrong, all of it at once: pointers, closed objects, suggestions.
+
+use std::fmt;
+
+pub use clawk_proto::carp::Fault;
+use serde_json::{Map, Value};
+
+/// More are counted, not kept.
+const MAX_KEPT: usize = 200;
+
+/// Everything that is wrong with one input; never empty as an error.
+#[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
+pub struct Faults {
+    /// In the order of the input; at most 200.
+    pub errors: Vec<Fault>,
+    /// Faults beyond those kept.
+    pub left_out: usize,
+}
+
+impl Faults {
+    /// One fault.
+    pub(crate) fn one(path: &str, code: &'static str, message: String) -> Self {
+        let mut faults = Self::default();
+        faults.push(path.to_owned(), code, message);
+        faults
+    }
+
+    pub(crate) fn push(&mut self, path: String, code: &'static str, message: String) {
+        if self.errors.len() < MAX_KEPT {
+            let code = code.to_owned();
+            self.errors.push(Fault { path, code, message });
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// `value` unless something is wrong.
+    pub(crate) fn or<T>(self, value: Option<T>) -> Result<T, Self> {
+        match value {
+            Some(value) if self.errors.is_empty() => Ok(value),
+            Some(_) => Err(self),
+            None if self.errors.is_empty() => {
+                Err(Self::one("", "invalid", "the input could not be read".to_owned()))
+            }
+            None => Err(self),
+        }
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, fault) in self.errors.iter().enumerate() {
+            if at > 0 {
+                f.write_str("; ")?;
+            }
+            if !fault.path.is_empty() {
+                write!(f, "{}: ", fault.path)?;
+            }
+            f.write_str(&fault.message)?;
+        }
+        if self.left_out > 0 {
+            write!(f, "; and {} more", self.left_out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where in the input; becomes a JSON Pointer only when something is wrong there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum At<'p> {
+    Root,
+    Key(&'p At<'p>, &'p str),
+    Index(&'p At<'p>, usize),
+}
+
+impl<'p> At<'p> {
+    pub(crate) fn key(&'p self, key: &'p str) -> At<'p> {
+        At::Key(self, key)
+    }
+
+    pub(crate) fn index(&'p self, index: usize) -> At<'p> {
+        At::Index(self, index)
+    }
+
+    pub(crate) fn pointer(&self) -> String {
+        match self {
+            Self::Root => String::new(),
+            Self::Key(above, key) => {
+                let short: String = key.chars().take(64).collect();
+                format!(
+                    "{}/{}",
+                    above.pointer(),
+                    short.replace('~', "~0").replace('/', "~1")
+                )
+            }
+            Self::Index(above, index) => format!("{}/{index}", above.pointer()),
+        }
+    }
+}
+
+/// Bounds of a text, in characters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Length(pub(crate) usize, pub(crate) usize);
+
+/// Reads values and keeps what is wrong with them.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) faults: Faults,
+    pub(crate) warnings: Vec<Fault>,
+}
+
+impl Report {
+    pub(crate) fn fault(&mut self, at: &At<'_>, code: &'static str, message: impl Into<String>) {
+        self.faults.push(at.pointer(), code, message.into());
+    }
+
+    pub(crate) fn warn(&mut self, at: &At<'_>, code: &'static str, message: impl Into<String>) {
+        if self.warnings.len() < MAX_KEPT {
+            self.warnings.push(Fault {
+                path: at.pointer(),
+                code: code.to_owned(),
+                message: message.into(),
+            });
+        }
+    }
+
+    fn expected(&mut self, at: &At<'_>, what: &str, found: &Value) {
+        self.fault(at, "type", format!("expected {what}, found {}", kind(found)));
+    }
+
+    /// An object with no members but `known`.
+    pub(crate) fn object<'v>(
+        &mut self,
+        value: &'v Value,
+        at: &At<'_>,
+        known: &[&str],
+    ) -> Option<&'v Map<String, Value>> {
+        let map = self.map(value, at)?;
+        for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
+            let shown: String = key.chars().take(64).collect();
+            let hint = match nearest(key, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known: {}", known.join(", ")),
+            };
+            self.fault(
+                &at.key(key),
+                "unknown_field",
+                format!("unknown field `{shown}` ({hint})"),
+            );
+        }
+        Some(map)
+    }
+
+    /// An object with any members.
+    pub(crate) fn map<'v>(&mut self, value: &'v Value, at: &At<'_>) -> Option<&'v Map<String, Value>> {
+        let map = value.as_object();
+        if map.is_none() {
+            self.expected(at, "an object", value);
+        }
+        map
+    }
+
+    /// A member that must be there.
+    pub(crate) fn required<'v>(
+        &mut self,
+        map: &'v Map<String, Value>,
+        at: &At<'_>,
+        key: &str,
+    ) -> Option<&'v Value> {
+        let value = map.get(key);
+        if value.is_none() {
+            self.fault(&at.key(key), "missing", format!("`{key}` is required"));
+        }
+        value
+    }
+
+    pub(crate) fn text<'v>(&mut self, value: &'v Value, at: &At<'_>, length: Length) -> Option<&'v str> {
+        let Some(text) = value.as_str() else {
+            self.expected(at, "a text", value);
+            return None;
+        };
+        let Length(least, most) = length;
+        // Bytes bound characters from above, so most texts need not be counted.
+        let count = if text.len() <= most && text.len() >= least * 4 {
+            least
+        } else {
+            text.chars().count()
+        };
+        if count < least || count > most {
+            self.fault(
+                at,
+                "length",
+                format!("{least} to {most} characters are wanted, found {count}"),
+            );
+            return None;
+        }
+        Some(text)
+    }
+
+    /// A required text.
+    pub(crate) fn required_text<'v>(
+        &mut self,
+        map: &'v Map<String, Value>,
+        at: &At<'_>,
+        key: &str,
+        length: Length,
+    ) -> Option<&'v str> {
+        let value = self.required(map, at, key)?;
+        self.text(value, &at.key(key), length)
+    }
+
+    /// A text that may be absent.
+    pub(crate) fn optional_text<'v>(
+        &mut self,
+        map: &'v Map<String, Value>,
+        at: &At<'_>,
+        key: &str,
+        length: Length,
+    ) -> Option<&'v str> {
+        let value = map.get(key)?;
+        self.text(value, &at.key(key), length)
+    }
+
+    pub(crate) fn flag(&mut self, map: &Map<String, Value>, at: &At<'_>, key: &str) -> bool {
+        match map.get(key) {
+            None => false,
+            Some(Value::Bool(flag)) => *flag,
+            Some(other) => {
+                self.expected(&at.key(key), "true or false", other);
+                false
+            }
+        }
+    }
+
+    pub(crate) fn integer(&mut self, value: &Value, at: &At<'_>, least: u64, most: u64) -> Option<u64> {
+        match value.as_u64() {
+            Some(number) if (least..=most).contains(&number) => Some(number),
+            Some(number) => {
+                self.fault(
+                    at,
+                    "range",
+                    format!("{least} to {most} is wanted, found {number}"),
+                );
+                None
+            }
+            None => {
+                self.expected(at, &format!("a whole number from {least} to {most}"), value);
+                None
+            }
+        }
+    }
+
+    /// A list of at most `most` items; each is handed over with its place.
+    pub(crate) fn list<'v>(
+        &mut self,
+        value: &'v Value,
+        at: &At<'_>,
+        most: usize,
+        mut each: impl FnMut(&mut Self, &'v Value, &At<'_>),
+    ) {
+        let Some(items) = value.as_array() else {
+            self.expected(at, "a list", value);
+            return;
+        };
+        if items.len() > most {
+            self.fault(
+                at,
+                "too_many",
+                format!("at most {most} are allowed, found {}", items.len()),
+            );
+            return;
+        }
+        for (index, item) in items.iter().enumerate() {
+            each(self, item, &at.index(index));
+        }
+    }
+
+    /// A list of texts under `key`; empty when absent.
+    pub(crate) fn texts(
+        &mut self,
+        map: &Map<String, Value>,
+        at: &At<'_>,
+        key: &str,
+        most: usize,
+        length: Length,
+    ) -> Vec<String> {
+        let mut out = Vec::new();
+        if let Some(value) = map.get(key) {
+            self.list(value, &at.key(key), most, |report, item, at| {
+                out.extend(report.text(item, at, length).map(str::to_owned));
+            });
+        }
+        out
+    }
+
+    /// One of a closed set of words.
+    pub(crate) fn word<T: Copy>(&mut self, value: &Value, at: &At<'_>, words: &[(&str, T)]) -> Option<T> {
+        let text = self.text(value, at, Length(0, 10_000))?;
+        let found = words
+            .iter()
+            .find(|(word, _)| *word == text)
+            .map(|(_, known)| *known);
+        if found.is_none() {
+            let shown: String = text.chars().take(64).collect();
+            let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let hint = match nearest(text, all.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("one of {}", all.join(", ")),
+            };
+            self.fault(at, "value", format!("`{shown}` is not known here ({hint})"));
+        }
+        found
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The known word that is meant, if one is near.
+pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    if word.len() > 64 {
+        return None;
+    }
+    known
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= 2.min(candidate.len() / 3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Edits between two words.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (line, have) in from.chars().enumerate() {
+        let mut next = vec![line + 1];
+        for (column, want) in to.iter().enumerate() {
+            let cost = |at: usize, row: &[usize]| row.get(at).copied().unwrap_or(usize::MAX / 2);
+            let swap = cost(column, &row) + usize::from(have != *want);
+            next.push(swap.min(cost(column + 1, &row) + 1).min(cost(column, &next) + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(usize::MAX)
+}

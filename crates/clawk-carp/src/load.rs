@@ -1,0 +1,168 @@
+//! Atlases from disk: the only file access of this crate.
+//!
+//! A context file lies inside the Atlas's directory, reached without `..` and without any symbolic link.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Component, Path, PathBuf};
+
+use crate::atlas::{Atlas, File, bounds};
+use crate::fault::{At, Faults, Report};
+
+/// An Atlas could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The manifest could not be read.
+    #[error("cannot read `{path}`: {cause}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// The manifest, or a file that it names, is wrong.
+    #[error("`{path}` is no valid Atlas: {faults}")]
+    Invalid {
+        /// Which file.
+        path: PathBuf,
+        /// All that is wrong.
+        faults: Faults,
+    },
+}
+
+/// Loads an Atlas from a directory that holds `atlas.json`, from that file, or from a single file of another name
+/// (which has no directory of its own, so that its context files count as missing).
+///
+/// # Errors
+/// The manifest cannot be read; or everything that is wrong with it and the files it names.
+pub fn load(path: &Path) -> Result<Atlas, LoadError> {
+    let (manifest, root) = if path.is_dir() {
+        (path.join("atlas.json"), Some(path.to_owned()))
+    } else if path.file_name().is_some_and(|name| name == "atlas.json") {
+        (
+            path.to_owned(),
+            Some(path.parent().map_or_else(PathBuf::new, Path::to_owned)),
+        )
+    } else {
+        (path.to_owned(), None)
+    };
+    let failed = |cause| LoadError::Io {
+        path: manifest.clone(),
+        cause,
+    };
+    let limit = u64::try_from(bounds::MANIFEST_BYTES).unwrap_or(u64::MAX);
+    let bytes = read_at_most(&manifest, limit + 1).map_err(failed)?;
+    let mut left = bounds::CONTEXT_BYTES;
+    let atlas = Atlas::read(&bytes, |name| match &root {
+        Some(root) => context_file(root, name, &mut left),
+        None => File::Missing,
+    });
+    let mut atlas = atlas.map_err(|faults| LoadError::Invalid {
+        path: manifest.clone(),
+        faults,
+    })?;
+    if let Some(root) = &root {
+        warn_of_unread(&mut atlas, root);
+    }
+    Ok(atlas)
+}
+
+/// Policies in files of their own are not in force: say so.
+fn warn_of_unread(atlas: &mut Atlas, root: &Path) {
+    let mut report = Report::default();
+    for folder in ["policies", "actions"] {
+        let holds_json = fs::read_dir(root.join(folder)).is_ok_and(|entries| {
+            entries.flatten().any(|entry| {
+                Path::new(&entry.file_name())
+                    .extension()
+                    .is_some_and(|extension| extension == "json")
+            })
+        });
+        if holds_json {
+            let message = format!("files in `{folder}/` are not read; what counts stands in `atlas.json`");
+            report.warn(&At::Root.key(folder), "not_read", message);
+        }
+    }
+    atlas.warnings.append(&mut report.warnings);
+}
+
+fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = fs::File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A pack's file: as written from the Atlas's directory, else from `context/` in it.
+fn context_file(root: &Path, name: &str, left: &mut u64) -> File {
+    let relative = Path::new(name);
+    let plain = relative
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !plain || name.contains(['\\', '\0']) {
+        return File::Refused("lies outside the Atlas's directory".to_owned());
+    }
+    for base in [root.to_owned(), root.join("context")] {
+        match inside(&base, root, relative) {
+            Ok(Some(path)) => return read_text(&path, left),
+            Ok(None) => {}
+            Err(why) => return File::Refused(why),
+        }
+    }
+    File::Missing
+}
+
+/// The path, if a regular file is there; an error, if a link is on the way to it.
+fn inside(base: &Path, root: &Path, relative: &Path) -> Result<Option<PathBuf>, String> {
+    let mut path = root.to_owned();
+    let from_root = base.strip_prefix(root).unwrap_or(Path::new("")).join(relative);
+    for part in from_root.components() {
+        if part == Component::CurDir {
+            continue;
+        }
+        path.push(part);
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_symlink() => return Err("is reached through a symbolic link".to_owned()),
+            Ok(_) => {}
+            Err(cause)
+                if matches!(
+                    cause.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(cause) => return Err(format!("cannot be read: {cause}")),
+        }
+    }
+    match fs::symlink_metadata(&path) {
+        Ok(found) if found.is_file() => Ok(Some(path)),
+        Ok(_) => Err("is not a regular file".to_owned()),
+        Err(cause) => Err(format!("cannot be read: {cause}")),
+    }
+}
+
+fn read_text(path: &Path, left: &mut u64) -> File {
+    let bytes = match read_at_most(path, bounds::FILE_BYTES + 1) {
+        Ok(bytes) => bytes,
+        Err(cause) => return File::Refused(format!("cannot be read: {cause}")),
+    };
+    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    if length > bounds::FILE_BYTES {
+        return File::Refused(format!("is larger than {} bytes", bounds::FILE_BYTES));
+    }
+    if length > *left {
+        return File::Refused(format!(
+            "exceeds the {} bytes of context that an Atlas may hold",
+            bounds::CONTEXT_BYTES
+        ));
+    }
+    *left -= length;
+    match String::from_utf8(bytes) {
+        Ok(text) => File::Text(text),
+        Err(_) => File::Refused("is not UTF-8 text".to_owned()), // silent-ok: the position says nothing to the reader
+    }
+}

@@ -1,0 +1,223 @@
+//! CARP requests as they arrive: checked whole, with pointers.
+
+use clawk_proto::SessionId;
+use clawk_proto::carp::{CARP_VERSION, Execution, Operation, Request, Requester, RiskTier, Task};
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::fault::{At, Faults, Length, Report};
+
+/// Entries of a request's lists.
+const MAX_ENTRIES: usize = 1000;
+
+/// How strictly `task` is required.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// As the JSON Schema has it: always.
+    Schema,
+    /// As the protocol text has it: `execute` may leave it out.
+    Wire,
+}
+
+/// Reads a request from bytes. The caller bounds their number.
+///
+/// # Errors
+/// All faults with their pointers; the path of a missing field ends in its name (R30).
+pub fn parse(bytes: &[u8], shape: Shape) -> Result<Request, Faults> {
+    match crate::json::parse(bytes) {
+        Ok(value) => read(&value, shape),
+        Err(cause) => Err(Faults::one("", "json", format!("no readable JSON: {cause}"))),
+    }
+}
+
+/// Reads a request from a JSON value.
+///
+/// # Errors
+/// As [`parse`].
+pub fn read(value: &Value, shape: Shape) -> Result<Request, Faults> {
+    let mut report = Report::default();
+    let request = request(&mut report, value, shape);
+    report.faults.or(request)
+}
+
+/// Milliseconds between the request's timestamp and now, either way.
+///
+/// # Errors
+/// The timestamp is not RFC 3339 with a zone.
+pub fn skew_ms(request: &Request, now: Timestamp) -> Result<u64, Faults> {
+    match timestamp(&request.timestamp) {
+        Some(at) => Ok(at.as_millisecond().abs_diff(now.as_millisecond())),
+        None => Err(Faults::one(
+            "/timestamp",
+            "timestamp",
+            TIMESTAMP_WANTED.to_owned(),
+        )),
+    }
+}
+
+const TIMESTAMP_WANTED: &str = "expected RFC 3339 with a zone, such as `2024-12-28T12:00:00Z`";
+
+fn timestamp(text: &str) -> Option<Timestamp> {
+    let shaped = text.len() >= 20 && text.as_bytes().get(10) == Some(&b'T') && !text.contains(['[', ' ']);
+    // silent-ok: the caller says what is wanted
+    if shaped { text.parse().ok() } else { None }
+}
+
+fn request(report: &mut Report, value: &Value, shape: Shape) -> Option<Request> {
+    let known = [
+        "carp_version",
+        "request_id",
+        "timestamp",
+        "operation",
+        "requester",
+        "task",
+        "execution",
+        "atlas_ids",
+        "context",
+    ];
+    let at = At::Root;
+    let map = report.object(value, &at, &known)?;
+    let version = report.required_text(map, &at, "carp_version", Length(1, 64));
+    if let Some(version) = version.filter(|version| *version != CARP_VERSION) {
+        report.fault(
+            &at.key("carp_version"),
+            "version",
+            format!("`{version}` is not spoken here; `1.0` is"),
+        );
+    }
+    let request_id = id(report, map, &at, "request_id");
+    let time = report.required_text(map, &at, "timestamp", Length(1, 64));
+    if time.is_some_and(|text| timestamp(text).is_none()) {
+        report.fault(&at.key("timestamp"), "timestamp", TIMESTAMP_WANTED);
+    }
+    let operations =
+        [Operation::Resolve, Operation::Execute, Operation::Validate].map(|one| (one.name(), one));
+    let operation = report.required(map, &at, "operation");
+    let operation = operation.and_then(|value| report.word(value, &at.key("operation"), &operations));
+    let requester = report.required(map, &at, "requester");
+    let requester = requester.and_then(|value| requester_of(report, value, &at.key("requester")));
+    let task = match map.get("task") {
+        Some(value) => task(report, value, &at.key("task")),
+        None if shape == Shape::Wire && operation == Some(Operation::Execute) => None,
+        None => {
+            report.required(map, &at, "task");
+            None
+        }
+    };
+    let execution = match map.get("execution") {
+        Some(value) => execution(report, value, &at.key("execution")),
+        None if operation == Some(Operation::Execute) => {
+            report.required(map, &at, "execution");
+            None
+        }
+        None => None,
+    };
+    let atlas_ids = atlas_ids(report, map, &at);
+    let context = match map.get("context") {
+        None => Some(Map::new()),
+        Some(value) => report.map(value, &at.key("context")).cloned(),
+    };
+    Some(Request {
+        carp_version: version?.to_owned(),
+        request_id: request_id?,
+        timestamp: time?.to_owned(),
+        operation: operation?,
+        requester: requester?,
+        task,
+        execution,
+        atlas_ids,
+        context: context?,
+    })
+}
+
+fn atlas_ids(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<String> {
+    let ids = report.texts(map, at, "atlas_ids", MAX_ENTRIES, Length(1, 255));
+    let at = at.key("atlas_ids");
+    for (index, id) in ids
+        .iter()
+        .enumerate()
+        .filter(|(_, id)| !crate::atlas::is_atlas_id(id))
+    {
+        report.fault(&at.index(index), "pattern", format!("`{id}` is no Atlas id"));
+    }
+    ids
+}
+
+fn uuid(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Uuid> {
+    let text = report.text(value, at, Length(0, 255))?;
+    // Only the hyphenated form: the text may become part of a hash.
+    let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36); // silent-ok: the fault says what is wanted
+    if id.is_none() {
+        report.fault(at, "uuid", "expected a UUID");
+    }
+    id
+}
+
+fn id(report: &mut Report, map: &Map<String, Value>, at: &At<'_>, key: &str) -> Option<Uuid> {
+    let value = report.required(map, at, key)?;
+    uuid(report, value, &at.key(key))
+}
+
+fn requester_of(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Requester> {
+    let map = report.object(value, at, &["agent_id", "session_id", "parent_session_id"])?;
+    let agent_id = report.required_text(map, at, "agent_id", Length(1, 255));
+    let session_id = id(report, map, at, "session_id");
+    let parent = match map.get("parent_session_id") {
+        None | Some(Value::Null) => None,
+        Some(value) => uuid(report, value, &at.key("parent_session_id")),
+    };
+    Some(Requester {
+        agent_id: agent_id?.to_owned(),
+        session_id: SessionId(session_id?),
+        parent_session_id: parent.map(SessionId),
+    })
+}
+
+fn task(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Task> {
+    let map = report.object(
+        value,
+        at,
+        &["goal", "risk_tier", "context_hints", "required_capabilities"],
+    )?;
+    let goal = report.required_text(map, at, "goal", Length(1, 10_000));
+    let tiers = RiskTier::ALL.map(|tier| (tier.name(), tier));
+    let risk_tier = match map.get("risk_tier") {
+        None => Some(RiskTier::Low),
+        Some(value) => report.word(value, &at.key("risk_tier"), &tiers),
+    };
+    let context_hints = report.texts(map, at, "context_hints", MAX_ENTRIES, Length(0, 1000));
+    let required_capabilities = report.texts(map, at, "required_capabilities", MAX_ENTRIES, Length(1, 255));
+    Some(Task {
+        goal: goal?.to_owned(),
+        risk_tier: risk_tier?,
+        context_hints,
+        required_capabilities,
+    })
+}
+
+fn execution(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Execution> {
+    let map = report.object(
+        value,
+        at,
+        &["resolution_id", "action_id", "parameters", "idempotency_key"],
+    )?;
+    let resolution_id = id(report, map, at, "resolution_id");
+    let action_id = report.required_text(map, at, "action_id", Length(1, 255));
+    let parameters = match map.get("parameters") {
+        None => Some(Map::new()),
+        Some(value) => report.map(value, &at.key("parameters")).cloned(),
+    };
+    let idempotency_key = match map.get("idempotency_key") {
+        None | Some(Value::Null) => None,
+        Some(value) => report
+            .text(value, &at.key("idempotency_key"), Length(1, 255))
+            .map(str::to_owned),
+    };
+    Some(Execution {
+        resolution_id: resolution_id?,
+        action_id: action_id?.to_owned(),
+        parameters: parameters?,
+        idempotency_key,
+    })
+}

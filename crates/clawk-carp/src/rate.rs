@@ -1,0 +1,241 @@
+//! Sliding windows of calls and costs, per agent, as values.
+//!
+//! Exact for the first 512 entries of a window; beyond them, entries closer together than a 1024th of the window are
+//! one, counted until the later of them has left: never too lenient, and a window keeps at most 1,537 entries.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+const EXACT: usize = 512;
+const GRAINS: i64 = 1024;
+const MICROS: u64 = 1_000_000;
+
+/// The most windows of one ledger.
+pub const MAX_WINDOWS: usize = 100_000;
+
+/// A limit, and the window that counts for it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Bucket {
+    /// `policy:ATLAS/POLICY` or `action:ACTION`.
+    pub key: Arc<str>,
+    /// The most calls, or millionths of cost.
+    pub limit: u64,
+    /// How long a call counts.
+    pub window_seconds: u64,
+}
+
+/// What one execution takes from a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spend {
+    /// From where.
+    pub bucket: Bucket,
+    /// How much: 1, or a cost in millionths.
+    pub amount: u64,
+}
+
+/// Nothing was spent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpendError {
+    /// A limit is reached.
+    #[error("the limit of `{key}` is reached; more in {retry_after_ms} ms")]
+    Exceeded {
+        /// The bucket.
+        key: Arc<str>,
+        /// When enough has left the window; `u64::MAX` if that never happens.
+        retry_after_ms: u64,
+    },
+    /// Too many windows are open.
+    #[error("more than {MAX_WINDOWS} rate windows are in use")]
+    Full,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Window {
+    /// Latest moment and amount, rising.
+    entries: VecDeque<(i64, u64)>,
+    /// Sum of all entries' amounts.
+    total: u64,
+    length_micros: i64,
+}
+
+impl Window {
+    fn used(&self, now: i64) -> u64 {
+        let gone = self.entries.iter().take_while(|(at, _)| !self.counts(*at, now));
+        gone.fold(self.total, |sum, (_, amount)| sum.saturating_sub(*amount))
+    }
+
+    fn counts(&self, at: i64, now: i64) -> bool {
+        now.saturating_sub(at) < self.length_micros
+    }
+
+    fn add(&mut self, now: i64, amount: u64) {
+        while let Some((_, gone)) = self
+            .entries
+            .front()
+            .copied()
+            .filter(|(at, _)| !self.counts(*at, now))
+        {
+            self.total = self.total.saturating_sub(gone);
+            self.entries.pop_front();
+        }
+        self.total = self.total.saturating_add(amount);
+        // A clock that was set back does not free anything.
+        let now = self.entries.back().map_or(now, |(at, _)| now.max(*at));
+        let grain = (self.length_micros / GRAINS).max(1);
+        let full = self.entries.len() >= EXACT;
+        match self.entries.back_mut() {
+            Some((at, sum)) if full && *at / grain == now / grain => {
+                *at = now;
+                *sum = sum.saturating_add(amount);
+            }
+            _ => self.entries.push_back((now, amount)),
+        }
+    }
+
+    /// Microseconds until `amount` fits under `limit`.
+    fn wait(&self, now: i64, amount: u64, limit: u64) -> Option<i64> {
+        let room = limit.checked_sub(amount)?;
+        let mut used = self.used(now);
+        for (at, sum) in self.entries.iter().filter(|(at, _)| self.counts(*at, now)) {
+            if used <= room {
+                break;
+            }
+            used = used.saturating_sub(*sum);
+            if used <= room {
+                return Some(at.saturating_add(self.length_micros).saturating_sub(now));
+            }
+        }
+        Some(0)
+    }
+}
+
+/// All windows. Owned by the caller; `resolve` peeks, an execution spends (R29).
+#[derive(Debug, Clone, Default)]
+pub struct Ledger {
+    agents: HashMap<Arc<str>, HashMap<Arc<str>, Window>>,
+    windows: usize,
+    swept_at: i64,
+}
+
+impl Ledger {
+    /// Nothing spent.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What an agent has used of a bucket in the window that ends now.
+    #[must_use]
+    pub fn used(&self, agent: &str, bucket: &Bucket, now: Timestamp) -> u64 {
+        self.of(agent).used(bucket, now)
+    }
+
+    /// One agent's windows.
+    pub(crate) fn of(&self, agent: &str) -> View<'_> {
+        View(self.agents.get(agent))
+    }
+
+    /// Takes everything or nothing.
+    ///
+    /// # Errors
+    /// A limit would be exceeded, or no window is free. Nothing has been taken then.
+    pub fn spend(&mut self, agent: &str, spends: &[Spend], now: Timestamp) -> Result<(), SpendError> {
+        let view = self.of(agent);
+        let fresh = spends.iter().filter(|spend| !view.has(&spend.bucket)).count();
+        for spend in spends {
+            if let Some(retry_after_ms) = view.exceeded(&spend.bucket, spend.amount, now) {
+                let key = Arc::clone(&spend.bucket.key);
+                return Err(SpendError::Exceeded { key, retry_after_ms });
+            }
+        }
+        let at = now.as_microsecond();
+        if self.windows + fresh > MAX_WINDOWS {
+            self.sweep(at);
+            if self.windows + fresh > MAX_WINDOWS {
+                return Err(SpendError::Full);
+            }
+        }
+        if spends.is_empty() {
+            return Ok(());
+        }
+        let windows = self.agents.entry(agent.into()).or_default();
+        for spend in spends {
+            let window = windows.entry(Arc::clone(&spend.bucket.key)).or_insert_with(|| {
+                self.windows += 1;
+                Window::default()
+            });
+            window.length_micros = length(&spend.bucket);
+            window.add(at, spend.amount);
+        }
+        Ok(())
+    }
+
+    /// Windows that are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.windows
+    }
+
+    /// No window is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.windows == 0
+    }
+
+    /// Drops what counts no longer; at most once a second, so that a full ledger costs nobody much.
+    fn sweep(&mut self, now: i64) {
+        if now.saturating_sub(self.swept_at) < 1_000_000 && self.swept_at != 0 {
+            return;
+        }
+        self.swept_at = now;
+        self.agents.retain(|_, windows| {
+            windows.retain(|_, window| {
+                window
+                    .entries
+                    .back()
+                    .is_some_and(|(at, _)| window.counts(*at, now))
+            });
+            !windows.is_empty()
+        });
+        self.windows = self.agents.values().map(HashMap::len).sum();
+    }
+}
+
+fn length(bucket: &Bucket) -> i64 {
+    i64::try_from(bucket.window_seconds.saturating_mul(MICROS)).unwrap_or(i64::MAX)
+}
+
+/// One agent's windows, to look at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'l>(Option<&'l HashMap<Arc<str>, Window>>);
+
+impl View<'_> {
+    fn window(&self, bucket: &Bucket) -> Option<&Window> {
+        self.0.and_then(|windows| windows.get(&bucket.key))
+    }
+
+    fn has(&self, bucket: &Bucket) -> bool {
+        self.window(bucket).is_some()
+    }
+
+    pub(crate) fn used(&self, bucket: &Bucket, now: Timestamp) -> u64 {
+        self.window(bucket)
+            .map_or(0, |window| window.used(now.as_microsecond()))
+    }
+
+    /// Milliseconds to wait, if `amount` does not fit now.
+    pub(crate) fn exceeded(&self, bucket: &Bucket, amount: u64, now: Timestamp) -> Option<u64> {
+        if self.used(bucket, now).saturating_add(amount) <= bucket.limit {
+            return None;
+        }
+        let Some(window) = self.window(bucket) else {
+            return Some(u64::MAX);
+        };
+        let wait = window.wait(now.as_microsecond(), amount, bucket.limit);
+        Some(wait.map_or(u64::MAX, |micros| {
+            u64::try_from(micros).unwrap_or(0).div_ceil(1000)
+        }))
+    }
+}

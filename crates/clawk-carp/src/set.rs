@@ -1,0 +1,468 @@
+//! A set of Atlases, compiled once.
+//!
+//! Policies get a rank: the order in which they are asked (R29). The same pattern in many policies is one pattern with a
+//! list of ranks, and each action knows the patterns that it fits. So a request finds the first policy of a pattern
+//! once, and each action takes the smallest rank among its patterns: actions times patterns is never walked.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::atlas::{Action, Atlas, Conditions, Policy, Rule};
+use crate::depend::{self, DependError};
+use crate::glob::Pattern;
+use crate::rate::Bucket;
+
+/// `scope` and `budget` policies of a set, of each so many.
+pub const MAX_SPECIAL: usize = 64;
+/// Pairs of an action and a pattern that it fits.
+const MAX_PAIRS: usize = 8_000_000;
+/// Bytes of actions' ids times the weights of patterns that no index finds.
+const MAX_WORK: usize = 4_000_000_000;
+
+/// What a configuration may choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// An action that no policy mentions is denied even if the set holds no `allow` (R29's `default = "deny"`).
+    pub strict: bool,
+    /// How long resolutions live; at most 86,400.
+    pub ttl_seconds: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            strict: false,
+            ttl_seconds: 3600,
+        }
+    }
+}
+
+/// Why Atlases cannot be compiled together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    /// Dependencies.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Depend(Vec<DependError>),
+    /// Two Atlases declare one action.
+    #[error("the action `{action}` is declared by `{first}` and by `{second}`")]
+    Action {
+        /// The action.
+        action: Arc<str>,
+        /// One Atlas.
+        first: Arc<str>,
+        /// The other.
+        second: Arc<str>,
+    },
+    /// A bound is exceeded.
+    #[error("the Atlases hold too much together: {0}")]
+    TooMuch(String),
+}
+
+/// An action in its set.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) action: Action,
+    /// Its patterns, in `AtlasSet::fits`.
+    fits: std::ops::Range<usize>,
+    /// Bit per scope that it lies outside of.
+    pub(crate) outside: u64,
+    /// Bit per budget that covers it.
+    pub(crate) budgets: u64,
+    /// Its own rate limit.
+    pub(crate) own: Option<Bucket>,
+}
+
+/// A policy with its rank.
+#[derive(Debug)]
+pub(crate) struct Ranked {
+    pub(crate) policy: Arc<Policy>,
+    /// Equal conditions are one.
+    pub(crate) conditions: usize,
+    /// The window of a limit.
+    pub(crate) bucket: Option<Bucket>,
+    /// What `denied_actions` says.
+    pub(crate) reason: Arc<str>,
+}
+
+/// What one Atlas contributes.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) actions: std::ops::Range<usize>,
+    /// Capability to the actions and the packs it lists.
+    pub(crate) capabilities: HashMap<Arc<str>, (Vec<usize>, Vec<String>)>,
+}
+
+/// A compiled set.
+#[derive(Debug)]
+pub struct AtlasSet {
+    atlases: Vec<Arc<Atlas>>,
+    by_atlas: HashMap<Arc<str>, usize>,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) actions: Vec<Entry>,
+    by_action: HashMap<Arc<str>, usize>,
+    pub(crate) policies: Vec<Ranked>,
+    /// Ranks per pattern, rising.
+    pub(crate) patterns: Vec<Vec<usize>>,
+    fits: Vec<u32>,
+    pub(crate) conditions: Vec<Conditions>,
+    /// First rank behind each class.
+    pub(crate) class_ends: [usize; 5],
+    /// Ranks of scopes, of budgets; bit k of an entry is the k-th.
+    pub(crate) scopes: Vec<usize>,
+    pub(crate) budgets: Vec<usize>,
+    /// Unmatched actions are denied.
+    pub(crate) default_deny: bool,
+    pub(crate) ttl_seconds: u32,
+}
+
+impl AtlasSet {
+    /// Compiles Atlases; their order does not matter.
+    ///
+    /// # Errors
+    /// Dependencies, an action declared twice, or too much to index.
+    pub fn compile(mut atlases: Vec<Arc<Atlas>>, options: Options) -> Result<Self, SetError> {
+        atlases.sort_by(|a, b| a.id.cmp(&b.id));
+        depend::check(&atlases).map_err(SetError::Depend)?;
+        let by_action = collect_actions(&atlases)?;
+        let policies = rank(&atlases);
+        let mut conditions = Vec::new();
+        let mut interned: HashMap<String, usize> = HashMap::new();
+        let policies: Vec<Ranked> = policies
+            .into_iter()
+            .map(|(atlas, policy)| {
+                let id = *interned.entry(policy.conditions.key()).or_insert_with(|| {
+                    conditions.push(policy.conditions.clone());
+                    conditions.len() - 1
+                });
+                ranked(atlas, policy, id)
+            })
+            .collect();
+        let mut class_ends = [0; 5];
+        for (class, end) in class_ends.iter_mut().enumerate() {
+            *end = policies.partition_point(|ranked| ranked.policy.rule.class() <= class);
+        }
+        let index = Index::new(&policies)?;
+        let has_allow = policies.iter().any(|ranked| ranked.policy.rule == Rule::Allow);
+        let mut set = Self {
+            by_atlas: atlases
+                .iter()
+                .enumerate()
+                .map(|(at, atlas)| (Arc::clone(&atlas.id), at))
+                .collect(),
+            parts: Vec::new(),
+            actions: Vec::new(),
+            by_action,
+            patterns: Vec::new(),
+            fits: Vec::new(),
+            conditions,
+            class_ends,
+            scopes: Vec::new(),
+            budgets: Vec::new(),
+            default_deny: has_allow || options.strict,
+            ttl_seconds: options.ttl_seconds.min(86_400),
+            atlases,
+            policies,
+        };
+        set.add_actions(&index)?;
+        set.patterns = index.ranks;
+        set.scopes = index.scopes;
+        set.budgets = index.budgets;
+        set.add_parts();
+        Ok(set)
+    }
+
+    /// The Atlases, by id.
+    #[must_use]
+    pub fn atlases(&self) -> &[Arc<Atlas>] {
+        &self.atlases
+    }
+
+    /// An action by its id.
+    #[must_use]
+    pub fn action(&self, id: &str) -> Option<&Action> {
+        self.entry(id).map(|entry| &entry.action)
+    }
+
+    pub(crate) fn entry(&self, id: &str) -> Option<&Entry> {
+        self.by_action.get(id).and_then(|at| self.actions.get(*at))
+    }
+
+    pub(crate) fn atlas_at(&self, id: &str) -> Option<usize> {
+        self.by_atlas.get(id).copied()
+    }
+
+    /// The patterns that the action fits.
+    pub(crate) fn fits(&self, entry: &Entry) -> &[u32] {
+        self.fits.get(entry.fits.clone()).unwrap_or_default()
+    }
+
+    /// The ranks of a pattern.
+    pub(crate) fn ranks(&self, pattern: u32) -> &[usize] {
+        usize::try_from(pattern)
+            .ok()
+            .and_then(|at| self.patterns.get(at))
+            .map_or(&[], Vec::as_slice) // silent-ok: a u32 is a usize
+    }
+
+    fn add_actions(&mut self, index: &Index) -> Result<(), SetError> {
+        let bytes: usize = self
+            .atlases
+            .iter()
+            .flat_map(|atlas| &atlas.actions)
+            .map(|action| action.shown.action_id.len())
+            .sum();
+        let weight: usize = index.general.iter().map(|(glob, _)| glob.weight()).sum();
+        if bytes.saturating_mul(weight) > MAX_WORK {
+            let message =
+                "patterns with several wildcards, times actions; write them as `name`, `name*` or `*name`";
+            return Err(SetError::TooMuch(message.to_owned()));
+        }
+        for atlas in &self.atlases {
+            for action in &atlas.actions {
+                let start = self.fits.len();
+                let (inside, budgets) = index.find(&action.shown.action_id, &mut self.fits);
+                if self.fits.len() > MAX_PAIRS {
+                    let message = "too many different patterns fit the same actions";
+                    return Err(SetError::TooMuch(message.to_owned()));
+                }
+                let own = action.shown.rate_limit.map(|limit| Bucket {
+                    key: format!("action:{}", action.shown.action_id).into(),
+                    limit: limit.max_calls,
+                    window_seconds: limit.window_seconds,
+                });
+                self.actions.push(Entry {
+                    action: action.clone(),
+                    fits: start..self.fits.len(),
+                    outside: index.all_scopes() & !inside,
+                    budgets,
+                    own,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_parts(&mut self) {
+        let mut start = 0;
+        for atlas in &self.atlases {
+            let actions = start..start + atlas.actions.len();
+            start = actions.end;
+            let capabilities = atlas.capabilities.iter().map(|capability| {
+                let mut found = Vec::new();
+                for pattern in &capability.actions {
+                    match pattern {
+                        Pattern::Exact(id) => found.extend(self.by_action.get(id.as_ref())),
+                        wild => found.extend(
+                            self.actions
+                                .iter()
+                                .enumerate()
+                                .filter(|(_, entry)| wild.matches(&entry.action.shown.action_id))
+                                .map(|(at, _)| at),
+                        ),
+                    }
+                }
+                (
+                    Arc::clone(&capability.id),
+                    (found, capability.context_packs.clone()),
+                )
+            });
+            self.parts.push(Part {
+                actions,
+                capabilities: capabilities.collect(),
+            });
+        }
+    }
+}
+
+fn collect_actions(atlases: &[Arc<Atlas>]) -> Result<HashMap<Arc<str>, usize>, SetError> {
+    let mut by_action = HashMap::new();
+    let mut owners: HashMap<&str, &Arc<str>> = HashMap::new();
+    for atlas in atlases {
+        for action in &atlas.actions {
+            let id = &action.shown.action_id;
+            if let Some(first) = owners.insert(id, &atlas.id) {
+                let (first, second) = (Arc::clone(first), Arc::clone(&atlas.id));
+                return Err(SetError::Action {
+                    action: Arc::clone(id),
+                    first,
+                    second,
+                });
+            }
+            by_action.insert(Arc::clone(id), by_action.len());
+        }
+    }
+    Ok(by_action)
+}
+
+/// All policies in the order in which they are asked.
+fn rank(atlases: &[Arc<Atlas>]) -> Vec<(&Arc<str>, &Arc<Policy>)> {
+    let mut all: Vec<(&Arc<str>, &Arc<Policy>)> = atlases
+        .iter()
+        .flat_map(|atlas| atlas.policies.iter().map(move |policy| (&atlas.id, policy)))
+        .collect();
+    all.sort_by_key(|(_, policy)| (policy.rule.class(), Reverse(policy.priority)));
+    all
+}
+
+fn ranked(atlas: &Arc<str>, policy: &Arc<Policy>, conditions: usize) -> Ranked {
+    let (limit, code) = match &policy.rule {
+        Rule::Deny => (None, "denied_by_policy"),
+        Rule::Scope => (None, "outside_scope"),
+        Rule::RequireApproval => (None, "requires_approval"),
+        Rule::RateLimit(limit) => (Some((limit.max_calls, limit.window_seconds)), RATE_LIMIT_EXCEEDED),
+        Rule::Budget(budget) => (
+            Some((budget.max_cost_micros, budget.window_seconds)),
+            BUDGET_EXCEEDED,
+        ),
+        Rule::Allow => (None, "allowed"),
+    };
+    // A spent limit always says so in the protocol's word.
+    let given = policy.reason.clone().filter(|_| limit.is_none());
+    Ranked {
+        policy: Arc::clone(policy),
+        conditions,
+        bucket: limit.map(|(limit, window_seconds)| Bucket {
+            key: format!("policy:{atlas}/{}", policy.id).into(),
+            limit,
+            window_seconds,
+        }),
+        reason: given.unwrap_or_else(|| code.into()),
+    }
+}
+
+/// The reason of a spent rate limit.
+pub const RATE_LIMIT_EXCEEDED: &str = "rate_limit_exceeded";
+/// The reason of a spent budget.
+pub const BUDGET_EXCEEDED: &str = "budget_exceeded";
+
+/// Patterns by how they are found.
+#[derive(Default)]
+struct Index {
+    /// Ranks per pattern.
+    ranks: Vec<Vec<usize>>,
+    /// Bit per scope, bit per budget that names the pattern.
+    bits: Vec<(u64, u64)>,
+    all: Option<usize>,
+    exact: HashMap<Box<str>, usize>,
+    prefix: HashMap<Box<str>, usize>,
+    suffix: HashMap<Box<str>, usize>,
+    /// Lengths that occur in `prefix` and `suffix`.
+    prefix_lengths: Vec<usize>,
+    suffix_lengths: Vec<usize>,
+    general: Vec<(crate::glob::Glob, usize)>,
+    scopes: Vec<usize>,
+    budgets: Vec<usize>,
+}
+
+impl Index {
+    fn new(policies: &[Ranked]) -> Result<Self, SetError> {
+        let mut index = Self::default();
+        let mut ids: HashMap<Pattern, usize> = HashMap::new();
+        for (rank, ranked) in policies.iter().enumerate() {
+            let (scope, budget) = match ranked.policy.rule {
+                Rule::Scope => (bit(&mut index.scopes, rank, "scope")?, 0),
+                Rule::Budget(_) => (0, bit(&mut index.budgets, rank, "budget")?),
+                Rule::Deny | Rule::RequireApproval | Rule::RateLimit(_) | Rule::Allow => (0, 0),
+            };
+            let patterns = ranked.policy.actions.as_deref().unwrap_or(&[Pattern::All]);
+            for pattern in patterns {
+                let id = match ids.get(pattern) {
+                    Some(id) => *id,
+                    None => index.add(pattern, &mut ids),
+                };
+                if let Some(bits) = index.bits.get_mut(id) {
+                    bits.0 |= scope;
+                    bits.1 |= budget;
+                }
+                if let Some(ranks) = index.ranks.get_mut(id)
+                    && scope == 0
+                    && budget == 0
+                    && ranks.last() != Some(&rank)
+                {
+                    ranks.push(rank);
+                }
+            }
+        }
+        index.prefix_lengths = lengths(&index.prefix);
+        index.suffix_lengths = lengths(&index.suffix);
+        Ok(index)
+    }
+
+    fn add(&mut self, pattern: &Pattern, ids: &mut HashMap<Pattern, usize>) -> usize {
+        let id = self.ranks.len();
+        self.ranks.push(Vec::new());
+        self.bits.push((0, 0));
+        match pattern {
+            Pattern::All => self.all = Some(id),
+            Pattern::Exact(text) => {
+                self.exact.insert(text.clone(), id);
+            }
+            Pattern::Prefix(text) => {
+                self.prefix.insert(text.clone(), id);
+            }
+            Pattern::Suffix(text) => {
+                self.suffix.insert(text.clone(), id);
+            }
+            Pattern::General(glob) => self.general.push((glob.clone(), id)),
+        }
+        ids.insert(pattern.clone(), id);
+        id
+    }
+
+    fn all_scopes(&self) -> u64 {
+        (0..self.scopes.len()).fold(0, |bits, k| bits | 1u64 << k)
+    }
+
+    /// Appends the patterns that the action fits; answers the scopes and the budgets that name it.
+    fn find(&self, action: &str, fits: &mut Vec<u32>) -> (u64, u64) {
+        let mut bits = (0, 0);
+        let mut take = |id: Option<&usize>| {
+            let Some(id) = id else { return };
+            if let Some((scope, budget)) = self.bits.get(*id) {
+                bits.0 |= scope;
+                bits.1 |= budget;
+            }
+            if self.ranks.get(*id).is_some_and(|ranks| !ranks.is_empty()) {
+                fits.extend(u32::try_from(*id));
+            }
+        };
+        take(self.all.as_ref());
+        take(self.exact.get(action));
+        for &length in &self.prefix_lengths {
+            take(action.get(..length).and_then(|head| self.prefix.get(head)));
+        }
+        for &length in &self.suffix_lengths {
+            let start = action.len().checked_sub(length);
+            take(
+                start
+                    .and_then(|start| action.get(start..))
+                    .and_then(|tail| self.suffix.get(tail)),
+            );
+        }
+        for (glob, id) in &self.general {
+            if glob.matches(action) {
+                take(Some(id));
+            }
+        }
+        bits
+    }
+}
+
+fn lengths(map: &HashMap<Box<str>, usize>) -> Vec<usize> {
+    let mut lengths: Vec<usize> = map.keys().map(|key| key.len()).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    lengths
+}
+
+/// The next bit of a list of special policies.
+fn bit(list: &mut Vec<usize>, rank: usize, kind: &str) -> Result<u64, SetError> {
+    if list.len() >= MAX_SPECIAL {
+        return Err(SetError::TooMuch(format!(
+            "more than {MAX_SPECIAL} `{kind}` policies"
+        )));
+    }
+    list.push(rank);
+    Ok(1u64 << (list.len() - 1))
+}

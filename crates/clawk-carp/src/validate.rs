@@ -1,0 +1,94 @@
+//! `validate`: what would stand in the way of a request, without any effect.
+
+use clawk_proto::carp::{CARP_VERSION, Request, ValidateResponse};
+use jiff::Timestamp;
+
+use crate::execute::{self, Issued, Refusal};
+use crate::fault::{At, Report};
+use crate::rate::Ledger;
+use crate::resolve::{candidates, select, stamp};
+use crate::set::AtlasSet;
+
+/// Checks a request whose shape is right: Atlases and capabilities are known; of an execution, that the action is known,
+/// its parameters fit and, when `issued` is given, that it would be granted now. Nothing is spent and nothing is issued.
+#[must_use]
+pub fn validate(
+    set: &AtlasSet,
+    request: &Request,
+    issued: Option<&Issued>,
+    now: Timestamp,
+    ledger: &Ledger,
+) -> ValidateResponse {
+    let mut report = Report::default();
+    let root = At::Root;
+    let ids_at = root.key("atlas_ids");
+    for (index, id) in request
+        .atlas_ids
+        .iter()
+        .enumerate()
+        .filter(|(_, id)| set.atlas_at(id).is_none())
+    {
+        report.fault(
+            &ids_at.index(index),
+            "unknown_atlas",
+            format!("`{id}` is not loaded"),
+        );
+    }
+    if let (Ok(selected), Some(task)) = (select(set, &request.atlas_ids), &request.task) {
+        let task_at = root.key("task");
+        let capabilities_at = task_at.key("required_capabilities");
+        let unknown = candidates(set, &selected, task).unknown_capabilities;
+        for (index, id) in task
+            .required_capabilities
+            .iter()
+            .enumerate()
+            .filter(|(_, id)| unknown.contains(id))
+        {
+            let message = format!("`{id}` is no capability of the Atlases asked");
+            report.fault(&capabilities_at.index(index), "unknown_capability", message);
+        }
+    }
+    if let Some(execution) = &request.execution {
+        let at = root.key("execution");
+        match (set.action(&execution.action_id), issued) {
+            (None, _) => {
+                let message = format!("`{}` is no action of the loaded Atlases", execution.action_id);
+                report.fault(&at.key("action_id"), "unknown_action", message);
+            }
+            (Some(action), None) => {
+                if let Err(faults) = action
+                    .parameters
+                    .check(&execution.parameters, "/execution/parameters")
+                {
+                    report.faults.errors.extend(faults.errors);
+                }
+            }
+            (Some(_), Some(_)) => {
+                let task = request.task.as_ref();
+                let checked = execute::check(set, issued, &request.requester, task, execution, now, ledger);
+                if let Err(refusal) = checked {
+                    refused(&mut report, &at, refusal);
+                }
+            }
+        }
+    }
+    ValidateResponse {
+        carp_version: CARP_VERSION.to_owned(),
+        request_id: request.request_id,
+        timestamp: stamp(now),
+        valid: report.faults.errors.is_empty(),
+        errors: report.faults.errors,
+    }
+}
+
+fn refused(report: &mut Report, at: &At<'_>, refusal: Refusal) {
+    let message = refusal.to_string();
+    match refusal {
+        Refusal::InvalidParameters(faults) => report.faults.errors.extend(faults.errors),
+        Refusal::Expired => report.fault(&at.key("resolution_id"), "expired", message),
+        Refusal::Unauthorized => report.fault(&at.key("resolution_id"), "unauthorized", message),
+        Refusal::NotAllowed(_) => report.fault(&at.key("action_id"), "not_allowed", message),
+        Refusal::PendingApproval { .. } => report.fault(&at.key("action_id"), "pending_approval", message),
+        Refusal::Denied { .. } => report.fault(&at.key("action_id"), "denied", message),
+    }
+}

@@ -1,0 +1,319 @@
+//! Which policy decides an action: the smallest rank whose patterns fit, whose conditions hold and, for a limit, that
+//! is spent.
+
+use std::sync::Arc;
+
+use clawk_proto::carp::RiskTier;
+use jiff::Timestamp;
+
+use crate::atlas::{Facts, Rule, tier_bit};
+use crate::rate::{Spend, View};
+use crate::resolve::Violation;
+use crate::set::{AtlasSet, Entry, RATE_LIMIT_EXCEEDED};
+
+/// Nothing decides.
+const NONE: usize = usize::MAX;
+
+/// What decided an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deciding {
+    /// The policy with this rank.
+    Policy(usize),
+    /// The action's own rate limit.
+    OwnLimit,
+    /// No policy; the set denies what none allows.
+    DefaultDeny,
+    /// No policy; the set lets pass what none denies.
+    Pass,
+}
+
+/// What that means for the action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Allow,
+    Approval,
+    Deny,
+    /// A spent rate limit.
+    Rate,
+    /// A spent budget.
+    Budget,
+}
+
+/// The deciding policy per pattern and tier, found when first asked for.
+#[derive(Debug)]
+pub(crate) struct Firsts(Vec<Option<[usize; 4]>>);
+
+impl Firsts {
+    pub(crate) fn new(set: &AtlasSet) -> Self {
+        Self(vec![None; set.patterns.len()])
+    }
+}
+
+/// Answers for one request.
+pub(crate) struct Evaluator<'a> {
+    pub(crate) set: &'a AtlasSet,
+    pub(crate) facts: Facts<'a>,
+    view: View<'a>,
+    /// Per conditions: the tiers for which they hold, once known.
+    held: Vec<Option<u8>>,
+    /// Per tier: scopes in force, budgets in force.
+    special: Option<[(u64, u64); 4]>,
+}
+
+impl<'a> Evaluator<'a> {
+    pub(crate) fn new(set: &'a AtlasSet, facts: Facts<'a>, view: View<'a>) -> Self {
+        let held = vec![None; set.conditions.len()];
+        Self {
+            set,
+            facts,
+            view,
+            held,
+            special: None,
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.facts.now
+    }
+
+    /// The tiers for which the policy's conditions hold.
+    pub(crate) fn tiers(&mut self, rank: usize) -> u8 {
+        let Some(id) = self.set.policies.get(rank).map(|ranked| ranked.conditions) else {
+            return 0;
+        };
+        if let Some(Some(known)) = self.held.get(id) {
+            return *known;
+        }
+        let tiers = self
+            .set
+            .conditions
+            .get(id)
+            .map_or(0, |conditions| conditions.tiers(&self.facts));
+        if let Some(slot) = self.held.get_mut(id) {
+            *slot = Some(tiers);
+        }
+        tiers
+    }
+
+    /// The tiers for which the policy would decide: a rate limit only when it is spent.
+    fn bites(&mut self, rank: usize) -> u8 {
+        let tiers = self.tiers(rank);
+        match self
+            .set
+            .policies
+            .get(rank)
+            .and_then(|ranked| ranked.bucket.as_ref())
+        {
+            Some(bucket) if tiers != 0 && self.view.exceeded(bucket, 1, self.now()).is_none() => 0,
+            _ => tiers,
+        }
+    }
+
+    /// Per tier, the pattern's first rank that decides.
+    fn firsts(&mut self, pattern: u32, table: &mut Firsts) -> [usize; 4] {
+        let slot = usize::try_from(pattern).unwrap_or(NONE);
+        if let Some(Some(known)) = table.0.get(slot) {
+            return *known;
+        }
+        let mut out = [NONE; 4];
+        let mut open = crate::atlas::EVERY_TIER;
+        for &rank in self.set.ranks(pattern) {
+            let fresh = self.bites(rank) & open;
+            for (tier, first) in out.iter_mut().enumerate() {
+                if fresh & (1 << tier) != 0 {
+                    *first = rank;
+                }
+            }
+            open &= !fresh;
+            if open == 0 {
+                break;
+            }
+        }
+        if let Some(entry) = table.0.get_mut(slot) {
+            *entry = Some(out);
+        }
+        out
+    }
+
+    /// Scopes and budgets whose conditions hold for the tier.
+    pub(crate) fn special(&mut self, tier: RiskTier) -> (u64, u64) {
+        let all = match self.special {
+            Some(all) => all,
+            None => {
+                let mut all = [(0, 0); 4];
+                for (k, rank) in self.set.scopes.iter().enumerate() {
+                    let tiers = self.tiers(*rank);
+                    for (tier, (scopes, _)) in all.iter_mut().enumerate() {
+                        *scopes |= u64::from(tiers >> tier & 1) << k;
+                    }
+                }
+                for (k, rank) in self.set.budgets.iter().enumerate() {
+                    let tiers = self.tiers(*rank);
+                    for (tier, (_, budgets)) in all.iter_mut().enumerate() {
+                        *budgets |= u64::from(tiers >> tier & 1) << k;
+                    }
+                }
+                self.special = Some(all);
+                all
+            }
+        };
+        all.get(index(tier)).copied().unwrap_or_default()
+    }
+
+    /// What decides the action at this tier. With a table, for many actions; without, for one. `approved`: a person has
+    /// agreed, so nothing is asked for.
+    pub(crate) fn decide(
+        &mut self,
+        entry: &Entry,
+        tier: RiskTier,
+        approved: bool,
+        mut table: Option<&mut Firsts>,
+    ) -> Deciding {
+        let set = self.set;
+        let mut best = NONE;
+        for &pattern in set.fits(entry) {
+            let found = match table.as_deref_mut() {
+                Some(table) => self.firsts(pattern, table).get(index(tier)).copied(),
+                None => self.walk(pattern, tier, approved, best),
+            };
+            best = best.min(found.unwrap_or(NONE));
+        }
+        let (scopes, budgets) = self.special(tier);
+        if let Some(rank) = bits(scopes & entry.outside).find_map(|k| set.scopes.get(k)) {
+            best = best.min(*rank);
+        }
+        let [_, _, rates_end, ..] = set.class_ends;
+        if best >= rates_end {
+            if let Some(own) = &entry.own
+                && self.view.exceeded(own, 1, self.now()).is_some()
+            {
+                return Deciding::OwnLimit;
+            }
+            let spent = bits(budgets & entry.budgets).find_map(|k| {
+                let rank = *set.budgets.get(k)?;
+                let spend = self.cost(rank, entry)?;
+                self.view
+                    .exceeded(&spend.bucket, spend.amount, self.now())
+                    .map(|_| rank)
+            });
+            best = best.min(spent.unwrap_or(NONE));
+        }
+        match best {
+            NONE if set.default_deny => Deciding::DefaultDeny,
+            NONE => Deciding::Pass,
+            rank => Deciding::Policy(rank),
+        }
+    }
+
+    /// The first rank of one pattern below `best`.
+    fn walk(&mut self, pattern: u32, tier: RiskTier, approved: bool, best: usize) -> Option<usize> {
+        let [denies_end, approvals_end, ..] = self.set.class_ends;
+        self.set
+            .ranks(pattern)
+            .iter()
+            .copied()
+            .take_while(|rank| *rank < best)
+            .filter(|rank| !approved || !(denies_end..approvals_end).contains(rank))
+            .find(|rank| self.bites(*rank) & tier_bit(tier) != 0)
+    }
+
+    /// What one call of the action takes from a budget.
+    fn cost(&self, rank: usize, entry: &Entry) -> Option<Spend> {
+        let ranked = self.set.policies.get(rank)?;
+        let Rule::Budget(budget) = &ranked.policy.rule else {
+            return None;
+        };
+        let amount = budget.cost(&entry.action.shown.action_id);
+        Some(Spend {
+            bucket: ranked.bucket.clone()?,
+            amount,
+        })
+    }
+
+    /// Everything that one call of the action takes.
+    pub(crate) fn spends(&mut self, entry: &Entry, tier: RiskTier) -> Vec<Spend> {
+        let set = self.set;
+        let [_, approvals_end, rates_end, ..] = set.class_ends;
+        let mut ranks: Vec<usize> = set
+            .fits(entry)
+            .iter()
+            .flat_map(|pattern| set.ranks(*pattern))
+            .copied()
+            .filter(|rank| (approvals_end..rates_end).contains(rank))
+            .collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks.retain(|rank| self.tiers(*rank) & tier_bit(tier) != 0);
+        let buckets = ranks
+            .iter()
+            .filter_map(|rank| set.policies.get(*rank)?.bucket.clone());
+        let mut out: Vec<Spend> = buckets.map(|bucket| Spend { bucket, amount: 1 }).collect();
+        out.extend(entry.own.clone().map(|bucket| Spend { bucket, amount: 1 }));
+        let (_, budgets) = self.special(tier);
+        let costs = bits(budgets & entry.budgets).filter_map(|k| self.cost(*set.budgets.get(k)?, entry));
+        out.extend(costs);
+        out
+    }
+
+    /// For a limit: how long until every limit of the action has room.
+    pub(crate) fn retry_after_ms(
+        &mut self,
+        entry: &Entry,
+        tier: RiskTier,
+        violation: Violation,
+    ) -> Option<u64> {
+        if !matches!(violation, Violation::RateLimit | Violation::Budget) {
+            return None;
+        }
+        let spends = self.spends(entry, tier);
+        let waits = spends
+            .iter()
+            .filter_map(|spend| self.view.exceeded(&spend.bucket, spend.amount, self.now()));
+        waits.max()
+    }
+
+    /// What a decision means, and how a resolution says it.
+    pub(crate) fn meaning(&self, deciding: Deciding) -> (Verdict, Option<Arc<str>>, Option<Arc<str>>) {
+        match deciding {
+            Deciding::Pass => (Verdict::Allow, None, None),
+            Deciding::DefaultDeny => (Verdict::Deny, None, Some("no_policy_allows".into())),
+            Deciding::OwnLimit => (Verdict::Rate, None, Some(RATE_LIMIT_EXCEEDED.into())),
+            Deciding::Policy(rank) => match self.set.policies.get(rank) {
+                None => (Verdict::Deny, None, None),
+                Some(ranked) => {
+                    let verdict = match ranked.policy.rule {
+                        Rule::Deny | Rule::Scope => Verdict::Deny,
+                        Rule::RequireApproval => Verdict::Approval,
+                        Rule::RateLimit(_) => Verdict::Rate,
+                        Rule::Budget(_) => Verdict::Budget,
+                        Rule::Allow => Verdict::Allow,
+                    };
+                    let reason = (verdict != Verdict::Allow).then(|| Arc::clone(&ranked.reason));
+                    (verdict, Some(Arc::clone(&ranked.policy.id)), reason)
+                }
+            },
+        }
+    }
+}
+
+/// Position of a tier.
+pub(crate) const fn index(tier: RiskTier) -> usize {
+    match tier {
+        RiskTier::Low => 0,
+        RiskTier::Medium => 1,
+        RiskTier::High => 2,
+        RiskTier::Critical => 3,
+    }
+}
+
+/// The bits that are set, rising.
+pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        if word == 0 {
+            return None;
+        }
+        let bit = word.trailing_zeros();
+        word &= word - 1;
+        usize::try_from(bit).ok() // silent-ok: at most 63
+    })
+}
