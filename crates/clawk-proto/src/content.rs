@@ -40,7 +40,10 @@ impl ContentBlock {
             Self::Text { text } => text.clone(),
             Self::Image { mime_type, data } => format!("[image {mime_type}, {} bytes as base64]", data.len()),
             Self::Resource { resource } => {
-                let uri = resource.get("uri").and_then(Value::as_str).unwrap_or("without uri");
+                let uri = resource
+                    .get("uri")
+                    .and_then(Value::as_str)
+                    .unwrap_or("without uri");
                 match resource.get("text").and_then(Value::as_str) {
                     Some(text) => format!("[resource {uri}]\n{text}"),
                     None => format!("[resource {uri}]"),

@@ -114,7 +114,11 @@ impl Digest {
         let mut out = String::with_capacity(64);
         for byte in self.0 {
             for nibble in [byte >> 4, byte & 15] {
-                out.push(char::from(if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }));
+                out.push(char::from(if nibble < 10 {
+                    b'0' + nibble
+                } else {
+                    b'a' + nibble - 10
+                }));
             }
         }
         out
