@@ -30,6 +30,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     autonomy: Option<Autonomy>,
 
+    /// Which of the ready policies it starts with
+    #[arg(long, value_enum)]
+    policy: Option<Policy>,
+
     /// Ask nothing; what no flag says takes its default
     #[arg(long)]
     yes: bool,
@@ -38,7 +42,8 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   clawk init my-agent                                   asks a few questions in a terminal
-  clawk init my-agent --provider anthropic --yes        asks nothing";
+  clawk init my-agent --provider anthropic --yes        asks nothing
+  clawk init my-agent --policy strict                   an agent that may look and not act";
 
 /// Which provider the manifest names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -64,11 +69,51 @@ enum Autonomy {
     Autonomous,
 }
 
+/// The rules that it starts with; written beside the manifest, to be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Policy {
+    /// Reads in its folder, and nothing else
+    Strict,
+    /// Reads in its folder; asks before changes, commands and fetching
+    Standard,
+    /// Reads and changes in its folder, fetches; asks before commands and other requests
+    Trusting,
+}
+
+impl Policy {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Standard => "standard",
+            Self::Trusting => "trusting",
+        }
+    }
+
+    /// The policy and its tests.
+    const fn texts(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Strict => (
+                include_str!("../../../../examples/policies/strict.yaml"),
+                include_str!("../../../../examples/policies/strict.tests.yaml"),
+            ),
+            Self::Standard => (
+                include_str!("../../../../examples/policies/standard.yaml"),
+                include_str!("../../../../examples/policies/standard.tests.yaml"),
+            ),
+            Self::Trusting => (
+                include_str!("../../../../examples/policies/trusting.yaml"),
+                include_str!("../../../../examples/policies/trusting.tests.yaml"),
+            ),
+        }
+    }
+}
+
 /// Answers, whether from flags or from a person.
 struct Wanted {
     name: String,
     provider: Provider,
     autonomy: Autonomy,
+    policy: Policy,
 }
 
 /// Asks, writes, and says what to do next.
@@ -78,7 +123,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!("`{}` is there already; choose another folder", manifest.display());
     }
     let wanted = wanted(args)?;
-    fs::create_dir_all(&args.dir).with_context(|| format!("can't make `{}`", args.dir.display()))?;
+    let folder = args.dir.join("policies");
+    fs::create_dir_all(&folder).with_context(|| format!("can't make `{}`", folder.display()))?;
+    let (name, (rules, tests)) = (wanted.policy.name(), wanted.policy.texts());
+    write(&folder.join(format!("{name}.yaml")), rules)?;
+    write(&folder.join(format!("{name}.tests.yaml")), tests)?;
     write(&manifest, &yaml(&wanted))?;
     let schema = clawk_manifest::schema("Claw").context("there is no schema of a Claw")?;
     write(
@@ -90,6 +139,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let paint = Paint::stdout();
     out::line(&format!("{} {}", paint.green("wrote"), manifest.display()))?;
+    let rules = folder.join(format!("{name}.yaml"));
+    out::line(&format!("{} {}", paint.green("wrote"), rules.display()))?;
     out::line(&format!("next:  clawk run {}", manifest.display()))?;
     out::line(&format!("       clawk doctor {}", manifest.display()))?;
     Ok(ExitCode::SUCCESS)
@@ -125,6 +176,12 @@ fn wanted(args: &Args) -> Result<Wanted> {
             asks,
             "How much may it do without asking?",
             Autonomy::Supervised,
+        )?,
+        policy: choice(
+            args.policy,
+            asks,
+            "Which rules does it start with?",
+            Policy::Standard,
         )?,
     })
 }
@@ -204,6 +261,7 @@ fn yaml(wanted: &Wanted) -> String {
         .map(|value| value.get_name().to_owned())
         .unwrap_or_default();
     TEMPLATE
+        .replace("POLICY", wanted.policy.name())
         .replace("NAME", &wanted.name)
         .replace("AUTONOMY", &autonomy)
         .replace("PROVIDER", provider(wanted.provider))

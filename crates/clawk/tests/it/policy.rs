@@ -335,3 +335,39 @@ fn the_ready_policies_do_what_their_tests_say() {
         agent.clawk(["validate", &file, "--strict"]).assert().success();
     }
 }
+
+#[test]
+fn init_writes_the_policy_that_is_chosen() {
+    let agent = Agent::new();
+    for name in ["strict", "standard", "trusting"] {
+        agent
+            .clawk(["init", name, "--yes", "--policy", name])
+            .assert()
+            .success();
+        let manifest = format!("{name}/claw.yaml");
+        agent
+            .clawk(["policy", "test", &manifest])
+            .assert()
+            .success()
+            .stdout(contains(format!("{name}.tests.yaml")));
+        agent
+            .clawk(["validate", &manifest, "--strict"])
+            .assert()
+            .success();
+        let policy = ["policy", "explain", &manifest, "--tool", "file-write"];
+        let told = agent
+            .clawk(policy)
+            .args(["--args", "{\"path\": \"a\"}", "--format", "json"])
+            .assert();
+        let told: Value = serde_json::from_slice(&told.success().get_output().stdout).unwrap();
+        // Supervised: whatever `trusting` allows is asked for.
+        let expected = if name == "strict" {
+            "deny"
+        } else {
+            "require-approval"
+        };
+        assert_eq!(told["verdict"]["effect"], expected, "{name}");
+    }
+    agent.clawk(["init", "usual", "--yes"]).assert().success();
+    assert!(agent.path("usual/policies/standard.yaml").exists());
+}
