@@ -321,7 +321,9 @@ impl Situation {
                 match next.decide(subject) {
                     Some(verdict) if Outcome::from(verdict.effect) == wanted => {
                         steps = depth + 1;
-                        found.push(all);
+                        if !found.iter().any(|known| same(known, &all)) {
+                            found.push(all);
+                        }
                     }
                     Some(_) => open.push_back((next, all, depth + 1)),
                     None => {}
@@ -463,7 +465,8 @@ impl Situation {
             else {
                 continue;
             };
-            let roots: Vec<PathBuf> = roots.iter().map(|root| subject.workdir.join(root)).collect();
+            let lexical = |root: &PathBuf| subject.workdir.join(root).components().collect();
+            let roots: Vec<PathBuf> = roots.iter().map(lexical).collect();
             let edits = match roots.first() {
                 Some(root) if into => self.moved(subject, |path| !within(path, &roots), root),
                 Some(_) if out_of => self.moved(subject, |path| within(path, &roots), subject.workdir),
@@ -483,12 +486,23 @@ impl Situation {
             .filter(|(_, text)| path::resolve(text, subject.workdir).map_or(true, |path| wrong(&path)))
             .map(|(pointer, from)| {
                 let last = from.rsplit('/').find(|part| is_name(part)).unwrap_or("file");
-                let to = folder.join(last).display().to_string();
+                let to = folder.join(last);
+                // As people would write it; where that is another place, deciding again finds out.
+                let to = to
+                    .strip_prefix(subject.workdir)
+                    .unwrap_or(&to)
+                    .display()
+                    .to_string();
                 Edit::Argument { pointer, from, to }
             })
             .filter(|edit| !matches!(edit, Edit::Argument { from, to, .. } if from == to))
             .collect()
     }
+}
+
+/// The same edits in whatever order.
+fn same(left: &[Edit], right: &[Edit]) -> bool {
+    left.len() == right.len() && left.iter().all(|edit| right.contains(edit))
 }
 
 fn autonomies(now: Autonomy) -> Vec<Vec<Edit>> {

@@ -218,7 +218,7 @@ fn what_touches_least_comes_first() {
     assert_eq!(
         texts,
         [
-            "allow: call it with `/workspace/passwd` instead of `/etc/passwd` at `/path`",
+            "allow: call it with `passwd` instead of `/etc/passwd` at `/path`",
             "allow: put first in policy `p0`: { id: allow-file-read, action: allow, scope: tool, match: { name: file-read } }",
             "allow: in policy `p0`, make rule `r1` say `allow` instead of `deny`",
             "require-approval: put first in policy `p0`: { id: require-approval-file-read, action: require-approval, scope: tool, match: { name: file-read } }",
