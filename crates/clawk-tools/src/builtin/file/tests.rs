@@ -160,6 +160,31 @@ async fn a_broken_process_is_an_unknown_outcome_and_no_half_a_file() {
 }
 
 #[tokio::test]
+async fn a_write_ended_at_any_moment_leaves_the_old_file_or_the_new_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let runner = builtins(dir.path());
+    let new = "n".repeat(1_000_000);
+    let mut ran = Ran::new(open_plan());
+    let mut ends = [0, 0];
+    for timeout_ms in (1..=10).chain([20_000]) {
+        std::fs::write(dir.path().join("f"), "old").expect("written");
+        ran.timeout_ms = timeout_ms;
+        let write = json!({"path": "f", "content": new});
+        match ran.run(&runner, dir.path(), "file-write", write).await {
+            Ok(outcome) => {
+                assert!(!outcome.is_error, "{}", text(&outcome));
+                ends[0] += 1;
+            }
+            Err(RunError::Timeout { .. }) => ends[1] += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+        let held = std::fs::read_to_string(dir.path().join("f")).expect("there");
+        assert!(held == "old" || held == new, "{} bytes", held.len());
+    }
+    assert!(ends.iter().all(|count| *count > 0), "{ends:?}");
+}
+
+#[tokio::test]
 async fn time_and_output_are_held() {
     let dir = tempfile::tempdir().expect("a folder");
     // Slow to search without being large: every start of a line is tried, and no line ends it.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clawk_kernel::ports::RunOutcome;
@@ -44,8 +44,8 @@ pub(super) fn write(job: &Job) -> Result<RunOutcome, Stop> {
 
 /// Puts `bytes` at `name` in one step: whoever reads sees the old file or the new one. Keeps the old one's mode.
 /// True when there was none.
-pub(super) fn replace(folder: &OwnedFd, name: &OsStr, bytes: &[u8], shown: &str) -> Result<bool, Stop> {
-    let before = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+pub(super) fn replace(folder: &OwnedFd, target: &OsStr, bytes: &[u8], shown: &str) -> Result<bool, Stop> {
+    let before = match rustix::fs::statat(folder, target, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Some(stat),
         Err(Errno::NOENT) => None,
         Err(error) => return Err(Stop::on(shown, error)),
@@ -62,14 +62,25 @@ pub(super) fn replace(folder: &OwnedFd, name: &OsStr, bytes: &[u8], shown: &str)
             _ => return Err(Stop::Failed(format!("`{shown}` is no regular file"))),
         }
     }
-    let (temporary, mut file) = temporary(folder, shown)?;
+    let (mut file, mut temporary) = match nameless(folder) {
+        Some(file) => (file, None),
+        None => named(folder, shown).map(|(name, file)| (file, Some(name)))?,
+    };
     let written = file
         .write_all(bytes)
         .and_then(|()| before.as_ref().map_or(Ok(()), |stat| keep_mode(&file, stat)))
-        .and_then(|()| file.sync_data())
-        .and_then(|()| rustix::fs::renameat(folder, &temporary, folder, name).map_err(Into::into));
-    if let Err(error) = written {
-        let _ = rustix::fs::unlinkat(folder, &temporary, AtFlags::empty()); // silent-ok: the first error is told
+        .and_then(|()| file.sync_data());
+    let put = written.and_then(|()| {
+        let from = match &temporary {
+            Some(name) => name,
+            None => temporary.insert(name(&file, folder)?),
+        };
+        rustix::fs::renameat(folder, from.as_str(), folder, target).map_err(Into::into)
+    });
+    if let Err(error) = put {
+        if let Some(name) = &temporary {
+            let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty()); // silent-ok: the first error is told
+        }
         return Err(Stop::on(shown, error));
     }
     Ok(before.is_none())
@@ -80,23 +91,42 @@ fn keep_mode(file: &File, stat: &rustix::fs::Stat) -> std::io::Result<()> {
     rustix::fs::fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(Into::into)
 }
 
-fn temporary(folder: &OwnedFd, shown: &str) -> Result<(String, File), Stop> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
+/// A file without a name, so that a process that is ended on the way leaves nothing. Not every file system has them.
+fn nameless(folder: &OwnedFd) -> Option<File> {
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, ".", flags, Mode::from_bits_truncate(0o666))
+        .ok() // silent-ok: a named one is tried, and tells what is wrong
+        .map(File::from)
+}
+
+/// Gives a nameless file a temporary name, for only a rename can replace what is there.
+fn name(file: &File, folder: &OwnedFd) -> std::io::Result<String> {
+    let source = format!("/proc/self/fd/{}", file.as_raw_fd());
+    free_name(|name| rustix::fs::linkat(rustix::fs::CWD, &source, folder, name, AtFlags::SYMLINK_FOLLOW))
+        .map(|(name, ())| name)
+}
+
+fn named(folder: &OwnedFd, shown: &str) -> Result<(String, File), Stop> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    free_name(|name| rustix::fs::openat(folder, name, flags, Mode::from_bits_truncate(0o666)))
+        .map(|(name, fd)| (name, File::from(fd)))
+        .map_err(|error| Stop::on(shown, error))
+}
+
+/// Tries `make` with temporary names until one is free.
+fn free_name<T>(make: impl Fn(&str) -> Result<T, Errno>) -> std::io::Result<(String, T)> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
     for _ in 0..100 {
         let name = format!(
             ".clawk-{}-{}.tmp",
             std::process::id(),
             NEXT.fetch_add(1, Ordering::Relaxed)
         );
-        match rustix::fs::openat(folder, name.as_str(), flags, Mode::from_bits_truncate(0o666)) {
-            Ok(fd) => return Ok((name, File::from(fd))),
+        match make(&name) {
+            Ok(made) => return Ok((name, made)),
             Err(Errno::EXIST) => {}
-            // A folder handle without rights of its own can't be written in.
-            Err(error) => return Err(Stop::on(shown, error)),
+            Err(error) => return Err(error.into()),
         }
     }
-    Err(Stop::Failed(format!(
-        "`{shown}`: no name is free for a temporary file"
-    )))
+    Err(std::io::Error::other("no name is free for a temporary file"))
 }
