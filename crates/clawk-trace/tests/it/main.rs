@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail that way")]
 
+mod independent;
+
 use clawk_trace::canonical::{Profile, transcode};
 use clawk_trace::chain::{Preimage, Scratch, hash};
 use clawk_trace::verify;
