@@ -371,3 +371,39 @@ fn init_writes_the_policy_that_is_chosen() {
     agent.clawk(["init", "usual", "--yes"]).assert().success();
     assert!(agent.path("usual/policies/standard.yaml").exists());
 }
+
+#[test]
+fn a_manifest_from_the_wire_is_held_to_the_tests_beside_its_policies() {
+    let agent = Agent::new();
+    in_a_file(&agent, "");
+    let manifest = serde_json::json!({
+        "claw": "0.3.0", "kind": "Claw", "metadata": { "name": "wired", "version": "1.0.0" },
+        "spec": {
+            "identity": { "inline": { "name": "wired", "personality": "x", "autonomy": "autonomous" } },
+            "providers": [{ "inline": { "name": "main", "protocol": "custom", "endpoint": "script:script.yaml",
+                                        "model": "scripted", "auth": { "type": "none" } } }],
+            "policies": ["./rules.yaml"],
+        },
+    });
+    let request = serde_json::json!({
+        "jsonrpc": "2.0", "id": 1, "method": "claw.initialize",
+        "params": { "protocolVersion": "0.3.0", "manifest": manifest, "capabilities": {},
+                    "clientInfo": { "name": "t", "version": "1" } },
+    });
+    let answer = || -> Value {
+        let out = agent
+            .clawk(["serve", "--stdio", "--manifest-root", "."])
+            .write_stdin(format!("{request}\n"))
+            .assert()
+            .get_output()
+            .stdout
+            .clone();
+        serde_json::from_slice(out.split(|byte| *byte == b'\n').next().unwrap()).unwrap()
+    };
+    std::fs::write(agent.path("rules.tests.yaml"), HOLDS).unwrap();
+    assert!(answer()["result"].is_object(), "{}", answer());
+    std::fs::write(agent.path("rules.tests.yaml"), FAILS).unwrap();
+    let refused = answer();
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    assert!(refused.to_string().contains("writing is free"), "{refused}");
+}

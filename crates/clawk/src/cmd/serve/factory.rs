@@ -12,6 +12,7 @@ use clawk_server::{AgentFactory, Current, InitFailure, ManifestFault};
 use clawk_store::StateDir;
 use serde_json::Value;
 
+use crate::companion;
 use crate::compose::Blueprint;
 use crate::config::Config;
 
@@ -144,14 +145,14 @@ fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<Manifest, 
         allow_outside: false,
         registries: config.settings.registries.clone(),
     };
-    let Loaded {
-        manifest,
-        diagnostics,
-        ..
-    } = from_value(wire, &options);
-    if let Some(manifest) = manifest {
-        return Ok(manifest);
+    let mut loaded = from_value(wire, &options);
+    if let Some(manifest) = loaded.manifest.take() {
+        return match untested(&loaded) {
+            None => Ok(manifest),
+            Some(fault) => Err(InitFailure::Manifest(vec![fault])),
+        };
     }
+    let Loaded { diagnostics, .. } = loaded;
     let errors = diagnostics
         .into_iter()
         .filter(|found| found.severity == Severity::Error);
@@ -168,6 +169,19 @@ fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<Manifest, 
         code: found.code.to_owned(),
     });
     Err(InitFailure::Manifest(faults.collect()))
+}
+
+/// A policy file that the manifest refers to fails the tests beside it.
+fn untested(loaded: &Loaded) -> Option<ManifestFault> {
+    let message = match companion::of_manifest(loaded) {
+        Ok(reports) => companion::refusal(&reports)?,
+        Err(error) => format!("{error:#}"),
+    };
+    Some(ManifestFault {
+        path: "/spec/policies".to_owned(),
+        message,
+        code: "policy-test-failed".to_owned(),
+    })
 }
 
 fn with_help(message: String, help: Option<String>) -> String {
