@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clawk_proto::{Digest, SessionId};
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -216,8 +216,8 @@ impl Scribe {
 
     /// One entry; nothing is written yet.
     pub(crate) fn entry<P: Serialize>(&self, thread: &Thread, kind: &'static str, payload: &P) -> Draft {
-        let text = serde_json::to_string(payload).unwrap_or_else(|_| "{}".to_owned()); // silent-ok: plain structs
-        let payload = RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned()); // silent-ok: just written
+        // silent-ok: plain structs always serialise; were it otherwise, the journal would refuse this
+        let payload = to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
         Draft(Entry {
             session: thread.session,
             event_id: self.clock.uuid(),

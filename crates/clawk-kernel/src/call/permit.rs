@@ -44,7 +44,7 @@ impl Permit {
 
     /// The sandbox to run in.
     #[must_use]
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
