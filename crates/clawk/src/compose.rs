@@ -30,11 +30,12 @@ const DRAIN_MS: u64 = 5_000;
 /// The prefix of an endpoint that stands for whatever is found on this machine (ADR 0007).
 const AUTO: &str = "auto:";
 
-/// The runtime that everything asynchronous runs on.
+/// The runtime that everything asynchronous runs on. One worker: the journal's thread does the heavy part of the work, and
+/// handing tasks from worker to worker would cost a call more than a second one gains.
 pub(crate) fn runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder
-        .worker_threads(2)
+        .worker_threads(1)
         .enable_all()
         .build()
         .context("can't start the runtime")

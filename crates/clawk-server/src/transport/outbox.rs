@@ -110,6 +110,8 @@ impl Outbox {
                     return writer.flush().await;
                 }
                 self.filled.notified().await;
+                // What else is ready to answer goes into the same write.
+                tokio::task::yield_now().await;
                 continue;
             }
             let mut rest = batch.as_slice();

@@ -17,7 +17,7 @@ use crate::config::Config;
 use factory::{Launched, Wired};
 
 /// Flags of `clawk serve`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group(clap::ArgGroup::new("transport").required(true).multiple(true).args(["stdio"])))]
 pub(crate) struct Args {
@@ -46,7 +46,10 @@ Examples:
 /// Serves until the other side ends, or a signal asks to.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let runtime = compose::runtime()?;
-    let code = runtime.block_on(serve(args, config))?;
+    let (args, config) = (args.clone(), config.map(Path::to_owned));
+    // On a worker, where its input and its answers wake it without a change of threads.
+    let serving = runtime.spawn(async move { serve(&args, config.as_deref()).await });
+    let code = runtime.block_on(serving)??;
     // A read of standard input that is under way can't be cancelled; it must not hold up the end.
     runtime.shutdown_background();
     Ok(code)
