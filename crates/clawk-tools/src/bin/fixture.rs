@@ -98,7 +98,7 @@ fn list(message: &Value, one: bool, endless: bool) -> Value {
         _ if endless => json!({"tools": [tool("echo")], "nextCursor": "again"}),
         None => json!({"tools": [tool("echo"), tool("environment")], "nextCursor": "two"}),
         Some(_) => {
-            let tools = ["look", "die", "slow", "big", "huge-line", "fail", "kinds"].map(tool);
+            let tools = ["look", "die", "slow", "deaf", "big", "huge-line", "fail", "kinds"].map(tool);
             json!({"tools": tools})
         }
     }
@@ -132,6 +132,10 @@ fn call(message: &Value, id: &Value, options: &[&str]) -> Option<Value> {
             });
             return None;
         }
+        // Reads nothing any more.
+        "deaf" => loop {
+            std::thread::sleep(Duration::from_secs(3600));
+        },
         "big" => text(&"x".repeat(3_000_000)),
         "huge-line" => text(&"y".repeat(20_000_000)),
         "fail" => json!({"content": [{"type": "text", "text": "no such row"}], "isError": true}),

@@ -10,12 +10,13 @@ use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_sandbox::{Launcher, Obtained, Service, Spec};
 use http::HeaderMap;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation,
-    PaginatedRequestParams, Tool,
+    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
+    PaginatedRequestParams, PingRequest, Tool,
 };
 use rmcp::service::{ClientInitializeError, Peer, RoleClient, RunningService, ServiceError, serve_client};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 use super::http::transport;
 use super::result::outcome;
@@ -28,6 +29,12 @@ const START: Duration = Duration::from_secs(60);
 /// Restarts within [`RESTART_WINDOW`], after the first start.
 const MAX_RESTARTS: usize = 3;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
+
+/// How long a server has to answer a ping after one of its calls ran out of time, before it is ended.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
+/// Servers looked after at a time.
+const MAX_WATCHES: usize = 8;
 
 /// Longest message of a server, bytes; a longer line is dropped.
 const MAX_MESSAGE_BYTES: usize = 8 << 20;
@@ -58,6 +65,8 @@ pub(crate) struct Server {
     name: String,
     source: Source,
     state: Mutex<State>,
+    /// Looks after servers whose call ran out of time; ended with this.
+    watch: Mutex<JoinSet<()>>,
 }
 
 #[derive(Default)]
@@ -92,6 +101,7 @@ impl Server {
             name,
             source,
             state: Mutex::default(),
+            watch: Mutex::default(),
         }
     }
 
@@ -192,7 +202,7 @@ impl Server {
     /// One `tools/call`. When this future is dropped, the server is told that the call is cancelled.
     pub(crate) async fn call(
         &self,
-        link: &Link,
+        link: &Arc<Link>,
         tool: String,
         call: &Call<'_>,
         harmless: bool,
@@ -200,10 +210,13 @@ impl Server {
         let params = CallToolRequestParams::new(tool).with_arguments(call.arguments.clone());
         let limit = call.plan.limits().max_output_bytes;
         match tokio::time::timeout(call.timeout(), link.peer.call_tool_once(params)).await {
-            Err(_elapsed) => Err(RunError::Timeout {
-                timeout_ms: call.timeout_ms,
-                obtained: link.obtained.clone(),
-            }),
+            Err(_elapsed) => {
+                self.look_after(Arc::clone(link)).await;
+                Err(RunError::Timeout {
+                    timeout_ms: call.timeout_ms,
+                    obtained: link.obtained.clone(),
+                })
+            }
             Ok(Ok(CallToolResponse::Complete(result))) => Ok(outcome(result, limit, link.obtained.clone())),
             Ok(Ok(_)) => Err(RunError::Unknown(format!(
                 "the MCP server `{}` asked for more input, which clawk does not give",
@@ -233,6 +246,27 @@ impl Server {
                 })
             }
         }
+    }
+
+    /// After a timeout: a server that doesn't even answer a ping is ended with all its processes, so that what it began
+    /// doesn't go on behind our back. One that answers serves its other calls on. The next call starts it again.
+    async fn look_after(&self, link: Arc<Link>) {
+        let mut watch = self.watch.lock().await;
+        while watch.try_join_next().is_some() {}
+        if watch.len() >= MAX_WATCHES {
+            return;
+        }
+        let name = self.name.clone();
+        watch.spawn(async move {
+            let ping = ClientRequest::PingRequest(PingRequest::default());
+            let answered = tokio::time::timeout(SIGN_OF_LIFE, link.peer.send_request(ping)).await;
+            if answered.is_err()
+                && let Some(service) = &link.service
+            {
+                tracing::warn!(server = %name, "the MCP server gives no sign of life after a timeout; it is ended");
+                service.stop().await;
+            }
+        });
     }
 
     /// Ends the session, and the process with it.

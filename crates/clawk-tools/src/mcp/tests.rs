@@ -191,6 +191,26 @@ async fn a_slow_call_times_out_is_cancelled_there_and_the_server_lives() {
 }
 
 #[tokio::test]
+async fn a_server_without_a_sign_of_life_after_a_timeout_is_ended_and_started_again() {
+    let mut bench = Bench::new(&["deaf", "echo"], &[], "{}");
+    bench.runner.describe("deaf").await.expect("started");
+    bench.ran.timeout_ms = 300;
+    assert!(matches!(
+        bench.call("deaf", json!({})).await,
+        Err(RunError::Timeout { timeout_ms: 300, .. })
+    ));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    bench.ran.timeout_ms = 20_000;
+    let heard = bench.call("echo", json!({"text": "on"})).await.expect("ran");
+    assert_eq!(text(&heard), "echo: on");
+    assert_eq!(
+        bench.log("start"),
+        2,
+        "the deaf one was ended without another call"
+    );
+}
+
+#[tokio::test]
 async fn garbage_and_noise_are_passed_over() {
     let bench = Bench::new(&["echo"], &["noisy"], "{}");
     for _ in 0..5 {
