@@ -1,12 +1,13 @@
 //! TRACE: the bytes that are hashed, the chain they make, and the proof that it holds.
 //!
-//! *Owns:* canonical JSON in its three readings, the hash chain, the streaming verifier, semantic diff, one-line rendering for people.
-//! *Depends on:* `clawk-proto`; SHA-256.
+//! *Owns:* canonical JSON in its three readings, the hash chain, the streaming verifier, semantic diff, signed checkpoints, one-line rendering for people.
+//! *Depends on:* `clawk-proto`; SHA-256, Ed25519.
 //! *Must not know:* SQL, the kernel, clocks, tokio.
 //! *Start reading at:* [`chain`], then [`verify`].
 
 pub mod canonical;
 pub mod chain;
+pub mod checkpoint;
 pub mod diff;
 pub mod event;
 pub mod show;

@@ -102,6 +102,12 @@ impl Report {
 }
 
 impl Report {
+    /// Takes a fault in that is known from elsewhere, unless there is one already.
+    pub fn refuse(&mut self, fault: Fault) {
+        self.valid = false;
+        self.fault.get_or_insert(fault);
+    }
+
     /// Adds a fault that lies behind the last event: what should be there is known from elsewhere.
     pub fn refuse_end(&mut self, kind: FaultKind, detail: String, session: SessionId, sequence: u64) {
         let (index, line) = (self.event_count, self.event_count + 1);
