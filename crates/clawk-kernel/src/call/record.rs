@@ -306,7 +306,10 @@ impl<'a> Record<'a> {
     /// The rule that asked a person, with its policy.
     fn asked(&self) -> (Option<&str>, Option<&str>) {
         let verdict = self.verdict.as_ref();
-        (verdict.and_then(|v| v.rule_id.as_deref()), verdict.and_then(|v| v.policy.as_deref()))
+        (
+            verdict.and_then(|v| v.rule_id.as_deref()),
+            verdict.and_then(|v| v.policy.as_deref()),
+        )
     }
 
     /// Tells the surface how it ended.

@@ -90,8 +90,17 @@ async fn r18_the_first_answer_counts() {
     assert_eq!((first, second), (true, false));
     let error = call.await.unwrap().unwrap_err();
     assert_eq!(error.to_string(), "`write` was denied by ann: no");
-    let denied = rig.journal.events().into_iter().find(|e| e.kind == kind::ACTION_DENIED).unwrap();
-    assert!(denied.payload.contains(r#""rule_id":"ask""#), "the rule that asked is on record: {}", denied.payload);
+    let denied = rig
+        .journal
+        .events()
+        .into_iter()
+        .find(|e| e.kind == kind::ACTION_DENIED)
+        .unwrap();
+    assert!(
+        denied.payload.contains(r#""rule_id":"ask""#),
+        "the rule that asked is on record: {}",
+        denied.payload
+    );
     assert_eq!(rig.runner.runs(), []);
 }
 
