@@ -72,6 +72,12 @@ enum Verb {
     Verify {
         #[command(flatten)]
         from: From,
+        /// Also hold it against signed checkpoints: the public key (64 hex digits) is in this file
+        #[arg(long, value_name = "FILE", requires = "checkpoints")]
+        key: Option<PathBuf>,
+        /// The checkpoints, one JSON object per line
+        #[arg(long, value_name = "FILE", requires = "key")]
+        checkpoints: Option<PathBuf>,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -149,9 +155,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let (source, pick) = from.open()?;
             tail::run(&source, pick, *lines, *follow, *format)
         }
-        Verb::Verify { from, format } => {
+        Verb::Verify {
+            from,
+            key,
+            checkpoints,
+            format,
+        } => {
             let (source, pick) = from.open()?;
-            verify::run(&source, pick, *format)
+            let signed = key.as_deref().zip(checkpoints.as_deref());
+            verify::run(&source, pick, signed, *format)
         }
         Verb::Diff { a, b, which, format } => diff::run(a, b, which, *format),
         Verb::Export { from, output, strict } => {

@@ -146,6 +146,43 @@ async fn two_traces_are_compared_by_meaning() {
     assert!(run(&cli.args).unwrap_err().to_string().contains("no session"));
 }
 
+#[tokio::test]
+async fn a_record_that_was_cut_off_is_found_out_by_a_checkpoint() {
+    use clawk_trace::checkpoint::{Signer, Statement};
+
+    let dir = tempfile::tempdir().unwrap();
+    let state = state(&dir.path().join("state")).await;
+    let (from, file) = (state.path().to_str().unwrap(), dir.path().join("run.trace.jsonl"));
+    let to = file.to_str().unwrap();
+    assert_eq!(outcome(&["export", "--state", from, "-o", to]), DONE);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let last: clawk_proto::trace::TraceEvent = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let signer = Signer::from_seed(&[1; 32]);
+    let checkpoint = signer.sign(Statement {
+        session_id: last.session_id,
+        events: 5,
+        head: last.event_hash,
+        timestamp: last.timestamp,
+    });
+    let (key, checkpoints) = (dir.path().join("key"), dir.path().join("checkpoints.jsonl"));
+    std::fs::write(&key, signer.public().to_hex() + "\n").unwrap();
+    std::fs::write(&checkpoints, serde_json::to_string(&checkpoint).unwrap()).unwrap();
+    let with = [
+        "--key",
+        key.to_str().unwrap(),
+        "--checkpoints",
+        checkpoints.to_str().unwrap(),
+    ];
+    let held = |front: &[&str]| outcome(&[front, &with].concat());
+    assert_eq!(held(&["verify", to]), DONE);
+    assert_eq!(held(&["verify", "--state", from]), DONE);
+    let shorter: String = text.lines().take(4).map(|line| line.to_owned() + "\n").collect();
+    std::fs::write(&file, shorter).unwrap();
+    assert_eq!(outcome(&["verify", to]), DONE, "the chain alone does not show it");
+    assert_eq!(held(&["verify", to, "--format", "json"]), BAD);
+    assert!(Cli::try_parse_from(["trace", "verify", to, "--key", "k"]).is_err());
+}
+
 #[test]
 fn what_cannot_be_done_is_an_error_that_says_why() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,10 @@
 //! `clawk trace verify`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use clawk_trace::checkpoint::{PublicKey, Witness};
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
 use clawk_trace::{FaultKind, Report};
@@ -10,8 +12,15 @@ use clawk_trace::{FaultKind, Report};
 use super::source::{Pick, Source, lines, open};
 use crate::out::{self, Format, Paint};
 
-pub(super) fn run(source: &Source, pick: Pick, format: Format) -> Result<ExitCode> {
-    let report = match source {
+/// `signed` names the files of the public key and of the checkpoints.
+pub(super) fn run(
+    source: &Source,
+    pick: Pick,
+    signed: Option<(&Path, &Path)>,
+    format: Format,
+) -> Result<ExitCode> {
+    let witness = signed.map(|files| witness(source, pick, files)).transpose()?;
+    let mut report = match source {
         Source::State(reader) => reader.verify(pick.session())?,
         Source::File(path) => match pick {
             Pick::All => clawk_trace::verify(open(path)?)?,
@@ -21,6 +30,13 @@ pub(super) fn run(source: &Source, pick: Pick, format: Format) -> Result<ExitCod
     // "Valid" must never mean "not there".
     if let (Some(session), true, 0) = (pick.session(), report.valid, report.event_count) {
         bail!("there is no session `{session}` here");
+    }
+    if let Some(mut witness) = witness.filter(|_| report.valid) {
+        source.each(pick, |event| {
+            witness.see(event.session_id, event.sequence, event.event_hash);
+            Ok(())
+        })?;
+        witness.judge(&mut report);
     }
     match format {
         Format::Json => out::json(&report)?,
@@ -33,8 +49,21 @@ pub(super) fn run(source: &Source, pick: Pick, format: Format) -> Result<ExitCod
     })
 }
 
+fn witness(source: &Source, pick: Pick, (key, checkpoints): (&Path, &Path)) -> Result<Witness> {
+    if matches!(source, Source::File(path) if path.as_os_str() == "-") {
+        bail!("`--checkpoints` reads the trace twice; give a file instead of standard input");
+    }
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).with_context(|| format!("can't read `{}`", path.display()))
+    };
+    let key = PublicKey::parse(&read(key)?).with_context(|| format!("`{}`", key.display()))?;
+    let text = read(checkpoints)?;
+    Witness::new(&text, &key, |session| pick.takes(session))
+        .with_context(|| format!("`{}`", checkpoints.display()))
+}
+
 /// One session of a file. A line that can't be read may belong to it, so it counts.
-fn one_session(path: &std::path::Path, pick: Pick) -> Result<Report> {
+fn one_session(path: &Path, pick: Pick) -> Result<Report> {
     let mut verifier = Verifier::default();
     lines(path, |number, line| {
         let other = std::str::from_utf8(line)
