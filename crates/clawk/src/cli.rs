@@ -58,6 +58,10 @@ enum Verb {
     Trace(cmd::trace::Args),
     /// Say what a rule set decides and why; test it; replay the past under another one
     Policy(cmd::policy::Args),
+    /// Check an Atlas, the folder that says what agents may see and do; show what it holds
+    Atlas(cmd::atlas::Args),
+    /// Say what Atlases give an agent for a goal: context, actions, what waits for a person
+    Resolve(cmd::resolve::Args),
     /// List the sessions of an agent
     Sessions(cmd::sessions::Args),
     /// Check an agent against the protocol's test vectors
@@ -91,6 +95,8 @@ impl Cli {
             Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
             Verb::Trace(args) => cmd::trace::run(&args),
             Verb::Policy(args) => cmd::policy::run(&args, config.as_deref()),
+            Verb::Atlas(args) => cmd::atlas::run(&args),
+            Verb::Resolve(args) => cmd::resolve::run(&args),
             Verb::Sessions(args) => cmd::sessions::run(&args),
             Verb::Conformance(args) => cmd::conformance::run(&args),
             Verb::Doctor(args) => cmd::doctor::run(&args, config.as_deref()),

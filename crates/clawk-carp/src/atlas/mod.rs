@@ -172,6 +172,14 @@ impl Atlas {
         })
     }
 
+    /// The policies in the order in which they are asked (R29): by type, then high priority first, then as written.
+    #[must_use]
+    pub fn policies_in_order(&self) -> Vec<&Arc<Policy>> {
+        let mut policies: Vec<_> = self.policies.iter().collect();
+        policies.sort_by_key(|policy| (policy.rule.class(), std::cmp::Reverse(policy.priority)));
+        policies
+    }
+
     /// Makes the blocks of all packs.
     fn fill(&mut self, report: &mut Report, file: &mut impl FnMut(&str) -> File) {
         let listed: HashSet<&str> = self

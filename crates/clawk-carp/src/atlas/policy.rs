@@ -88,6 +88,33 @@ impl Conditions {
         )
     }
 
+    /// The conditions as a manifest writes them; empty when nothing is asked.
+    #[must_use]
+    pub fn parameters(&self) -> Map<String, Value> {
+        let mut out = Map::new();
+        if let Some(bits) = self.tiers {
+            let held = RiskTier::ALL
+                .into_iter()
+                .filter(|tier| bits & tier_bit(*tier) != 0);
+            out.insert("risk_tiers".to_owned(), held.map(RiskTier::name).collect());
+        }
+        if let Some(agents) = &self.agents {
+            out.insert("agents".to_owned(), agents.iter().map(Pattern::text).collect());
+        }
+        if let Some(capabilities) = &self.capabilities {
+            out.insert("capabilities".to_owned(), capabilities.iter().cloned().collect());
+        }
+        if !self.context.is_empty() {
+            let wanted = self.context.iter();
+            let wanted = wanted.map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+            out.insert("context_matches".to_owned(), wanted.collect::<Map<_, _>>().into());
+        }
+        if let Some(window) = &self.time_window {
+            out.insert("time_window".to_owned(), window.parameters().into());
+        }
+        out
+    }
+
     pub(crate) fn read(report: &mut Report, value: Option<&Value>, at: &At<'_>) -> Option<Self> {
         let Some(value) = value else {
             return Some(Self::default());
@@ -158,6 +185,19 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// The `type` of a manifest.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Scope => "scope",
+            Self::RequireApproval => "require_approval",
+            Self::RateLimit(_) => "rate_limit",
+            Self::Budget(_) => "budget",
+            Self::Allow => "allow",
+        }
+    }
+
     /// Its place in the order of evaluation (R29).
     pub(crate) const fn class(&self) -> usize {
         match self {
@@ -209,6 +249,17 @@ pub struct Policy {
     pub(crate) actions: Option<Vec<Pattern>>,
     /// `parameters.reason`.
     pub reason: Option<Arc<str>>,
+}
+
+impl Policy {
+    /// The patterns of actions it is for; `*` when it names none.
+    #[must_use]
+    pub fn patterns(&self) -> Vec<String> {
+        match &self.actions {
+            None => vec!["*".to_owned()],
+            Some(patterns) => patterns.iter().map(Pattern::text).collect(),
+        }
+    }
 }
 
 pub(super) fn read(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Policy> {

@@ -1,6 +1,7 @@
 //! One module per verb: its flags (`Args`) and what it does (`run`).
 
 pub(crate) mod approvals;
+pub(crate) mod atlas;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod conformance;
@@ -9,6 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod policy;
+pub(crate) mod resolve;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod serve;

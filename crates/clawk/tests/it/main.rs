@@ -12,6 +12,7 @@
 )]
 
 mod agent;
+mod atlas;
 mod conformance;
 mod policy;
 mod pty;

@@ -1,0 +1,412 @@
+//! `clawk atlas`: what is wrong with Atlases, all of it at once, and what they hold.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use clap::Subcommand;
+use clawk_carp::atlas::{Action, Executor, Policy, Rule};
+use clawk_carp::depend::{self, DependError};
+use clawk_carp::fault::Fault;
+use clawk_carp::load::{LoadError, load};
+use clawk_carp::set::SetError;
+use clawk_carp::{Atlas, AtlasSet, Options};
+use clawk_proto::carp::RiskTier;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::out::{self, Format, Paint, clipped, harmless};
+
+/// Flags of `clawk atlas`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk atlas validate examples/atlas             everything that is wrong, with its place in atlas.json
+  clawk atlas validate one/ two/ --format json    also whether they go together; for scripts
+  clawk atlas show examples/atlas                 actions, policies in the order they are asked, context";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Check Atlases, each alone and all together; exit code 1 when one is not valid
+    #[command(after_help = EXAMPLES)]
+    Validate {
+        /// Folders that hold an `atlas.json`, or such files
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Print what an Atlas holds
+    #[command(after_help = EXAMPLES)]
+    Show {
+        /// A folder that holds an `atlas.json`, or such a file
+        #[arg(value_name = "PATH")]
+        path: PathBuf,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Validate { paths, format } => validate(paths, *format),
+        Verb::Show { path, format } => show(path, *format),
+    }
+}
+
+/// What was found in one Atlas.
+#[derive(Debug, Serialize)]
+struct Checked {
+    path: PathBuf,
+    atlas_id: Option<Arc<str>>,
+    version: Option<String>,
+    valid: bool,
+    errors: Vec<Fault>,
+    /// Errors beyond those shown.
+    left_out: usize,
+    warnings: Vec<Fault>,
+}
+
+/// What was found in all of them.
+#[derive(Debug, Serialize)]
+struct Report {
+    valid: bool,
+    atlases: Vec<Checked>,
+    /// What stands between them; its pointers are empty.
+    together: Together,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Together {
+    errors: Vec<Fault>,
+    warnings: Vec<Fault>,
+}
+
+fn validate(paths: &[PathBuf], format: Format) -> Result<ExitCode> {
+    let mut atlases = Vec::new();
+    let mut checked = Vec::new();
+    for path in paths {
+        let (atlas, found) = check(path);
+        atlases.extend(atlas.map(Arc::new));
+        checked.push(found);
+    }
+    let together = if atlases.len() == paths.len() {
+        together(&atlases)
+    } else {
+        Together::default()
+    };
+    let report = Report {
+        valid: together.errors.is_empty() && checked.iter().all(|one| one.valid),
+        atlases: checked,
+        together,
+    };
+    match format {
+        Format::Json => out::json(&report)?,
+        Format::Human => people(&report)?,
+    }
+    Ok(if report.valid {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn check(path: &Path) -> (Option<Atlas>, Checked) {
+    let mut found = Checked {
+        path: path.to_owned(),
+        atlas_id: None,
+        version: None,
+        valid: false,
+        errors: Vec::new(),
+        left_out: 0,
+        warnings: Vec::new(),
+    };
+    match load(path) {
+        Ok(mut atlas) => {
+            found.atlas_id = Some(Arc::clone(&atlas.id));
+            found.version = Some(atlas.version.to_string());
+            found.valid = true;
+            found.warnings = std::mem::take(&mut atlas.warnings);
+            return (Some(atlas), found);
+        }
+        Err(LoadError::Invalid { faults, .. }) => {
+            found.errors = faults.errors;
+            found.left_out = faults.left_out;
+        }
+        Err(error @ LoadError::Io { .. }) => {
+            let hint = "give a folder that holds an `atlas.json`, or that file";
+            found.errors.push(fault("io", format!("{error}; {hint}")));
+        }
+    }
+    (None, found)
+}
+
+fn fault(code: &str, message: String) -> Fault {
+    Fault {
+        path: String::new(),
+        code: code.to_owned(),
+        message,
+    }
+}
+
+/// Whether they can be loaded side by side. A dependency that was not named is only pointed out: an author checks one
+/// Atlas at a time.
+fn together(atlases: &[Arc<Atlas>]) -> Together {
+    let mut found = Together::default();
+    for error in depend::check(atlases).err().into_iter().flatten() {
+        match &error {
+            DependError::Missing { .. } => {
+                let message = format!("{error}; name it besides to check both");
+                found.warnings.push(fault("missing_dependency", message));
+            }
+            DependError::Twice { .. } | DependError::Version { .. } | DependError::Cycle(_) => {
+                found.errors.push(fault("dependency", error.to_string()));
+            }
+        }
+    }
+    let alone = atlases.iter().map(|atlas| {
+        let mut atlas = Atlas::clone(atlas);
+        atlas.dependencies.clear();
+        Arc::new(atlas)
+    });
+    match AtlasSet::compile(alone.collect(), Options::default()) {
+        // Dependencies were looked at above.
+        Ok(_) | Err(SetError::Depend(_)) => {}
+        Err(error @ SetError::Action { .. }) => {
+            let message = format!("{error}; rename one, action ids are unique among the Atlases loaded");
+            found.errors.push(fault("action_twice", message));
+        }
+        Err(error @ SetError::TooMuch(_)) => found.errors.push(fault("too_much", error.to_string())),
+    }
+    found
+}
+
+fn people(report: &Report) -> Result<()> {
+    let paint = Paint::stdout();
+    for one in &report.atlases {
+        let name = harmless(&one.path.display().to_string());
+        for error in &one.errors {
+            out::line(&finding(&paint.red("error"), error))?;
+        }
+        if one.left_out > 0 {
+            out::line(&format!("and {} more", one.left_out))?;
+        }
+        for warning in &one.warnings {
+            out::line(&finding(&paint.yellow("warning"), warning))?;
+        }
+        match (&one.atlas_id, &one.version) {
+            (Some(id), Some(version)) => out::line(&format!("{name} is valid: {id} {version}"))?,
+            _ => out::line(&format!("{name} is not valid"))?,
+        }
+    }
+    for error in &report.together.errors {
+        out::line(&finding(&paint.red("error"), error))?;
+    }
+    for warning in &report.together.warnings {
+        out::line(&finding(&paint.yellow("warning"), warning))?;
+    }
+    if !report.together.errors.is_empty() {
+        out::line("they cannot be loaded together")?;
+    }
+    Ok(())
+}
+
+/// One finding: how bad, where, what and the cure, for machines.
+pub(super) fn finding(severity: &str, fault: &Fault) -> String {
+    let place = if fault.path.is_empty() {
+        String::new()
+    } else {
+        format!("{}: ", fault.path)
+    };
+    let text = harmless(&format!("{place}{}", fault.message));
+    format!("{severity}[{}] {text}", harmless(&fault.code))
+}
+
+/// Loads an Atlas whose warnings go to standard error.
+///
+/// # Errors
+/// It is not valid; every fault stands in the message.
+pub(super) fn loaded(path: &Path) -> Result<Atlas> {
+    let (atlas, found) = check(path);
+    let name = harmless(&path.display().to_string());
+    let Some(atlas) = atlas else {
+        let paint = Paint::stderr();
+        for error in &found.errors {
+            out::note(&finding(&paint.red("error"), error));
+        }
+        bail!("`{name}` is no valid Atlas; `clawk atlas validate {name}` says all of it");
+    };
+    for warning in &found.warnings {
+        let text = finding(&Paint::stderr().yellow("warning"), warning);
+        out::note(&format!("{name}: {text}"));
+    }
+    Ok(atlas)
+}
+
+fn show(path: &Path, format: Format) -> Result<ExitCode> {
+    let atlas = loaded(path)?;
+    match format {
+        Format::Json => out::json(&document(&atlas))?,
+        Format::Human => described(&atlas, Paint::stdout())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn document(atlas: &Atlas) -> Value {
+    let actions = atlas.actions.iter().map(|action| {
+        let shown = &action.shown;
+        json!({
+            "action_id": shown.action_id, "name": shown.name, "description": shown.description,
+            "risk_tier": shown.risk_tier, "requires_confirmation": shown.requires_confirmation,
+            "idempotent": shown.idempotent, "rate_limit": shown.rate_limit, "executor": executor(action),
+            "timeout_seconds": action.timeout_seconds, "parameters_schema": shown.parameters_schema,
+        })
+    });
+    let policies = atlas.policies_in_order().into_iter().map(|policy| {
+        json!({
+            "policy_id": policy.id, "type": policy.rule.name(), "priority": policy.priority,
+            "actions": policy.patterns(), "conditions": policy.conditions.parameters(), "reason": policy.reason,
+            "limit": limit(&policy.rule),
+        })
+    });
+    let packs = atlas.packs.iter().map(|pack| {
+        let tokens: u64 = pack.blocks.iter().map(|block| block.token_estimate).sum();
+        let blocks = pack
+            .blocks
+            .iter()
+            .map(|block| &block.block_id)
+            .collect::<Vec<_>>();
+        json!({
+            "pack_id": pack.id, "priority": pack.priority, "conditions": pack.conditions.parameters(),
+            "blocks": blocks, "token_estimate": tokens,
+        })
+    });
+    let needs = atlas.dependencies.iter();
+    let needs = needs.map(|(id, range)| (id.clone(), Value::from(range.to_string())));
+    let capabilities = atlas.capabilities.iter().map(|one| &one.id).collect::<Vec<_>>();
+    json!({
+        "atlas_id": atlas.id, "version": atlas.version.to_string(), "name": atlas.name,
+        "description": atlas.description, "capabilities": capabilities,
+        "actions": actions.collect::<Vec<_>>(),
+        "policies": policies.collect::<Vec<_>>(),
+        "context_packs": packs.collect::<Vec<_>>(),
+        "dependencies": needs.collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+/// What runs an action, as a manifest writes it.
+fn executor(action: &Action) -> String {
+    match &action.executor {
+        None => format!("tool:{}", action.shown.action_id),
+        Some(Executor::Tool(name)) => format!("tool:{name}"),
+        Some(Executor::Mcp { server, tool }) => format!("mcp:{server}/{tool}"),
+        Some(Executor::Http(address)) => address.to_string(),
+    }
+}
+
+fn described(atlas: &Atlas, paint: Paint) -> Result<()> {
+    let head = format!("{} {}", atlas.id, atlas.version);
+    out::line(&format!("{}  {}", paint.bold(&head), clipped(&atlas.name, 100)))?;
+    out::line(&paint.dim(&clipped(&atlas.description, 200)))?;
+    section(paint, "Actions", atlas.actions.len())?;
+    for action in &atlas.actions {
+        let shown = &action.shown;
+        let asks = if shown.requires_confirmation {
+            ", asks each time"
+        } else {
+            ""
+        };
+        let runs = clipped(&executor(action), 80);
+        let tail = format!("{}{asks} ({runs})", clipped(&shown.name, 60));
+        out::line(&format!(
+            "{}  {}  {tail}",
+            tier(paint, shown.risk_tier),
+            shown.action_id
+        ))?;
+    }
+    section(
+        paint,
+        "Policies, in the order they are asked",
+        atlas.policies.len(),
+    )?;
+    for policy in atlas.policies_in_order() {
+        out::line(&clipped(&rule(policy), 200))?;
+    }
+    section(paint, "Context packs", atlas.packs.len())?;
+    for pack in &atlas.packs {
+        let tokens: u64 = pack.blocks.iter().map(|block| block.token_estimate).sum();
+        let (files, when) = (pack.blocks.len(), when(&pack.conditions));
+        let text = format!(
+            "  {}: priority {}, files: {files}, about {tokens} tokens{when}",
+            pack.id, pack.priority
+        );
+        out::line(&clipped(&text, 200))?;
+    }
+    section(paint, "Needs", atlas.dependencies.len())?;
+    for (id, range) in &atlas.dependencies {
+        out::line(&format!("  {} {range}", harmless(id)))?;
+    }
+    Ok(())
+}
+
+fn section(paint: Paint, title: &str, entries: usize) -> Result<()> {
+    let none = if entries == 0 { " none" } else { "" };
+    Ok(out::line(&format!(
+        "\n{}{none}",
+        paint.bold(&format!("{title}:"))
+    ))?)
+}
+
+/// A tier in its colour, of one width.
+pub(super) fn tier(paint: Paint, tier: RiskTier) -> String {
+    let text = format!("  {:<8}", tier.name());
+    match tier {
+        RiskTier::Low => text,
+        RiskTier::Medium => paint.yellow(&text),
+        RiskTier::High | RiskTier::Critical => paint.red(&text),
+    }
+}
+
+/// What a limit counts; nothing for other rules.
+fn limit(rule: &Rule) -> Option<Value> {
+    match rule {
+        Rule::RateLimit(limit) => Some(json!(limit)),
+        Rule::Budget(budget) => Some(json!({
+            "max_cost_micros": budget.max_cost_micros, "window_seconds": budget.window_seconds,
+        })),
+        Rule::Deny | Rule::Scope | Rule::RequireApproval | Rule::Allow => None,
+    }
+}
+
+fn rule(policy: &Policy) -> String {
+    let limit = limit(&policy.rule).map(|limit| format!(", at most {limit}"));
+    let reason = policy.reason.as_deref().map(|reason| format!(": {reason}"));
+    format!(
+        "  {:<16} {} (priority {}) for {}{}{}{}",
+        policy.rule.name(),
+        policy.id,
+        policy.priority,
+        policy.patterns().join(", "),
+        limit.unwrap_or_default(),
+        when(&policy.conditions),
+        reason.unwrap_or_default()
+    )
+}
+
+fn when(conditions: &clawk_carp::atlas::Conditions) -> String {
+    let parameters = conditions.parameters();
+    if parameters.is_empty() {
+        return String::new();
+    }
+    format!(", when {}", Value::Object(parameters))
+}

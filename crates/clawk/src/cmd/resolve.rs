@@ -1,0 +1,206 @@
+//! `clawk resolve`: one CARP resolution, printed, and its trace.
+
+mod trace;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clawk_carp::message::{self, Shape};
+use clawk_carp::resolve::Ids;
+use clawk_carp::{AtlasSet, Ledger, Options, Resolved, resolve};
+use clawk_kernel::time::{Clock, SystemClock};
+use clawk_proto::carp::{DecisionType, Operation, Request, Resolution};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::atlas;
+use crate::out::{self, Format, Paint, clipped, harmless};
+
+/// The most bytes of a request.
+const REQUEST_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Flags of `clawk resolve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Folders that hold an `atlas.json`, or such files; all of them govern
+    #[arg(long = "atlas", value_name = "PATH", required = true, num_args = 1..)]
+    atlases: Vec<PathBuf>,
+
+    /// A CARP request to resolve; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    request: PathBuf,
+
+    /// Resolve as of this time, such as `2026-01-05T12:00:00Z` [default: now]
+    #[arg(long, value_name = "RFC3339", value_parser = time)]
+    now: Option<Timestamp>,
+
+    /// Deny what no policy mentions, even if the Atlases hold no `allow`
+    #[arg(long)]
+    strict: bool,
+
+    /// Write what led to it as a chained `.trace.jsonl`
+    #[arg(long, value_name = "OUT")]
+    trace: Option<PathBuf>,
+
+    /// `json` prints the resolution as it goes over the wire
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk resolve --atlas examples/atlas --request examples/atlas/request.json
+  clawk resolve --atlas one/ two/ --request - --format json < request.json
+  clawk resolve --atlas examples/atlas --request examples/atlas/request.json --trace out.trace.jsonl
+  clawk trace verify out.trace.jsonl
+
+Rate limits and budgets count as unspent. The exit code is 0 whatever the decision; 1 when there is none.";
+
+fn time(text: &str) -> Result<Timestamp, String> {
+    let wanted = "expected RFC 3339 with a zone, such as `2026-01-05T12:00:00Z`";
+    text.parse().map_err(|cause| format!("{wanted}: {cause}"))
+}
+
+/// Resolves and prints.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let clock = SystemClock::default();
+    let started = clock.monotonic_us();
+    let mut atlases = Vec::new();
+    for path in &args.atlases {
+        atlases.push(Arc::new(atlas::loaded(path)?));
+    }
+    let options = Options {
+        strict: args.strict,
+        ..Options::default()
+    };
+    let set = AtlasSet::compile(atlases, options).context("these Atlases cannot be loaded together")?;
+    let request = request(&args.request)?;
+    let now = match args.now {
+        Some(now) => now,
+        None => Timestamp::from_microsecond(clock.now().0)?,
+    };
+    let ids = Ids {
+        resolution: clock.uuid(),
+        approval: clock.uuid(),
+        trace: clock.uuid(),
+    };
+    let resolved = resolve(&set, &request, now, ids, &Ledger::new())?;
+    if let Some(path) = &args.trace {
+        let took_us = clock.monotonic_us().saturating_sub(started);
+        trace::write(path, &request, &resolved, now, took_us, &clock)
+            .with_context(|| format!("can't write the trace `{}`", path.display()))?;
+    }
+    match args.format {
+        Format::Json => out::json(&resolved.resolution)?,
+        Format::Human => people(&request, &resolved)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a request to resolve.
+fn request(path: &Path) -> Result<Request> {
+    let name = harmless(&path.display().to_string());
+    let mut bytes = Vec::new();
+    let read = if path.as_os_str() == "-" {
+        io::stdin().lock().take(REQUEST_BYTES + 1).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(REQUEST_BYTES + 1).read_to_end(&mut bytes))
+    };
+    read.with_context(|| format!("can't read the request `{name}`"))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > REQUEST_BYTES) {
+        bail!("the request `{name}` is larger than {REQUEST_BYTES} bytes");
+    }
+    let request = message::parse(&bytes, Shape::Schema).map_err(|faults| {
+        let paint = Paint::stderr();
+        for fault in &faults.errors {
+            out::note(&atlas::finding(&paint.red("error"), fault));
+        }
+        anyhow!("`{name}` is no CARP request")
+    })?;
+    if request.operation != Operation::Resolve {
+        let operation = request.operation.name();
+        bail!("`{name}` asks to `{operation}`, at /operation; only `resolve` is answered here");
+    }
+    Ok(request)
+}
+
+fn people(request: &Request, resolved: &Resolved) -> Result<()> {
+    let paint = Paint::stdout();
+    let resolution = &resolved.resolution;
+    let goal = request.task.as_ref().map_or("", |task| task.goal.as_str());
+    let agent = clipped(&request.requester.agent_id, 60);
+    out::line(&paint.dim(&format!("{agent} asks for: {}", clipped(goal, 120))))?;
+    out::line(&decision(resolution, paint))?;
+    if !resolution.allowed_actions.is_empty() {
+        out::line(&format!("\n{}", paint.bold("Allowed:")))?;
+    }
+    for action in &resolution.allowed_actions {
+        let asks = if action.requires_confirmation {
+            ", asks each time"
+        } else {
+            ""
+        };
+        let name = clipped(&action.name, 80);
+        let tier = atlas::tier(paint, action.risk_tier);
+        out::line(&format!("{tier}  {}  {name}{asks}", action.action_id))?;
+    }
+    if !resolution.denied_actions.is_empty() {
+        out::line(&format!("\n{}", paint.bold("Not allowed:")))?;
+    }
+    for action in &resolution.denied_actions {
+        let by = match &action.policy_id {
+            Some(policy) => format!("policy `{policy}`"),
+            None => "no policy allows it".to_owned(),
+        };
+        out::line(&clipped(
+            &format!("  {}  {} ({by})", action.action_id, action.reason),
+            200,
+        ))?;
+    }
+    if !resolution.context_blocks.is_empty() {
+        out::line(&format!("\n{}", paint.bold("Context:")))?;
+    }
+    for block in &resolution.context_blocks {
+        let (tokens, priority) = (block.token_estimate, block.priority);
+        let text = format!(
+            "  {}  about {tokens} tokens, priority {priority}, from {}",
+            block.block_id, block.source
+        );
+        out::line(&clipped(&text, 200))?;
+    }
+    if !resolution.constraints.is_empty() {
+        out::line(&format!("\n{}", paint.bold("Execution is held to:")))?;
+    }
+    for constraint in &resolution.constraints {
+        let parameters = Value::Object(constraint.parameters.clone());
+        let text = format!("  {}  {parameters}", constraint.constraint_id);
+        out::line(&clipped(&text, 200))?;
+    }
+    let life = format!(
+        "\nvalid for {} s from {}",
+        resolution.ttl_seconds, resolution.timestamp
+    );
+    Ok(out::line(&paint.dim(&life))?)
+}
+
+fn decision(resolution: &Resolution, paint: Paint) -> String {
+    let decision = &resolution.decision;
+    let word = decision.kind.name();
+    let mut text = match decision.kind {
+        DecisionType::Allow => paint.green(word),
+        DecisionType::Deny => paint.red(word),
+        DecisionType::Partial | DecisionType::RequiresApproval => paint.yellow(word),
+    };
+    if let Some(reason) = &decision.reason {
+        text = format!("{text}: {}", clipped(reason, 200));
+    }
+    if let (Some(id), Some(until)) = (&decision.approval_id, &decision.expires_at) {
+        text = format!("{text} (approval {id}, until {until})");
+    }
+    text
+}

@@ -1,0 +1,156 @@
+//! A resolution as a session of TRACE events, in the protocol's order.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use clawk_carp::Resolved;
+use clawk_kernel::time::Clock;
+use clawk_proto::carp::{Request, RiskTier, Task};
+use clawk_trace::canonical::payload_of;
+use clawk_trace::{Chain, Draft, Scratch};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// Writes one whole session to a file that only its owner reads. Events are dated `now`, the last one `took_us` later.
+pub(super) fn write(
+    path: &Path,
+    request: &Request,
+    resolved: &Resolved,
+    now: Timestamp,
+    took_us: u64,
+    clock: &dyn Clock,
+) -> Result<()> {
+    if path.as_os_str() == "-" {
+        bail!("standard output carries the resolution; give a file");
+    }
+    let mut session = Session {
+        chain: Chain::new(request.requester.session_id, resolved.resolution.trace_id),
+        scratch: Scratch::default(),
+        root: clock.uuid(),
+        clock,
+        out: Vec::new(),
+    };
+    let whole = session.root;
+    let at = stamp(now);
+    let goal = request.task.as_ref().map(|task| task.goal.as_str());
+    let started = json!({ "agent_id": request.requester.agent_id, "goal": goal });
+    session.event(whole, &at, "session.started", &payload(&started)?)?;
+    resolution(&mut session, &at, request, resolved)?;
+    let took = SignedDuration::from_micros(i64::try_from(took_us).unwrap_or(i64::MAX));
+    let end = stamp(now.checked_add(took).unwrap_or(now)); // silent-ok: only past the year 9999
+    let ended = json!({ "reason": "completed", "duration_ms": took_us / 1000 });
+    let span = clock.uuid();
+    session.event(span, &end, "session.ended", &payload(&ended)?)?;
+    // Only a whole session takes the place of what was there.
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    Ok(file.write_all(&session.out)?)
+}
+
+/// From the request to the answer: one span.
+fn resolution(session: &mut Session<'_>, at: &str, request: &Request, resolved: &Resolved) -> Result<()> {
+    let span = session.clock.uuid();
+    session.event(span, at, "carp.request.received", &payload(&received(request))?)?;
+    for evaluation in &resolved.evaluations {
+        let mut text = Vec::new();
+        evaluation.write_payload(&mut text);
+        session.event(span, at, "policy.evaluated", &String::from_utf8(text)?)?;
+    }
+    let resolution = &resolved.resolution;
+    for block in &resolution.context_blocks {
+        let injected = json!({
+            "block_id": block.block_id, "source": block.source, "token_count": block.token_estimate,
+        });
+        session.event(span, at, "context.injected", &payload(&injected)?)?;
+    }
+    let completed = json!({
+        "resolution_id": resolution.resolution_id,
+        "request_id": resolution.request_id,
+        "decision_type": resolution.decision.kind,
+        "allowed_count": resolution.allowed_actions.len(),
+        "denied_count": resolution.denied_actions.len(),
+        "context_block_count": resolution.context_blocks.len(),
+        "ttl_seconds": resolution.ttl_seconds,
+    });
+    session.event(span, at, "carp.resolution.completed", &payload(&completed)?)
+}
+
+/// What a replay needs of the request; what was not given, or is the default, is left out.
+fn received(request: &Request) -> Value {
+    let nothing = Task::default();
+    let task = request.task.as_ref().unwrap_or(&nothing);
+    let mut payload = json!({
+        "request_id": request.request_id, "operation": request.operation, "goal": task.goal,
+    });
+    let given = [
+        (
+            "risk_tier",
+            task.risk_tier != RiskTier::Low,
+            json!(task.risk_tier),
+        ),
+        (
+            "required_capabilities",
+            !task.required_capabilities.is_empty(),
+            json!(task.required_capabilities),
+        ),
+        (
+            "context_hints",
+            !task.context_hints.is_empty(),
+            json!(task.context_hints),
+        ),
+        (
+            "atlas_ids",
+            !request.atlas_ids.is_empty(),
+            json!(request.atlas_ids),
+        ),
+        ("context", !request.context.is_empty(), json!(request.context)),
+    ];
+    if let Some(payload) = payload.as_object_mut() {
+        let given = given.into_iter().filter(|(_, there, _)| *there);
+        payload.extend(given.map(|(key, _, value)| (key.to_owned(), value)));
+    }
+    payload
+}
+
+fn payload(value: &Value) -> Result<String> {
+    Ok(payload_of(value)?.get().to_owned())
+}
+
+fn stamp(at: Timestamp) -> String {
+    format!("{at:.6}")
+}
+
+/// A session that is being written.
+struct Session<'c> {
+    chain: Chain,
+    scratch: Scratch,
+    /// The span of the session, above all others.
+    root: Uuid,
+    clock: &'c dyn Clock,
+    out: Vec<u8>,
+}
+
+impl Session<'_> {
+    fn event(&mut self, span: Uuid, at: &str, event_type: &str, payload: &str) -> Result<()> {
+        let draft = Draft {
+            event_id: self.clock.uuid(),
+            span,
+            parent: Some(self.root),
+            timestamp: at,
+            event_type,
+            payload,
+        };
+        serde_json::to_writer(&mut self.out, &self.chain.link(&draft, &mut self.scratch)?)?;
+        self.out.push(b'\n');
+        Ok(())
+    }
+}
