@@ -73,6 +73,24 @@ fn the_line_about_the_trace_can_be_pasted() {
 }
 
 #[test]
+fn the_last_session_is_the_conversation_and_not_the_lifecycle() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+    let export = agent
+        .clawk(["trace", "export", "--agent", "tested", "--session", "last"])
+        .assert()
+        .success();
+    let lines = text(&export.get_output().stdout);
+    assert!(
+        lines.contains("ckp.message.answered") && !lines.contains("ckp.lifecycle.transition"),
+        "{lines}"
+    );
+}
+
+#[test]
 fn standard_input_is_one_message() {
     let agent = Agent::new();
     agent

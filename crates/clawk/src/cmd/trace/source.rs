@@ -59,11 +59,16 @@ impl Source {
             return Ok(Pick::One(id));
         }
         let last = match self {
-            Self::State(reader) => reader.sessions(1)?.first().map(|row| row.session),
+            Self::State(reader) => last_conversation(reader)?,
             Self::File(_) => {
-                let mut last = None;
+                let (mut last, mut runtime) = (None, None);
                 self.each(Pick::All, |event| {
-                    last = Some(event.session_id);
+                    if event.sequence == 0 && event.payload.get("door").is_some_and(|door| door == RUNTIME) {
+                        runtime = Some(event.session_id);
+                    }
+                    if runtime != Some(event.session_id) || last.is_none() {
+                        last = Some(event.session_id);
+                    }
                     Ok(())
                 })?;
                 last
@@ -90,6 +95,29 @@ impl Source {
             }),
         }
     }
+}
+
+/// The door of the chain that every run of an agent keeps for its lifecycle.
+const RUNTIME: &str = "runtime";
+/// Sessions looked at for the latest conversation; beyond, the latest of all is meant.
+const LOOK_BACK: usize = 64;
+
+/// The latest session that somebody spoke or called in: each run ends with its lifecycle's own chain.
+fn last_conversation(reader: &Reader) -> Result<Option<SessionId>> {
+    let sessions = reader.sessions(LOOK_BACK)?;
+    for row in &sessions {
+        let filter = Filter {
+            session: Some(row.session),
+            after_row: 0,
+            limit: 1,
+        };
+        let first = reader.events(filter)?.pop();
+        let runtime = format!("\"door\":\"{RUNTIME}\"");
+        if first.is_some_and(|first| !first.event.payload.get().contains(&runtime)) {
+            return Ok(Some(row.session));
+        }
+    }
+    Ok(sessions.first().map(|row| row.session))
 }
 
 /// Every stored event behind `after`; answers the last row.
