@@ -20,11 +20,12 @@ pub(crate) struct Machine {
     file_system: String,
     fdatasync_ms: f64,
     rustc: String,
-    commit: String,
+    /// Which program was measured.
+    program: String,
 }
 
-/// Looks around; `folder` is where state was written.
-pub(crate) fn note(folder: &Path) -> Result<Machine> {
+/// Looks around; `folder` is where state was written, `given` a program that was not built from this tree.
+pub(crate) fn note(folder: &Path, given: Option<&str>) -> Result<Machine> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default(); // silent-ok: an unknown machine is one, too
     let field = |text: &str, name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -49,7 +50,14 @@ pub(crate) fn note(folder: &Path) -> Result<Machine> {
         file_system: file_system(&read("/proc/self/mounts"), folder),
         fdatasync_ms: disk::fdatasync_ms(folder, 200)?.median(),
         rustc: tool("rustc", &["--version"]).trim().to_owned(),
-        commit: format!("{}{}", commit.trim(), if changed { " with changes" } else { "" }),
+        program: match given {
+            Some(program) => program.to_owned(),
+            None => format!(
+                "commit {}{}",
+                commit.trim(),
+                if changed { " with changes" } else { "" }
+            ),
+        },
     })
 }
 
@@ -70,7 +78,7 @@ impl Machine {
     /// In one sentence.
     pub(crate) fn text(&self) -> String {
         format!(
-            "Machine: {} × {}, {} GiB, Linux {}, {} (one fdatasync of 4 KiB: {:.2} ms), load average {}; {}, commit {}.",
+            "Machine: {} × {}, {} GiB, Linux {}, {} (one fdatasync of 4 KiB: {:.2} ms), load average {}; {}, {}.",
             self.cores,
             self.cpu,
             self.memory_gib,
@@ -79,7 +87,7 @@ impl Machine {
             self.fdatasync_ms,
             self.load,
             self.rustc,
-            self.commit
+            self.program
         )
     }
 
@@ -87,7 +95,7 @@ impl Machine {
     pub(crate) fn json(&self) -> Value {
         json!({
             "cpu": self.cpu, "cores": self.cores, "memory_gib": self.memory_gib, "kernel": self.kernel, "load": self.load,
-            "file_system": self.file_system, "fdatasync_ms": self.fdatasync_ms, "rustc": self.rustc, "commit": self.commit,
+            "file_system": self.file_system, "fdatasync_ms": self.fdatasync_ms, "rustc": self.rustc, "program": self.program,
         })
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         let scratch = programs.scratch()?;
         measure(&programs, scratch.path(), size, &mut table)?;
     }
-    let machine = machine::note(programs.folder())?;
+    let machine = machine::note(programs.folder(), asked.program.as_deref())?;
     if asked.json {
         crate::run::say(&table.json(&machine));
     } else {
