@@ -4,7 +4,7 @@
 //! `execute`, `validate`, rate and budget windows as values.
 //! *Depends on:* clawk-proto; `load` alone reads files.
 //! *Must not know:* sessions, HTTP, the kernel, clocks: the time, the ids and the windows are passed in.
-//! *Start reading at:* [`resolve`], then [`set`], then [`atlas`].
+//! *Start reading at:* [`mod@resolve`], then [`set`], then [`atlas`].
 //!
 //! The readings taken where the protocol is silent:
 //! * Policies of the whole loaded set hold, whichever Atlases a request selects: an agent cannot leave a deny behind by

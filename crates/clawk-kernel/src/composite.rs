@@ -28,7 +28,7 @@ pub(crate) async fn run(
     let inner = cancel.child_token();
     let turn_id = agent.clock().uuid();
     let mut ceilings = caller.ceilings.clone();
-    ceilings.extend(Ceiling::of(skill));
+    ceilings.extend(Ceiling::of(skill).map(Ceiling::approved));
     let mut run = Run {
         agent,
         thread: caller.thread.child(turn_id),

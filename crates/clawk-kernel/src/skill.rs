@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use clawk_manifest::model::{Skill, SkillFilesystem};
-use clawk_policy::Verdict;
+use clawk_policy::{Approval, Effect, Verdict};
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Described;
@@ -19,6 +19,8 @@ pub(crate) struct Ceiling {
     skill: Arc<str>,
     network: bool,
     filesystem: SkillFilesystem,
+    /// A person is asked before anything with effects runs under it.
+    asks: bool,
 }
 
 impl Ceiling {
@@ -28,16 +30,22 @@ impl Ceiling {
             skill: skill.name.as_str().into(),
             network: permissions.network.unwrap_or(false),
             filesystem: permissions.filesystem.unwrap_or(SkillFilesystem::None),
+            asks: permissions.approval_required,
         })
     }
 
-    /// Whether a call stays below; `None`: it does.
-    pub(crate) fn refuses(
+    /// The same ceiling under a composite tool, whose own call a person was asked about.
+    pub(crate) fn approved(self) -> Self {
+        Self { asks: false, ..self }
+    }
+
+    /// What the ceiling says of a call: a refusal above it, a question where the skill's `approval_required` wants one.
+    pub(crate) fn judge(
         &self,
         described: &Described,
         arguments: &Map<String, Value>,
         workdir: &Path,
-    ) -> Option<Verdict> {
+    ) -> Verdict {
         let reason = if described.reaches_network() && !self.network {
             "has no `network` permission"
         } else if described.touches_files() && !self.files_allowed(described, arguments, workdir) {
@@ -48,13 +56,12 @@ impl Ceiling {
                     "may only touch files in the workspace"
                 }
             }
+        } else if self.asks && !described.read_only() {
+            return asking(&self.skill);
         } else {
-            return None;
+            return Verdict::allow();
         };
-        Some(Verdict::deny(format!(
-            "the running skill `{}` {reason}",
-            self.skill
-        )))
+        Verdict::deny(format!("the running skill `{}` {reason}", self.skill))
     }
 
     fn files_allowed(&self, described: &Described, arguments: &Map<String, Value>, workdir: &Path) -> bool {
@@ -71,6 +78,15 @@ impl Ceiling {
             }
             SkillFilesystem::Full => true,
         }
+    }
+}
+
+/// The question that a skill's `approval_required` asks.
+pub(crate) fn asking(skill: &str) -> Verdict {
+    Verdict {
+        effect: Effect::Ask(Approval::default()),
+        reason: Some(format!("the skill `{skill}` is declared to need approval").into()),
+        ..Verdict::allow()
     }
 }
 

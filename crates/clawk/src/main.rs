@@ -15,6 +15,7 @@ mod manifest;
 mod out;
 mod state;
 mod terminal;
+mod unapplied;
 
 use std::ffi::OsStr;
 use std::io;

@@ -10,6 +10,7 @@ use clawk_policy::{Engine, WarningKind};
 use crate::companion;
 use crate::config::Config;
 use crate::out::{self, Paint};
+use crate::unapplied;
 
 /// The manifest of an agent that is to start, and where to read of its warnings, if it has any.
 ///
@@ -20,7 +21,7 @@ pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, Option<Str
     if let Some(refusal) = companion::refusal(&companion::of_manifest(&loaded)?) {
         bail!("{refusal}");
     }
-    let found = loaded.diagnostics.len();
+    let found = loaded.diagnostics.len() + unapplied::of(&manifest).len();
     let rules = about_rules(&manifest.policies, &loaded.sources).len();
     let plural = if found + rules == 1 { "" } else { "s" };
     let about = match rules {

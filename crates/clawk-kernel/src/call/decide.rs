@@ -1,5 +1,6 @@
 //! What may be done: every layer is asked, the strictest holds (R12, R13).
 
+use clawk_manifest::model::Skill;
 use clawk_policy::{Effect, Subject, UsageView, Verdict, autonomy};
 use serde_json::{Map, Value};
 
@@ -7,6 +8,7 @@ use super::{Caller, Request};
 use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::error::{CallError, DeniedBy};
+use crate::skill;
 
 /// The verdict of all layers, and which of them refused first.
 #[derive(Debug)]
@@ -85,9 +87,13 @@ pub(super) fn decide(
         );
     }
     for ceiling in &caller.ceilings {
-        if let Some(refusal) = ceiling.refuses(described, arguments, &agent.options.workdir) {
-            judged = judged.and(DeniedBy::Skill, refusal);
-        }
+        judged = judged.and(
+            DeniedBy::Skill,
+            ceiling.judge(described, arguments, &agent.options.workdir),
+        );
+    }
+    if let Some(skill) = tool.skill.as_ref().filter(|skill| needs_approval(skill)) {
+        judged = judged.and(DeniedBy::Skill, skill::asking(&skill.name));
     }
     // What spares people is a standing grant that a person gave, never a rule (R13).
     if matches!(judged.verdict.effect, Effect::Ask(_))
@@ -97,6 +103,13 @@ pub(super) fn decide(
         judged.verdict.reason = Some("a person allowed it for this session".into());
     }
     judged
+}
+
+fn needs_approval(skill: &Skill) -> bool {
+    skill
+        .permissions
+        .as_ref()
+        .is_some_and(|permissions| permissions.approval_required)
 }
 
 /// The refusal of a verdict.

@@ -137,3 +137,39 @@ async fn a_composite_that_would_cost_more_than_is_left_is_refused_before_anythin
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn a_skill_that_needs_approval_asks_before_anything_with_effects() {
+    let script = vec![
+        calls(&[("skill-dig", json!({"topic": "worms"}))]),
+        calls(&[("echo", json!({"text": "free"})), ("write", json!({}))]),
+        says("done"),
+    ];
+    let permissions = json!({"network": true, "filesystem": "full", "approval_required": true});
+    let rig = with_model(rig(spec(permissions)), ScriptedModel::turns(script));
+    let kernel = rig.start().await;
+    let mut questions = kernel.questions();
+    let person = async {
+        let question = questions.recv().await.unwrap();
+        assert_eq!(question.tool, "write");
+        assert!(question.reason.contains("dig"), "{}", question.reason);
+        kernel
+            .answer(&question.request_id, crate::Answer::Deny, None, "ann")
+            .await
+    };
+    let (end, denied) = tokio::join!(say(&kernel, "dig"), person);
+    assert_eq!((end.0, denied), (TurnEnd::Answered, true));
+    assert_eq!(rig.runner.runs().len(), 1, "only the read-only call ran");
+    // As a composite tool: one question for the whole.
+    let session = rpc(&kernel).await;
+    let call = kernel.call(session, params("research", json!({"topic": "worms"}), 7));
+    let person = async {
+        let question = questions.recv().await.unwrap();
+        assert_eq!(question.tool, "research");
+        kernel
+            .answer(&question.request_id, crate::Answer::Deny, None, "ann")
+            .await
+    };
+    let (outcome, _) = tokio::join!(call, person);
+    assert!(matches!(outcome, Err(CallError::ApprovalDenied { .. })));
+}

@@ -10,6 +10,7 @@ use crate::companion::{self, Report};
 use crate::config::Config;
 use crate::manifest::about_rules;
 use crate::out::{self, Format, Paint};
+use crate::unapplied;
 
 /// Flags of `clawk validate`.
 #[derive(Debug, clap::Args)]
@@ -66,7 +67,11 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 /// What the rules of a valid document come to: rules that never decide, and the tests beside its policy files.
 fn policies(loaded: &mut Loaded, file: &Path, options: &LoadOptions) {
     let found = match &loaded.manifest {
-        Some(manifest) => about_rules(&manifest.policies, &loaded.sources),
+        Some(manifest) => {
+            let mut found = about_rules(&manifest.policies, &loaded.sources);
+            found.extend(unapplied::of(manifest));
+            found
+        }
         None if loaded.is_valid() && loaded.kind == Some("Policy") => {
             let (_, lone) = policy(file, options);
             about_rules(lone.as_slice(), &loaded.sources)

@@ -1,0 +1,87 @@
+//! What a manifest declares and this version does not apply: said, so that nobody relies on it.
+
+use clawk_manifest::model::{BusBackend, ChannelType, Detection, Policy, PolicyRates};
+use clawk_manifest::{Diagnostic, Manifest};
+
+/// One warning for each part that is read and has no effect here.
+pub(crate) fn of(manifest: &Manifest) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for policy in &manifest.policies {
+        found.extend(of_policy(policy));
+    }
+    for channel in manifest
+        .channels
+        .iter()
+        .filter(|channel| channel.kind != ChannelType::Cli)
+    {
+        found.push(warning(
+            "/spec/channels",
+            format!("the channel `{}`: only the terminal is served", channel.name),
+        ));
+    }
+    let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
+    for store in stores.filter(|store| store.embedding.is_some()) {
+        found.push(warning(
+            "/spec/memory",
+            format!(
+                "`embedding` of the store `{}`: it is searched by words",
+                store.name
+            ),
+        ));
+    }
+    if !manifest.world_models.is_empty() {
+        found.push(warning(
+            "/spec/world_models",
+            "world models: no skill asks them".to_owned(),
+        ));
+    }
+    if manifest.telemetry.is_some() {
+        found.push(warning(
+            "/spec/telemetry",
+            "telemetry: nothing is exported; the trace has every event".to_owned(),
+        ));
+    }
+    if let Some(swarm) = manifest
+        .swarm
+        .as_ref()
+        .filter(|swarm| swarm.coordination.backend != BusBackend::InProcess)
+    {
+        let text = format!(
+            "the bus `{}` of the swarm: peers run in this process",
+            swarm.coordination.backend
+        );
+        found.push(warning("/spec/swarm", text));
+    }
+    found
+}
+
+fn of_policy(policy: &Policy) -> Vec<Diagnostic> {
+    let injection = policy
+        .prompt_injection
+        .as_ref()
+        .is_some_and(|scan| scan.detection != Detection::None);
+    let parts = [
+        ("prompt_injection", injection),
+        ("secret_scanning", policy.secret_scanning.is_some()),
+        ("input_validation", policy.input_validation.is_some()),
+        ("rate_limits", policy.rate_limits != PolicyRates::default()),
+        ("audit", policy.audit.is_some()),
+    ];
+    let declared = parts.into_iter().filter(|(_, declared)| *declared);
+    declared
+        .map(|(part, _)| {
+            warning(
+                "/spec/policies",
+                format!("`{part}` of the policy `{}`", policy.name),
+            )
+        })
+        .collect()
+}
+
+fn warning(path: &str, what: String) -> Diagnostic {
+    Diagnostic::warning(
+        "not-applied",
+        path,
+        format!("read, but not applied by this version: {what}"),
+    )
+}
