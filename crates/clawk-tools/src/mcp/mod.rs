@@ -3,6 +3,7 @@
 mod http;
 mod result;
 mod server;
+mod throttle;
 
 use std::sync::Arc;
 

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use super::http::transport;
 use super::result::outcome;
+use super::throttle::Throttle;
 use crate::builtin::launch_error;
 use crate::call::{Call, cut};
 
@@ -149,8 +150,8 @@ impl Server {
                         "the MCP server has no standard streams".to_owned(),
                     ));
                 };
-                let transport =
-                    AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE_BYTES);
+                let transport = AsyncRwTransport::new_client(Throttle::new(stdout), stdin)
+                    .with_max_line_length(MAX_MESSAGE_BYTES);
                 let session = match serve_client(info, transport).await {
                     Ok(session) => session,
                     Err(error) => return Err(self.no_session(&error, Some(&service)).await),

@@ -112,7 +112,7 @@ fn a_server_that_floods_ends_its_own_call_and_nothing_else() {
         );
     }
     let peak = memory_kb(wire.pid(), "VmHWM");
-    assert!(peak < 400_000, "clawk's memory is bounded: {peak} kB");
+    assert!(peak < 200_000, "clawk's memory is bounded: {peak} kB");
     assert!(wire.close().success());
     until(Duration::from_secs(10), "the server outlives its agent", || {
         running(&mark).is_empty().then_some(())
