@@ -3,7 +3,7 @@
 //! *Owns:* canonical JSON in its three readings, the hash chain, the streaming verifier, semantic diff, signed checkpoints, one-line rendering for people.
 //! *Depends on:* `clawk-proto`; SHA-256, Ed25519.
 //! *Must not know:* SQL, the kernel, clocks, tokio.
-//! *Start reading at:* [`chain`], then [`verify`].
+//! *Start reading at:* [`chain`], then [`mod@verify`].
 
 pub mod canonical;
 pub mod chain;
