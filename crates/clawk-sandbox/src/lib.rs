@@ -13,7 +13,9 @@ mod level;
 pub mod plan;
 pub mod preflight;
 
-pub use launch::{Input, LaunchError, Launcher, LimitHit, Outcome, Service, ServiceEnd, Spec};
+pub use launch::{
+    Door, Gate, Input, Keep, LaunchError, Launcher, LimitHit, Outcome, Placed, Service, ServiceEnd, Spec,
+};
 pub use level::{Level, Obtained, Place, Refusal};
 pub use plan::{Defaults, Filesystem, FsMode, Limits, Mount, Network, NetworkMode, Plan, Shell, ShellMode};
 pub use preflight::Request;

@@ -1,5 +1,6 @@
 //! Starting programs: one run to its end ([`Launcher::launch`]), or a service that lives on ([`Launcher::serve`]).
 
+pub mod door;
 mod run;
 mod service;
 mod streams;
@@ -10,6 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use door::{Door, Gate, Keep, Placed};
 pub use service::{Service, ServiceEnd};
 
 use crate::level::{Obtained, Refusal};
@@ -78,6 +80,12 @@ pub struct Spec {
     pub timeout_ms: Option<u64>,
     /// Output kept, bytes; the plan's when absent, and never more than the plan's.
     pub max_output_bytes: Option<u64>,
+    /// Serves what the plan's network allows. Without one, a box has no way out, whatever the plan says.
+    pub gate: Option<Gate>,
+    /// Files in memory, mode 0400, that only this run sees (R37).
+    pub files: Vec<Placed>,
+    /// Further host paths that the box sees read-only: what the program needs to run (`read_paths` of its configuration).
+    pub read_paths: Vec<PathBuf>,
 }
 
 impl Spec {
@@ -92,6 +100,9 @@ impl Spec {
             plan,
             timeout_ms: None,
             max_output_bytes: None,
+            gate: None,
+            files: Vec::new(),
+            read_paths: Vec::new(),
         }
     }
 

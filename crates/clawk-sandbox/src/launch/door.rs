@@ -1,0 +1,69 @@
+//! The way out of a box. A box has a network namespace of its own with nothing in it but `lo`; where its plan allows any
+//! host, it binds a listening socket at [`PORT`] there and hands it out. Whoever holds a [`Gate`] serves it: the egress proxy.
+
+use std::any::Any;
+use std::fmt;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use crate::plan::Plan;
+
+/// The port on 127.0.0.1, inside the box, that `HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` name.
+pub const PORT: u16 = 3128;
+
+/// A listening socket that lives in a box's network namespace: whoever connects to it is a process of that box.
+#[derive(Debug)]
+pub struct Door {
+    /// Bound to 127.0.0.1:[`PORT`] in the box, listening, non-blocking.
+    pub listener: TcpListener,
+    /// What the box may reach: [`Plan::network`].
+    pub plan: Arc<Plan>,
+}
+
+/// What serves a door; dropped when nothing of the box lives any more.
+pub type Keep = Box<dyn Any + Send>;
+
+/// Who serves doors. Called inside the async runtime, before the tool starts; an error refuses the run.
+#[derive(Clone)]
+pub struct Gate(
+    #[expect(dead_code, reason = "the launcher's next step uses it")]
+    Arc<dyn Fn(Door) -> std::io::Result<Keep> + Send + Sync>,
+);
+
+impl Gate {
+    /// A gate from a function that takes a door, starts serving it and gives what stops that when dropped.
+    pub fn new(serve: impl Fn(Door) -> std::io::Result<Keep> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(serve))
+    }
+
+    #[expect(dead_code, reason = "the launcher's next step uses it")]
+    pub(super) fn serve(&self, door: Door) -> std::io::Result<Keep> {
+        (self.0)(door)
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gate")
+    }
+}
+
+/// A file in memory that only this run sees, at `/run/clawk/NAME`: a secret asked for as a file, a run's own authority.
+#[derive(Clone)]
+pub struct Placed {
+    /// One path component.
+    pub name: String,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+impl Placed {
+    /// Where the tool finds the files.
+    pub const FOLDER: &'static str = "/run/clawk";
+}
+
+impl fmt::Debug for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Placed({}, {} bytes)", self.name, self.bytes.len())
+    }
+}
