@@ -11,9 +11,11 @@ pub mod explain;
 mod glob;
 mod index;
 pub mod layers;
+pub mod leak;
 pub mod path;
 pub mod rule;
 pub mod source;
+pub mod testing;
 pub mod verdict;
 
 #[cfg(test)]

@@ -1,0 +1,275 @@
+//! Secrets in text: values that are known here, in whatever encoding, and shapes of well-known keys (CKP §5.8).
+//!
+//! Pure. [`Scanner`] looks at a whole text, [`Stream`] at pieces of one and holds back what might still become a secret.
+//! What was found is told by kind, place and count; the text found is never kept, printed or returned.
+
+mod check;
+mod known;
+mod shapes;
+mod special;
+mod stream;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use known::Known;
+pub use stream::Stream;
+
+/// The longest secret that is recognised as one, bytes.
+pub const MAX_SECRET_BYTES: usize = 16 * 1024;
+/// How far before a secret's first byte its recognition may look, bytes.
+const LOOK_BEHIND: usize = 512;
+
+/// Where a secret is, and of which kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leak {
+    /// What it is.
+    pub kind: Kind,
+    /// First byte.
+    pub start: usize,
+    /// Byte after the last.
+    pub end: usize,
+}
+
+/// What kind of secret was found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A value that is known here, by the name of its reference.
+    Known(Arc<str>),
+    /// The shape of a well-known key.
+    Shape(&'static str),
+}
+
+impl Kind {
+    /// A stable word: `known-secret`, or the shape's.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Known(_) => "known-secret",
+            Self::Shape(kind) => kind,
+        }
+    }
+
+    /// What stands in the place of the secret.
+    #[must_use]
+    pub fn mark(&self) -> String {
+        match self {
+            Self::Known(name) => format!("[redacted:known-secret {name}]"),
+            Self::Shape(kind) => format!("[redacted:{kind}]"),
+        }
+    }
+}
+
+/// How many secrets of each kind were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally(BTreeMap<&'static str, usize>);
+
+impl Tally {
+    /// Kinds with their counts, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
+        self.0.iter().map(|(kind, count)| (*kind, *count))
+    }
+
+    /// Nothing was found.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more.
+    fn add(&mut self, kind: &Kind) {
+        *self.0.entry(kind.word()).or_default() += 1;
+    }
+
+    /// Everything of another tally besides.
+    pub fn join(&mut self, other: &Self) {
+        for (kind, count) in other.iter() {
+            *self.0.entry(kind).or_default() += count;
+        }
+    }
+}
+
+/// Finds secrets. Cheap to clone; holds the known values and never shows them.
+#[derive(Clone)]
+pub struct Scanner {
+    known: Arc<known::Values>,
+    shapes: bool,
+}
+
+impl fmt::Debug for Scanner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scanner({} known, shapes: {})", self.known.len(), self.shapes)
+    }
+}
+
+impl Scanner {
+    /// A scanner for these values and for every shape.
+    #[must_use]
+    pub fn new(known: impl IntoIterator<Item = Known>) -> Self {
+        Self {
+            known: Arc::new(known::Values::new(known)),
+            shapes: true,
+        }
+    }
+
+    /// A scanner for these values alone.
+    #[must_use]
+    pub fn known_only(known: impl IntoIterator<Item = Known>) -> Self {
+        Self {
+            shapes: false,
+            ..Self::new(known)
+        }
+    }
+
+    /// The same known values, without the shapes.
+    #[must_use]
+    pub fn without_shapes(&self) -> Self {
+        Self {
+            known: Arc::clone(&self.known),
+            shapes: false,
+        }
+    }
+
+    /// How many shapes of well-known keys there are; the manifest's `patterns` asks for at least so many.
+    #[must_use]
+    pub fn shape_count() -> usize {
+        shapes::count()
+    }
+
+    /// Nothing is looked for.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        !self.shapes && self.known.len() == 0
+    }
+
+    /// Names of known values that are too short or too plain to be looked for: they would hide ordinary text.
+    #[must_use]
+    pub fn passed_over(&self) -> &[Arc<str>] {
+        self.known.passed_over()
+    }
+
+    /// Every secret in a text, in order; touching and overlapping ones are one.
+    #[must_use]
+    pub fn find(&self, text: &[u8]) -> Vec<Leak> {
+        joined(self.candidates(text))
+    }
+
+    /// Unordered; may overlap.
+    fn candidates(&self, text: &[u8]) -> Vec<Leak> {
+        let mut found = Vec::new();
+        self.known.find(text, &mut found);
+        if self.shapes {
+            shapes::find(text, &mut found);
+        }
+        found
+    }
+
+    /// The text with every secret replaced by `[redacted:KIND]`, and what was found; `None` when there is none.
+    #[must_use]
+    pub fn redact(&self, text: &str) -> Option<(String, Tally)> {
+        let leaks = self.find(text.as_bytes());
+        if leaks.is_empty() {
+            return None;
+        }
+        let mut tally = Tally::default();
+        let mut out = Vec::with_capacity(text.len());
+        let mut at = 0;
+        for leak in &leaks {
+            out.extend_from_slice(text.as_bytes().get(at..leak.start).unwrap_or_default());
+            out.extend_from_slice(leak.kind.mark().as_bytes());
+            tally.add(&leak.kind);
+            at = leak.end;
+        }
+        out.extend_from_slice(text.as_bytes().get(at..).unwrap_or_default());
+        // Secrets begin and end between characters; were it otherwise, a broken character is shown as such.
+        Some((String::from_utf8_lossy(&out).into_owned(), tally))
+    }
+
+    /// Redacts every text and every key within a JSON value, in place.
+    pub fn redact_json(&self, value: &mut Value) -> Tally {
+        let mut tally = Tally::default();
+        self.redact_within(value, &mut tally);
+        tally
+    }
+
+    fn redact_within(&self, value: &mut Value, tally: &mut Tally) {
+        match value {
+            Value::String(text) => {
+                if let Some((clean, found)) = self.redact(text) {
+                    *text = clean;
+                    tally.join(&found);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.redact_within(item, tally)),
+            Value::Object(members) => {
+                let dirty = members.keys().any(|key| !self.find(key.as_bytes()).is_empty());
+                if dirty {
+                    let old = std::mem::take(members);
+                    for (key, inner) in old {
+                        let key = match self.redact(&key) {
+                            Some((clean, found)) => {
+                                tally.join(&found);
+                                clean
+                            }
+                            None => key,
+                        };
+                        members.insert(key, inner);
+                    }
+                }
+                members
+                    .values_mut()
+                    .for_each(|inner| self.redact_within(inner, tally));
+            }
+            // A number may be a known value, too: an account's or a card's.
+            Value::Number(number) => {
+                if let Some((clean, found)) = self.redact(&number.to_string()) {
+                    *value = Value::String(clean);
+                    tally.join(&found);
+                }
+            }
+            Value::Null | Value::Bool(_) => {}
+        }
+    }
+
+    /// What is in a JSON value's texts and keys; nothing is changed.
+    #[must_use]
+    pub fn tally_json(&self, value: &Value) -> Tally {
+        let mut copy = value.clone();
+        self.redact_json(&mut copy)
+    }
+
+    /// What is in a text.
+    #[must_use]
+    pub fn tally(&self, text: &str) -> Tally {
+        let mut tally = Tally::default();
+        for leak in self.find(text.as_bytes()) {
+            tally.add(&leak.kind);
+        }
+        tally
+    }
+
+    /// A scan of a text that comes in pieces.
+    #[must_use]
+    pub fn stream(&self) -> Stream {
+        Stream::new(self.clone())
+    }
+}
+
+/// Candidates in order, those that touch made one; the first names it.
+fn joined(mut candidates: Vec<Leak>) -> Vec<Leak> {
+    candidates.sort_by(|a, b| (a.start, &a.kind, b.end).cmp(&(b.start, &b.kind, a.end)));
+    let mut leaks: Vec<Leak> = Vec::with_capacity(candidates.len());
+    for leak in candidates {
+        match leaks.last_mut() {
+            Some(last) if leak.start <= last.end => last.end = last.end.max(leak.end),
+            _ => leaks.push(leak),
+        }
+    }
+    leaks
+}

@@ -1,0 +1,306 @@
+//! Known values, searched in every encoding that text commonly carries them in.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use memchr::memchr;
+use zeroize::Zeroizing;
+
+use super::{Kind, Leak, MAX_SECRET_BYTES};
+
+/// Shorter values are not looked for: they would hide ordinary text.
+const MIN_BYTES: usize = 8;
+/// Values of one kind of character only (a word, a number) must be this long.
+const MIN_PLAIN_BYTES: usize = 12;
+/// Fewer different characters than this are no secret worth the name.
+const MIN_DIFFERENT: usize = 4;
+/// A longer value is looked for in pieces of this size, so that what is held back of a stream stays small.
+const PIECE_BYTES: usize = 256;
+/// Of one value, so much is looked for.
+const MAX_VALUE_BYTES: usize = 64 * 1024;
+/// Lines of a value of several lines that are looked for by themselves, bytes.
+const MIN_LINE_BYTES: usize = 20;
+/// Encoded forms shorter than this would match ordinary text.
+const MIN_FORM_BYTES: usize = 8;
+
+/// A secret value with the name of its reference. It can't be printed.
+pub struct Known {
+    name: Arc<str>,
+    value: Zeroizing<String>,
+}
+
+impl Known {
+    /// A value to be looked for.
+    pub fn new(name: impl Into<Arc<str>>, value: &str) -> Self {
+        Self {
+            name: name.into(),
+            value: Zeroizing::new(value.to_owned()),
+        }
+    }
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Known({})", self.name)
+    }
+}
+
+/// The search over all forms of all values.
+pub(super) struct Values {
+    search: Option<AhoCorasick>,
+    /// By pattern: whose form it is.
+    owners: Vec<Arc<str>>,
+    values: usize,
+    passed_over: Vec<Arc<str>>,
+    /// The search could not be built: everything counts as found.
+    broken: bool,
+}
+
+impl Values {
+    pub(super) fn new(known: impl IntoIterator<Item = Known>) -> Self {
+        let (mut patterns, mut owners, mut passed_over) = (Vec::new(), Vec::new(), Vec::new());
+        let mut values = 0;
+        for Known { name, value } in known {
+            if too_plain(&value) {
+                if !value.is_empty() {
+                    passed_over.push(name);
+                }
+                continue;
+            }
+            values += 1;
+            for piece in pieces(&value) {
+                for form in forms(piece) {
+                    patterns.push(form);
+                    owners.push(Arc::clone(&name));
+                }
+            }
+        }
+        let search = (!patterns.is_empty()).then(|| {
+            AhoCorasick::builder()
+                .match_kind(MatchKind::Standard)
+                .build(patterns.iter().map(|form| form.as_slice()))
+        });
+        let broken = matches!(search, Some(Err(_)));
+        Self {
+            search: search.and_then(Result::ok), // silent-ok: `broken` says so, and withholds all text
+            owners,
+            values,
+            passed_over,
+            broken,
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.values
+    }
+
+    pub(super) fn passed_over(&self) -> &[Arc<str>] {
+        &self.passed_over
+    }
+
+    /// Every occurrence of every form, also where an encoding was wrapped over lines.
+    pub(super) fn find(&self, text: &[u8], found: &mut Vec<Leak>) {
+        if self.broken && !text.is_empty() {
+            found.push(Leak {
+                kind: Kind::Known("unsearchable".into()),
+                start: 0,
+                end: text.len(),
+            });
+        }
+        let Some(search) = &self.search else { return };
+        for hit in search.find_overlapping_iter(text) {
+            found.extend(self.leak(hit.pattern().as_usize(), hit.start(), hit.end()));
+        }
+        if memchr(b'\n', text).is_some() {
+            self.find_wrapped(search, text, found);
+        }
+    }
+
+    /// `base64` and hex dumps break their lines: the same search over the text without line ends.
+    fn find_wrapped(&self, search: &AhoCorasick, text: &[u8], found: &mut Vec<Leak>) {
+        let (mut bare, mut places) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len()));
+        for (at, byte) in text.iter().enumerate() {
+            if !matches!(byte, b'\n' | b'\r') {
+                bare.push(*byte);
+                places.push(at);
+            }
+        }
+        for hit in search.find_overlapping_iter(&bare) {
+            let (Some(&start), Some(&last)) = (places.get(hit.start()), places.get(hit.end() - 1)) else {
+                continue;
+            };
+            let wrapped = last + 1 - start > hit.end() - hit.start();
+            if wrapped && last + 1 - start <= MAX_SECRET_BYTES {
+                found.extend(self.leak(hit.pattern().as_usize(), start, last + 1));
+            }
+        }
+    }
+
+    fn leak(&self, pattern: usize, start: usize, end: usize) -> Option<Leak> {
+        let kind = Kind::Known(Arc::clone(self.owners.get(pattern)?));
+        Some(Leak { kind, start, end })
+    }
+}
+
+/// Too short, or an ordinary word or number.
+fn too_plain(value: &str) -> bool {
+    let different = {
+        let mut bytes: Vec<u8> = value.bytes().collect();
+        bytes.sort_unstable();
+        bytes.dedup();
+        bytes.len()
+    };
+    let one_class = value.bytes().all(|b| b.is_ascii_lowercase())
+        || value.bytes().all(|b| b.is_ascii_uppercase())
+        || value.bytes().all(|b| b.is_ascii_digit());
+    value.len() < MIN_BYTES || different < MIN_DIFFERENT || (one_class && value.len() < MIN_PLAIN_BYTES)
+}
+
+/// The value, or what it is cut into: lines, and consecutive pieces of long ones.
+fn pieces(value: &str) -> Vec<&str> {
+    let value = cut(value, 0, MAX_VALUE_BYTES);
+    let mut parts = Vec::new();
+    let trimmed = value.trim();
+    if value.len() <= PIECE_BYTES {
+        parts.push(value);
+        if trimmed.len() < value.len() && !too_plain(trimmed) {
+            parts.push(trimmed);
+        }
+    } else {
+        let mut at = 0;
+        while at < value.len() {
+            let piece = cut(value, at, PIECE_BYTES);
+            if piece.is_empty() {
+                break;
+            }
+            at += piece.len();
+            if piece.len() >= MIN_LINE_BYTES && !too_plain(piece) {
+                parts.push(piece);
+            }
+        }
+    }
+    if trimmed.contains('\n') {
+        let lines = trimmed.lines().map(str::trim);
+        parts.extend(
+            lines
+                .filter(|line| {
+                    line.len() >= MIN_LINE_BYTES && !line.starts_with("-----") && !line.contains(' ')
+                })
+                .filter(|line| line.len() <= PIECE_BYTES && !too_plain(line)),
+        );
+    }
+    parts
+}
+
+/// At most `len` bytes from `at`, between characters.
+fn cut(text: &str, at: usize, len: usize) -> &str {
+    let end = (at..=text.len().min(at.saturating_add(len)))
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or(at);
+    text.get(at..end).unwrap_or_default()
+}
+
+/// Every encoding of a value; none shorter than [`MIN_FORM_BYTES`].
+fn forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
+    let mut forms = vec![value.as_bytes().to_vec()];
+    for (plus, upper) in [(false, true), (false, false), (true, true), (true, false)] {
+        forms.push(percent(value, plus, upper));
+    }
+    forms.push(
+        value
+            .bytes()
+            .flat_map(|b| format!("%{b:02X}").into_bytes())
+            .collect(),
+    );
+    forms.push(
+        value
+            .bytes()
+            .flat_map(|b| format!("%{b:02x}").into_bytes())
+            .collect(),
+    );
+    let json = json_inner(value, false);
+    forms.push(json_inner(&json, false).into_bytes()); // JSON within a JSON text
+    forms.push(json.replace('/', "\\/").into_bytes());
+    forms.push(json_inner(value, true).into_bytes());
+    forms.push(json.into_bytes());
+    forms.push(hex(value, false));
+    forms.push(hex(value, true));
+    for lead in 0..3 {
+        let bytes: Zeroizing<Vec<u8>> =
+            Zeroizing::new(std::iter::repeat_n(0, lead).chain(value.bytes()).collect());
+        // Only the characters that depend on nothing but the value: not those shared with a neighbour's bits.
+        let (from, to) = ((lead * 8).div_ceil(6), bytes.len() * 8 / 6);
+        for whole in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
+            let whole = Zeroizing::new(whole);
+            let core = whole.get(from..to).unwrap_or_default();
+            forms.push(percent(core, false, true));
+            forms.push(core.replace('/', "\\/").into_bytes());
+            forms.push(core.as_bytes().to_vec());
+        }
+    }
+    forms.retain(|form| form.len() >= MIN_FORM_BYTES);
+    forms.sort_unstable();
+    forms.dedup();
+    forms.into_iter().map(Zeroizing::new).collect()
+}
+
+fn hex(value: &str, upper: bool) -> Vec<u8> {
+    let digit = |b: u8| {
+        if upper {
+            format!("{b:02X}")
+        } else {
+            format!("{b:02x}")
+        }
+    };
+    value.bytes().flat_map(|b| digit(b).into_bytes()).collect()
+}
+
+/// Percent-encoding of everything but RFC 3986's unreserved characters; `plus`: a space becomes `+` (forms).
+fn percent(value: &str, plus: bool, upper: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len() * 3);
+    for byte in value.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte),
+            b' ' if plus => out.push(b'+'),
+            _ if upper => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            _ => out.extend_from_slice(format!("%{byte:02x}").as_bytes()),
+        }
+    }
+    out
+}
+
+/// A JSON string's inside; `ascii`: nothing beyond ASCII stays as it is.
+fn json_inner(value: &str, ascii: bool) -> String {
+    let mut out = String::with_capacity(value.len() + 8);
+    for c in value.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c if ascii && !c.is_ascii() => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+pub(super) fn forms_of(value: &str) -> Vec<Vec<u8>> {
+    pieces(value)
+        .into_iter()
+        .flat_map(forms)
+        .map(|form| form.to_vec())
+        .collect()
+}

@@ -1,0 +1,347 @@
+//! Shapes of well-known keys: a literal that anchors the search, then an exact check of what stands around it.
+
+use std::sync::LazyLock;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+
+use super::check::{Set, is_key, mixed, run, starts};
+use super::special;
+use super::{Kind, Leak};
+
+/// One kind of key.
+pub(super) struct Shape {
+    /// A stable word.
+    pub(super) kind: &'static str,
+    /// What is searched for.
+    anchors: &'static [&'static str],
+    check: Check,
+}
+
+enum Check {
+    /// A run of characters right behind the anchor, between edges.
+    Run(Run),
+    /// Code: text, where the anchor begins and ends; the secret's place.
+    By(fn(&[u8], usize, usize) -> special::Place),
+}
+
+struct Run {
+    set: Set,
+    min: usize,
+    max: usize,
+    /// The anchor begins a word. Anchors that nothing else looks like don't need it.
+    edge: bool,
+    /// Letters and digits both.
+    mixed: bool,
+}
+
+const fn exact(kind: &'static str, anchors: &'static [&'static str], set: Set, len: usize) -> Shape {
+    between(kind, anchors, set, len, len)
+}
+
+const fn between(
+    kind: &'static str,
+    anchors: &'static [&'static str],
+    set: Set,
+    min: usize,
+    max: usize,
+) -> Shape {
+    Shape {
+        kind,
+        anchors,
+        check: Check::Run(Run {
+            set,
+            min,
+            max,
+            edge: true,
+            mixed: true,
+        }),
+    }
+}
+
+const fn by(
+    kind: &'static str,
+    anchors: &'static [&'static str],
+    check: fn(&[u8], usize, usize) -> special::Place,
+) -> Shape {
+    Shape {
+        kind,
+        anchors,
+        check: Check::By(check),
+    }
+}
+
+/// The longest run that is taken for one token, bytes.
+const LONG: usize = 400;
+
+pub(super) static SHAPES: &[Shape] = &[
+    exact(
+        "aws-access-key",
+        &["AKIA", "ASIA", "ABIA", "ACCA"],
+        Set::Base32,
+        16,
+    ),
+    by(
+        "aws-secret-key",
+        &[
+            "aws_secret_access_key",
+            "AWS_SECRET_ACCESS_KEY",
+            "aws_secret_key",
+            "AWS_SECRET_KEY",
+            "secretAccessKey",
+            "SecretAccessKey",
+            "secret_access_key",
+        ],
+        special::aws_secret,
+    ),
+    exact("gcp-api-key", &["AIza"], Set::Url, 35),
+    between("gcp-oauth-token", &["ya29."], Set::Url, 40, LONG),
+    exact("gcp-client-secret", &["GOCSPX-"], Set::Url, 28),
+    exact(
+        "github-token",
+        &["ghp_", "gho_", "ghu_", "ghs_", "ghr_"],
+        Set::Alnum,
+        36,
+    ),
+    between("github-fine-grained-token", &["github_pat_"], Set::Word, 60, 120),
+    between(
+        "gitlab-token",
+        &[
+            "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-", "glsoat-",
+            "gloas-",
+        ],
+        Set::Dotted,
+        20,
+        100,
+    ),
+    between(
+        "slack-token",
+        &[
+            "xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xoxo-", "xoxe-", "xoxe.",
+        ],
+        Set::Dash,
+        24,
+        LONG,
+    ),
+    between("slack-app-token", &["xapp-1-"], Set::Dash, 40, LONG),
+    by(
+        "slack-webhook",
+        &["hooks.slack.com/services/", "hooks.slack.com/workflows/"],
+        special::path_key,
+    ),
+    between(
+        "stripe-key",
+        &["sk_live_", "rk_live_", "sk_test_", "rk_test_", "sk_org_live_"],
+        Set::Alnum,
+        20,
+        250,
+    ),
+    between("stripe-webhook-secret", &["whsec_"], Set::Base64, 32, 80),
+    between(
+        "openai-key",
+        &["sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"],
+        Set::Url,
+        40,
+        LONG,
+    ),
+    by("openai-key", &["sk-"], special::openai_classic),
+    between("anthropic-key", &["sk-ant-"], Set::Url, 40, LONG),
+    exact("openrouter-key", &["sk-or-v1-"], Set::HexLower, 64),
+    between("huggingface-token", &["hf_"], Set::Alnum, 34, 40),
+    exact("huggingface-org-token", &["api_org_"], Set::Alnum, 34),
+    exact("npm-token", &["npm_"], Set::Alnum, 36),
+    between(
+        "pypi-token",
+        &["pypi-AgEIcHlwaS5vcmc", "pypi-AgENdGVzdC5weXBpLm9yZw"],
+        Set::Url,
+        40,
+        LONG,
+    ),
+    by("sendgrid-key", &["SG."], special::sendgrid),
+    exact("twilio-key", &["SK"], Set::HexLower, 32),
+    by("telegram-bot-token", &[":AA"], special::telegram),
+    by(
+        "discord-bot-token",
+        &["MT", "MD", "Mj", "Mz", "ND", "NT", "Nj", "Nz", "OD", "OT"],
+        special::discord,
+    ),
+    by(
+        "discord-webhook",
+        &["discord.com/api/webhooks/", "discordapp.com/api/webhooks/"],
+        special::path_key,
+    ),
+    by(
+        "private-key",
+        &["-----BEGIN ", "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----"],
+        special::pem,
+    ),
+    by("putty-private-key", &["Private-Lines: "], special::putty),
+    by("jwt", &["eyJ"], special::jwt),
+    by(
+        "database-url",
+        &[
+            "postgres://",
+            "postgresql://",
+            "mysql://",
+            "mariadb://",
+            "mongodb://",
+            "mongodb+srv://",
+            "redis://",
+            "rediss://",
+            "amqp://",
+            "amqps://",
+            "mssql://",
+            "sqlserver://",
+            "clickhouse://",
+            "cockroachdb://",
+            "postgresql+psycopg2://",
+            "postgresql+asyncpg://",
+            "mysql+pymysql://",
+            "nats://",
+            "mqtt://",
+            "mqtts://",
+            "ldap://",
+            "ldaps://",
+            "smtp://",
+            "smtps://",
+        ],
+        special::url_password,
+    ),
+    by(
+        "azure-storage-key",
+        &["AccountKey=", "SharedAccessKey="],
+        special::azure_storage,
+    ),
+    by("azure-sas-signature", &["sig="], special::azure_sas),
+    by("azure-client-secret", &["7Q~", "8Q~"], special::azure_client),
+    exact(
+        "digitalocean-token",
+        &["dop_v1_", "doo_v1_", "dor_v1_"],
+        Set::HexLower,
+        64,
+    ),
+    exact("age-secret-key", &["AGE-SECRET-KEY-1"], Set::Upper, 58),
+    exact("mailgun-key", &["key-"], Set::HexLower, 32),
+    by("mailchimp-key", &["-us"], special::mailchimp),
+    exact(
+        "shopify-token",
+        &["shpat_", "shpss_", "shpca_", "shppa_"],
+        Set::HexLower,
+        32,
+    ),
+    between("square-token", &["sq0atp-", "sq0csp-"], Set::Url, 22, 43),
+    exact("newrelic-key", &["NRAK-", "NRII-", "NRBR-"], Set::Upper, 27),
+    between("grafana-token", &["glsa_", "glc_ey"], Set::Word, 40, LONG),
+    between("vault-token", &["hvs.", "hvb.", "hvr."], Set::Url, 24, LONG),
+    by("terraform-token", &[".atlasv1."], special::terraform),
+    exact("linear-key", &["lin_api_", "lin_oauth_"], Set::Alnum, 40),
+    between("notion-token", &["ntn_"], Set::Alnum, 40, 60),
+    exact("figma-token", &["figd_", "figo_"], Set::Url, 40),
+    by("airtable-token", &["pat"], special::airtable),
+    by("postman-key", &["PMAK-"], special::postman),
+    between("docker-token", &["dckr_pat_", "dckr_oat_"], Set::Url, 27, 40),
+    exact("databricks-token", &["dapi"], Set::HexLower, 32),
+    between(
+        "doppler-token",
+        &["dp.pt.", "dp.ct.", "dp.sa.", "dp.scim.", "dp.audit."],
+        Set::Alnum,
+        40,
+        44,
+    ),
+    between("heroku-key", &["HRKU-"], Set::Url, 36, 70),
+    exact("rubygems-key", &["rubygems_"], Set::HexLower, 48),
+    exact("groq-key", &["gsk_"], Set::Alnum, 52),
+    exact("replicate-token", &["r8_"], Set::Alnum, 37),
+    exact("perplexity-key", &["pplx-"], Set::Alnum, 48),
+    exact("xai-key", &["xai-"], Set::Alnum, 80),
+    between("sentry-token", &["sntryu_", "sntrys_"], Set::Base64, 64, LONG),
+    exact("cargo-token", &["cio"], Set::Alnum, 32),
+    exact("brevo-key", &["xkeysib-"], Set::Dash, 81),
+    between("pulumi-token", &["pul-"], Set::HexLower, 40, 40),
+    between(
+        "tailscale-key",
+        &["tskey-auth-", "tskey-api-", "tskey-client-"],
+        Set::Dash,
+        20,
+        80,
+    ),
+    between("fly-token", &["FlyV1 fm2_", "fm2_lJPE"], Set::Base64, 60, LONG),
+    between("supabase-key", &["sb_secret_", "sbp_"], Set::Word, 30, 60),
+    by(
+        "authorization-header",
+        &[
+            "authorization:",
+            "Authorization:",
+            "AUTHORIZATION:",
+            "\"authorization\"",
+            "\"Authorization\"",
+            "'Authorization'",
+        ],
+        special::authorization,
+    ),
+];
+
+static ANCHORS: LazyLock<(Option<AhoCorasick>, Vec<usize>)> = LazyLock::new(|| {
+    let (mut words, mut owners) = (Vec::new(), Vec::new());
+    for (at, shape) in SHAPES.iter().enumerate() {
+        for anchor in shape.anchors {
+            words.push(*anchor);
+            owners.push(at);
+        }
+    }
+    let search = AhoCorasick::builder()
+        .match_kind(MatchKind::Standard)
+        .kind(Some(AhoCorasickKind::DFA))
+        .build(words);
+    (search.ok(), owners) // silent-ok: constant words; `tests::every_shape_is_found` would fail
+});
+
+/// Different kinds of keys.
+pub(super) fn count() -> usize {
+    let mut kinds: Vec<&str> = SHAPES.iter().map(|shape| shape.kind).collect();
+    kinds.dedup();
+    kinds.len()
+}
+
+/// Every key in a text.
+pub(super) fn find(text: &[u8], found: &mut Vec<Leak>) {
+    let (Some(search), owners) = &*ANCHORS else { return };
+    for hit in search.find_overlapping_iter(text) {
+        let shape = owners
+            .get(hit.pattern().as_usize())
+            .and_then(|at| SHAPES.get(*at));
+        let Some(shape) = shape else { continue };
+        let place = match &shape.check {
+            Check::Run(wanted) => wanted.check(text, hit.start(), hit.end()),
+            Check::By(check) => check(text, hit.start(), hit.end()),
+        };
+        if let Some((start, end)) = place {
+            found.push(Leak {
+                kind: Kind::Shape(shape.kind),
+                start,
+                end,
+            });
+        }
+    }
+}
+
+impl Run {
+    fn check(&self, text: &[u8], start: usize, from: usize) -> Option<(usize, usize)> {
+        if self.edge && !starts(text, start) {
+            return None;
+        }
+        let end = run(text, from, self.max, self.set);
+        let body = text.get(from..end)?;
+        // A full stop or a dash behind a token belongs to the sentence.
+        let kept = body.len()
+            - body
+                .iter()
+                .rev()
+                .take_while(|byte| matches!(byte, b'.' | b'-'))
+                .count();
+        let body = body.get(..kept)?;
+        let fits = (self.min..=self.max).contains(&body.len()) && (!self.mixed || mixed(body));
+        // A letter behind a token of fixed length: something longer, and no token.
+        let goes_on = text.get(from + kept).is_some_and(|byte| Set::Word.has(*byte));
+        (fits && !goes_on && is_key(body, self.set)).then_some((start, from + kept))
+    }
+}

@@ -1,0 +1,361 @@
+//! Keys that a prefix and a length don't tell: each with its own exact check.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
+use super::MAX_SECRET_BYTES;
+use super::check::{
+    Set, contains, disorder, is_key, is_placeholder, mixed, run, run_back, starts, three_classes,
+};
+
+/// First byte, and the one after the last.
+pub(super) type Place = Option<(usize, usize)>;
+
+/// Skips what stands between a name and its value: quotes, colons, equals signs, blanks.
+fn value_start(text: &[u8], from: usize) -> usize {
+    let between = |byte: &u8| {
+        matches!(
+            byte,
+            b' ' | b'\t' | b'"' | b'\'' | b':' | b'=' | b'\\' | b'>' | b'`'
+        )
+    };
+    from + text
+        .get(from..)
+        .unwrap_or_default()
+        .iter()
+        .take(12)
+        .take_while(|byte| between(byte))
+        .count()
+}
+
+/// Exactly `len` of these, and no more.
+fn exactly(text: &[u8], from: usize, len: usize, set: Set) -> Option<usize> {
+    let end = run(text, from, len, set);
+    (end - from == len).then_some(end)
+}
+
+/// Forty characters of base64 behind their name.
+pub(super) fn aws_secret(text: &[u8], _start: usize, end: usize) -> Place {
+    let from = value_start(text, end);
+    if from == end {
+        return None;
+    }
+    let to = exactly(text, from, 40, Set::Base64)?;
+    let body = text.get(from..to)?;
+    (is_key(body, Set::Base64) && disorder(body) > 3.8 && mixed(body)).then_some((from, to))
+}
+
+/// The path of a webhook: at least 40 characters, three classes of them.
+pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Place {
+    let path = |byte: &u8| Set::Url.has(*byte) || *byte == b'/';
+    let rest = text.get(end..)?;
+    let body: &[u8] = rest.get(..rest.iter().take(300).take_while(|byte| path(byte)).count())?;
+    let last = body.rsplit(|byte| *byte == b'/').next()?;
+    let fits = body.len() >= 40 && last.len() >= 20 && three_classes(body);
+    (fits && is_key(last, Set::Url)).then_some((start, end + body.len()))
+}
+
+/// `sk-` and 48 letters and digits, of old or with a project's marker inside.
+pub(super) fn openai_classic(text: &[u8], start: usize, end: usize) -> Place {
+    if !starts(text, start) {
+        return None;
+    }
+    let to = run(text, end, 60, Set::Alnum);
+    let body = text.get(end..to)?;
+    let fits = (body.len() == 48 || body.len() == 32 || contains(body, b"T3BlbkFJ")) && mixed(body);
+    let goes_on = text.get(to).is_some_and(|byte| Set::Url.has(*byte));
+    (fits && !goes_on && is_key(body, Set::Alnum)).then_some((start, to))
+}
+
+/// `SG.` 22 `.` 43.
+pub(super) fn sendgrid(text: &[u8], start: usize, end: usize) -> Place {
+    let dot = exactly(text, end, 22, Set::Url)?;
+    (text.get(dot) == Some(&b'.')).then_some(())?;
+    let to = exactly(text, dot + 1, 43, Set::Url)?;
+    let body = text.get(end..to)?;
+    (starts(text, start) && is_key(body, Set::Url)).then_some((start, to))
+}
+
+/// Eight to ten digits `:AA` and 33 more.
+pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Place {
+    let before = text.get(..start)?;
+    let digits = before
+        .iter()
+        .rev()
+        .take(11)
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    let from = start - digits;
+    let fits = (8..=10).contains(&digits);
+    let to = exactly(text, start + 1, 35, Set::Url)?;
+    let body = text.get(start + 3..to)?;
+    let named = starts(text, from) || text.get(..from)?.ends_with(b"bot");
+    (fits && named && is_key(body, Set::Url)).then_some((from, to))
+}
+
+/// A user's number in base64, six, twenty-seven and more.
+pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Place {
+    let first = run(text, start, 30, Set::Url);
+    if !(22..=28).contains(&(first - start)) || text.get(first) != Some(&b'.') || !starts(text, start) {
+        return None;
+    }
+    let id = STANDARD_NO_PAD.decode(text.get(start..first)?).ok()?; // silent-ok: not base64 is no token
+    let second = run(text, first + 1, 8, Set::Url);
+    let to = run(text, second + 1, 50, Set::Url);
+    let fits = id.iter().all(u8::is_ascii_digit)
+        && (16..=20).contains(&id.len())
+        && (5..=7).contains(&(second - first - 1))
+        && text.get(second) == Some(&b'.')
+        && (27..=45).contains(&to.saturating_sub(second + 1));
+    let body = text.get(second + 1..to).unwrap_or_default();
+    (fits && is_key(body, Set::Url)).then_some((start, to))
+}
+
+/// A private key's block, to its end line or as far as its body goes.
+pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Place {
+    let rest = text.get(start..)?;
+    let rest = rest.get(..rest.len().min(MAX_SECRET_BYTES))?;
+    let title = text.get(end..)?.get(..40.min(text.len() - end))?;
+    let ssh2 = rest.starts_with(b"----  BEGIN SSH2") || rest.starts_with(b"---- BEGIN SSH2");
+    let title_end = memchr::memmem::find(title, b"PRIVATE KEY");
+    if !ssh2 && title_end.is_none() {
+        return None;
+    }
+    let head = end - start + title_end.map_or(0, |at| at + b"PRIVATE KEY".len());
+    let body = rest.get(head..)?;
+    let stop = memchr::memmem::find(body, b"-----END");
+    let inside = body.get(..stop.unwrap_or_else(|| pem_run(body)))?;
+    // Escapes of line ends and header lines are no part of the key.
+    let letters = inside
+        .split(|byte| !Set::Base64.has(*byte))
+        .filter(|part| part.len() >= 16);
+    let key: Vec<u8> = letters.flatten().copied().collect();
+    if key.len() < 40
+        || disorder(&key) < 4.0
+        || is_placeholder(key.get(..key.len().min(24)).unwrap_or_default())
+    {
+        return None;
+    }
+    let tail = match stop {
+        Some(stop) => {
+            let line = body.get(stop..)?;
+            stop + memchr::memmem::find(line.get(8..)?, b"-----")
+                .map_or(8, |at| at + 13)
+                .min(64)
+        }
+        None => inside.len(),
+    };
+    Some((start, (start + head + tail).min(text.len())))
+}
+
+/// How far a key's body goes that has no end line.
+fn pem_run(body: &[u8]) -> usize {
+    let inside = |byte: &u8| {
+        Set::Base64.has(*byte)
+            || matches!(
+                byte,
+                b'\n' | b'\r' | b' ' | b'\\' | b'-' | b':' | b',' | b'"' | b'|'
+            )
+    };
+    body.iter().take_while(|byte| inside(byte)).count()
+}
+
+/// `Private-Lines: 14`, then lines of base64.
+pub(super) fn putty(text: &[u8], start: usize, end: usize) -> Place {
+    let digits = run(text, end, 3, Set::Upper);
+    let rest = text.get(digits..)?;
+    let body = rest
+        .iter()
+        .take(8192)
+        .take_while(|byte| Set::Base64.has(**byte) || matches!(byte, b'\n' | b'\r'))
+        .count();
+    let key = rest.get(..body)?;
+    (body >= 64 && disorder(key) > 4.0).then_some((start, digits + body))
+}
+
+/// Three parts, the first an object that names an algorithm.
+pub(super) fn jwt(text: &[u8], start: usize, _end: usize) -> Place {
+    if !starts(text, start) {
+        return None;
+    }
+    let first = run(text, start, 2048, Set::Url);
+    let second = run(text, first + 1, 8192, Set::Url);
+    let to = run(text, second + 1, 2048, Set::Url);
+    let dotted = text.get(first) == Some(&b'.') && text.get(second) == Some(&b'.');
+    if !dotted || to - start > MAX_SECRET_BYTES || !(16..=2048).contains(&to.saturating_sub(second + 1)) {
+        return None;
+    }
+    let part = |from: usize, to: usize| {
+        URL_SAFE_NO_PAD
+            .decode(text.get(from..to).unwrap_or_default())
+            .ok()
+    }; // silent-ok: not base64 is no token
+    let (header, claims) = (part(start, first)?, part(first + 1, second)?);
+    let real = header.starts_with(b"{") && contains(&header, b"\"alg\"");
+    // The token that every page about tokens shows, and others of its kind.
+    let shown = [&b"1234567890"[..], b"John Doe", b"example", b"\"foo\"", b"hello"];
+    let signature = text.get(second + 1..to)?;
+    let example = shown.iter().any(|word| contains(&claims, word)) || is_placeholder(signature);
+    (real && !example && disorder(signature) > 3.0).then_some((start, to))
+}
+
+/// Passwords that everybody writes into an example.
+const COMMON: &[&[u8]] = &[
+    b"password",
+    b"passwd",
+    b"pass",
+    b"secret",
+    b"postgres",
+    b"root",
+    b"admin",
+    b"guest",
+    b"test",
+    b"user",
+    b"mysql",
+    b"redis",
+    b"mongo",
+    b"example",
+    b"pwd",
+    b"pw",
+    b"token",
+    b"dbpass",
+    b"foo",
+    b"bar",
+    b"qwerty",
+    b"tiger",
+    b"scott",
+    b"hunter2",
+    b"correct",
+    b"mypass",
+    b"changeme",
+    b"letmein",
+    b"1234",
+];
+
+/// `scheme://user:password@host`: the password alone.
+pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Place {
+    let rest = text.get(end..)?;
+    let authority = rest
+        .iter()
+        .take(400)
+        .take_while(|byte| {
+            byte.is_ascii_graphic()
+                && !matches!(
+                    byte,
+                    b'/' | b'"' | b'\'' | b'`' | b'<' | b'>' | b'|' | b',' | b')' | b'('
+                )
+        })
+        .count();
+    let authority = rest.get(..authority)?;
+    let at = authority.iter().rposition(|byte| *byte == b'@')?;
+    let colon = authority.get(..at)?.iter().position(|byte| *byte == b':')?;
+    let (user, password) = (authority.get(..colon)?, authority.get(colon + 1..at)?);
+    let host = authority.get(at + 1..)?;
+    let lower = password.to_ascii_lowercase();
+    let templated = |byte: &u8| matches!(byte, b'$' | b'{' | b'}' | b'*' | b'[' | b']' | b'\\' | b';');
+    let plain = password.len() < 8
+        || password.iter().any(templated)
+        || (password.first() == Some(&b'%') && !password.get(1).is_some_and(u8::is_ascii_hexdigit))
+        || lower == user.to_ascii_lowercase()
+        || COMMON.iter().any(|word| contains(&lower, word))
+        || is_placeholder(password)
+        || disorder(password) < 2.5
+        || host.is_empty();
+    // A word alone is what an example has; a password that somebody chose has a digit or a sign in it.
+    let chosen = password
+        .iter()
+        .any(|byte| !byte.is_ascii_alphabetic() && *byte != b'_' && *byte != b'-');
+    (!plain && chosen).then_some((end + colon + 1, end + at))
+}
+
+/// 88 characters of base64; the emulator's key is public.
+pub(super) fn azure_storage(text: &[u8], _start: usize, end: usize) -> Place {
+    let to = run(text, end, 90, Set::Base64);
+    let body = text.get(end..to)?;
+    let fits = body.len() == 88 || (body.len() == 44 && body.ends_with(b"="));
+    (fits && is_key(body, Set::Base64) && !body.starts_with(b"Eby8vdM02xNO")).then_some((end, to))
+}
+
+/// A signature of 32 bytes, escaped for a URL, beside a version of the service.
+pub(super) fn azure_sas(text: &[u8], start: usize, end: usize) -> Place {
+    let edge = start.checked_sub(1).and_then(|at| text.get(at));
+    let to = run(text, end, 90, Set::Escaped);
+    let body = text.get(end..to)?;
+    let fits = (43..=72).contains(&body.len())
+        && (body.ends_with(b"%3D") || body.ends_with(b"%3d") || body.ends_with(b"="));
+    (matches!(edge, Some(b'?' | b'&' | b';')) && fits && is_key(body, Set::Escaped)).then_some((end, to))
+}
+
+/// Three, `8Q~`, and 31 to 34 more.
+pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Place {
+    let secret = |byte: &u8| Set::Dotted.has(*byte) || *byte == b'~';
+    let from = start.checked_sub(3)?;
+    let rest = text.get(end..)?;
+    let to = end + rest.iter().take(40).take_while(|byte| secret(byte)).count();
+    let fits = text.get(from..start)?.iter().all(secret) && (31..=34).contains(&(to - end));
+    let body = text.get(end..to)?;
+    (fits && is_key(body, Set::Dotted) && three_classes(body)).then_some((from, to))
+}
+
+/// 14 `.atlasv1.` 60 and more.
+pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Place {
+    let from = run_back(text, start, 14, Set::Alnum);
+    let to = run(text, end, 80, Set::Url);
+    let body = text.get(end..to)?;
+    (start - from == 14 && (60..=80).contains(&body.len()) && is_key(body, Set::Url)).then_some((from, to))
+}
+
+/// 32 hex digits `-us` and the data centre.
+pub(super) fn mailchimp(text: &[u8], start: usize, end: usize) -> Place {
+    let from = run_back(text, start, 33, Set::HexLower);
+    let to = run(text, end, 3, Set::Upper);
+    let body = text.get(from..start)?;
+    let centre = text.get(end..to)?;
+    let fits = body.len() == 32 && (1..=2).contains(&centre.len()) && centre.iter().all(u8::is_ascii_digit);
+    (fits && starts(text, from) && is_key(body, Set::HexLower)).then_some((from, to))
+}
+
+/// `pat` 14 `.` 64 hex.
+pub(super) fn airtable(text: &[u8], start: usize, end: usize) -> Place {
+    let dot = exactly(text, end, 14, Set::Alnum)?;
+    (text.get(dot) == Some(&b'.')).then_some(())?;
+    let to = exactly(text, dot + 1, 64, Set::HexLower)?;
+    (starts(text, start) && is_key(text.get(dot + 1..to)?, Set::HexLower)).then_some((start, to))
+}
+
+/// `PMAK-` 24 hex `-` 34 hex.
+pub(super) fn postman(text: &[u8], start: usize, end: usize) -> Place {
+    let dash = exactly(text, end, 24, Set::HexLower)?;
+    (text.get(dash) == Some(&b'-')).then_some(())?;
+    let to = exactly(text, dash + 1, 34, Set::HexLower)?;
+    is_key(text.get(dash + 1..to)?, Set::HexLower).then_some((start, to))
+}
+
+/// The opaque credential of a header: `Bearer`, `Basic`, `token`.
+pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Place {
+    let from = value_start(text, end);
+    let word = run(text, from, 8, Set::Alnum);
+    let scheme = text.get(from..word)?.to_ascii_lowercase();
+    if !matches!(scheme.as_slice(), b"bearer" | b"basic" | b"token" | b"apikey")
+        || text.get(word) != Some(&b' ')
+    {
+        return None;
+    }
+    let from = word + 1;
+    let rest = text.get(from..)?;
+    let credential = |byte: &u8| Set::Base64.has(*byte) || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let to = from + rest.iter().take(2048).take_while(|byte| credential(byte)).count();
+    let body = text.get(from..to)?;
+    if scheme == b"basic" {
+        let bare = body.split(|byte| *byte == b'=').next()?;
+        let pair = STANDARD_NO_PAD.decode(bare).ok()?; // silent-ok: not base64 is no credential
+        let colon = pair.iter().position(|byte| *byte == b':')?;
+        let password = pair.get(colon + 1..)?.to_ascii_lowercase();
+        let plain = password.len() < 8
+            || COMMON.iter().any(|word| contains(&password, word))
+            || is_placeholder(&password);
+        return (!plain).then_some((from, to));
+    }
+    (body.len() >= 20 && mixed(body) && is_key(body, Set::Dotted) && disorder(body) > 3.4)
+        .then_some((from, to))
+}

@@ -1,0 +1,87 @@
+//! A scan of a text that comes in pieces: a secret across their edges is found, and never leaves in part.
+
+use super::{LOOK_BEHIND, Leak, MAX_SECRET_BYTES, Scanner, Tally, joined};
+
+/// What is held back: a secret that begins before it is complete in the buffer, with the byte that ends it.
+const HOLD: usize = MAX_SECRET_BYTES + 1;
+
+/// Redacts a stream of bytes. Never holds more than [`MAX_SECRET_BYTES`] and a little beside the piece at hand.
+///
+/// To block instead of redacting, look at [`found`](Self::found) after each piece: nothing of a secret has left by then.
+#[derive(Debug)]
+pub struct Stream {
+    scanner: Scanner,
+    /// Context that has left already, then what is held.
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that have left already.
+    left: usize,
+    /// The buffer begins within a secret whose mark has left, or right behind it: where it ends.
+    open: Option<usize>,
+    tally: Tally,
+}
+
+impl Stream {
+    pub(super) const fn new(scanner: Scanner) -> Self {
+        Self {
+            scanner,
+            buffer: Vec::new(),
+            left: 0,
+            open: None,
+            tally: empty(),
+        }
+    }
+
+    /// Takes a piece; gives what may leave.
+    #[must_use]
+    pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
+        self.buffer.extend_from_slice(piece);
+        let until = self.buffer.len().saturating_sub(HOLD);
+        if until <= self.left {
+            return Vec::new();
+        }
+        self.emit(until)
+    }
+
+    /// The rest.
+    #[must_use]
+    pub fn finish(&mut self) -> Vec<u8> {
+        self.emit(self.buffer.len())
+    }
+
+    /// What was found so far, in all that has left or is about to.
+    #[must_use]
+    pub const fn found(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn emit(&mut self, until: usize) -> Vec<u8> {
+        let mut candidates = self.scanner.candidates(&self.buffer);
+        candidates.retain(|leak| leak.start >= self.left && leak.start < until);
+        let mut out = Vec::with_capacity(until - self.left);
+        let mut open = self.open;
+        let mut at = open.map_or(self.left, |end| end.max(self.left));
+        for Leak { kind, start, end } in joined(candidates) {
+            match open {
+                Some(last) if start <= last => at = last.max(end),
+                _ => {
+                    out.extend_from_slice(self.buffer.get(at..start).unwrap_or_default());
+                    out.extend_from_slice(kind.mark().as_bytes());
+                    self.tally.add(&kind);
+                    at = end;
+                }
+            }
+            open = Some(at);
+        }
+        out.extend_from_slice(self.buffer.get(at..until).unwrap_or_default());
+        let keep_from = until.saturating_sub(LOOK_BEHIND);
+        self.buffer.drain(..keep_from);
+        self.left = until - keep_from;
+        // A secret that ends where the text was cut joins one that begins there, as it would in the whole.
+        self.open = open.filter(|end| *end >= until).map(|end| end - keep_from);
+        out
+    }
+}
+
+const fn empty() -> Tally {
+    Tally(std::collections::BTreeMap::new())
+}

@@ -1,0 +1,154 @@
+//! Corpora for tests and benchmarks: secrets are made up at run time from templates, so that no fixture looks like a live key.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use serde_json::Value;
+
+/// A small generator with a fixed seed (SplitMix64): the same corpus each time.
+#[derive(Debug, Clone)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// From a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub const fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`; 0 for 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        let n = u64::try_from(n).unwrap_or(u64::MAX).max(1);
+        usize::try_from(self.roll() % n).unwrap_or(0)
+    }
+
+    /// One of these.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
+        of.get(self.below(of.len()))
+    }
+
+    fn text(&mut self, set: &str, len: usize) -> String {
+        let letters: &[u8] = match set {
+            "digits" => b"123456789023456789",
+            "hex" => b"0123456789abcdef",
+            "upper" => b"ACDEFGHJKLMNPQRSTUVWXYZ023456789",
+            "base32" => b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567",
+            "url" => b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_",
+            "b64" => b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+            _ => b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789",
+        };
+        let mut out: String = (0..len)
+            .filter_map(|_| self.pick(letters).map(|byte| char::from(*byte)))
+            .collect();
+        // A token of these lengths without a digit and a letter is rarer than a broken test should be.
+        if set != "digits" && len >= 4 {
+            out.replace_range(len - 2..len, if set == "hex" { "a7" } else { "Z7" });
+        }
+        out
+    }
+}
+
+/// One text with the kind of secret that must be found in it.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The kind, as [`crate::leak::Kind::word`] has it.
+    pub kind: String,
+    /// The template it was made from.
+    pub template: String,
+    /// The text.
+    pub text: String,
+    /// The random parts: none of them may be left in a redacted text.
+    pub parts: Vec<String>,
+}
+
+/// Every template of `vectors/policy/secrets.json` in every context.
+#[must_use]
+pub fn secrets(corpus: &str, seed: u64) -> Vec<Case> {
+    let mut dice = Dice::new(seed);
+    let data: Value = serde_json::from_str(corpus).unwrap_or_default(); // silent-ok: an empty corpus fails its tests
+    let contexts = texts(member(&data, "contexts"));
+    let mut cases = Vec::new();
+    for shape in member(&data, "shapes").as_array().into_iter().flatten() {
+        for template in texts(member(shape, "templates")) {
+            for context in &contexts {
+                let (secret, parts) = fill(&template, &mut dice);
+                cases.push(Case {
+                    kind: member(shape, "kind").as_str().unwrap_or_default().to_owned(),
+                    template: template.clone(),
+                    text: context.replace("{}", &secret),
+                    parts,
+                });
+            }
+        }
+    }
+    cases
+}
+
+fn member<'a>(value: &'a Value, name: &str) -> &'a Value {
+    value.get(name).unwrap_or(&Value::Null)
+}
+
+/// A list of texts.
+#[must_use]
+pub fn texts(list: &Value) -> Vec<String> {
+    let items = list.as_array().into_iter().flatten();
+    items
+        .filter_map(|item| item.as_str().map(str::to_owned))
+        .collect()
+}
+
+fn fill(template: &str, dice: &mut Dice) -> (String, Vec<String>) {
+    let (mut out, mut parts, mut rest) = (String::new(), Vec::new(), template);
+    while let Some((before, after)) = rest.split_once('{') {
+        out.push_str(before);
+        let (what, next) = after.split_once('}').unwrap_or((after, ""));
+        let made = make(what, dice);
+        out.push_str(&made);
+        if made.len() >= 12 {
+            parts.push(made);
+        }
+        rest = next;
+    }
+    out.push_str(rest);
+    (out, parts)
+}
+
+fn make(what: &str, dice: &mut Dice) -> String {
+    let (name, argument) = what.split_once(':').unwrap_or((what, ""));
+    match name {
+        "pem" => {
+            let lines: Vec<String> = (0..12).map(|_| dice.text("b64", 64)).collect();
+            format!(
+                "-----BEGIN {argument}-----\n{}\n-----END {argument}-----",
+                lines.join("\n")
+            )
+        }
+        "jwt" => {
+            let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","typ":"JWT"}"#);
+            let claims = URL_SAFE_NO_PAD.encode(format!(
+                r#"{{"sub":"u-{}","role":"ops"}}"#,
+                dice.text("digits", 6)
+            ));
+            format!("{header}.{claims}.{}", dice.text("url", 43))
+        }
+        "discord" => {
+            let id = format!("7{}", dice.text("digits", 17));
+            format!(
+                "{}.{}.{}",
+                STANDARD_NO_PAD.encode(id),
+                dice.text("alnum", 6),
+                dice.text("alnum", 38)
+            )
+        }
+        "basic" => STANDARD_NO_PAD.encode(format!("svc-deploy:{}", dice.text("alnum", 18))),
+        set => dice.text(set, argument.parse().unwrap_or(0)), // silent-ok: an empty secret fails its test
+    }
+}
