@@ -56,6 +56,24 @@ pub struct Request {
     pub body: Bytes,
 }
 
+impl Request {
+    /// A POST of these bytes; `content_type` as it stands in the header.
+    #[must_use]
+    pub fn post(url: Url, content_type: &'static str, body: impl Into<Bytes>) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            header::CONTENT_TYPE,
+            header::HeaderValue::from_static(content_type),
+        );
+        Self {
+            method: Method::POST,
+            url,
+            headers,
+            body: body.into(),
+        }
+    }
+}
+
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = self.url.host_str().unwrap_or_default();

@@ -8,19 +8,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use clawk_kernel::ports::JournalError;
-use clawk_proto::{Digest, SessionId};
-use rusqlite::{OptionalExtension as _, params};
-
 use crate::answers::Answers;
-use crate::append::{Tips, digest_at};
+use crate::append::Tips;
 use crate::blobs::Blobs;
 use crate::error::StateError;
 use crate::journal::SqliteJournal;
 use crate::memory::SqliteMemory;
-use crate::queue::{Bounds, Queue, Work};
+use crate::queue::{Bounds, Queue};
 use crate::reader::Readers;
-use crate::schema::BUCKETS;
 use crate::writer::{Counters, Writer, limit_size};
 use crate::{check, schema};
 
@@ -121,6 +116,7 @@ impl StateDir {
             group_bytes: 2 * 1024 * 1024,
         }));
         let blobs = Blobs::new(&path);
+        crate::erase::finish(&connection, &blobs).map_err(StateError::database(&database))?;
         let answers = Arc::new(Answers::load(&connection).map_err(StateError::database(&database))?);
         let writer = Writer {
             database: database.clone(),
@@ -185,83 +181,6 @@ impl StateDir {
         self.inner.counters.max_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Erases content wherever events refer to it. The chain is untouched: digests stay.
-    ///
-    /// # Errors
-    /// The journal can't be written, or the file can't be removed.
-    pub async fn erase_content(&self, digest: Digest) -> Result<(), JournalError> {
-        let job = move |connection: &rusqlite::Connection| {
-            overwriting(connection, || {
-                let sql = format!(
-                    "{BUCKETS} UPDATE events SET content = NULL WHERE row IN (SELECT e.row FROM bucket CROSS JOIN events e \
-                     WHERE e.row >> 12 = bucket.n AND e.content_digest = ?1)"
-                );
-                connection.execute(&sql, [digest.0])
-            })?;
-            Ok(true)
-        };
-        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await?;
-        self.forget_files(vec![digest]).await
-    }
-
-    /// Erases all content of a session that no other session refers to.
-    ///
-    /// # Errors
-    /// As [`Self::erase_content`].
-    pub async fn erase_session_content(&self, session: SessionId) -> Result<(), JournalError> {
-        let erased: Arc<Mutex<Vec<Digest>>> = Arc::default();
-        let found = erased.clone();
-        let job = move |connection: &rusqlite::Connection| {
-            let id: Option<i64> = connection
-                .query_row(
-                    "SELECT id FROM sessions WHERE session = ?1",
-                    [session.0.as_bytes()],
-                    |row| row.get(0),
-                )
-                .optional()?;
-            let Some(id) = id else { return Ok(false) };
-            let mut select = connection.prepare(&format!(
-                "{BUCKETS} SELECT DISTINCT content_digest FROM events e WHERE session = ?1 AND content_digest IS NOT NULL \
-                 AND NOT EXISTS (SELECT 1 FROM bucket CROSS JOIN events o \
-                 WHERE o.row >> 12 = bucket.n AND o.content_digest = e.content_digest AND o.session <> ?1)",
-            ))?;
-            let digests = select
-                .query_map([id], |row| digest_at(row, 0))?
-                .collect::<Result<Vec<_>, _>>()?;
-            overwriting(connection, || {
-                connection.execute("UPDATE events SET content = NULL WHERE session = ?1", params![id])
-            })?;
-            found
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .extend(digests);
-            Ok(true)
-        };
-        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await?;
-        let digests = std::mem::take(&mut *erased.lock().unwrap_or_else(PoisonError::into_inner));
-        self.forget_files(digests).await
-    }
-
-    /// Removes content files, then the copies that the write-ahead log still holds.
-    async fn forget_files(&self, digests: Vec<Digest>) -> Result<(), JournalError> {
-        let inner = self.inner.clone();
-        let done = tokio::task::spawn_blocking(move || -> Result<(), String> {
-            for digest in digests {
-                inner.blobs.erase(digest).map_err(|e| e.to_string())?;
-            }
-            let database = inner.path.join("state.db");
-            let connection = rusqlite::Connection::open(&database).map_err(|e| e.to_string())?;
-            let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
-            connection
-                .query_row(checkpoint, [], |_| Ok(()))
-                .map_err(|e| e.to_string())
-        });
-        match done.await {
-            Ok(outcome) => outcome.map_err(JournalError::Unwritable),
-            Err(e) => Err(JournalError::Unwritable(e.to_string())),
-        }
-    }
-
     /// Does what waits, marks the chains as verified, gives up the lock. Later writes are refused. Blocks.
     pub fn close(&self) {
         self.inner.close();
@@ -286,19 +205,8 @@ impl Drop for Inner {
     }
 }
 
-/// Erased content is overwritten, not only unlinked; too dear to be on always.
-fn overwriting(
-    connection: &rusqlite::Connection,
-    erase: impl FnOnce() -> rusqlite::Result<usize>,
-) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "secure_delete", true)?;
-    let outcome = erase();
-    connection.pragma_update(None, "secure_delete", false)?;
-    outcome.map(drop)
-}
-
 /// Makes the directory, or takes others' rights from it.
-fn make_private(path: &Path) -> Result<(), StateError> {
+pub(crate) fn make_private(path: &Path) -> Result<(), StateError> {
     if path.is_dir() {
         let mode = fs::metadata(path)
             .map_err(StateError::io("can't look at", path))?

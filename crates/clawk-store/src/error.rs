@@ -66,6 +66,17 @@ pub enum StateError {
         /// For people.
         detail: String,
     },
+    /// The signed heads and the journal, or its key, don't fit.
+    #[error(
+        "the journal in `{path}` is not the one that was signed: {detail}; nothing was started. Look with \
+         `clawk trace verify --state {path}`, and keep the directory as evidence"
+    )]
+    Unvouched {
+        /// The directory.
+        path: PathBuf,
+        /// For people.
+        detail: String,
+    },
     /// SQLite refused.
     #[error(
         "the database `{path}`: {source}; if it is damaged, keep it as evidence by moving the directory aside"

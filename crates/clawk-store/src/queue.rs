@@ -15,6 +15,8 @@ pub(crate) type Job = Box<dyn FnOnce(&Connection) -> rusqlite::Result<bool> + Se
 /// What the writer does.
 pub(crate) enum Work {
     Append(Batch),
+    /// Both in the same commit.
+    AppendAnd(Batch, Job),
     Run(Job),
     /// Nothing: its ticket marks the place.
     Flush,
@@ -88,7 +90,7 @@ impl Queue {
     /// Takes work, or refuses it at once.
     pub(crate) fn push(&self, work: Work) -> Result<Ticket, JournalError> {
         let (entries, bytes) = match &work {
-            Work::Append(batch) => (batch.entries.len().max(1), bytes_of(batch)),
+            Work::Append(batch) | Work::AppendAnd(batch, _) => (batch.entries.len().max(1), bytes_of(batch)),
             Work::Run(_) | Work::Flush => (1, 0),
         };
         let (done, ticket) = Ticket::new();

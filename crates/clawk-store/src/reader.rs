@@ -131,6 +131,12 @@ impl Reader {
         })
     }
 
+    /// The state directory.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        self.database.parent().unwrap_or(&self.database)
+    }
+
     fn sql<T>(&self, outcome: rusqlite::Result<T>) -> Result<T, StateError> {
         outcome.map_err(StateError::database(&self.database))
     }
@@ -328,7 +334,7 @@ impl Reader {
     /// The database can't be read; a broken chain is no error but a report that says so.
     pub fn verify(&self, session: Option<SessionId>) -> Result<Report, StateError> {
         // Read first: an agent may be appending, so that later there may be more, but never less.
-        let recorded = self.heads(session)?;
+        let recorded = self.ends(session)?;
         let mut verifier = Verifier::default();
         let mut filter = Filter {
             session,
@@ -352,7 +358,7 @@ impl Reader {
     }
 
     /// What the `sessions` table says each chain's end is.
-    fn heads(&self, only: Option<SessionId>) -> Result<Vec<(SessionId, u64, Digest)>, StateError> {
+    fn ends(&self, only: Option<SessionId>) -> Result<Vec<(SessionId, u64, Digest)>, StateError> {
         let read = || -> rusqlite::Result<Vec<(SessionId, u64, Digest)>> {
             let sql = "SELECT session, events, head FROM sessions WHERE ?1 IS NULL OR session = ?1";
             let mut select = self.connection.prepare(sql)?;
@@ -366,6 +372,13 @@ impl Reader {
             rows.collect()
         };
         self.sql(read())
+    }
+
+    pub(crate) fn unvouched(&self, detail: String) -> StateError {
+        StateError::Unvouched {
+            path: self.state().to_owned(),
+            detail,
+        }
     }
 
     /// Runs a read of another module.

@@ -11,7 +11,7 @@ use crate::error::StateError;
 const APPLICATION_ID: i64 = 0x636c_776b;
 
 /// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
-const MIGRATIONS: [&str; 1] = [V1];
+const MIGRATIONS: [&str; 2] = [V1, SIGNED];
 
 /// The event types that have an index of their own. Queries repeat this text, or SQLite can't use the partial index.
 pub(crate) const RARE_KINDS: &str =
@@ -62,6 +62,14 @@ CREATE TABLE answer_buckets (bucket INTEGER PRIMARY KEY, last INTEGER NOT NULL) 
 
 CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), n INTEGER NOT NULL) STRICT;
 INSERT INTO probe VALUES (1, 0);
+";
+
+/// Signed heads and how far second places have them; erasures whose files may still be there; how far retention has come.
+const SIGNED: &str = "
+CREATE TABLE heads (size INTEGER PRIMARY KEY, root BLOB NOT NULL, peaks BLOB NOT NULL, at INTEGER NOT NULL, lines TEXT NOT NULL) STRICT;
+CREATE TABLE deliveries (place TEXT PRIMARY KEY, size INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT) STRICT, WITHOUT ROWID;
+CREATE TABLE erasing (digest BLOB PRIMARY KEY, session BLOB, before INTEGER, upto INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
 /// Opens the write connection and brings the schema up to date.

@@ -110,6 +110,11 @@ impl Writer {
                     entries += u64::try_from(batch.entries.len()).unwrap_or(u64::MAX);
                     self.tips.append(connection, &places, &batch)?;
                 }
+                Work::AppendAnd(batch, job) => {
+                    entries += u64::try_from(batch.entries.len()).unwrap_or(u64::MAX);
+                    self.tips.append(connection, &places, &batch)?;
+                    job(connection)?;
+                }
                 Work::Run(job) => {
                     connection.execute_batch("SAVEPOINT job")?;
                     let keep = job(connection)?;

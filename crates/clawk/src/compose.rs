@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Journal, Provider};
@@ -22,6 +22,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Durability, Settings};
+use crate::keeper::Keeper;
 use crate::{manifest, state};
 
 /// How long a chat's end waits for what is in flight, milliseconds.
@@ -149,6 +150,19 @@ impl Blueprint {
                 ..clawk_store::Options::default()
             },
         )?)
+    }
+
+    /// What signs the journal and lets contents expire while the agent runs.
+    ///
+    /// # Errors
+    /// The state is not the one that was signed.
+    pub(crate) fn keeper(&self, state: &StateDir) -> Result<Keeper> {
+        let Settings {
+            checkpoints,
+            retention,
+            ..
+        } = &self.config.settings;
+        Keeper::start(state, checkpoints, retention, self.resolver.env())
     }
 
     /// The providers that the manifest names, by name.
@@ -283,6 +297,7 @@ pub(crate) struct Agent {
     /// What a person should know.
     pub(crate) notes: Vec<String>,
     state: StateDir,
+    keeper: Mutex<Option<Keeper>>,
     /// The control socket lives until this fires.
     over: CancellationToken,
 }
@@ -302,6 +317,7 @@ pub(crate) struct Proof {
 pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
     let blueprint = Blueprint::read(request.manifest, request.config).await?;
     let state = blueprint.state(request.state)?;
+    let keeper = blueprint.keeper(&state)?;
     let parts = blueprint.parts(&state, ask)?;
     let journal = Arc::clone(&parts.journal);
     let kernel = Kernel::start(parts).await?;
@@ -322,6 +338,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
         state_dir: state.path().to_owned(),
         notes: blueprint.warning.into_iter().chain(blueprint.models).collect(),
         state,
+        keeper: Mutex::new(Some(keeper)),
         over,
     })
 }
@@ -360,6 +377,10 @@ impl Agent {
     pub(crate) async fn close(&self, reason: &str) {
         self.over.cancel();
         self.kernel.shutdown(reason, DRAIN_MS).await;
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeper) = keeper {
+            keeper.close().await;
+        }
         self.state.close();
     }
 

@@ -13,6 +13,8 @@ use clawk_secrets::{StoreConfig, env};
 use clawk_tools::ToolsConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::keeper::{Checkpoints, Retention};
+
 /// Every key, with its default. An unknown key is an error.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -35,6 +37,10 @@ pub(crate) struct Settings {
     pub(crate) registries: BTreeMap<String, PathBuf>,
     /// What runs a tool of the manifest, by its name.
     pub(crate) tools: ToolsConfig,
+    /// When the journal is signed, and where else the signatures go.
+    pub(crate) checkpoints: Checkpoints,
+    /// How long contents are kept.
+    pub(crate) retention: Retention,
 }
 
 /// When a decision counts as durable.
@@ -155,6 +161,7 @@ impl Config {
         let folder = file.parent().unwrap_or(Path::new(""));
         settings.state = settings.state.map(|state| folder.join(state));
         settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
+        settings.checkpoints.file = settings.checkpoints.file.map(|file| folder.join(file));
         for registry in settings.registries.values_mut() {
             *registry = folder.join(&*registry);
         }

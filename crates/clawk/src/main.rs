@@ -11,6 +11,7 @@ mod companion;
 mod compose;
 mod config;
 mod conformance;
+mod keeper;
 mod manifest;
 mod out;
 mod state;

@@ -4,7 +4,6 @@ use clawk_kernel::ports::{AnswerKey, Batch, InboxChange, Journal as _, JournalEr
 use clawk_kernel::time::Timestamp;
 use clawk_proto::MessageId;
 use clawk_store::{Durability, Filter, Options, Reader, StateDir, StateError};
-use clawk_trace::chain::digest_of;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -169,60 +168,6 @@ async fn the_inbox_adds_up() {
         .map(|open| open.message)
         .collect();
     assert_eq!(open, [message(1), message(3)]);
-}
-
-#[tokio::test]
-async fn content_is_found_and_erased_without_touching_the_chain() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = StateDir::open(dir.path(), Options::default()).unwrap();
-    let journal = state.journal();
-    let (small, large, shared) = (b"SMALL-SECRET".to_vec(), vec![7u8; 100_000], b"in both".to_vec());
-    for (n, (of, bytes)) in [(1, &small), (1, &large), (1, &shared), (2, &shared)]
-        .into_iter()
-        .enumerate()
-    {
-        let entry = with_content(entry(session(of), u64::try_from(n).unwrap()), bytes.clone());
-        journal.submit(one(entry)).unwrap().durable().await.unwrap();
-    }
-    for bytes in [&small, &large, &shared] {
-        assert_eq!(
-            journal.content(digest_of(bytes)).await.unwrap().as_ref(),
-            Some(bytes)
-        );
-    }
-    let hex = digest_of(&large).to_hex();
-    assert!(
-        dir.path()
-            .join("blobs")
-            .join(hex.get(..2).unwrap())
-            .join(hex.get(2..).unwrap())
-            .is_file()
-    );
-    let scan = Scan {
-        with_content: true,
-        ..Scan::default()
-    };
-    let found = journal.scan(scan).await.unwrap();
-    assert_eq!(found[1].content.as_ref().unwrap().bytes, large);
-
-    state.erase_session_content(session(1)).await.unwrap();
-    assert_eq!(journal.content(digest_of(&small)).await.unwrap(), None);
-    assert_eq!(journal.content(digest_of(&large)).await.unwrap(), None);
-    assert!(
-        journal.content(digest_of(&shared)).await.unwrap().is_some(),
-        "another session still refers to it"
-    );
-    state.erase_content(digest_of(&shared)).await.unwrap();
-    assert_eq!(journal.content(digest_of(&shared)).await.unwrap(), None);
-    assert!(Reader::open(dir.path()).unwrap().verify(None).unwrap().valid);
-    state.close();
-    for file in ["state.db", "state.db-wal"] {
-        let bytes = std::fs::read(dir.path().join(file)).unwrap_or_default();
-        assert!(
-            !bytes.windows(small.len()).any(|window| window == small),
-            "erased text is still in {file}"
-        );
-    }
 }
 
 #[tokio::test]

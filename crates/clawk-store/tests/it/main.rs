@@ -1,9 +1,17 @@
 //! The state directory from outside: what it promises when processes die, disks fill and bytes rot.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail that way")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::disallowed_methods,
+    reason = "tests: a panic is how they fail, and python3 forges databases for them"
+)]
 
 mod corrupt;
+mod erase;
 mod full;
+mod heads;
 mod journal;
 mod kill;
 mod memory;
@@ -47,4 +55,17 @@ fn one(entry: Entry) -> Batch {
         entries: vec![entry],
         inbox: Vec::new(),
     }
+}
+
+/// Changes the database as somebody would who knows our tables.
+fn forge(folder: &std::path::Path, sql: &str) {
+    let status = std::process::Command::new("python3")
+        .args([
+            "-c",
+            "import sqlite3,sys; c=sqlite3.connect(sys.argv[1]); c.executescript(sys.argv[2]); c.commit()",
+        ])
+        .arg(folder.join("state.db"))
+        .arg(sql)
+        .status();
+    assert!(status.unwrap().success());
 }

@@ -1,10 +1,11 @@
 //! Signed checkpoints: "so many events of this session ended in this hash", under an Ed25519 key.
 //!
 //! A chain alone does not show that its end is missing, or that all of it was written anew. A checkpoint kept elsewhere does: the
-//! head of a chain commits to every event before it.
+//! head of a chain commits to every event before it. A [`TreeHead`] does the same for all sessions of a state directory at once.
 
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -15,6 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::digest_of;
 use crate::verify::{Fault, FaultKind, Report};
+
+pub use tree::{Tree, TreeHead, TreeStatement};
 
 /// What a checkpoint states about one session's chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,9 +90,15 @@ pub enum CheckpointError {
         /// What it names, cut to 32 characters.
         key_id: String,
     },
-    /// There is no checkpoint at all.
-    #[error("there is no checkpoint in the file")]
+    /// There is no checkpoint at all, or none of what is looked at.
+    #[error("there is no checkpoint of what is looked at")]
     Empty,
+    /// The same key signed two things that can't both be true.
+    #[error("checkpoint {line} contradicts an earlier one of the same key: two histories were signed")]
+    Contradiction {
+        /// Counted from 1.
+        line: usize,
+    },
 }
 
 /// The private half. Never printed.
@@ -119,6 +128,17 @@ impl Signer {
     pub fn sign(&self, statement: Statement) -> Checkpoint {
         let signature = hex::encode(self.0.sign(&statement.bytes()).to_bytes());
         Checkpoint {
+            statement,
+            key_id: self.public().id(),
+            signature,
+        }
+    }
+
+    /// Signs a tree head.
+    #[must_use]
+    pub fn sign_tree(&self, statement: TreeStatement) -> TreeHead {
+        let signature = hex::encode(self.0.sign(&statement.bytes()).to_bytes());
+        TreeHead {
             statement,
             key_id: self.public().id(),
             signature,
@@ -159,13 +179,79 @@ impl PublicKey {
     /// Whether the checkpoint's signature is this key's.
     #[must_use]
     pub fn signed(&self, checkpoint: &Checkpoint) -> bool {
+        self.holds(&checkpoint.statement.bytes(), &checkpoint.signature)
+    }
+
+    /// Whether the tree head's signature is this key's.
+    #[must_use]
+    pub fn signed_tree(&self, head: &TreeHead) -> bool {
+        self.holds(&head.statement.bytes(), &head.signature)
+    }
+
+    fn holds(&self, statement: &[u8], signature: &str) -> bool {
         let mut bytes = [0; 64];
-        hex::decode_to_slice(&checkpoint.signature, &mut bytes).is_ok()
+        hex::decode_to_slice(signature, &mut bytes).is_ok()
             && self
                 .0
-                .verify_strict(&checkpoint.statement.bytes(), &Signature::from_bytes(&bytes))
+                .verify_strict(statement, &Signature::from_bytes(&bytes))
                 .is_ok()
     }
+}
+
+/// One line of a checkpoints file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// Of one session.
+    Session(Checkpoint),
+    /// Of all of them.
+    Tree(TreeHead),
+}
+
+impl Line {
+    /// Reads one line.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Kind {
+            root: Option<serde::de::IgnoredAny>,
+        }
+        if serde_json::from_str::<Kind>(text)?.root.is_some() {
+            serde_json::from_str(text).map(Self::Tree)
+        } else {
+            serde_json::from_str(text).map(Self::Session)
+        }
+    }
+
+    /// Whether this key signed it.
+    #[must_use]
+    pub fn signed_by(&self, key: &PublicKey) -> bool {
+        match self {
+            Self::Session(checkpoint) => key.signed(checkpoint),
+            Self::Tree(head) => key.signed_tree(head),
+        }
+    }
+
+    /// The key that it names.
+    #[must_use]
+    pub fn key_id(&self) -> &str {
+        match self {
+            Self::Session(checkpoint) => &checkpoint.key_id,
+            Self::Tree(head) => &head.key_id,
+        }
+    }
+}
+
+/// What signatures vouch for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Vouched {
+    /// Statements looked at: of sessions and of the tree.
+    pub statements: u64,
+    /// Events of all sessions up to the largest tree head; 0 without one.
+    pub events: u64,
+    /// When the last statement was signed.
+    pub until: Option<String>,
 }
 
 /// Holds a trace against checkpoints: show it every event, then ask.
@@ -173,68 +259,113 @@ impl PublicKey {
 pub struct Witness {
     /// Per session, the hash that an event of this sequence must have.
     wanted: HashMap<SessionId, BTreeMap<u64, Digest>>,
+    /// The root that so many events must have.
+    roots: BTreeMap<u64, Digest>,
+    tree: Tree,
+    vouched: Vouched,
     events: u64,
     fault: Option<Fault>,
 }
 
 impl Witness {
     /// Reads checkpoints (JSON Lines; empty lines are skipped), all of which must be signed by `key`. `takes` says which
-    /// sessions are looked at.
+    /// sessions are looked at; tree heads count when `whole`: the trace is all of a journal.
     ///
     /// # Errors
-    /// A line can't be read or is not signed by `key`; there is none.
+    /// A line can't be read or is not signed by `key`; there is none; two heads contradict each other.
     pub fn new(
         text: &str,
         key: &PublicKey,
+        whole: bool,
         takes: impl Fn(SessionId) -> bool,
     ) -> Result<Self, CheckpointError> {
-        let mut wanted: HashMap<SessionId, BTreeMap<u64, Digest>> = HashMap::new();
+        let mut witness = Self {
+            wanted: HashMap::new(),
+            roots: BTreeMap::new(),
+            tree: Tree::default(),
+            vouched: Vouched::default(),
+            events: 0,
+            fault: None,
+        };
         for (line, text) in (1..)
             .zip(text.lines())
             .filter(|(_, text)| !text.trim().is_empty())
         {
-            let checkpoint: Checkpoint =
-                serde_json::from_str(text).map_err(|source| CheckpointError::Line { line, source })?;
-            if !key.signed(&checkpoint) {
-                let key_id = checkpoint.key_id.chars().take(32).collect();
+            let read = Line::parse(text).map_err(|source| CheckpointError::Line { line, source })?;
+            if !read.signed_by(key) {
+                let key_id = read.key_id().chars().take(32).collect();
                 return Err(CheckpointError::Signature { line, key_id });
             }
-            let Statement {
-                session_id,
-                events,
-                head,
-                ..
-            } = checkpoint.statement;
-            if let Some(sequence) = events.checked_sub(1).filter(|_| takes(session_id)) {
-                wanted.entry(session_id).or_default().insert(sequence, head);
+            let other = match read {
+                Line::Session(Checkpoint { statement, .. }) if takes(statement.session_id) => {
+                    let Some(sequence) = statement.events.checked_sub(1) else {
+                        continue;
+                    };
+                    witness.vouch(statement.timestamp);
+                    let of_session = witness.wanted.entry(statement.session_id).or_default();
+                    of_session
+                        .insert(sequence, statement.head)
+                        .filter(|known| *known != statement.head)
+                }
+                Line::Tree(TreeHead { statement, .. }) if whole && statement.size > 0 => {
+                    witness.vouched.events = witness.vouched.events.max(statement.size);
+                    witness.vouch(statement.timestamp);
+                    let known = witness.roots.insert(statement.size, statement.root);
+                    known.filter(|known| *known != statement.root)
+                }
+                Line::Session(_) | Line::Tree(_) => None,
+            };
+            if other.is_some() {
+                return Err(CheckpointError::Contradiction { line });
             }
         }
-        if wanted.is_empty() {
+        if witness.vouched.statements == 0 {
             return Err(CheckpointError::Empty);
         }
-        Ok(Self {
-            wanted,
-            events: 0,
-            fault: None,
-        })
+        Ok(witness)
+    }
+
+    fn vouch(&mut self, timestamp: String) {
+        self.vouched.statements += 1;
+        self.vouched.until = self.vouched.until.take().max(Some(timestamp));
+    }
+
+    /// What the signatures vouch for.
+    #[must_use]
+    pub fn vouched(&self) -> &Vouched {
+        &self.vouched
     }
 
     /// Looks at the next event.
     pub fn see(&mut self, session: SessionId, sequence: u64, hash: Digest) {
         let index = self.events;
         self.events += 1;
-        let Some(of_session) = self.wanted.get_mut(&session) else {
+        let of_session = self
+            .wanted
+            .get_mut(&session)
+            .and_then(|left| left.remove(&sequence));
+        let of_tree = if self.roots.is_empty() {
+            None
+        } else {
+            self.tree.push(&hash);
+            self.roots.remove(&self.tree.size())
+        };
+        if self.fault.is_some() {
+            return;
+        }
+        let detail = if of_session.is_some_and(|head| head != hash) {
+            "the chain does not pass through the hash that was signed; it was written anew"
+        } else if of_tree.is_some_and(|root| root != self.tree.root()) {
+            "the events up to here are not those that the signed tree head commits to; some were written anew, removed or moved"
+        } else {
             return;
         };
-        if of_session.remove(&sequence).is_some_and(|head| head != hash) && self.fault.is_none() {
-            let detail = "the chain does not pass through the hash that was signed; it was written anew";
-            self.fault = Some(fault(
-                FaultKind::BrokenLink,
-                detail.to_owned(),
-                (session, sequence),
-                index,
-            ));
-        }
+        self.fault = Some(fault(
+            FaultKind::BrokenLink,
+            detail.to_owned(),
+            (session, sequence),
+            index,
+        ));
     }
 
     /// Adds what was found to the report of the same trace.
@@ -252,6 +383,19 @@ impl Witness {
                 last + 1
             );
             report.refuse(fault(FaultKind::Gap, detail, (session, last), self.events));
+        } else if let Some(size) = self.roots.keys().next_back() {
+            let detail = format!(
+                "there were {size} events when the tree was signed, there are {}: sessions or their ends are missing, or an                  older state was put back",
+                self.events
+            );
+            report.refuse(Fault {
+                kind: FaultKind::Gap,
+                detail,
+                index: self.events,
+                line: self.events + 1,
+                session: None,
+                sequence: None,
+            });
         }
     }
 }

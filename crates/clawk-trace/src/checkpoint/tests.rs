@@ -43,7 +43,7 @@ fn judged(events: &[SealedEvent], checkpoints: &str) -> Report {
         .collect();
     let mut report = verify(text.as_bytes()).unwrap();
     assert!(report.valid, "the chain alone shows nothing");
-    let mut witness = Witness::new(checkpoints, &signer().public(), |_| true).unwrap();
+    let mut witness = Witness::new(checkpoints, &signer().public(), true, |_| true).unwrap();
     for event in events {
         witness.see(event.session_id, event.sequence, event.event_hash);
     }
@@ -76,7 +76,7 @@ fn a_trace_written_anew_is_found_out() {
     let fault = judged(&forged, &checkpoint(&events[..7])).fault.unwrap();
     assert_eq!((fault.kind, fault.index), (FaultKind::BrokenLink, 6));
     // Under another session's id, the signed one is missing.
-    let mut other = Witness::new(&checkpoint(&events), &signer().public(), |_| true).unwrap();
+    let mut other = Witness::new(&checkpoint(&events), &signer().public(), true, |_| true).unwrap();
     other.see(SessionId(Uuid::from_u128(5)), 8, events[8].event_hash);
     let mut report = verify(&b""[..]).unwrap();
     other.judge(&mut report);
@@ -87,7 +87,7 @@ fn a_trace_written_anew_is_found_out() {
 fn only_the_keys_own_and_unchanged_statements_count() {
     let line = checkpoint(&trace("a", 3));
     let stranger = Signer::from_seed(&[8; 32]).public();
-    let refused = |text: &str, key: &PublicKey| Witness::new(text, key, |_| true).unwrap_err();
+    let refused = |text: &str, key: &PublicKey| Witness::new(text, key, true, |_| true).unwrap_err();
     assert!(matches!(
         refused(&line, &stranger),
         CheckpointError::Signature { line: 1, .. }

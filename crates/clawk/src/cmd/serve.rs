@@ -73,13 +73,13 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 () = &mut control => serving.await,
             }
             over.cancel();
-            launched.close();
+            launched.close().await;
         }
         None => {
             let config = Config::load(config, None)?;
             let wired = Arc::new(Wired::new(config, args.state.clone(), args.manifest_root.clone()));
             stdio(Arc::clone(&wired) as _, current, cancel).await;
-            wired.close();
+            wired.close().await;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,8 @@
 
 mod diff;
 mod export;
+mod key;
+mod redact;
 pub(super) mod source;
 mod tail;
 #[cfg(test)]
@@ -38,6 +40,9 @@ Examples:
   clawk trace tail -f --agent hello          watch an agent work
   clawk trace verify --format json           is the record whole?
   clawk trace verify run.trace.jsonl         the same for a file, from any machine
+  clawk trace key > agent.pub                keep this elsewhere, and `clawk trace key --heads`, too
+  clawk trace verify --key agent.pub --checkpoints heads.jsonl     nothing was cut off, rolled back or rewritten
+  clawk trace redact --session last --reason 'asked to forget'
   clawk trace diff a.trace.jsonl b.trace.jsonl     what differs by meaning; exit code 1 if it matters
   clawk trace export --session last -o run.trace.jsonl";
 
@@ -72,16 +77,29 @@ enum Verb {
     Verify {
         #[command(flatten)]
         from: From,
-        /// Also hold it against signed checkpoints: the public key (64 hex digits) is in this file
-        #[arg(long, value_name = "FILE", requires = "checkpoints")]
+        /// Hold it against signed checkpoints: the public key (64 hex digits) is in this file [default: the state's own]
+        #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
-        /// The checkpoints, one JSON object per line
-        #[arg(long, value_name = "FILE", requires = "key")]
+        /// The checkpoints, one JSON object per line [default: the state's own]
+        #[arg(long, value_name = "FILE")]
         checkpoints: Option<PathBuf>,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Print the public key that signs checkpoints, and how far second places have them
+    Key {
+        #[command(flatten)]
+        which: state::Which,
+        /// Print the signed heads instead, as a checkpoints file
+        #[arg(long)]
+        heads: bool,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Erase content for good, on the record; the chain stays valid
+    Redact(redact::Args),
     /// Say what differs between two traces by meaning; exit code 1 if more than timings, token counts and texts
     Diff {
         /// The first trace: a `.trace.jsonl` file, `-`, a session's id or `last`
@@ -162,9 +180,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             format,
         } => {
             let (source, pick) = from.open()?;
-            let signed = key.as_deref().zip(checkpoints.as_deref());
+            let signed = verify::Signed {
+                key: key.as_deref(),
+                checkpoints: checkpoints.as_deref(),
+            };
             verify::run(&source, pick, signed, *format)
         }
+        Verb::Key { which, heads, format } => key::run(which, *heads, *format),
+        Verb::Redact(args) => redact::run(args),
         Verb::Diff { a, b, which, format } => diff::run(a, b, which, *format),
         Verb::Export { from, output, strict } => {
             let (source, pick) = from.open()?;

@@ -18,4 +18,5 @@ mod policy;
 mod pty;
 mod serve;
 mod terminal;
+mod trace;
 mod verbs;

@@ -15,12 +15,14 @@ use serde_json::Value;
 use crate::companion;
 use crate::compose::Blueprint;
 use crate::config::Config;
+use crate::keeper::Keeper;
 
 /// `clawk serve CLAW`: that agent, whatever the wire says. Its state stays open from one run to the next.
 #[derive(Debug)]
 pub(super) struct Launched {
     blueprint: Blueprint,
     state: StateDir,
+    keeper: Mutex<Option<Keeper>>,
 }
 
 impl Launched {
@@ -28,7 +30,12 @@ impl Launched {
     pub(super) fn new(blueprint: Blueprint, state: Option<&Path>) -> Result<Self> {
         let state = blueprint.state(state)?;
         blueprint.parts(&state, None)?;
-        Ok(Self { blueprint, state })
+        let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
+        Ok(Self {
+            blueprint,
+            state,
+            keeper,
+        })
     }
 
     /// The control socket in the state directory.
@@ -37,8 +44,12 @@ impl Launched {
         Control::bind(dir, current.clone()).with_context(|| format!("can't listen in `{}`", dir.display()))
     }
 
-    /// Gives the state directory free.
-    pub(super) fn close(&self) {
+    /// Signs what is there and gives the state directory free.
+    pub(super) async fn close(&self) {
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeper) = keeper {
+            keeper.close().await;
+        }
         self.state.close();
     }
 }
@@ -68,7 +79,21 @@ pub(super) struct Wired {
     state_flag: Option<PathBuf>,
     root: Option<PathBuf>,
     /// The state of the agent that runs, or ran last.
-    state: Mutex<Option<StateDir>>,
+    state: Mutex<Option<Held>>,
+}
+
+/// An open state directory and who keeps it.
+#[derive(Debug)]
+struct Held {
+    state: StateDir,
+    keeper: Keeper,
+}
+
+impl Held {
+    async fn close(self) {
+        self.keeper.close().await;
+        self.state.close();
+    }
 }
 
 impl Wired {
@@ -81,29 +106,36 @@ impl Wired {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<StateDir>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The agent's state: the one at hand if it is the same agent's.
-    fn state_of(&self, blueprint: &Blueprint) -> Result<StateDir> {
+    async fn state_of(&self, blueprint: &Blueprint) -> Result<StateDir> {
         let dir = blueprint.state_dir(self.state_flag.as_deref())?;
-        let mut held = self.lock();
-        if let Some(state) = held.as_ref() {
-            if state.path() == dir {
-                return Ok(state.clone());
+        let held = self.lock().take();
+        if let Some(held) = held {
+            if held.state.path() == dir {
+                let state = held.state.clone();
+                *self.lock() = Some(held);
+                return Ok(state);
             }
-            state.close();
+            held.close().await;
         }
         let state = blueprint.open_state(&dir)?;
-        *held = Some(state.clone());
+        let keeper = blueprint.keeper(&state)?;
+        *self.lock() = Some(Held {
+            state: state.clone(),
+            keeper,
+        });
         Ok(state)
     }
 
-    /// Gives the state directory free.
-    pub(super) fn close(&self) {
-        if let Some(state) = self.lock().take() {
-            state.close();
+    /// Signs what is there and gives the state directory free.
+    pub(super) async fn close(&self) {
+        let held = self.lock().take();
+        if let Some(held) = held {
+            held.close().await;
         }
     }
 }
@@ -125,6 +157,7 @@ impl AgentFactory for Wired {
                 .map_err(|error| unserved(format!("{error:#}")))?;
             let state = self
                 .state_of(&blueprint)
+                .await
                 .map_err(|error| unserved(format!("{error:#}")))?;
             Ok(Kernel::start(blueprint.parts(&state, None)?).await?)
         })

@@ -180,7 +180,9 @@ async fn a_record_that_was_cut_off_is_found_out_by_a_checkpoint() {
     std::fs::write(&file, shorter).unwrap();
     assert_eq!(outcome(&["verify", to]), DONE, "the chain alone does not show it");
     assert_eq!(held(&["verify", to, "--format", "json"]), BAD);
-    assert!(Cli::try_parse_from(["trace", "verify", to, "--key", "k"]).is_err());
+    let key_alone = Cli::try_parse_from(["trace", "verify", to, "--key", with[1]]).unwrap();
+    let error = run(&key_alone.args).unwrap_err().to_string();
+    assert!(error.contains("takes `--checkpoints FILE`"), "{error}");
 }
 
 #[test]

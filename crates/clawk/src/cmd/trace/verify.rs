@@ -4,22 +4,38 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clawk_trace::checkpoint::{PublicKey, Witness};
+use clawk_store::Contents;
+use clawk_trace::checkpoint::{CheckpointError, PublicKey, Vouched, Witness};
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
 use clawk_trace::{FaultKind, Report};
+use serde::Serialize;
 
 use super::source::{Pick, Source, lines, open};
 use crate::out::{self, Format, Paint};
 
-/// `signed` names the files of the public key and of the checkpoints.
-pub(super) fn run(
-    source: &Source,
-    pick: Pick,
-    signed: Option<(&Path, &Path)>,
-    format: Format,
-) -> Result<ExitCode> {
-    let witness = signed.map(|files| witness(source, pick, files)).transpose()?;
+/// What signatures are held against the trace: the public key's file, and the checkpoints' file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Signed<'a> {
+    pub(super) key: Option<&'a Path>,
+    pub(super) checkpoints: Option<&'a Path>,
+}
+
+/// The report of the chains, with what else was looked at.
+#[derive(Debug, Serialize)]
+struct Findings {
+    #[serde(flatten)]
+    report: Report,
+    /// What signatures vouch for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signed: Option<Vouched>,
+    /// Of a state directory: the bytes that events refer to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents: Option<Contents>,
+}
+
+pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Format) -> Result<ExitCode> {
+    let witness = witness(source, pick, signed)?;
     let mut report = match source {
         Source::State(reader) => reader.verify(pick.session())?,
         Source::File(path) => match pick {
@@ -31,6 +47,7 @@ pub(super) fn run(
     if let (Some(session), true, 0) = (pick.session(), report.valid, report.event_count) {
         bail!("there is no session `{session}` here");
     }
+    let vouched = witness.as_ref().map(|witness| witness.vouched().clone());
     if let Some(mut witness) = witness.filter(|_| report.valid) {
         source.each(pick, |event| {
             witness.see(event.session_id, event.sequence, event.event_hash);
@@ -38,28 +55,122 @@ pub(super) fn run(
         })?;
         witness.judge(&mut report);
     }
+    let contents = match source {
+        Source::State(reader) => Some(reader.contents(pick.session())?),
+        Source::File(_) => None,
+    };
+    let whole = report.valid && contents.as_ref().is_none_or(Contents::whole);
+    let findings = Findings {
+        report,
+        signed: vouched,
+        contents,
+    };
     match format {
-        Format::Json => out::json(&report)?,
-        Format::Human => human(source, &report)?,
+        Format::Json => out::json(&findings)?,
+        Format::Human => {
+            human(source, &findings.report)?;
+            beside(&findings)?;
+        }
     }
-    Ok(if report.valid {
+    Ok(if whole {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-fn witness(source: &Source, pick: Pick, (key, checkpoints): (&Path, &Path)) -> Result<Witness> {
-    if matches!(source, Source::File(path) if path.as_os_str() == "-") {
+/// The signatures to hold the trace against. A state directory's own heads count with its own key when nothing is named: that
+/// finds out whoever could not sign; what finds out everybody is a key and heads kept elsewhere.
+fn witness(source: &Source, pick: Pick, signed: Signed<'_>) -> Result<Option<Witness>> {
+    if signed.checkpoints.is_some() && matches!(source, Source::File(path) if path.as_os_str() == "-") {
         bail!("`--checkpoints` reads the trace twice; give a file instead of standard input");
     }
     let read = |path: &Path| {
         std::fs::read_to_string(path).with_context(|| format!("can't read `{}`", path.display()))
     };
-    let key = PublicKey::parse(&read(key)?).with_context(|| format!("`{}`", key.display()))?;
-    let text = read(checkpoints)?;
-    Witness::new(&text, &key, |session| pick.takes(session))
-        .with_context(|| format!("`{}`", checkpoints.display()))
+    let own = match source {
+        Source::State(reader) => clawk_store::public_key(reader.state())?,
+        Source::File(_) => None,
+    };
+    let key = match signed.key {
+        Some(path) => Some(PublicKey::parse(&read(path)?).with_context(|| format!("`{}`", path.display()))?),
+        None => own,
+    };
+    let text = match (signed.checkpoints, source) {
+        (Some(path), _) => read(path)?,
+        (None, Source::State(reader)) => reader.heads()?,
+        (None, Source::File(_)) if signed.key.is_some() => {
+            bail!("`--key` takes `--checkpoints FILE` with it, but for a state directory, which has its own");
+        }
+        (None, Source::File(_)) => return Ok(None),
+    };
+    let Some(key) = key else {
+        if signed.checkpoints.is_some() || !text.is_empty() {
+            bail!("there are signed checkpoints and no key: say `--key FILE` (`clawk trace key` prints it)");
+        }
+        return Ok(None);
+    };
+    let asked = signed.key.is_some() || signed.checkpoints.is_some();
+    // A key beside an empty list is suspicious only to whoever asked for signatures.
+    if text.is_empty() && !asked {
+        return Ok(None);
+    }
+    let place = signed.checkpoints.map_or_else(
+        || "the state's own heads".to_owned(),
+        |path| format!("`{}`", path.display()),
+    );
+    match Witness::new(&text, &key, pick == Pick::All, |session| pick.takes(session)) {
+        // One session may be too young for a head of its own.
+        Err(CheckpointError::Empty) if !asked => Ok(None),
+        other => Ok(Some(other.context(place)?)),
+    }
+}
+
+/// Signatures and contents, a line each.
+fn beside(findings: &Findings) -> Result<()> {
+    let paint = Paint::stdout();
+    if let Some(vouched) = findings.signed.as_ref().filter(|_| findings.report.valid) {
+        let covered = match vouched.events {
+            0 => String::new(),
+            events => format!(
+                ", all sessions up to event {events} of {}",
+                findings.report.event_count
+            ),
+        };
+        out::line(&format!(
+            "{} {} statements hold{covered}, the last of {}",
+            paint.green("signed"),
+            vouched.statements,
+            vouched.until.as_deref().map(out::harmless).unwrap_or_default(),
+        ))?;
+    }
+    let Some(contents) = &findings.contents else {
+        return Ok(());
+    };
+    let erased = match contents.erased {
+        0 => String::new(),
+        count => format!(", {count} content erased (on the record)"),
+    };
+    out::line(&format!(
+        "{} {} there and right{erased}{}",
+        if contents.whole() {
+            paint.green("content")
+        } else {
+            paint.red("CONTENT")
+        },
+        contents.present,
+        match (contents.missing, contents.corrupt) {
+            (0, 0) => String::new(),
+            (missing, corrupt) => format!(", {missing} MISSING, {corrupt} CORRUPT"),
+        }
+    ))?;
+    for lost in &contents.lost {
+        out::line(&format!(
+            "  {} {}  session {}, sequence {}",
+            lost.how, lost.digest, lost.session_id, lost.sequence
+        ))?;
+    }
+    Ok(())
 }
 
 /// One session of a file. A line that can't be read may belong to it, so it counts.

@@ -1,0 +1,125 @@
+//! The bytes that events refer to: there and right, erased on the record, or lost.
+
+use std::collections::{BTreeMap, HashSet};
+
+use clawk_proto::{Digest, SessionId};
+use clawk_trace::chain::digest_of;
+use rusqlite::params;
+use serde::{Deserialize, Serialize};
+
+use crate::append::{digest_at, unsigned_at};
+use crate::erase::REDACTED;
+use crate::error::StateError;
+use crate::reader::Reader;
+
+/// Lost contents that are named one by one.
+const NAMED: usize = 64;
+
+/// What became of the contents that a journal's events refer to; each digest counts once.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Contents {
+    /// There, with the bytes that were hashed.
+    pub present: u64,
+    /// Erased, and a `ckp.content.redacted` event says so.
+    pub erased: u64,
+    /// Not there, and nothing says why.
+    pub missing: u64,
+    /// There, with other bytes.
+    pub corrupt: u64,
+    /// The first 64 of the latter two.
+    pub lost: Vec<Lost>,
+}
+
+/// A content that should be there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// Its digest.
+    pub digest: Digest,
+    /// `missing` or `corrupt`.
+    pub how: &'static str,
+    /// The event's session.
+    pub session_id: SessionId,
+    /// The event's sequence.
+    pub sequence: u64,
+}
+
+impl Contents {
+    /// Nothing was lost that should be there.
+    #[must_use]
+    pub const fn whole(&self) -> bool {
+        self.missing == 0 && self.corrupt == 0
+    }
+
+    fn lose(&mut self, digest: Digest, how: &'static str, (session_id, sequence): (SessionId, u64)) {
+        if self.lost.len() < NAMED {
+            self.lost.push(Lost {
+                digest,
+                how,
+                session_id,
+                sequence,
+            });
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Redacted {
+    contents: Vec<Digest>,
+}
+
+impl Reader {
+    /// Looks at every content, of one session or of all: reads and hashes it.
+    ///
+    /// # Errors
+    /// The database or a file can't be read.
+    pub fn contents(&self, session: Option<SessionId>) -> Result<Contents, StateError> {
+        let erased = self.redacted()?;
+        let mut found = Contents::default();
+        for (digest, place) in self.referred(session)? {
+            match self.content(digest)? {
+                Some(bytes) if digest_of(&bytes) == digest => found.present += 1,
+                Some(_) => {
+                    found.corrupt += 1;
+                    found.lose(digest, "corrupt", place);
+                }
+                None if erased.contains(&digest) => found.erased += 1,
+                None => {
+                    found.missing += 1;
+                    found.lose(digest, "missing", place);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Every digest that a `ckp.content.redacted` event names.
+    fn redacted(&self) -> Result<HashSet<Digest>, StateError> {
+        self.with(|connection| {
+            let mut select = connection.prepare("SELECT payload FROM events WHERE kind = ?1")?;
+            let mut rows = select.query([REDACTED])?;
+            let mut erased = HashSet::new();
+            while let Some(row) = rows.next()? {
+                let payload: Option<Redacted> = serde_json::from_str(row.get_ref(0)?.as_str()?).ok(); // silent-ok: no digests, nothing excused
+                erased.extend(payload.into_iter().flat_map(|payload| payload.contents));
+            }
+            Ok(erased)
+        })
+    }
+
+    /// Every digest with the first event that refers to it.
+    fn referred(&self, session: Option<SessionId>) -> Result<BTreeMap<Digest, (SessionId, u64)>, StateError> {
+        self.with(|connection| {
+            let mut select = connection.prepare(
+                "SELECT e.content_digest, s.session, e.sequence FROM events e JOIN sessions s ON s.id = e.session \
+                 WHERE e.content_digest IS NOT NULL AND (?1 IS NULL OR s.session = ?1) ORDER BY e.row",
+            )?;
+            let mut rows = select.query(params![session.map(|session| session.0.into_bytes())])?;
+            let mut digests = BTreeMap::new();
+            while let Some(row) = rows.next()? {
+                let place = (SessionId(crate::append::uuid_at(row, 1)?), unsigned_at(row, 2)?);
+                digests.entry(digest_at(row, 0)?).or_insert(place);
+            }
+            Ok(digests)
+        })
+    }
+}

@@ -1,0 +1,426 @@
+//! Erasing content: by event, by digest, by session, by age. The chain stays whole, because it holds digests; a
+//! `ckp.content.redacted` event in the session's own chain says what is gone and why.
+//!
+//! In one commit: the event, the rows' bytes overwritten, and the digests noted in `erasing`. Then files go, and the note with
+//! them; a crash in between is finished by the next start.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{Batch, Entry, JournalError};
+use clawk_kernel::time::{Clock, Timestamp};
+use clawk_proto::{Digest, SessionId};
+use clawk_trace::canonical::payload_of;
+use rusqlite::{Connection, OptionalExtension as _, params};
+use serde_json::json;
+
+use crate::append::{digest_at, integer, unsigned_at, uuid_at};
+use crate::blobs::Blobs;
+use crate::dir::StateDir;
+use crate::error::StateError;
+use crate::queue::Work;
+use crate::reader::Reader;
+use crate::schema::BUCKETS;
+
+/// The type of the event that says so.
+pub const REDACTED: &str = "ckp.content.redacted";
+/// Digests in one such event.
+const DIGESTS_PER_EVENT: usize = 256;
+/// Rows that one commit of an expiry looks at.
+const EXPIRY_ROWS: i64 = 2000;
+/// How long readers may hold the write-ahead log back, and pauses between attempts.
+const LOG_PATIENCE: u32 = 100;
+const LOG_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Erase {
+    /// Everything that a session refers to, but what other sessions refer to as well.
+    Session(SessionId),
+    /// What this event of the session refers to, wherever in the session; but what other sessions refer to as well.
+    Event(SessionId, u64),
+    /// This content, everywhere. The session says so.
+    Digest(SessionId, Digest),
+    /// What only events before this time refer to; one portion, see [`Erased::more`].
+    Before(Timestamp),
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Erased {
+    /// Contents that are gone.
+    pub contents: u64,
+    /// Contents that stay, because something else refers to them.
+    pub kept: u64,
+    /// There may be more to expire: ask again.
+    pub more: bool,
+}
+
+/// Rows to be emptied, and what of their content still has to be there.
+#[derive(Debug, Default)]
+struct Found {
+    rows: Vec<u64>,
+    gone: BTreeMap<SessionId, Vec<Digest>>,
+    kept: u64,
+    /// The journal's last row when this was looked up: what came later is no part of it.
+    upto: u64,
+    /// How far an expiry has come, and whether it is at its end.
+    mark: Option<u64>,
+    more: bool,
+}
+
+impl StateDir {
+    /// Erases content, on the record.
+    ///
+    /// # Errors
+    /// The journal can't be written or read, or a file can't be removed: then the next start removes it.
+    pub async fn erase(
+        &self,
+        what: Erase,
+        reason: &str,
+        by: &str,
+        clock: &dyn Clock,
+    ) -> Result<Erased, JournalError> {
+        let read = self.inner.readers.run(move |reader| reader.to_erase(what));
+        let found = read.await.map_err(JournalError::Unreadable)?;
+        let contents = found.gone.values().map(Vec::len).sum::<usize>();
+        let erased = Erased {
+            contents: u64::try_from(contents).unwrap_or(u64::MAX),
+            kept: found.kept,
+            more: found.more,
+        };
+        let batch = Batch {
+            entries: said(&found, what, reason, by, clock)?,
+            inbox: Vec::new(),
+        };
+        let digests: Vec<Digest> = found.gone.into_values().flatten().collect();
+        let (rows, upto, mark, noted) = (found.rows, found.upto, found.mark, digests.clone());
+        let job = move |connection: &Connection| {
+            overwriting(connection, || {
+                let mut clear =
+                    connection.prepare_cached("UPDATE events SET content = NULL WHERE row = ?1")?;
+                for row in rows {
+                    clear.execute([integer(row)])?;
+                }
+                Ok(())
+            })?;
+            let mut note = connection.prepare_cached(
+                "INSERT OR REPLACE INTO erasing (digest, session, before, upto) VALUES (?1, ?2, ?3, ?4)",
+            )?;
+            let (session, before) = scope(what);
+            for digest in &noted {
+                note.execute(params![digest.0, session, before, integer(upto)])?;
+            }
+            if let Some(mark) = mark {
+                connection.execute(
+                    "INSERT OR REPLACE INTO marks (name, value) VALUES ('expired', ?1)",
+                    [integer(mark)],
+                )?;
+            }
+            Ok(true)
+        };
+        let work = Work::AppendAnd(batch, Box::new(job));
+        self.inner.queue.push(work)?.durable().await?;
+        self.finish_erasing().await?;
+        Ok(erased)
+    }
+
+    /// Removes the files that are noted as erased; done at each start, too.
+    ///
+    /// # Errors
+    /// The journal can't be written, or a file can't be removed.
+    pub(crate) async fn finish_erasing(&self) -> Result<(), JournalError> {
+        let (blobs, fault) = (self.inner.blobs.clone(), Arc::new(Mutex::new(None)));
+        let failed = fault.clone();
+        // In the writer's thread, so that nobody stores the same content meanwhile.
+        let job = move |connection: &Connection| {
+            let outcome = remove_files(connection, &blobs)?;
+            *failed.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+            Ok(true)
+        };
+        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await?;
+        if let Some(cause) = fault.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(JournalError::Unwritable(cause));
+        }
+        self.off_thread(|connection| {
+            for _ in 0..LOG_PATIENCE {
+                let busy: i64 =
+                    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+                if busy == 0 {
+                    return Ok(true);
+                }
+                std::thread::sleep(LOG_PAUSE);
+            }
+            Ok(false)
+        })
+        .await
+    }
+
+    /// Writes the database anew, without free pages and old copies. Takes as long as copying it, and as much room.
+    ///
+    /// # Errors
+    /// SQLite refuses, for want of room for example.
+    pub async fn rewrite(&self) -> Result<(), JournalError> {
+        self.off_thread(|connection| {
+            connection.execute_batch("VACUUM")?;
+            let busy: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+            Ok(busy == 0)
+        })
+        .await
+    }
+
+    async fn off_thread(
+        &self,
+        job: impl FnOnce(&Connection) -> rusqlite::Result<bool> + Send + 'static,
+    ) -> Result<(), JournalError> {
+        let database = self.path().join("state.db");
+        let done = tokio::task::spawn_blocking(move || -> rusqlite::Result<bool> {
+            let connection = Connection::open(database)?;
+            connection.busy_timeout(Duration::from_secs(5))?;
+            job(&connection)
+        });
+        match done.await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => Err(JournalError::Unwritable(
+                "the bytes are erased, but a reader holds the write-ahead log, which may still have them; close it and do this again"
+                    .to_owned(),
+            )),
+            Ok(Err(e)) => Err(JournalError::Unwritable(e.to_string())),
+            Err(e) => Err(JournalError::Unwritable(e.to_string())),
+        }
+    }
+}
+
+/// The session whose rows count, or the time before which rows count; neither: all rows.
+fn scope(what: Erase) -> (Option<[u8; 16]>, Option<i64>) {
+    match what {
+        Erase::Session(session) | Erase::Event(session, _) => (Some(session.0.into_bytes()), None),
+        Erase::Digest(..) => (None, None),
+        Erase::Before(time) => (None, Some(time.0)),
+    }
+}
+
+/// One event per session and 256 digests.
+fn said(
+    found: &Found,
+    what: Erase,
+    reason: &str,
+    by: &str,
+    clock: &dyn Clock,
+) -> Result<Vec<Entry>, JournalError> {
+    let scope = match what {
+        Erase::Session(_) => "session",
+        Erase::Event(..) => "event",
+        Erase::Digest(..) => "digest",
+        Erase::Before(_) => "expired",
+    };
+    let mut entries = Vec::new();
+    for (session, digests) in &found.gone {
+        for portion in digests.chunks(DIGESTS_PER_EVENT) {
+            let contents: Vec<String> = portion.iter().map(Digest::to_hex).collect();
+            let payload = json!({
+                "by": by, "contents": contents, "count": contents.len(), "reason": reason, "scope": scope,
+            });
+            entries.push(Entry {
+                session: *session,
+                event_id: clock.uuid(),
+                span: clock.uuid(),
+                parent: Some(session.0),
+                at: clock.now(),
+                kind: REDACTED,
+                payload: payload_of(&payload).map_err(|e| JournalError::Unwritable(e.to_string()))?,
+                content: None,
+                answers: None,
+            });
+        }
+    }
+    Ok(entries)
+}
+
+/// Finishes what a crash interrupted; a file that can't be removed stays noted, and is tried again by the next start.
+pub(crate) fn finish(connection: &Connection, blobs: &Blobs) -> rusqlite::Result<()> {
+    if let Some(fault) = remove_files(connection, blobs)? {
+        tracing::error!(fault, "content that was erased on the record still has its file");
+    }
+    Ok(())
+}
+
+/// Removes each noted file that nothing outside the erasure refers to; answers why one could not be removed.
+fn remove_files(connection: &Connection, blobs: &Blobs) -> rusqlite::Result<Option<String>> {
+    let mut select = connection.prepare("SELECT digest, session, before, upto FROM erasing")?;
+    let mut rows = select.query([])?;
+    let mut fault = None;
+    while let Some(row) = rows.next()? {
+        let digest = digest_at(row, 0)?;
+        let (session, before): (Option<Vec<u8>>, Option<i64>) = (row.get(1)?, row.get(2)?);
+        let others = others(connection, digest, (session.as_deref(), before), row.get(3)?)?;
+        if others == 0
+            && let Err(error) = blobs.erase(digest)
+        {
+            fault = Some(format!(
+                "content {digest} is erased from the journal, its file is not: {error}"
+            ));
+            continue;
+        }
+        connection.execute("DELETE FROM erasing WHERE digest = ?1", [digest.0])?;
+    }
+    Ok(fault)
+}
+
+/// How many rows outside the scope refer to the content.
+fn others(
+    connection: &Connection,
+    digest: Digest,
+    (session, before): (Option<&[u8]>, Option<i64>),
+    upto: i64,
+) -> rusqlite::Result<i64> {
+    let sql = format!(
+        "{BUCKETS} SELECT count(*) FROM bucket CROSS JOIN events e WHERE e.row >> 12 = bucket.n AND e.content_digest = ?1 \
+         AND (e.row > ?4 OR (?2 IS NOT NULL AND e.session <> (SELECT id FROM sessions WHERE session = ?2)) \
+         OR (?3 IS NOT NULL AND e.at >= ?3))"
+    );
+    connection
+        .prepare_cached(&sql)?
+        .query_row(params![digest.0, session, before, upto], |row| row.get(0))
+}
+
+impl Reader {
+    fn to_erase(&self, what: Erase) -> Result<Found, StateError> {
+        let upto = self.last_row()?;
+        let mut found = Found {
+            upto,
+            ..Found::default()
+        };
+        let candidates = match what {
+            Erase::Before(time) => self.expired(time, &mut found)?,
+            Erase::Session(session) => self.rows_of(session, None, None)?,
+            Erase::Event(session, sequence) => {
+                let of_event = self.rows_of(session, Some(sequence), None)?;
+                match of_event.first() {
+                    Some((_, _, digest)) => self.rows_of(session, None, Some(*digest))?,
+                    None => Vec::new(),
+                }
+            }
+            Erase::Digest(session, digest) => {
+                // Named in this session, gone everywhere.
+                let named = self.rows_of(session, None, Some(digest))?;
+                if named.is_empty() {
+                    named
+                } else {
+                    self.everywhere(session, digest)?
+                }
+            }
+        };
+        let (of, before) = scope(what);
+        let mut judged: BTreeMap<Digest, bool> = BTreeMap::new();
+        for (row, session, digest) in candidates {
+            let goes = match judged.get(&digest) {
+                Some(goes) => *goes,
+                None => {
+                    let others = self.with(|connection| {
+                        others(
+                            connection,
+                            digest,
+                            (of.as_ref().map(<[u8; 16]>::as_slice), before),
+                            integer(upto),
+                        )
+                    })?;
+                    // Content that is gone already is not erased again.
+                    let goes = others == 0 && self.content(digest)?.is_some();
+                    found.kept += u64::from(others > 0);
+                    judged.insert(digest, goes);
+                    if goes {
+                        found.gone.entry(session).or_default().push(digest);
+                    }
+                    goes
+                }
+            };
+            if goes {
+                found.rows.push(row);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Rows with content of one session: of one event, with one digest, or all.
+    fn rows_of(
+        &self,
+        session: SessionId,
+        sequence: Option<u64>,
+        digest: Option<Digest>,
+    ) -> Result<Vec<(u64, SessionId, Digest)>, StateError> {
+        self.with(|connection| {
+            let mut select = connection.prepare_cached(
+                "SELECT row, content_digest FROM events WHERE session = (SELECT id FROM sessions WHERE session = ?1) \
+                 AND content_digest IS NOT NULL AND (?2 IS NULL OR sequence = ?2) AND (?3 IS NULL OR content_digest = ?3) \
+                 ORDER BY row",
+            )?;
+            let values = params![
+                session.0.as_bytes(),
+                sequence.map(integer),
+                digest.map(|digest| digest.0)
+            ];
+            let rows = select.query_map(values, |row| Ok((unsigned_at(row, 0)?, session, digest_at(row, 1)?)))?;
+            rows.collect()
+        })
+    }
+
+    fn everywhere(
+        &self,
+        session: SessionId,
+        digest: Digest,
+    ) -> Result<Vec<(u64, SessionId, Digest)>, StateError> {
+        self.with(|connection| {
+            let mut select = connection.prepare_cached(&format!(
+                "{BUCKETS} SELECT e.row FROM bucket CROSS JOIN events e WHERE e.row >> 12 = bucket.n AND e.content_digest = ?1"
+            ))?;
+            let rows = select.query_map([digest.0], |row| Ok((unsigned_at(row, 0)?, session, digest)))?;
+            rows.collect()
+        })
+    }
+
+    /// The next rows older than `time`; moves the mark.
+    fn expired(
+        &self,
+        time: Timestamp,
+        found: &mut Found,
+    ) -> Result<Vec<(u64, SessionId, Digest)>, StateError> {
+        self.with(|connection| {
+            let mark: i64 = connection
+                .query_row("SELECT value FROM marks WHERE name = 'expired'", [], |row| row.get(0))
+                .optional()?
+                .unwrap_or(0);
+            let mut select = connection.prepare_cached(
+                "SELECT e.row, e.at, s.session, e.content_digest FROM events e JOIN sessions s ON s.id = e.session \
+                 WHERE e.row > ?1 ORDER BY e.row LIMIT ?2",
+            )?;
+            let mut rows = select.query([mark, EXPIRY_ROWS])?;
+            let (mut due, mut seen) = (Vec::new(), 0);
+            while let Some(row) = rows.next()? {
+                let at: i64 = row.get(1)?;
+                if at >= time.0 {
+                    return Ok(due);
+                }
+                seen += 1;
+                found.mark = Some(unsigned_at(row, 0)?);
+                if !matches!(row.get_ref(3)?, rusqlite::types::ValueRef::Null) {
+                    due.push((unsigned_at(row, 0)?, SessionId(uuid_at(row, 2)?), digest_at(row, 3)?));
+                }
+            }
+            found.more = seen == EXPIRY_ROWS;
+            Ok(due)
+        })
+    }
+}
+
+/// Erased content is overwritten, not only unlinked; too dear to be on always.
+fn overwriting(
+    connection: &Connection,
+    erase: impl FnOnce() -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "secure_delete", true)?;
+    let outcome = erase();
+    connection.pragma_update(None, "secure_delete", false)?;
+    outcome
+}

@@ -1,0 +1,118 @@
+//! The key that signs heads: `keys/checkpoint.key` (0600, a seed of 32 random bytes in hex), made at the first start, and
+//! `keys/checkpoint.pub` beside it, for people to take along.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clawk_trace::checkpoint::{PublicKey, Signer};
+
+use crate::dir::{StateDir, make_private};
+use crate::error::StateError;
+
+const PRIVATE: &str = "checkpoint.key";
+const PUBLIC: &str = "checkpoint.pub";
+
+impl StateDir {
+    /// The key of this state directory, made when there is none and nothing was signed yet.
+    ///
+    /// # Errors
+    /// It can't be read or made, others may read it, or heads were signed and their key is gone.
+    pub fn signer(&self) -> Result<Signer, StateError> {
+        let folder = self.path().join("keys");
+        let path = folder.join(PRIVATE);
+        match fs::read_to_string(&path) {
+            Ok(text) => self.existing(&path, &text),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                if self.is_signed()? {
+                    return Err(
+                        self.key_fault("the key that signed this journal is gone; put it back".to_owned())
+                    );
+                }
+                make(&folder, &path)
+            }
+            Err(e) => Err(StateError::io("can't read", &path)(e)),
+        }
+    }
+
+    fn existing(&self, path: &Path, text: &str) -> Result<Signer, StateError> {
+        let mode = fs::metadata(path)
+            .map_err(StateError::io("can't look at", path))?
+            .permissions()
+            .mode();
+        if mode & 0o077 != 0 {
+            let detail = format!(
+                "others may read `{}`: `chmod 600` it, or trust it no more",
+                path.display()
+            );
+            return Err(self.key_fault(detail));
+        }
+        let mut seed = [0; 32];
+        match hex::decode_to_slice(text.trim(), &mut seed) {
+            Ok(()) => Ok(Signer::from_seed(&seed)),
+            Err(_) => Err(self.key_fault(format!("`{}` holds no key", path.display()))), // silent-ok: the text is secret
+        }
+    }
+
+    fn key_fault(&self, detail: String) -> StateError {
+        StateError::Unvouched {
+            path: self.path().to_owned(),
+            detail,
+        }
+    }
+}
+
+/// The public key of a state directory; `None`: it has none yet.
+///
+/// # Errors
+/// It can't be read.
+pub fn public_key(state: &Path) -> Result<Option<PublicKey>, StateError> {
+    let path = state.join("keys").join(PUBLIC);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(StateError::io("can't read", &path)(e)),
+    };
+    PublicKey::parse(&text)
+        .map(Some)
+        .map_err(|e| StateError::Unvouched {
+            path: state.to_owned(),
+            detail: format!("`{}`: {e}", path.display()),
+        })
+}
+
+fn make(folder: &Path, path: &Path) -> Result<Signer, StateError> {
+    make_private(folder)?;
+    let mut seed = [0; 32];
+    fill(&mut seed).map_err(StateError::io("can't get random bytes for", path))?;
+    let signer = Signer::from_seed(&seed);
+    let write = |path: PathBuf, text: String, mode: u32| -> Result<(), StateError> {
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(mode)
+                .open(&path)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        };
+        write().map_err(StateError::io("can't write", &path))
+    };
+    let public = folder.join(PUBLIC);
+    if public.exists() {
+        fs::remove_file(&public).map_err(StateError::io("can't replace", &public))?;
+    }
+    write(public, signer.public().to_hex() + "\n", 0o644)?;
+    write(path.to_owned(), hex::encode(seed) + "\n", 0o600)?;
+    Ok(signer)
+}
+
+/// From the kernel's generator, which blocks until it is seeded.
+fn fill(seed: &mut [u8; 32]) -> io::Result<()> {
+    let mut filled = 0;
+    while let Some(rest) = seed.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Content erased by digest, event, session and age: gone from every file, said in the chain, told apart from lost content.
+
+use std::path::Path;
+
+use clawk_kernel::ports::{Journal, Scan};
+use clawk_kernel::time::{SystemClock, Timestamp};
+use clawk_store::{Erase, Erased, Options, REDACTED, Reader, StateDir};
+use clawk_trace::chain::digest_of;
+
+use crate::{entry, one, session, with_content};
+
+/// Whether the bytes stand in any file below.
+fn stands_in(folder: &Path, bytes: &[u8]) -> bool {
+    std::fs::read_dir(folder).unwrap().any(|found| {
+        let path = found.unwrap().path();
+        if path.is_dir() {
+            return stands_in(&path, bytes);
+        }
+        let text = std::fs::read(&path).unwrap();
+        text.windows(bytes.len()).any(|window| window == bytes)
+    })
+}
+
+async fn filled(state: &StateDir, contents: &[(u128, &[u8])]) {
+    let journal = state.journal();
+    for (n, (of, bytes)) in (0..).zip(contents) {
+        let entry = with_content(entry(session(*of), n), bytes.to_vec());
+        journal.submit(one(entry)).unwrap().durable().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn erased_bytes_are_in_no_file_and_the_record_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let large = b"LARGE-SECRET ".repeat(4000);
+    let medium = b"MEDIUM-SECRET ".repeat(700);
+    let contents: [(u128, &[u8]); 6] = [
+        (1, b"SMALL-SECRET"),
+        (1, &large),
+        (1, &medium),
+        (1, b"in both"),
+        (2, b"in both"),
+        (2, b"stays here"),
+    ];
+    filled(&state, &contents).await;
+    assert!(stands_in(dir.path(), b"SMALL-SECRET") && stands_in(dir.path(), b"LARGE-SECRET"));
+    let erased = state
+        .erase(
+            Erase::Session(session(1)),
+            "asked to",
+            "a test",
+            &SystemClock::default(),
+        )
+        .await;
+    let wanted = Erased {
+        contents: 3,
+        kept: 1,
+        more: false,
+    };
+    assert_eq!(erased.unwrap(), wanted);
+    // While it runs, and before anything is closed or rewritten.
+    for secret in [&b"SMALL-SECRET"[..], b"LARGE-SECRET", b"MEDIUM-SECRET"] {
+        assert!(
+            !stands_in(dir.path(), secret),
+            "{}",
+            String::from_utf8_lossy(secret)
+        );
+    }
+    let reader = Reader::open(dir.path()).unwrap();
+    assert!(reader.verify(None).unwrap().valid);
+    let found = reader.contents(None).unwrap();
+    assert_eq!(
+        (found.present, found.erased, found.missing, found.corrupt),
+        (2, 3, 0, 0)
+    );
+    let scan = Scan {
+        kinds: &[REDACTED],
+        ..Scan::default()
+    };
+    let said = state.journal().scan(scan).await.unwrap();
+    assert_eq!((said.len(), said[0].session), (1, session(1)));
+    assert!(said[0].payload.contains("\"reason\":\"asked to\"") && said[0].payload.contains("\"count\":3"));
+    // Again: nothing is left to erase, and no event says otherwise.
+    let again = state
+        .erase(
+            Erase::Session(session(1)),
+            "again",
+            "a test",
+            &SystemClock::default(),
+        )
+        .await;
+    assert_eq!(again.unwrap().contents, 0);
+    assert_eq!(reader.verify(None).unwrap().event_count, 7);
+    state.rewrite().await.unwrap();
+    assert!(reader.verify(None).unwrap().valid);
+    state.close();
+}
+
+#[tokio::test]
+async fn by_event_by_digest_and_by_age() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let contents: [(u128, &[u8]); 5] = [
+        (1, b"first"),
+        (1, b"second"),
+        (2, b"shared"),
+        (1, b"shared"),
+        (3, b"young"),
+    ];
+    filled(&state, &contents).await;
+    let journal = state.journal();
+    let there = async |bytes: &[u8]| journal.content(digest_of(bytes)).await.unwrap().is_some();
+    let clock = SystemClock::default();
+    let erase = async |what| state.erase(what, "test", "test", &clock).await.unwrap();
+
+    assert_eq!(erase(Erase::Event(session(1), 0)).await.contents, 1);
+    assert!(!there(b"first").await && there(b"second").await);
+    let kept = erase(Erase::Event(session(1), 2)).await;
+    assert_eq!((kept.contents, kept.kept), (0, 1), "another session refers to it");
+    assert!(there(b"shared").await);
+    assert_eq!(
+        erase(Erase::Digest(session(1), digest_of(b"shared")))
+            .await
+            .contents,
+        1
+    );
+    assert!(!there(b"shared").await);
+    assert_eq!(
+        erase(Erase::Digest(session(3), digest_of(b"second")))
+            .await
+            .contents,
+        0,
+        "not that session's"
+    );
+
+    // Entries are a microsecond apart; the last one is not due.
+    let due = Timestamp(1_700_000_000_000_004);
+    assert_eq!(erase(Erase::Before(due)).await.contents, 1);
+    assert!(!there(b"second").await && there(b"young").await);
+    assert_eq!(
+        erase(Erase::Before(due)).await.contents,
+        0,
+        "the mark stays behind it"
+    );
+    let found = Reader::open(dir.path()).unwrap().contents(None).unwrap();
+    assert_eq!((found.present, found.erased, found.missing), (1, 3, 0));
+    state.close();
+}
+
+#[tokio::test]
+async fn lost_content_is_told_apart_from_erased() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let (gone, changed) = (b"g".repeat(50_000), b"c".repeat(50_000));
+    filled(&state, &[(1, &gone), (1, &changed), (1, b"fine")]).await;
+    state.close();
+    let blob = |bytes: &[u8]| {
+        let hex = digest_of(bytes).to_hex();
+        dir.path().join("blobs").join(&hex[..2]).join(&hex[2..])
+    };
+    std::fs::remove_file(blob(&gone)).unwrap();
+    std::fs::write(blob(&changed), "other").unwrap();
+    let found = Reader::open(dir.path())
+        .unwrap()
+        .contents(Some(session(1)))
+        .unwrap();
+    assert_eq!(
+        (found.present, found.erased, found.missing, found.corrupt),
+        (1, 0, 1, 1)
+    );
+    assert!(!found.whole());
+    let mut how: Vec<_> = found.lost.iter().map(|lost| (lost.sequence, lost.how)).collect();
+    how.sort_unstable();
+    assert_eq!(how, [(0, "missing"), (1, "corrupt")]);
+}
+
+#[tokio::test]
+async fn a_crash_between_the_record_and_the_file_is_finished_by_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let large = b"LARGE-SECRET ".repeat(4000);
+    filled(&state, &[(1, &large)]).await;
+    let erased = state
+        .erase(Erase::Session(session(1)), "r", "t", &SystemClock::default())
+        .await;
+    assert_eq!(erased.unwrap().contents, 1);
+    state.close();
+    // As a crash would have left it: the record is written, the file is still there.
+    let digest = digest_of(&large);
+    let hex = digest.to_hex();
+    let file = dir.path().join("blobs").join(&hex[..2]).join(&hex[2..]);
+    std::fs::write(&file, &large).unwrap();
+    crate::forge(
+        dir.path(),
+        &format!("INSERT INTO erasing VALUES (x'{hex}', NULL, NULL, 1)"),
+    );
+    StateDir::open(dir.path(), Options::default()).unwrap().close();
+    assert!(!file.exists());
+    let found = Reader::open(dir.path()).unwrap().contents(None).unwrap();
+    assert_eq!((found.erased, found.missing), (1, 0));
+}

@@ -1,0 +1,47 @@
+//! `clawk trace key`: what to keep elsewhere, so that nobody can rewrite the record unseen.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clawk_store::Reader;
+use serde_json::json;
+
+use crate::out::{self, Format};
+use crate::state;
+
+pub(super) fn run(which: &state::Which, heads: bool, format: Format) -> Result<ExitCode> {
+    let dir = which.dir()?;
+    let reader = Reader::open(&dir)?;
+    if heads {
+        let mut out = io::stdout().lock();
+        out.write_all(reader.heads()?.as_bytes())?;
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let key = clawk_store::public_key(&dir)?
+        .context("there is no key yet; it is made when the journal is first signed")?;
+    let deliveries = reader.deliveries()?;
+    match format {
+        Format::Json => {
+            let places: Vec<_> = deliveries
+                .iter()
+                .map(|(place, d)| json!({"place": place, "events": d.size, "failures": d.failures, "error": d.error}))
+                .collect();
+            out::json(&json!({"public_key": key.to_hex(), "key_id": key.id(), "second_places": places}))?;
+        }
+        Format::Human => {
+            out::line(&key.to_hex())?;
+            for (place, delivery) in &deliveries {
+                let trouble = delivery.error.as_deref().map_or_else(String::new, |error| {
+                    format!("; the last attempt failed: {}", out::harmless(error))
+                });
+                out::note(&format!(
+                    "{place}: has {} events, {} failed attempts{trouble}",
+                    delivery.size, delivery.failures
+                ));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

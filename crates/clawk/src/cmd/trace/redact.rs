@@ -1,0 +1,114 @@
+//! `clawk trace redact`: content erased, on the record.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::time::SystemClock;
+use clawk_proto::{Digest, SessionId};
+use clawk_store::{Erase, Options, StateDir, StateError};
+use serde_json::json;
+
+use super::source::{Pick, Source};
+use crate::out::{self, Format};
+use crate::{compose, state};
+
+/// Flags of `clawk trace redact`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: state::Which,
+
+    /// The session: its id, or `last`
+    #[arg(long, value_name = "ID")]
+    session: String,
+
+    /// Only what this event refers to (its sequence) [default: all of the session]
+    #[arg(long, value_name = "N", conflicts_with = "digest")]
+    event: Option<u64>,
+
+    /// Only this content (64 hex digits), in other sessions as well
+    #[arg(long, value_name = "DIGEST")]
+    digest: Option<String>,
+
+    /// Why; recorded for good, so say nothing secret here
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Longest reason, bytes.
+const MAX_REASON_BYTES: usize = 1000;
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if args.reason.trim().is_empty() || args.reason.len() > MAX_REASON_BYTES {
+        bail!("`--reason` takes 1 to {MAX_REASON_BYTES} bytes");
+    }
+    let dir = args.which.dir()?;
+    let Pick::One(session) = Source::state(&dir)?.pick(Some(&args.session))? else {
+        bail!("say which session");
+    };
+    let what = what(args, session)?;
+    let by = format!("local user {}", rustix::process::getuid().as_raw());
+    let erased = compose::runtime()?.block_on(async {
+        let state = match StateDir::open(&dir, Options::default()) {
+            Err(error @ StateError::Locked { .. }) => {
+                return Err(error).context("content is erased while no agent writes");
+            }
+            other => other?,
+        };
+        let erased = state
+            .erase(what, &args.reason, &by, &SystemClock::default())
+            .await?;
+        if erased.contents > 0 {
+            // Pages that were rebuilt since may hold old copies: a whole new file does not.
+            state.rewrite().await?;
+        }
+        if state.is_signed()? {
+            state
+                .seal(
+                    &state.signer()?,
+                    clawk_kernel::time::Clock::now(&SystemClock::default()),
+                )
+                .await?;
+        }
+        state.close();
+        Ok::<_, anyhow::Error>(erased)
+    })?;
+    match args.format {
+        Format::Json => out::json(&json!({
+            "session": session, "erased": erased.contents, "kept": erased.kept, "reason": args.reason,
+        }))?,
+        Format::Human => {
+            out::line(&format!(
+                "{} contents of session {session} are erased",
+                erased.contents
+            ))?;
+            if erased.kept > 0 {
+                out::line(&format!(
+                    "{} stay: other sessions refer to them, too; `--digest` erases one everywhere",
+                    erased.kept
+                ))?;
+            }
+        }
+    }
+    Ok(if erased.contents == 0 {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn what(args: &Args, session: SessionId) -> Result<Erase> {
+    Ok(match (args.event, &args.digest) {
+        (Some(sequence), _) => Erase::Event(session, sequence),
+        (None, Some(text)) => {
+            let digest = Digest::from_hex(text)
+                .with_context(|| format!("`--digest` takes 64 hex digits, not `{text}`"))?;
+            Erase::Digest(session, digest)
+        }
+        (None, None) => Erase::Session(session),
+    })
+}

@@ -1,0 +1,230 @@
+//! The keeper of a state directory while an agent runs: signs the journal from time to time and at an orderly end, carries the
+//! signed heads to a second place, and lets contents expire.
+
+mod places;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clawk_kernel::time::{Clock, SystemClock};
+use clawk_store::{Erase, StateDir};
+use clawk_trace::checkpoint::Signer;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use places::{File, Webhook};
+
+/// How often it looks whether something is due; looking costs one atomic load.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often contents are let expire.
+const EXPIRY: Duration = Duration::from_secs(3600);
+/// How long the end of a run waits for the last head and its delivery.
+const LAST: Duration = Duration::from_secs(5);
+const DAY_MS: i64 = 86_400_000;
+
+/// `[checkpoints]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Checkpoints {
+    /// After so many events; 0: by time alone.
+    pub(crate) every_events: u64,
+    /// After so many seconds in which something came; 0: by events alone.
+    pub(crate) every_seconds: u64,
+    /// A second place: heads are appended to this file. Relative to the configuration's folder.
+    pub(crate) file: Option<PathBuf>,
+    /// A second place: heads are posted there.
+    pub(crate) webhook: Option<String>,
+}
+
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Self {
+            every_events: 1000,
+            every_seconds: 60,
+            file: None,
+            webhook: None,
+        }
+    }
+}
+
+/// `[retention]`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Retention {
+    /// Contents that only events older than so many days refer to are erased; 0: never.
+    pub(crate) retained_days: u32,
+}
+
+/// Works beside an agent until [`Self::close`].
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    over: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What its tasks share.
+#[derive(Debug)]
+struct Shared {
+    state: StateDir,
+    checkpoints: Checkpoints,
+    retention: Retention,
+    file: Option<File>,
+    signed: Notify,
+    clock: SystemClock,
+}
+
+impl Keeper {
+    /// Begins. Refuses a journal that is not the one that was signed.
+    ///
+    /// # Errors
+    /// The key, the heads, the journal and the second place don't fit each other; the webhook's address is none.
+    pub(crate) fn start(
+        state: &StateDir,
+        checkpoints: &Checkpoints,
+        retention: &Retention,
+        env: &clawk_secrets::Env,
+    ) -> Result<Self> {
+        // A fresh state has nothing to be held against: its key is made with the first head, not before the first answer.
+        if state.is_signed()? {
+            state.check_heads(&state.signer()?.public())?;
+        }
+        let file = checkpoints.file.clone().map(File::new);
+        if let Some(file) = &file {
+            file.check(state)?;
+        }
+        let webhook = checkpoints
+            .webhook
+            .as_deref()
+            .map(|url| Webhook::new(url, env))
+            .transpose()
+            .context("`checkpoints.webhook`")?;
+        let shared = Arc::new(Shared {
+            state: state.clone(),
+            checkpoints: checkpoints.clone(),
+            retention: retention.clone(),
+            file,
+            signed: Notify::new(),
+            clock: SystemClock::default(),
+        });
+        let over = CancellationToken::new();
+        let mut tasks = vec![spawn(Arc::clone(&shared).sign(over.clone()))];
+        if let Some(webhook) = webhook {
+            tasks.push(spawn(webhook.serve(Arc::clone(&shared), over.clone())));
+        }
+        if retention.retained_days > 0 {
+            tasks.push(spawn(shared.expire(over.clone())));
+        }
+        Ok(Self { over, tasks })
+    }
+
+    /// Signs what is there and carries it out once more; for a bounded time. The agent has ended before.
+    pub(crate) async fn close(self) {
+        self.over.cancel();
+        let all = futures_of(self.tasks);
+        if tokio::time::timeout(LAST, all).await.is_err() {
+            tracing::error!("the last head could not be signed or carried to its second place in time");
+        }
+    }
+}
+
+async fn futures_of(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        if let Err(error) = task.await {
+            tracing::error!(%error, "a task of the keeper ended by itself");
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "ends by the token, which `Keeper::close` fires; the handle is awaited there"
+)]
+fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(task)
+}
+
+impl Shared {
+    /// Signs whenever it is due, and once at the end.
+    async fn sign(self: Arc<Self>, over: CancellationToken) {
+        let mut signer = None;
+        // Whatever an earlier run left unsigned counts as due.
+        let (mut signed, mut last, mut behind) = (0, Instant::now(), true);
+        let Checkpoints {
+            every_events,
+            every_seconds,
+            ..
+        } = self.checkpoints;
+        loop {
+            let ends = tokio::select! {
+                () = tokio::time::sleep(LOOK) => false,
+                () = over.cancelled() => true,
+            };
+            let entries = self.state.stats().entries;
+            let new = entries - signed;
+            let by_count = every_events > 0 && new >= every_events;
+            let by_time = every_seconds > 0
+                && (new > 0 || behind)
+                && last.elapsed() >= Duration::from_secs(every_seconds);
+            if by_count || by_time || ends {
+                last = Instant::now();
+                match self.seal(&mut signer).await {
+                    Ok(()) => (signed, behind) = (entries, false),
+                    Err(error) => {
+                        tracing::error!(error = format!("{error:#}"), "the journal could not be signed")
+                    }
+                }
+            }
+            if ends {
+                return;
+            }
+        }
+    }
+
+    async fn seal(&self, signer: &mut Option<Signer>) -> Result<()> {
+        if signer.is_none() {
+            *signer = Some(self.state.signer()?);
+        }
+        let Some(signer) = signer else { return Ok(()) };
+        if self.state.seal(signer, self.clock.now()).await?.is_some() {
+            self.signed.notify_one();
+        }
+        if let Some(file) = &self.file {
+            places::carry(&self.state, places::FILE, file).await;
+        }
+        Ok(())
+    }
+
+    /// Lets contents expire now and every hour.
+    async fn expire(self: Arc<Self>, over: CancellationToken) {
+        let days = i64::from(self.retention.retained_days);
+        loop {
+            let before = self.clock.now().plus_millis(-days.saturating_mul(DAY_MS));
+            let reason = format!("kept for {days} days");
+            loop {
+                match self
+                    .state
+                    .erase(Erase::Before(before), &reason, "retention", &self.clock)
+                    .await
+                {
+                    Ok(erased) if erased.more && !over.is_cancelled() => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        tracing::error!(%error, "contents could not be let expire");
+                        break;
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(EXPIRY) => {}
+                () = over.cancelled() => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+use clawk_kernel::ports::{Batch, Content, Entry, Journal};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::SessionId;
+use clawk_secrets::Env;
+use clawk_store::{Options, Reader};
+use clawk_trace::canonical::payload_of;
+use clawk_trace::chain::digest_of;
+use uuid::Uuid;
+
+use super::*;
+
+/// An event of November 2023 with content.
+fn old(n: u128) -> Batch {
+    let bytes = format!("content {n}").into_bytes();
+    let content = Content {
+        digest: digest_of(&bytes),
+        bytes,
+    };
+    let entry = Entry {
+        session: SessionId(Uuid::from_u128(7)),
+        event_id: Uuid::from_u128(n),
+        span: Uuid::from_u128(8),
+        parent: None,
+        at: Timestamp(1_700_000_000_000_000),
+        kind: "action.executed",
+        payload: payload_of(&serde_json::json!({ "n": 1 })).unwrap(),
+        content: Some(content),
+        answers: None,
+    };
+    Batch {
+        entries: vec![entry],
+        inbox: Vec::new(),
+    }
+}
+
+async fn until(mut holds: impl FnMut() -> bool) {
+    for _ in 0..200 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("it did not come");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signs_by_count_and_lets_contents_expire() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path(), Options::default()).unwrap();
+    let journal = state.journal();
+    for n in 0..10 {
+        journal.submit(old(n)).unwrap().durable().await.unwrap();
+    }
+    let checkpoints = Checkpoints {
+        every_events: 5,
+        every_seconds: 0,
+        ..Checkpoints::default()
+    };
+    let retention = Retention { retained_days: 30 };
+    let keeper = Keeper::start(&state, &checkpoints, &retention, &Env::Process).unwrap();
+    let reader = Reader::open(dir.path()).unwrap();
+    until(|| reader.contents(None).unwrap().erased == 10).await;
+    until(|| !reader.heads().unwrap().is_empty()).await;
+    let before = reader.heads_after(0, 100).unwrap().len();
+    for n in 10..13 {
+        journal.submit(old(n)).unwrap().durable().await.unwrap();
+    }
+    tokio::time::sleep(LOOK * 3).await;
+    assert_eq!(
+        reader.heads_after(0, 100).unwrap().len(),
+        before,
+        "three are not five"
+    );
+    keeper.close().await;
+    let last = reader.heads_after(0, 100).unwrap().pop().unwrap();
+    assert_eq!(last.size, reader.last_row().unwrap(), "the end is signed");
+    state.close();
+}

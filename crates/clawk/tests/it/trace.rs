@@ -1,0 +1,307 @@
+//! The record from outside: signed while an agent runs, erased, replayed, taken along.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::agent::{Agent, text};
+
+fn json(agent: &Agent, args: &[&str]) -> (i32, Value) {
+    let output = assert_cmd::Command::new(crate::agent::program())
+        .args(args)
+        .current_dir(agent.path(""))
+        .env_clear()
+        .envs(agent.environment())
+        .timeout(std::time::Duration::from_secs(60))
+        .output()
+        .unwrap();
+    let out = text(&output.stdout);
+    let value =
+        serde_json::from_str(&out).unwrap_or_else(|_| panic!("{args:?}: {out}\n{}", text(&output.stderr)));
+    (output.status.code().unwrap(), value)
+}
+
+fn configured(toml: &str) -> Agent {
+    let agent = Agent::new();
+    std::fs::write(agent.path("clawk.toml"), toml).unwrap();
+    agent
+}
+
+/// Changes the database as somebody would who knows our tables.
+fn forge(agent: &Agent, sql: &str) {
+    let status = std::process::Command::new("python3")
+        .args([
+            "-c",
+            "import sqlite3,sys; c=sqlite3.connect(sys.argv[1]); c.executescript(sys.argv[2]); c.commit()",
+        ])
+        .arg(agent.state().join("state.db"))
+        .arg(sql)
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_run_is_signed_at_its_end_and_kept_in_a_second_place() {
+    let agent = configured("[checkpoints]\nfile = \"heads.jsonl\"\n");
+    agent
+        .clawk(["run", "claw.yaml", "-m", "read it"])
+        .assert()
+        .success();
+    let key = text(&agent.clawk(["trace", "key"]).output().unwrap().stdout);
+    assert_eq!(key.trim().len(), 64);
+    std::fs::write(agent.path("agent.pub"), &key).unwrap();
+    // All of it is signed, the lifecycle's last events included.
+    let (code, report) = json(&agent, &["trace", "verify", "--format", "json"]);
+    assert_eq!(
+        (code, &report["signed"]["events"]),
+        (0, &report["event_count"]),
+        "{report}"
+    );
+    let elsewhere = [
+        "trace",
+        "verify",
+        "--format",
+        "json",
+        "--key",
+        "agent.pub",
+        "--checkpoints",
+        "heads.jsonl",
+    ];
+    assert_eq!(json(&agent, &elsewhere).0, 0);
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+    assert_eq!(json(&agent, &elsewhere).0, 0);
+    // The exported file and one session of it hold against the same heads.
+    agent
+        .clawk(["trace", "export", "-o", "all.trace.jsonl"])
+        .assert()
+        .success();
+    agent
+        .clawk(["trace", "export", "--session", "last", "-o", "one.trace.jsonl"])
+        .assert()
+        .success();
+    for args in [
+        vec![
+            "trace",
+            "verify",
+            "all.trace.jsonl",
+            "--key",
+            "agent.pub",
+            "--checkpoints",
+            "heads.jsonl",
+        ],
+        vec![
+            "trace",
+            "verify",
+            "one.trace.jsonl",
+            "--session",
+            "last",
+            "--key",
+            "agent.pub",
+            "--checkpoints",
+            "heads.jsonl",
+        ],
+    ] {
+        let args = [args, vec!["--format", "json"]].concat();
+        assert_eq!(json(&agent, &args).0, 0);
+    }
+}
+
+#[test]
+fn a_cut_a_rollback_and_a_swapped_key_are_found_and_nothing_starts() {
+    let agent = configured("[checkpoints]\nfile = \"heads.jsonl\"\n");
+    agent
+        .clawk(["run", "claw.yaml", "-m", "read it"])
+        .assert()
+        .success();
+    let copy = |from: &Path, to: &Path| {
+        std::fs::remove_dir_all(to).ok();
+        assert!(
+            std::process::Command::new("cp")
+                .arg("-a")
+                .args([from, to])
+                .status()
+                .unwrap()
+                .success()
+        );
+    };
+    let (state, old, good) = (agent.state(), agent.path("old"), agent.path("good"));
+    copy(&state, &old);
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+    copy(&state, &good);
+    let verify = ["trace", "verify", "--format", "json"];
+
+    // The last events go, and the tables say so, too.
+    forge(
+        &agent,
+        "CREATE TEMP TABLE cut AS SELECT max(row) - 2 AS n FROM events; DELETE FROM events WHERE row > (SELECT n FROM cut); \
+         DELETE FROM sessions WHERE id NOT IN (SELECT session FROM events); \
+         UPDATE sessions SET events = (SELECT count(*) FROM events e WHERE e.session = sessions.id), \
+         head = (SELECT hash FROM events e WHERE e.session = sessions.id ORDER BY sequence DESC LIMIT 1); \
+         UPDATE sessions SET verified = events, verified_hash = head;",
+    );
+    let (code, report) = json(&agent, &verify);
+    assert_eq!(
+        (code, report["error"].as_str()),
+        (1, Some("sequence_gap")),
+        "{report}"
+    );
+    let refused = agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .failure();
+    assert!(text(&refused.get_output().stderr).contains("not the one that was signed"));
+
+    // An older state is put back: by itself it is whole, the second place knows better.
+    copy(&old, &state);
+    assert_eq!(json(&agent, &verify).0, 0);
+    let (code, report) = json(&agent, &[&verify[..], &["--checkpoints", "heads.jsonl"]].concat());
+    assert_eq!(
+        (code, report["error"].as_str()),
+        (1, Some("sequence_gap")),
+        "{report}"
+    );
+    let refused = agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .failure();
+    assert!(text(&refused.get_output().stderr).contains("an older state was put back"));
+
+    // Another key.
+    copy(&good, &state);
+    std::fs::write(state.join("keys/checkpoint.key"), "11".repeat(32)).unwrap();
+    let refused = agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .failure();
+    assert!(text(&refused.get_output().stderr).contains("names the key"));
+    copy(&good, &state);
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+}
+
+#[test]
+fn a_webhook_gets_every_head_and_its_failures_are_counted() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let agent = configured(&format!("[checkpoints]\nwebhook = \"http://{address}/heads\"\n"));
+    // The first answer is a refusal.
+    let server = std::thread::spawn(move || {
+        let mut bodies = Vec::new();
+        for status in ["503 Busy", "200 OK"] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            let mut buffer = [0; 4096];
+            loop {
+                let got = stream.read(&mut buffer).unwrap();
+                request.extend_from_slice(&buffer[..got]);
+                let whole = String::from_utf8_lossy(&request).into_owned();
+                let Some((head, body)) = whole.split_once("\r\n\r\n") else {
+                    continue;
+                };
+                let length = head.lines().find_map(|line| {
+                    line.to_lowercase()
+                        .strip_prefix("content-length: ")
+                        .map(str::to_owned)
+                });
+                if body.len() >= length.unwrap().trim().parse::<usize>().unwrap() {
+                    bodies.push(body.to_owned());
+                    break;
+                }
+            }
+            write!(
+                stream,
+                "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )
+            .unwrap();
+        }
+        bodies
+    });
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+    let (_, key) = json(&agent, &["trace", "key", "--format", "json"]);
+    assert_eq!(key["second_places"][0]["failures"], 1, "{key}");
+    agent
+        .clawk(["run", "claw.yaml", "-m", "hello"])
+        .assert()
+        .success();
+    let bodies = server.join().unwrap();
+    assert_eq!(bodies[0], bodies[1], "what failed is sent again");
+    assert!(bodies[1].lines().all(|line| line.contains("\"signature\"")));
+}
+
+#[test]
+fn redacted_content_is_nowhere_in_the_state_and_the_chain_says_so() {
+    let agent = Agent::new();
+    std::fs::write(agent.path("in.txt"), "the launch code is 0000-PLUM").unwrap();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "read it"])
+        .assert()
+        .success();
+    let grep = || {
+        let found = std::process::Command::new("grep")
+            .args(["-ral", "0000-PLUM"])
+            .arg(agent.state())
+            .output()
+            .unwrap();
+        text(&found.stdout)
+    };
+    assert!(grep().contains("state.db"), "it was there");
+    agent
+        .clawk([
+            "trace",
+            "redact",
+            "--session",
+            "last",
+            "--reason",
+            "asked to forget",
+        ])
+        .assert()
+        .success();
+    assert_eq!(grep(), "");
+    let (code, report) = json(
+        &agent,
+        &["trace", "verify", "--session", "last", "--format", "json"],
+    );
+    assert_eq!((code, &report["valid"]), (0, &Value::Bool(true)), "{report}");
+    assert!(report["contents"]["erased"].as_u64().unwrap() >= 4, "{report}");
+    assert_eq!(
+        (&report["contents"]["missing"], &report["contents"]["present"]),
+        (&0.into(), &0.into()),
+        "{report}"
+    );
+    let human = text(&agent.clawk(["trace", "verify"]).output().unwrap().stdout);
+    assert!(human.contains("content erased (on the record)"), "{human}");
+    let shown = text(
+        &agent
+            .clawk(["trace", "show", "--session", "last"])
+            .output()
+            .unwrap()
+            .stdout,
+    );
+    assert!(
+        shown.contains("ckp.content.redacted") && shown.contains("asked to forget"),
+        "{shown}"
+    );
+    // Nothing left: exit code 1, and no second event.
+    agent
+        .clawk(["trace", "redact", "--session", "last", "--reason", "again"])
+        .assert()
+        .code(1);
+    // The agent goes on.
+    agent
+        .clawk(["run", "claw.yaml", "--session", "last", "-m", "hello"])
+        .assert()
+        .success();
+}
