@@ -81,14 +81,29 @@ impl fmt::Debug for Request {
     }
 }
 
+/// Answers for a name with its addresses.
+pub type Ask = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
+
 /// Who answers for names: the system, or a fixed table (tests, simulation).
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub enum Names {
     /// The system's resolver.
     #[default]
     System,
     /// Exactly these names.
     Fixed(BTreeMap<String, Vec<IpAddr>>),
+    /// Whatever this says, each time it is asked.
+    Hook(Ask),
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::System => "Names::System",
+            Self::Fixed(_) => "Names::Fixed",
+            Self::Hook(_) => "Names::Hook",
+        })
+    }
 }
 
 impl Names {
@@ -107,6 +122,10 @@ impl Names {
                 .into_iter()
                 .flatten()
                 .map(|address| SocketAddr::new(*address, port))
+                .collect(),
+            Self::Hook(hook) => hook(host)
+                .into_iter()
+                .map(|address| SocketAddr::new(address, port))
                 .collect(),
         };
         if found.is_empty() {
@@ -273,7 +292,7 @@ async fn follow(
 }
 
 /// Every address of the host, each judged: one that is not public refuses them all.
-async fn judged_addresses(names: &Names, target: &Target) -> Result<Vec<SocketAddr>, EgressError> {
+pub(crate) async fn judged_addresses(names: &Names, target: &Target) -> Result<Vec<SocketAddr>, EgressError> {
     let found = match target.literal {
         Some(address) => vec![SocketAddr::new(address, target.port)],
         None => names

@@ -110,6 +110,10 @@ pub struct Target {
     pub literal: Option<IpAddr>,
     /// Whether addresses that are not public are fine.
     pub private: bool,
+    /// The entry that let it pass, as it is written; for the trace.
+    pub rule: String,
+    /// The entry names this very port.
+    pub named_port: bool,
 }
 
 impl Rules {
@@ -125,36 +129,113 @@ impl Rules {
             return Err(Refusal::Credentials);
         }
         // The parser has made `0x7f.1`, `2130706433` and `[::ffff:7f00:1]` into plain literals by now.
-        let host = normal(url.host_str().ok_or(Refusal::NoHost)?);
+        let host = url.host_str().ok_or(Refusal::NoHost)?;
         let port = url.port_or_known_default().ok_or(Refusal::NoHost)?;
-        let literal: Option<IpAddr> = host.parse().ok(); // silent-ok: not a literal
-        let target = |private| Target {
+        self.judge_place(&Place {
+            host: normal(host),
+            port,
+        })
+    }
+
+    /// Judges a host and a port, before the host is looked up.
+    ///
+    /// # Errors
+    /// [`Refusal`] with what the place breaks.
+    pub fn judge_place(&self, place: &Place) -> Result<Target, Refusal> {
+        let (host, port) = (&place.host, place.port);
+        let literal = place.literal();
+        let target = |private, entry: &HostPattern| Target {
             host: host.clone(),
             port,
             literal,
             private,
+            rule: entry.to_string(),
+            named_port: entry.port.is_some(),
         };
-
-        if self
-            .allow_private
-            .iter()
-            .any(|entry| entry.names(&host) && entry.opens(port, &self.ports))
-        {
-            return Ok(target(true));
+        let mut private = self.allow_private.iter();
+        if let Some(entry) = private.find(|entry| entry.names(host) && entry.opens(port, &self.ports)) {
+            return Ok(target(true, entry));
         }
         let mut named = self.hosts.iter().filter(|entry| match literal {
-            Some(_) => entry.names(&host),
-            None => entry.covers(&host),
+            Some(_) => entry.names(host),
+            None => entry.covers(host),
         });
         match (named.clone().next(), literal) {
             (None, Some(address)) => Err(Refusal::Literal(address)),
-            (None, None) => Err(Refusal::Host(host)),
-            (Some(_), _) if named.any(|entry| entry.opens(port, &self.ports)) => {
-                let target = target(false);
+            (None, None) => Err(Refusal::Host(host.clone())),
+            (Some(_), _) => {
+                let Some(entry) = named.find(|entry| entry.opens(port, &self.ports)) else {
+                    let host = host.clone();
+                    return Err(Refusal::Port { host, port });
+                };
+                let target = target(false, entry);
                 literal.map_or(Ok(()), |address| target.admit(address))?;
                 Ok(target)
             }
-            (Some(_), _) => Err(Refusal::Port { host, port }),
+        }
+    }
+}
+
+/// A host and a port in normal form: what a URL, an authority or a SOCKS request comes down to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Lower case, ASCII, without a trailing dot; an IPv6 literal without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl Place {
+    /// Reads `host`, `host:port` or `[v6]:port`, by the URL parser's own normal form: case, IDNA, odd spellings of IPv4.
+    /// What another parser might read differently (escapes, blanks, user names, zones) is no place at all.
+    #[must_use]
+    pub fn parse(authority: &str, default_port: Option<u16>) -> Option<Self> {
+        const MAX_BYTES: usize = 300;
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+        if authority.is_empty() || authority.len() > MAX_BYTES || !authority.bytes().all(plain) {
+            return None;
+        }
+        // A scheme without a port of its own shows whether one is written; `foo:` alone writes none.
+        let url = Url::parse(&format!("http://{authority}/")).ok()?; // silent-ok: no place
+        let written = authority
+            .rsplit_once(':')
+            .filter(|(_, port)| !port.contains(']'))
+            .map(|(_, port)| port);
+        let port = match written {
+            None => default_port?,
+            Some(digits) => digits.parse().ok().filter(|port| *port != 0)?, // silent-ok: no place
+        };
+        let host = normal(url.host_str()?);
+        (!host.is_empty()).then_some(Self { host, port })
+    }
+
+    /// The place of an address.
+    #[must_use]
+    pub fn of_address(address: IpAddr, port: u16) -> Self {
+        Self {
+            host: address.to_string(),
+            port,
+        }
+    }
+
+    /// The address, when the host is one.
+    #[must_use]
+    pub fn literal(&self) -> Option<IpAddr> {
+        self.host.parse().ok() // silent-ok: not a literal
+    }
+
+    /// As an authority: `host`, or `host:port` when the port is not `default`.
+    #[must_use]
+    pub fn authority(&self, default: u16) -> String {
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        };
+        if self.port == default {
+            host
+        } else {
+            format!("{host}:{}", self.port)
         }
     }
 }
@@ -177,6 +258,40 @@ impl Target {
 }
 
 impl HostPattern {
+    /// Whether the entry is for this place: name and port, the port being one of `ports` where the entry has none.
+    #[must_use]
+    pub fn is_for(&self, place: &Place, ports: &[u16]) -> bool {
+        let fits = match place.literal() {
+            Some(_) => self.names(&place.host),
+            None => self.covers(&place.host),
+        };
+        fits && self.opens(place.port, ports)
+    }
+
+    /// The port that the entry names.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// The host of an entry that is neither a wildcard nor a suffix.
+    #[must_use]
+    pub fn exact(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Exact(host) => Some(host),
+            Kind::Any | Kind::Below(_) => None,
+        }
+    }
+
+    /// The name that every host of the entry ends with; `None` for `*`.
+    #[must_use]
+    pub fn domain(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Exact(name) | Kind::Below(name) => Some(name),
+            Kind::Any => None,
+        }
+    }
+
     fn names(&self, host: &str) -> bool {
         matches!(&self.kind, Kind::Exact(name) if name == host)
     }
@@ -252,7 +367,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-fn normal(host: &str) -> String {
+pub(crate) fn normal(host: &str) -> String {
     host.trim_matches(['[', ']'])
         .trim_end_matches('.')
         .to_ascii_lowercase()

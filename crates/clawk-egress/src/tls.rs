@@ -22,6 +22,22 @@ pub(crate) fn config(verified: bool, env: &Env) -> Result<ClientConfig, EgressEr
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
+/// The certificates of the roots, as PEM, for a trust file inside a sandbox; empty when only the built-in set is there, which
+/// holds keys and no certificates.
+pub(crate) fn bundle(env: &Env) -> String {
+    let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));
+    let found = if file.is_some() || dir.is_some() {
+        rustls_native_certs::load_certs_from_paths(file.as_deref(), dir.as_deref())
+    } else {
+        rustls_native_certs::load_native_certs()
+    };
+    found
+        .certs
+        .iter()
+        .map(|certificate| crate::authority::pem(certificate))
+        .collect()
+}
+
 /// The roots that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; else the platform's, read once per process. The built-in set helps
 /// only where nobody chose: roots that were asked for and cannot be read are an error, never a weaker run.
 fn roots(env: &Env) -> Result<Arc<RootCertStore>, EgressError> {

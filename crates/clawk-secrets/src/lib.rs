@@ -19,7 +19,7 @@ mod redact;
 mod tests;
 
 pub use env::Env;
-pub use redact::Redactor;
+pub use redact::{RedactStream, Redactor};
 pub use resolve::{ResolveError, Resolver};
 pub use secret::Secret;
 pub use store::{StoreConfig, StoreError};

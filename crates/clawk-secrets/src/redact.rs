@@ -9,15 +9,20 @@ use zeroize::Zeroizing;
 
 use crate::Secret;
 
+mod stream;
+
+pub use stream::RedactStream;
+
 /// Encoded forms shorter than this would match ordinary text.
 const ENCODED_MIN_CHARS: usize = 6;
 
-/// Replaces secrets in text by `[secret NAME]`: raw, JSON-escaped, URL-encoded, and in base64 at whatever offset inside a
+/// Replaces secrets in text by `[secret NAME]`: raw, JSON-escaped, URL-encoded, hexadecimal, and in base64 at whatever offset inside a
 /// longer encoded text. Longest form first, in one pass, so a replacement is never searched again.
 pub struct Redactor {
     search: Option<AhoCorasick>,
     /// The mark for each pattern, by pattern index.
     marks: Vec<String>,
+    forms: Vec<Zeroizing<String>>,
 }
 
 impl Redactor {
@@ -34,7 +39,11 @@ impl Redactor {
             .match_kind(MatchKind::LeftmostLongest)
             .build(patterns.iter().map(|form| form.as_bytes()))
             .ok(); // silent-ok: see `clean`, which then withholds the text
-        Self { search, marks }
+        Self {
+            search,
+            marks,
+            forms: patterns,
+        }
     }
 
     /// `text` without the secrets. When the search could not be built (absurdly large secrets), nothing of it is shown.
@@ -57,7 +66,19 @@ fn forms(value: &str) -> Vec<Zeroizing<String>> {
     if value.is_empty() {
         return Vec::new();
     }
+    let hex = |upper: bool| -> String {
+        let digits = |byte: u8| {
+            if upper {
+                format!("{byte:02X}")
+            } else {
+                format!("{byte:02x}")
+            }
+        };
+        value.bytes().map(digits).collect()
+    };
     let mut encoded = vec![
+        hex(false),
+        hex(true),
         percent(value, false, true),
         percent(value, false, false),
         percent(value, true, true),

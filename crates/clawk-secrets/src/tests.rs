@@ -291,3 +291,31 @@ fn many_tokens_do_not_push_the_key_out() {
         "[secret K] [secret K (token)] [secret K (token)] token-number-001"
     );
 }
+
+#[test]
+fn a_secret_cut_anywhere_is_found_in_a_stream() {
+    let secret = Secret::new("KEY", "s3cr3t/va lue+9");
+    let redactor = Redactor::new([&secret]);
+    let base64 = "a8Pp".to_owned() + "czNjcjN0L3ZhIGx1ZSs5" + "zz";
+    for text in [
+        "before s3cr3t/va lue+9 after",
+        "s3cr3t%2Fva%20lue%2B9 and s3cr3t/va lue+9s3cr3t/va lue+9",
+        "hex 7333637233742f7661206c75652b39.",
+        base64.as_str(),
+        "s3cr3t/va lue+",
+    ] {
+        let whole = redactor.clean(text);
+        for size in 1..=text.len() {
+            let (mut stream, mut out) = (redactor.stream(), Vec::new());
+            for piece in text.as_bytes().chunks(size) {
+                stream.push(piece, &mut out);
+            }
+            stream.finish(&mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), whole, "in pieces of {size}");
+        }
+    }
+    // Nothing is kept back without need: an event stream must not lag behind.
+    let (mut stream, mut out) = (redactor.stream(), Vec::new());
+    stream.push(b"data: hello\n\n", &mut out);
+    assert_eq!(out, b"data: hello\n\n");
+}

@@ -1,0 +1,134 @@
+//! The certificate authority of one run: it lets the proxy read requests to hosts that a secret is bound to. Its key exists in
+//! memory only, and nobody outside of the sandbox trusts it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base64::Engine as _;
+use rcgen::string::Ia5String;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose, NameConstraints, SanType,
+};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use crate::EgressError;
+
+/// Most certificates kept.
+const MAX_KEPT: usize = 256;
+
+/// An authority, and the certificates that it has made.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    made: Mutex<HashMap<String, Arc<ServerConfig>>>,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Authority")
+    }
+}
+
+fn failed(error: impl fmt::Display) -> EgressError {
+    EgressError::Setup(format!("the run's certificate authority: {error}"))
+}
+
+impl Authority {
+    /// A new key, good for `domains` and what is below them; for every name when there are none.
+    pub(crate) fn new(domains: &[String]) -> Result<Self, EgressError> {
+        let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name = named("clawk, for this run only");
+        let trees: Vec<GeneralSubtree> = domains.iter().map(|domain| subtree(domain)).collect();
+        if !trees.is_empty() {
+            params.name_constraints = Some(NameConstraints {
+                permitted_subtrees: trees,
+                excluded_subtrees: Vec::new(),
+            });
+        }
+        let key = KeyPair::generate().map_err(failed)?;
+        Ok(Self {
+            issuer: CertifiedIssuer::self_signed(params, key).map_err(failed)?,
+            made: Mutex::default(),
+        })
+    }
+
+    /// The authority's own certificate, PEM.
+    pub(crate) fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// How to answer as `host`.
+    pub(crate) fn server(&self, host: &str) -> Result<Arc<ServerConfig>, EgressError> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = made.get(host) {
+            return Ok(Arc::clone(config));
+        }
+        let config = Arc::new(self.make(host)?);
+        if made.len() >= MAX_KEPT {
+            made.clear();
+        }
+        made.insert(host.to_owned(), Arc::clone(&config));
+        Ok(config)
+    }
+
+    fn make(&self, host: &str) -> Result<ServerConfig, EgressError> {
+        let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
+        params.subject_alt_names = vec![match host.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_name) => SanType::DnsName(Ia5String::try_from(host.to_owned()).map_err(failed)?),
+        }];
+        params.distinguished_name = named("clawk egress");
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(failed)?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .map_err(failed)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+fn named(name: &str) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    names.push(DnType::CommonName, name);
+    names
+}
+
+fn subtree(domain: &str) -> GeneralSubtree {
+    match domain.parse::<IpAddr>() {
+        Ok(address) => {
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            GeneralSubtree::IpAddress(rcgen::CidrSubnet::from_addr_prefix(address, bits))
+        }
+        Err(_name) => GeneralSubtree::DnsName(domain.to_owned()),
+    }
+}
+
+/// A certificate as PEM.
+pub(crate) fn pem(der: &[u8]) -> String {
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut pem = String::with_capacity(text.len() + 64);
+    pem.push_str("-----BEGIN CERTIFICATE-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, after) = rest.split_at_checked(64).unwrap_or((rest, ""));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = after;
+    }
+    pem.push_str("-----END CERTIFICATE-----\n");
+    pem
+}

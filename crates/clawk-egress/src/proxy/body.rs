@@ -1,0 +1,206 @@
+//! Bodies, by their framing: read piece by piece, counted, and never past their end.
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::Fault;
+use super::head::Framing;
+
+/// How much is read at once.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Longest line of a chunk's size, bytes.
+const MAX_SIZE_LINE: usize = 256;
+
+/// Most bytes of trailers, which are thrown away.
+const MAX_TRAILERS: usize = 8 << 10;
+
+/// A body on its way in.
+pub(super) struct Body<'a> {
+    stream: &'a mut (dyn AsyncRead + Send + Unpin),
+    buffer: &'a mut BytesMut,
+    state: State,
+}
+
+enum State {
+    Length(u64),
+    /// Before a chunk's size.
+    Size,
+    /// Inside a chunk.
+    Chunk(u64),
+    Close,
+    End,
+}
+
+impl<'a> Body<'a> {
+    pub(super) fn new(
+        stream: &'a mut (dyn AsyncRead + Send + Unpin),
+        buffer: &'a mut BytesMut,
+        framing: Framing,
+    ) -> Self {
+        let state = match framing {
+            Framing::None | Framing::Length(0) => State::End,
+            Framing::Length(length) => State::Length(length),
+            Framing::Chunked => State::Size,
+            Framing::Close => State::Close,
+        };
+        Self {
+            stream,
+            buffer,
+            state,
+        }
+    }
+
+    /// The next piece; `None` at the proper end. A body that breaks off is [`Fault::Gone`].
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
+        loop {
+            match self.state {
+                State::End => return Ok(None),
+                State::Close => {
+                    if self.buffer.is_empty() && self.fill().await? == 0 {
+                        self.state = State::End;
+                        return Ok(None);
+                    }
+                    return Ok(Some(self.buffer.split().freeze()));
+                }
+                State::Length(left) => {
+                    let piece = self.some(left).await?;
+                    let left = left.saturating_sub(length_of(&piece));
+                    self.state = if left == 0 {
+                        State::End
+                    } else {
+                        State::Length(left)
+                    };
+                    return Ok(Some(piece));
+                }
+                State::Size => match self.size().await? {
+                    0 => {
+                        self.trailers().await?;
+                        self.state = State::End;
+                    }
+                    size => self.state = State::Chunk(size),
+                },
+                State::Chunk(left) => {
+                    let piece = self.some(left).await?;
+                    let left = left.saturating_sub(length_of(&piece));
+                    if left == 0 {
+                        self.line_end().await?;
+                        self.state = State::Size;
+                    } else {
+                        self.state = State::Chunk(left);
+                    }
+                    return Ok(Some(piece));
+                }
+            }
+        }
+    }
+
+    async fn fill(&mut self) -> Result<usize, Fault> {
+        self.buffer.reserve(PIECE_BYTES);
+        self.stream.read_buf(self.buffer).await.map_err(Fault::gone)
+    }
+
+    async fn more(&mut self) -> Result<(), Fault> {
+        match self.fill().await? {
+            0 => Err(Fault::Gone),
+            _ => Ok(()),
+        }
+    }
+
+    /// At least one byte and at most `left`.
+    async fn some(&mut self, left: u64) -> Result<Bytes, Fault> {
+        if self.buffer.is_empty() {
+            self.more().await?;
+        }
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(self.buffer.len());
+        Ok(self.buffer.split_to(most).freeze())
+    }
+
+    /// A chunk's size: hexadecimal digits, then perhaps an extension, which is dropped.
+    async fn size(&mut self) -> Result<u64, Fault> {
+        let bad = || Fault::bad("smuggling", "a chunk's size can't be read");
+        let line = self.line(MAX_SIZE_LINE).await?;
+        let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
+        if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(bad());
+        }
+        let text = std::str::from_utf8(digits).map_err(|_text| bad())?;
+        u64::from_str_radix(text, 16).map_err(|_number| bad())
+    }
+
+    async fn line_end(&mut self) -> Result<(), Fault> {
+        while self.buffer.len() < 2 {
+            self.more().await?;
+        }
+        if !self.buffer.starts_with(b"\r\n") {
+            return Err(Fault::bad("smuggling", "a chunk is longer than it says"));
+        }
+        self.buffer.advance(2);
+        Ok(())
+    }
+
+    async fn trailers(&mut self) -> Result<(), Fault> {
+        let mut total = 0;
+        loop {
+            let line = self.line(MAX_TRAILERS).await?;
+            if line.is_empty() {
+                return Ok(());
+            }
+            total += line.len();
+            if total > MAX_TRAILERS {
+                return Err(Fault::bad("too-large", "the trailers are too large"));
+            }
+        }
+    }
+
+    /// One line without its CR LF.
+    async fn line(&mut self, max_bytes: usize) -> Result<Bytes, Fault> {
+        let mut looked = 0;
+        loop {
+            let rest = self.buffer.get(looked..).unwrap_or_default();
+            if let Some(at) = rest.iter().position(|byte| *byte == b'\n').map(|at| at + looked) {
+                let mut line = self.buffer.split_to(at + 1);
+                line.truncate(at);
+                if line.last() != Some(&b'\r') {
+                    return Err(Fault::bad("smuggling", "a line feed without a carriage return"));
+                }
+                line.truncate(at - 1);
+                if line.contains(&b'\r') {
+                    return Err(Fault::bad("smuggling", "a carriage return inside a line"));
+                }
+                return Ok(line.freeze());
+            }
+            looked = self.buffer.len();
+            if looked > max_bytes {
+                return Err(Fault::bad(
+                    "too-large",
+                    "a line of the body's framing is too long",
+                ));
+            }
+            self.more().await?;
+        }
+    }
+}
+
+/// Writes one piece, as a chunk if need be; nothing for an empty one.
+pub(super) async fn write(
+    stream: &mut (dyn AsyncWrite + Send + Unpin),
+    piece: &[u8],
+    chunked: bool,
+) -> Result<(), Fault> {
+    if piece.is_empty() {
+        return Ok(());
+    }
+    if !chunked {
+        return stream.write_all(piece).await.map_err(Fault::gone);
+    }
+    let mut framed = Vec::with_capacity(piece.len() + 16);
+    framed.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+    framed.extend_from_slice(piece);
+    framed.extend_from_slice(b"\r\n");
+    stream.write_all(&framed).await.map_err(Fault::gone)
+}
+
+pub(super) fn length_of(piece: &[u8]) -> u64 {
+    u64::try_from(piece.len()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,161 @@
+//! From a judged name to a connection: looked up once, every address judged, and no other one connected to.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::{Call, Fault, Io, Limits};
+use crate::client::judged_addresses;
+use crate::record::{Counts, Open};
+use crate::{EgressError, Place, Refusal, Target};
+
+impl Call {
+    /// Judges a place by its name, looks it up, and judges every address. What passed stands in the record.
+    pub(super) async fn admit(
+        &self,
+        open: &mut Open,
+        place: &Place,
+    ) -> Result<(Target, Vec<SocketAddr>), Fault> {
+        open.asked(&place.host, place.port);
+        let target = self
+            .shared
+            .rules
+            .judge_place(place)
+            .map_err(|refusal| refused(&refusal))?;
+        open.connection.rule = Some(target.rule.clone());
+        open.connection.private = target.private;
+        let deadline = Duration::from_millis(self.shared.limits.connect_ms);
+        let found = tokio::time::timeout(deadline, judged_addresses(&self.shared.names, &target)).await;
+        match found {
+            Ok(Ok(addresses)) => Ok((target, addresses)),
+            Ok(Err(EgressError::Refused(refusal))) => Err(refused(&refusal)),
+            Ok(Err(error)) => Err(Fault::status(502, "dns", &error.to_string())),
+            Err(_elapsed) => Err(Fault::status(504, "dns", "the name's look-up took too long")),
+        }
+    }
+
+    /// Connects to the first of the judged addresses that answers.
+    pub(super) async fn dial(&self, open: &mut Open, addresses: &[SocketAddr]) -> Result<Counted, Fault> {
+        let limits = &self.shared.limits;
+        let deadline = tokio::time::Instant::now() + Duration::from_millis(limits.connect_ms);
+        let mut last = "there is no address".to_owned();
+        for address in addresses {
+            match tokio::time::timeout_at(deadline, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    open.connection.address = Some(address.ip());
+                    let _ = stream.set_nodelay(true); // silent-ok: slower, not wrong
+                    return Ok(Counted::new(stream, Arc::clone(&open.counts), limits));
+                }
+                Ok(Err(error)) => last = error.to_string(),
+                Err(_elapsed) => return Err(Fault::status(504, "connect", "connecting took too long")),
+            }
+        }
+        Err(Fault::status(502, "connect", &format!("cannot connect: {last}")))
+    }
+
+    /// TLS on top, the server's certificate checked against the host that was judged.
+    pub(super) async fn secure(&self, target: &Target, stream: Counted) -> Result<Box<dyn Io>, Fault> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Fault::status(502, "tls", &format!("TLS to `{}` failed: {error}", target.host))
+        };
+        let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
+        let handshake = self.shared.connector.connect(name, stream);
+        let deadline = Duration::from_millis(self.shared.limits.connect_ms);
+        match tokio::time::timeout(deadline, handshake).await {
+            Ok(Ok(stream)) => Ok(Box::new(stream)),
+            Ok(Err(error)) => Err(failed(&error)),
+            Err(_elapsed) => Err(failed(&"it took too long")),
+        }
+    }
+}
+
+fn refused(refusal: &Refusal) -> Fault {
+    let code = match refusal {
+        Refusal::Scheme(_) | Refusal::NoHost | Refusal::Downgrade | Refusal::Redirects(_) => "malformed",
+        Refusal::Credentials => "credentials",
+        Refusal::Host(_) => "host",
+        Refusal::Literal(_) => "literal",
+        Refusal::Port { .. } => "port",
+        Refusal::Address { .. } => "address",
+    };
+    Fault::forbidden(code, &refusal.to_string())
+}
+
+/// A connection whose bytes are counted, and capped.
+pub(super) struct Counted {
+    inner: TcpStream,
+    counts: Arc<Counts>,
+    max_out: u64,
+    max_in: u64,
+}
+
+impl Counted {
+    fn new(inner: TcpStream, counts: Arc<Counts>, limits: &Limits) -> Self {
+        Self {
+            inner,
+            counts,
+            max_out: limits.max_bytes_out,
+            max_in: limits.max_bytes_in,
+        }
+    }
+
+    pub(super) fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    /// The server has something to say.
+    pub(super) async fn speaks(&self) {
+        let _ = self.inner.readable().await; // silent-ok: a broken connection shows when it is read
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let done = Pin::new(&mut self.inner).poll_read(cx, buf);
+        let read = u64::try_from(buf.filled().len().saturating_sub(before)).unwrap_or(u64::MAX);
+        let total = self
+            .counts
+            .bytes_in
+            .fetch_add(read, Ordering::Relaxed)
+            .saturating_add(read);
+        if total > self.max_in {
+            return Poll::Ready(Err(io::Error::other("too many bytes came in")));
+        }
+        done
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.counts.bytes_out.load(Ordering::Relaxed) >= self.max_out {
+            return Poll::Ready(Err(io::Error::other("too many bytes went out")));
+        }
+        let done = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(written)) = &done {
+            let written = u64::try_from(*written).unwrap_or(u64::MAX);
+            self.counts.bytes_out.fetch_add(written, Ordering::Relaxed);
+        }
+        done
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}

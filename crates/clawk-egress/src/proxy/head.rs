@@ -1,0 +1,367 @@
+//! Heads of HTTP/1 messages, read strictly: what two parsers could read in two ways is refused.
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::Fault;
+
+/// A request's head in which nothing is ambiguous.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) method: String,
+    pub(super) target: String,
+    /// HTTP/1.1; else 1.0.
+    pub(super) modern: bool,
+    /// Names as they came, values as bytes.
+    pub(super) headers: Vec<(String, Vec<u8>)>,
+    pub(super) framing: Framing,
+    /// The client waits for `100 Continue`.
+    pub(super) expects: bool,
+}
+
+/// Where a message's body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// There is none.
+    None,
+    /// After so many bytes.
+    Length(u64),
+    /// `chunked`.
+    Chunked,
+    /// With the connection; answers only.
+    Close,
+}
+
+/// Headers that belong to one connection and are never passed on.
+const HOP_BY_HOP: [&str; 10] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authorization",
+    "proxy-authenticate",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "expect",
+];
+
+/// Headers that `Connection` may not strike out.
+const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
+
+fn smuggling(what: &str) -> Fault {
+    Fault::bad("smuggling", what)
+}
+
+/// Reads to the end of a request's head; what follows it stays in `buffer`.
+pub(super) async fn read(
+    stream: &mut (impl AsyncRead + Unpin + ?Sized),
+    buffer: &mut BytesMut,
+    max_bytes: usize,
+    max_headers: usize,
+) -> Result<Head, Fault> {
+    let mut looked = 0;
+    loop {
+        if let Some(end) = end_of_head(buffer, &mut looked)? {
+            if end > max_bytes {
+                return Err(Fault::status(431, "too-large", "the head is too large"));
+            }
+            let head = buffer.split_to(end);
+            return parse(&head, max_headers);
+        }
+        if buffer.len() > max_bytes {
+            return Err(Fault::status(431, "too-large", "the head is too large"));
+        }
+        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
+            return Err(Fault::Gone);
+        }
+    }
+}
+
+/// The offset behind the blank line. Every line must end in CR LF, and nothing but a line's end may hold either.
+fn end_of_head(buffer: &[u8], looked: &mut usize) -> Result<Option<usize>, Fault> {
+    let mut at = *looked;
+    while let Some(byte) = buffer.get(at) {
+        match byte {
+            b'\n' => return Err(smuggling("a line feed without a carriage return")),
+            b'\r' => match buffer.get(at + 1) {
+                None => break,
+                Some(b'\n') if at == 0 => return Err(smuggling("a blank line before the request")),
+                Some(b'\n') => {
+                    match buffer.get(at + 2..at + 4) {
+                        Some(b"\r\n") => return Ok(Some(at + 4)),
+                        Some([b' ' | b'\t', _]) => return Err(smuggling("a folded header line")),
+                        Some(_) => {}
+                        None => break,
+                    }
+                    at += 2;
+                }
+                Some(_) => return Err(smuggling("a carriage return inside a line")),
+            },
+            0 => return Err(smuggling("a null byte")),
+            _ => at += 1,
+        }
+    }
+    *looked = at;
+    Ok(None)
+}
+
+fn parse(head: &[u8], max_headers: usize) -> Result<Head, Fault> {
+    let lines = head.iter().filter(|byte| **byte == b'\n').count();
+    if lines > max_headers + 2 {
+        return Err(Fault::status(431, "too-large", "too many header lines"));
+    }
+    let mut space = vec![httparse::EMPTY_HEADER; max_headers + 1];
+    let mut request = httparse::Request::new(&mut space);
+    match request.parse(head) {
+        Ok(httparse::Status::Complete(length)) if length == head.len() => {}
+        _ => return Err(smuggling("the head is not HTTP/1.1")),
+    }
+    let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
+        return Err(smuggling("the head is not HTTP/1.1"));
+    };
+    if !target
+        .bytes()
+        .all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#')
+    {
+        return Err(smuggling("the request's target holds bytes that a target can't"));
+    }
+    let mut headers = Vec::with_capacity(request.headers.len());
+    for header in request.headers.iter() {
+        if header
+            .value
+            .iter()
+            .any(|byte| *byte < 0x20 && *byte != b'\t' || *byte == 0x7f)
+        {
+            return Err(smuggling("a control character in a header"));
+        }
+        // CGI and its kin read `_` as `-`.
+        if header.name.contains('_')
+            && FRAMING.contains(&header.name.to_ascii_lowercase().replace('_', "-").as_str())
+        {
+            return Err(smuggling("a framing header in disguise"));
+        }
+        headers.push((header.name.to_owned(), header.value.to_vec()));
+    }
+    let mut head = Head {
+        method: method.to_owned(),
+        target: target.to_owned(),
+        modern: version == 1,
+        headers,
+        framing: Framing::None,
+        expects: false,
+    };
+    head.framing = request_framing(&head)?;
+    head.check_connection()?;
+    head.expects = head.check_expect()?;
+    Ok(head)
+}
+
+impl Head {
+    /// All values of a header.
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.headers
+            .iter()
+            .filter(move |(own, _)| own.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_slice())
+    }
+
+    /// The one `Host`; `None` where HTTP/1.0 has none.
+    pub(super) fn host(&self) -> Result<Option<&str>, Fault> {
+        let mut all = self.all("host");
+        match (all.next(), all.next()) {
+            (Some(_), Some(_)) => Err(smuggling("two `Host` headers")),
+            (Some(host), None) => std::str::from_utf8(host)
+                .map(Some)
+                .map_err(|_text| smuggling("`Host` is no text")),
+            (None, _) if self.modern => Err(smuggling("no `Host` header")),
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// No upgrade, and nothing struck out that frames the message.
+    fn check_connection(&self) -> Result<(), Fault> {
+        for name in ["upgrade", "http2-settings"] {
+            if self.all(name).next().is_some() {
+                return Err(Fault::bad("upgrade", "connections are not upgraded here"));
+            }
+        }
+        for token in self.struck() {
+            if token == "upgrade" || token == "http2-settings" {
+                return Err(Fault::bad("upgrade", "connections are not upgraded here"));
+            }
+            if FRAMING.contains(&token.as_str()) {
+                return Err(smuggling("`Connection` names a header that frames the request"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_expect(&self) -> Result<bool, Fault> {
+        let mut expects = false;
+        for value in self.all("expect") {
+            if !value.eq_ignore_ascii_case(b"100-continue") {
+                return Err(Fault::status(
+                    417,
+                    "smuggling",
+                    "an expectation that is not `100-continue`",
+                ));
+            }
+            expects = self.framing != Framing::None;
+        }
+        Ok(expects && self.modern)
+    }
+
+    /// Names that `Connection` lists, lower case.
+    fn struck(&self) -> Vec<String> {
+        let tokens = self.all("connection").chain(self.all("proxy-connection"));
+        tokens
+            .flat_map(|value| value.split(|byte| *byte == b','))
+            .map(|token| String::from_utf8_lossy(token).trim().to_ascii_lowercase())
+            .collect()
+    }
+
+    /// Without what belongs to the connection to us, to `Host` and to framing.
+    pub(super) fn passed_on(&self) -> Vec<(String, Vec<u8>)> {
+        let struck = self.struck();
+        let kept = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            name != "host"
+                && name != "content-length"
+                && !HOP_BY_HOP.contains(&name.as_str())
+                && !struck.contains(&name)
+        };
+        self.headers
+            .iter()
+            .filter(|(name, _)| kept(name))
+            .cloned()
+            .collect()
+    }
+}
+
+fn request_framing(head: &Head) -> Result<Framing, Fault> {
+    let mut lengths = head.all("content-length");
+    let mut codings = head.all("transfer-encoding");
+    match (lengths.next(), codings.next()) {
+        (None, None) => Ok(Framing::None),
+        (Some(_), Some(_)) => Err(smuggling("both `Content-Length` and `Transfer-Encoding`")),
+        (Some(length), None) if lengths.next().is_none() => match number(length) {
+            Some(0) => Ok(Framing::None),
+            Some(length) => Ok(Framing::Length(length)),
+            None => Err(smuggling("`Content-Length` is not a number")),
+        },
+        (Some(_), None) => Err(smuggling("two `Content-Length` headers")),
+        (None, Some(coding)) => {
+            let plain = coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
+            if plain && head.modern {
+                Ok(Framing::Chunked)
+            } else {
+                Err(smuggling("a `Transfer-Encoding` that is not exactly `chunked`"))
+            }
+        }
+    }
+}
+
+/// Digits and nothing else.
+fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 18 || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok() // silent-ok: no number
+}
+
+/// An answer's head.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) reason: String,
+    pub(super) headers: Vec<(String, Vec<u8>)>,
+    pub(super) framing: Framing,
+}
+
+impl Answer {
+    /// The first value of a header.
+    pub(super) fn first(&self, name: &str) -> Option<&[u8]> {
+        self.headers
+            .iter()
+            .find(|(own, _)| own.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_slice())
+    }
+}
+
+/// Reads an answer's head, past interim ones; what follows it stays in `buffer`.
+pub(super) async fn read_answer(
+    stream: &mut (impl AsyncRead + Unpin + ?Sized),
+    buffer: &mut BytesMut,
+    max_bytes: usize,
+    asked_by_head: bool,
+) -> Result<Answer, Fault> {
+    let bad = |what: &str| Fault::status(502, "answer", what);
+    let mut interim = 0;
+    loop {
+        if let Some((answer, length)) = parse_answer(buffer, asked_by_head)? {
+            let _head = buffer.split_to(length);
+            match answer.status {
+                101 => return Err(bad("the server switches protocols")),
+                100..=199 if interim < 16 => interim += 1,
+                100..=199 => return Err(bad("too many interim answers")),
+                _ => return Ok(answer),
+            }
+            continue;
+        }
+        if buffer.len() > max_bytes {
+            return Err(bad("the answer's head is too large"));
+        }
+        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
+            return Err(bad("the server closed the connection without an answer"));
+        }
+    }
+}
+
+fn parse_answer(buffer: &[u8], asked_by_head: bool) -> Result<Option<(Answer, usize)>, Fault> {
+    let bad = |what: &str| Fault::status(502, "answer", what);
+    let mut space = [httparse::EMPTY_HEADER; 256];
+    let mut answer = httparse::Response::new(&mut space);
+    let length = match answer.parse(buffer) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(error) => return Err(bad(&format!("the answer is not HTTP/1: {error}"))),
+    };
+    let status = answer.code.unwrap_or_default();
+    let headers: Vec<(String, Vec<u8>)> = answer
+        .headers
+        .iter()
+        .map(|header| (header.name.to_owned(), header.value.to_vec()))
+        .collect();
+    let all = |name: &str| -> Vec<&[u8]> {
+        headers
+            .iter()
+            .filter(|(own, _)| own.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_slice())
+            .collect()
+    };
+    let (lengths, codings) = (all("content-length"), all("transfer-encoding"));
+    let framing = match (lengths.as_slice(), codings.as_slice()) {
+        _ if asked_by_head || matches!(status, 100..=199 | 204 | 304) => Framing::None,
+        ([], []) => Framing::Close,
+        ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") => Framing::Chunked,
+        ([first, rest @ ..], []) if rest.iter().all(|other| other == first) => {
+            Framing::Length(number(first).ok_or_else(|| bad("its `Content-Length` is not a number"))?)
+        }
+        _ => return Err(bad("the answer's length is ambiguous")),
+    };
+    let reason = answer.reason.unwrap_or_default().to_owned();
+    let found = Answer {
+        status,
+        reason,
+        headers,
+        framing,
+    };
+    Ok(Some((found, length)))
+}
+
+/// Whether an answer's header is passed on.
+pub(super) fn of_answer(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name != "content-length" && !HOP_BY_HOP.contains(&name.as_str())
+}

@@ -1,0 +1,265 @@
+//! Accepting connections, and telling by the first byte what is spoken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::exchange::{self, Asked};
+use super::head::{self, Framing, Head};
+use super::tunnel::{self, Reply};
+use super::{Call, Fault, Io, socks, within};
+use crate::record::{Open, Via};
+use crate::{Place, Target};
+
+/// Serves until `stop`; then every connection is cut, and told.
+pub(super) async fn serve(call: &Arc<Call>, listener: TcpListener, stop: impl Future<Output = ()>) {
+    let mut tasks = JoinSet::new();
+    tokio::select! {
+        () = stop => {}
+        () = accept(call, listener, &mut tasks) => {}
+    }
+    tasks.shutdown().await;
+}
+
+async fn accept(call: &Arc<Call>, listener: TcpListener, tasks: &mut JoinSet<()>) {
+    let room = Arc::new(Semaphore::new(call.shared.limits.max_connections));
+    loop {
+        let permit = tokio::select! {
+            permit = Arc::clone(&room).acquire_owned() => permit,
+            Some(_) = tasks.join_next() => continue,
+        };
+        let Ok(permit) = permit else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = tasks.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let call = Arc::clone(call);
+                tasks.spawn(async move {
+                    connection(&call, stream).await;
+                    drop(permit);
+                });
+            }
+            // Out of descriptors, or the like: what is open must end first.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await, // silent-ok: tried again
+        }
+    }
+}
+
+async fn connection(call: &Arc<Call>, mut stream: TcpStream) {
+    let _ = stream.set_nodelay(true); // silent-ok: slower, not wrong
+    let mut buffer = BytesMut::with_capacity(4096);
+    let head_ms = call.shared.limits.head_ms;
+    // A connection on which nothing was asked leaves no trace.
+    let Ok(first) = within(head_ms, first_byte(&mut stream, &mut buffer)).await else {
+        return;
+    };
+    let via = if first == 5 { Via::Socks } else { Via::Http };
+    let mut open = Open::new(Arc::clone(&call.ledger), via);
+    match first {
+        5 => match within(head_ms, socks::ask(&mut stream, &mut buffer)).await {
+            Ok(place) => tunnel::serve(call, open, stream, buffer, Reply::Socks, &place).await,
+            Err(fault) => note(&mut open, &fault),
+        },
+        b'A'..=b'Z' | b'a'..=b'z' | b'\r' | b'\n' | b' ' => http(call, open, stream, buffer).await,
+        _ => open.refuse("protocol", "neither HTTP nor SOCKS5"),
+    }
+}
+
+/// The first byte of what comes; it stays in the buffer.
+pub(super) async fn first_byte(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+) -> Result<u8, Fault> {
+    if buffer.is_empty() {
+        stream.read_buf(buffer).await.map_err(Fault::gone)?;
+    }
+    buffer.first().copied().ok_or(Fault::Gone)
+}
+
+async fn http(call: &Arc<Call>, mut open: Open, mut stream: TcpStream, mut buffer: BytesMut) {
+    let limits = &call.shared.limits;
+    let reading = head::read(
+        &mut stream,
+        &mut buffer,
+        limits.max_head_bytes,
+        limits.max_headers,
+    );
+    let head = match within(limits.head_ms, reading).await {
+        Ok(head) => head,
+        Err(fault) => return say(open, Box::new(stream), fault).await,
+    };
+    if head.method == "CONNECT" {
+        open.connection.via = Via::Connect;
+        return match connect_place(&head) {
+            Ok(place) => tunnel::serve(call, open, stream, buffer, Reply::Connect, &place).await,
+            Err(fault) => {
+                open.asked(&head.target, 0);
+                say(open, Box::new(stream), fault).await;
+            }
+        };
+    }
+    let asked = match absolute(&head) {
+        Err(fault) => Err(fault),
+        Ok((place, path)) => match call.admit(&mut open, &place).await {
+            Ok((target, _)) if limits.tls_ports.contains(&target.port) => Err(Fault::forbidden(
+                "tls",
+                "this port speaks TLS: ask by CONNECT, not by plain HTTP",
+            )),
+            Ok((target, addresses)) => Ok(Asked {
+                head,
+                path,
+                target,
+                addresses,
+                secure: false,
+            }),
+            Err(fault) => Err(fault),
+        },
+    };
+    match asked {
+        Ok(asked) => exchange(call, open, Box::new(stream), buffer, asked).await,
+        Err(fault) => say(open, Box::new(stream), fault).await,
+    }
+}
+
+/// Serves a request in origin form, from inside of a tunnel that ends here.
+pub(super) async fn inside(
+    call: &Arc<Call>,
+    open: Open,
+    mut stream: Box<dyn Io>,
+    mut buffer: BytesMut,
+    admitted: (Target, Vec<std::net::SocketAddr>),
+    secure: bool,
+) {
+    let limits = &call.shared.limits;
+    let (target, addresses) = admitted;
+    let reading = head::read(
+        &mut stream,
+        &mut buffer,
+        limits.max_head_bytes,
+        limits.max_headers,
+    );
+    let asked = match within(limits.head_ms, reading).await {
+        Ok(head) => origin(&head, &target, secure).map(|path| Asked {
+            head,
+            path,
+            target,
+            addresses,
+            secure,
+        }),
+        Err(fault) => Err(fault),
+    };
+    match asked {
+        Ok(asked) => exchange(call, open, stream, buffer, asked).await,
+        Err(fault) => say(open, stream, fault).await,
+    }
+}
+
+async fn exchange(call: &Arc<Call>, mut open: Open, stream: Box<dyn Io>, mut buffer: BytesMut, asked: Asked) {
+    match exchange::serve(call, &mut open, stream, &mut buffer, asked).await {
+        Ok(()) => {}
+        Err((Some(stream), fault)) => say(open, stream, fault).await,
+        // A part of the answer is out: all that is left is to cut it.
+        Err((None, fault)) => {
+            if let Fault::Say { code, reason, .. } = fault {
+                open.refuse(code, reason);
+            }
+        }
+    }
+}
+
+/// Notes the fault and tells the tool.
+async fn say(mut open: Open, mut stream: Box<dyn Io>, fault: Fault) {
+    note(&mut open, &fault);
+    // In the record before it is told: who reads the answer may read the record next.
+    drop(open);
+    if let Fault::Say { status, code, reason } = fault {
+        exchange::tell(&mut *stream, status, code, &reason).await;
+    }
+}
+
+/// Puts a fault into the record.
+pub(super) fn note(open: &mut Open, fault: &Fault) {
+    match fault {
+        Fault::Say { code, reason, .. } => open.refuse(code, reason.as_str()),
+        Fault::Gone if open.connection.address.is_none() => {
+            open.refuse("incomplete", "the request did not come to its end in time");
+        }
+        Fault::Gone => {}
+    }
+}
+
+/// Where a `CONNECT` goes: `host:port`, and `Host` says the same.
+fn connect_place(head: &Head) -> Result<Place, Fault> {
+    if head.framing != Framing::None {
+        return Err(Fault::bad("smuggling", "a CONNECT with a body"));
+    }
+    let place = Place::parse(&head.target, None)
+        .ok_or_else(|| Fault::bad("malformed", "a CONNECT needs `host:port`"))?;
+    match head.host()? {
+        Some(host) if Place::parse(host, Some(place.port)).as_ref() != Some(&place) => {
+            Err(Fault::bad("smuggling", "`Host` is not the authority asked for"))
+        }
+        _ => Ok(place),
+    }
+}
+
+/// Where an absolute `http://` target goes, and its path; `Host` says the same.
+fn absolute(head: &Head) -> Result<(Place, String), Fault> {
+    let rest = head
+        .target
+        .split_at_checked(7)
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("http://"))
+        .map(|(_, rest)| rest)
+        .ok_or_else(|| {
+            Fault::bad(
+                "malformed",
+                "a proxy needs an absolute `http://` target, or CONNECT for anything else",
+            )
+        })?;
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at_checked(end).unwrap_or((rest, ""));
+    let place = Place::parse(authority, Some(80))
+        .ok_or_else(|| Fault::bad("malformed", "the target's authority is no `host` or `host:port`"))?;
+    if let Some(host) = head.host()?
+        && Place::parse(host, Some(80)).as_ref() != Some(&place)
+    {
+        return Err(Fault::bad("smuggling", "`Host` is not the authority asked for"));
+    }
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    };
+    Ok((place, path))
+}
+
+/// The path of a request in origin form; `Host` must be the host that was judged.
+fn origin(head: &Head, target: &Target, secure: bool) -> Result<String, Fault> {
+    let default = if secure { 443 } else { 80 };
+    let own = Place {
+        host: target.host.clone(),
+        port: target.port,
+    };
+    let Some(host) = head.host()? else {
+        return Err(Fault::bad("smuggling", "no `Host` header"));
+    };
+    if Place::parse(host, Some(default)).as_ref() != Some(&own) {
+        return Err(Fault::forbidden(
+            "host",
+            "`Host` is not the host that this connection was judged for",
+        ));
+    }
+    let star = head.method == "OPTIONS" && head.target == "*";
+    if head.target.starts_with('/') || star {
+        Ok(head.target.clone())
+    } else {
+        Err(Fault::bad("smuggling", "an absolute target inside of a tunnel"))
+    }
+}

@@ -1,0 +1,107 @@
+//! SOCKS5 (RFC 1928), as far as a tool needs it: no authentication, `CONNECT`, names and addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::Fault;
+use crate::Place;
+
+/// Answers of RFC 1928 §6.
+const OK: u8 = 0;
+const NOT_ALLOWED: u8 = 2;
+const UNREACHABLE: u8 = 4;
+const NO_SUCH_COMMAND: u8 = 7;
+const NO_SUCH_ADDRESS: u8 = 8;
+
+/// Reads greeting and request. A request that can't be served is answered here.
+pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Place, Fault> {
+    let bad = |what: &str| Fault::bad("malformed", what);
+    need(stream, buffer, 2).await?;
+    let (version, methods) = (buffer.get_u8(), usize::from(buffer.get_u8()));
+    if version != 5 {
+        return Err(bad("only SOCKS version 5 is spoken here"));
+    }
+    need(stream, buffer, methods).await?;
+    let offered = buffer.split_to(methods);
+    if !offered.contains(&0) {
+        write(stream, &[5, 0xff]).await?;
+        return Err(bad("SOCKS without authentication is not offered"));
+    }
+    write(stream, &[5, 0]).await?;
+
+    need(stream, buffer, 4).await?;
+    let (version, command, reserved, kind) =
+        (buffer.get_u8(), buffer.get_u8(), buffer.get_u8(), buffer.get_u8());
+    if version != 5 || reserved != 0 {
+        return Err(bad("the SOCKS request can't be read"));
+    }
+    if command != 1 {
+        reply(stream, NO_SUCH_COMMAND).await?;
+        return Err(bad("only the SOCKS command CONNECT is served"));
+    }
+    match kind {
+        1 => {
+            need(stream, buffer, 6).await?;
+            let address = Ipv4Addr::from_bits(buffer.get_u32());
+            Ok(Place::of_address(IpAddr::V4(address), buffer.get_u16()))
+        }
+        4 => {
+            need(stream, buffer, 18).await?;
+            let address = Ipv6Addr::from_bits(buffer.get_u128());
+            Ok(Place::of_address(IpAddr::V6(address), buffer.get_u16()))
+        }
+        3 => {
+            need(stream, buffer, 1).await?;
+            let length = usize::from(buffer.get_u8());
+            need(stream, buffer, length + 2).await?;
+            let name = buffer.split_to(length);
+            let port = buffer.get_u16();
+            let name = std::str::from_utf8(&name).unwrap_or_default(); // silent-ok: then it is no name
+            let place = (!name.contains([':', '[', ']']))
+                .then(|| Place::parse(&format!("{name}:{port}"), None))
+                .flatten();
+            match place {
+                Some(place) => Ok(place),
+                None => {
+                    reply(stream, NOT_ALLOWED).await?;
+                    Err(bad("the name in the SOCKS request is no host"))
+                }
+            }
+        }
+        _ => {
+            reply(stream, NO_SUCH_ADDRESS).await?;
+            Err(bad("an unknown kind of address in the SOCKS request"))
+        }
+    }
+}
+
+/// The connection stands, or will when the tool has shown what it wants with it.
+pub(super) async fn accept(stream: &mut TcpStream) -> Result<(), Fault> {
+    reply(stream, OK).await
+}
+
+/// Why it does not.
+pub(super) async fn refuse(stream: &mut TcpStream, status: u16) {
+    let code = if status >= 500 { UNREACHABLE } else { NOT_ALLOWED };
+    let _ = reply(stream, code).await; // silent-ok: the tool is gone
+}
+
+async fn reply(stream: &mut TcpStream, code: u8) -> Result<(), Fault> {
+    write(stream, &[5, code, 0, 1, 0, 0, 0, 0, 0, 0]).await
+}
+
+async fn write(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), Fault> {
+    stream.write_all(bytes).await.map_err(Fault::gone)
+}
+
+async fn need(stream: &mut TcpStream, buffer: &mut BytesMut, bytes: usize) -> Result<(), Fault> {
+    while buffer.len() < bytes {
+        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
+            return Err(Fault::Gone);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,325 @@
+//! `CONNECT` and SOCKS5: what is judged of a connection whose bytes are the tool's own affair.
+//!
+//! * Port 443: TLS, and the server name in its greeting is the host asked for.
+//! * Port 80: plain HTTP, each request seen.
+//! * A port that an entry names: TLS as above, or HTTP as above, or any other protocol, unseen.
+//! * A host that a secret is bound to, or strict mode: TLS ends here and each request is seen; nothing else passes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rustls::server::Acceptor;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::LazyConfigAcceptor;
+
+use super::dial::Counted;
+use super::serve::{first_byte, inside, note};
+use super::{Call, Fault, Io, exchange, socks, within};
+use crate::record::Open;
+use crate::rules::normal;
+use crate::{Place, Target};
+
+/// The first byte of TLS.
+const HANDSHAKE: u8 = 22;
+
+/// Largest greeting of TLS, bytes.
+const MAX_HELLO_BYTES: usize = 32 << 10;
+
+/// How long a port that an entry names waits for the tool to speak first, milliseconds.
+const SPEAK_MS: u64 = 300;
+
+/// How the tool is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reply {
+    Connect,
+    Socks,
+}
+
+impl Reply {
+    async fn accept(self, stream: &mut TcpStream) -> Result<(), Fault> {
+        match self {
+            Self::Connect => stream
+                .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                .await
+                .map_err(Fault::gone),
+            Self::Socks => socks::accept(stream).await,
+        }
+    }
+
+    async fn refuse(self, stream: &mut TcpStream, fault: &Fault) {
+        let Fault::Say { status, code, reason } = fault else {
+            return;
+        };
+        match self {
+            Self::Connect => exchange::tell(stream, *status, code, reason).await,
+            Self::Socks => socks::refuse(stream, *status).await,
+        }
+    }
+}
+
+type Admitted = (Target, Vec<SocketAddr>);
+
+pub(super) async fn serve(
+    call: &Arc<Call>,
+    mut open: Open,
+    mut stream: TcpStream,
+    buffer: BytesMut,
+    reply: Reply,
+    place: &Place,
+) {
+    let limits = &call.shared.limits;
+    let admitted = match call.admit(&mut open, place).await {
+        Ok(admitted) => admitted,
+        Err(fault) => {
+            note(&mut open, &fault);
+            drop(open);
+            return reply.refuse(&mut stream, &fault).await;
+        }
+    };
+    let port = admitted.0.port;
+    let known =
+        call.terminates(&admitted.0) || limits.tls_ports.contains(&port) || limits.http_ports.contains(&port);
+    // For a port that an entry names the server may speak first: then it is asked before the tool is told.
+    let early = if known {
+        None
+    } else {
+        Some(call.dial(&mut open, &admitted.1).await)
+    };
+    let early = match early.transpose() {
+        Ok(early) => early,
+        Err(fault) => {
+            note(&mut open, &fault);
+            drop(open);
+            return reply.refuse(&mut stream, &fault).await;
+        }
+    };
+    if reply.accept(&mut stream).await.is_err() {
+        return;
+    }
+    match early {
+        None => by_first_byte(call, open, stream, buffer, admitted).await,
+        Some(server) => named(call, open, stream, buffer, admitted, server).await,
+    }
+}
+
+/// What the tool speaks shows in its first byte.
+async fn by_first_byte(
+    call: &Arc<Call>,
+    mut open: Open,
+    mut stream: TcpStream,
+    mut buffer: BytesMut,
+    admitted: Admitted,
+) {
+    let limits = &call.shared.limits;
+    let port = admitted.0.port;
+    let first = match within(limits.head_ms, first_byte(&mut stream, &mut buffer)).await {
+        Ok(first) => first,
+        Err(fault) => return note(&mut open, &fault),
+    };
+    let tls = first == HANDSHAKE && !limits.http_ports.contains(&port);
+    let plain = first.is_ascii_uppercase() && !limits.tls_ports.contains(&port);
+    if tls && call.terminates(&admitted.0) {
+        terminate(call, open, stream, buffer, admitted).await;
+    } else if tls {
+        enclosed(call, open, stream, buffer, admitted, None).await;
+    } else if plain {
+        inside(call, open, Box::new(stream), buffer, admitted, false).await;
+    } else if limits.tls_ports.contains(&port) {
+        open.refuse("tls", format!("port {port} is for TLS only"));
+    } else if limits.http_ports.contains(&port) {
+        open.refuse("protocol", format!("port {port} is for plain HTTP only"));
+    } else {
+        open.refuse(
+            "opaque",
+            "requests to this host must be seen, and this is neither TLS nor HTTP",
+        );
+    }
+}
+
+/// A port that an entry names: what begins like TLS or HTTP is judged as such, anything else is passed on.
+async fn named(
+    call: &Arc<Call>,
+    mut open: Open,
+    mut stream: TcpStream,
+    mut buffer: BytesMut,
+    admitted: Admitted,
+    server: Counted,
+) {
+    let idle_ms = call.shared.limits.idle_ms;
+    let patience = Duration::from_millis(SPEAK_MS);
+    let mut first = tokio::time::timeout(patience, first_byte(&mut stream, &mut buffer))
+        .await
+        .ok(); // silent-ok: the server's turn
+    if first.is_none() {
+        first = tokio::select! {
+            first = within(idle_ms, first_byte(&mut stream, &mut buffer)) => Some(first),
+            () = server.speaks() => None,
+        };
+    }
+    match first {
+        Some(Err(fault)) => note(&mut open, &fault),
+        Some(Ok(HANDSHAKE)) => enclosed(call, open, stream, buffer, admitted, Some(server)).await,
+        Some(Ok(_))
+            if within(idle_ms, begins_like_http(&mut stream, &mut buffer))
+                .await
+                .unwrap_or(false) =>
+        {
+            drop(server);
+            inside(call, open, Box::new(stream), buffer, admitted, false).await;
+        }
+        Some(Ok(_)) | None => pump(call, stream, buffer, server).await,
+    }
+}
+
+/// `METHOD /`: as many bytes are read as it takes to say so or not.
+async fn begins_like_http(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<bool, Fault> {
+    loop {
+        let method = buffer.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+        match (buffer.get(method), buffer.get(method + 1)) {
+            _ if method == 0 || method > 20 => return Ok(false),
+            (Some(b' '), Some(b'/' | b'*' | b'h' | b'H')) => return Ok(true),
+            (Some(b' ') | None, None) => {}
+            _ => return Ok(false),
+        }
+        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
+            return Ok(false);
+        }
+    }
+}
+
+/// TLS from end to end: only its greeting is read.
+async fn enclosed(
+    call: &Arc<Call>,
+    mut open: Open,
+    mut stream: TcpStream,
+    mut buffer: BytesMut,
+    (target, addresses): Admitted,
+    server: Option<Counted>,
+) {
+    let greeted = within(call.shared.limits.head_ms, greeting(&mut stream, &mut buffer)).await;
+    let judged = greeted.and_then(|name| same_name(name.as_deref(), &target));
+    let server = match (judged, server) {
+        (Ok(()), Some(server)) => Ok(server),
+        (Ok(()), None) => call.dial(&mut open, &addresses).await,
+        (Err(fault), _) => Err(fault),
+    };
+    match server {
+        Ok(server) => pump(call, stream, buffer, server).await,
+        Err(fault) => note(&mut open, &fault),
+    }
+}
+
+/// The server name that the tool's TLS greeting asks for. The bytes stay in the buffer.
+async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Option<String>, Fault> {
+    let bad = || Fault::forbidden("tls", "this is no TLS greeting");
+    let mut acceptor = Acceptor::default();
+    let mut fed = 0;
+    loop {
+        while let Some(rest) = buffer.get(fed..).filter(|rest| !rest.is_empty()) {
+            let mut rest = rest;
+            fed += acceptor.read_tls(&mut rest).map_err(|_error| bad())?;
+            match acceptor.accept() {
+                Ok(Some(accepted)) => return Ok(accepted.client_hello().server_name().map(str::to_owned)),
+                Ok(None) => {}
+                Err(_refusal) => return Err(bad()),
+            }
+        }
+        if buffer.len() > MAX_HELLO_BYTES {
+            return Err(bad());
+        }
+        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
+            return Err(Fault::Gone);
+        }
+    }
+}
+
+fn same_name(name: Option<&str>, target: &Target) -> Result<(), Fault> {
+    match name {
+        Some(name) if normal(name) == target.host => Ok(()),
+        // Addresses are not named in a greeting.
+        None if target.literal.is_some() => Ok(()),
+        Some(name) => Err(Fault::forbidden(
+            "sni",
+            &format!(
+                "the TLS greeting names `{name}`, and the connection was judged for `{}`",
+                target.host
+            ),
+        )),
+        None => Err(Fault::forbidden("sni", "the TLS greeting names no server")),
+    }
+}
+
+/// Ends the tool's TLS here, and serves the request inside.
+async fn terminate(
+    call: &Arc<Call>,
+    mut open: Open,
+    stream: TcpStream,
+    buffer: BytesMut,
+    admitted: Admitted,
+) {
+    open.connection.terminated = true;
+    match within(
+        call.shared.limits.head_ms,
+        ended_here(call, stream, buffer, &admitted.0),
+    )
+    .await
+    {
+        Ok(stream) => inside(call, open, stream, BytesMut::new(), admitted, true).await,
+        Err(fault) => note(&mut open, &fault),
+    }
+}
+
+async fn ended_here(
+    call: &Call,
+    stream: TcpStream,
+    buffer: BytesMut,
+    target: &Target,
+) -> Result<Box<dyn Io>, Fault> {
+    let failed = |error: &dyn std::fmt::Display| Fault::forbidden("tls", &format!("the tool's TLS: {error}"));
+    let authority = call
+        .shared
+        .authority
+        .as_ref()
+        .ok_or_else(|| failed(&"there is no authority in this run"))?;
+    let (reading, writing) = stream.into_split();
+    let whole = tokio::io::join(std::io::Cursor::new(buffer).chain(reading), writing);
+    let started = LazyConfigAcceptor::new(Acceptor::default(), whole)
+        .await
+        .map_err(|error| failed(&error))?;
+    same_name(started.client_hello().server_name(), target)?;
+    let config = authority.server(&target.host).map_err(|error| failed(&error))?;
+    let stream = started
+        .into_stream(config)
+        .await
+        .map_err(|error| failed(&error))?;
+    Ok(Box::new(stream))
+}
+
+/// Copies in both directions until one side ends or nothing moves for too long.
+async fn pump(call: &Call, mut stream: TcpStream, buffer: BytesMut, mut server: Counted) {
+    let idle_ms = call.shared.limits.idle_ms;
+    let first = within(idle_ms, async {
+        server.write_all(&buffer).await.map_err(Fault::gone)
+    });
+    if first.await.is_err() {
+        return;
+    }
+    let counts = Arc::clone(server.counts());
+    let moved = || {
+        let bytes_in = counts.bytes_in.load(Ordering::Relaxed);
+        bytes_in.wrapping_add(counts.bytes_out.load(Ordering::Relaxed))
+    };
+    let mut copying = std::pin::pin!(tokio::io::copy_bidirectional(&mut stream, &mut server));
+    let mut before = moved();
+    loop {
+        let patience = tokio::time::timeout(Duration::from_millis(idle_ms), &mut copying);
+        if patience.await.is_ok() || moved() == before {
+            return;
+        }
+        before = moved();
+    }
+}
