@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::call::{Dedup, Desk};
+use crate::call::{Dedup, Desk, Held, Lasting, suggest};
 use crate::catalog::Catalog;
 use crate::event::{Scribe, SessionEnded, Thread, Transition, kind};
 use crate::lifecycle::Life;
@@ -29,6 +29,8 @@ pub struct Options {
     pub workdir: PathBuf,
     /// Limits and levels where the manifest's sandbox is silent.
     pub sandbox: clawk_sandbox::Defaults,
+    /// The folder where rules are suggested to the operator; none: they are not.
+    pub suggestions: Option<PathBuf>,
 }
 
 /// Everything an agent is made of; the composition root fills it in.
@@ -145,6 +147,16 @@ impl Agent {
             .lines()
             .map(str::to_owned)
             .collect()
+    }
+
+    /// A person's standing grant stands from here on.
+    pub(crate) fn stands(&self, held: Held) {
+        if let (Lasting::Always, Some(dir)) = (held.lasting, &self.options.suggestions)
+            && let Err(error) = suggest(dir, &held)
+        {
+            tracing::warn!(%error, "a suggested rule could not be written");
+        }
+        self.desk.standing.add(held);
     }
 
     /// Moves the lifecycle and records the move (CKP §8).

@@ -40,6 +40,7 @@ pub(crate) async fn run(
         skills: false,
         ceilings,
         depth: caller.depth + 1,
+        requests: std::collections::BTreeMap::new(),
         notices: crate::session::Notices::default(),
         cancel: &inner,
     };

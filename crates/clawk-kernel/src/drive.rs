@@ -1,6 +1,6 @@
 //! The driver: performs what the turn machine asks for and feeds the answers back.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use clawk_manifest::model::{Autonomy, Skill};
@@ -42,6 +42,8 @@ pub(crate) struct Run<'a> {
     pub(crate) skills: bool,
     pub(crate) ceilings: Vec<Ceiling>,
     pub(crate) depth: u8,
+    /// Calls of an interrupted turn keep their ids.
+    pub(crate) requests: BTreeMap<String, RequestId>,
     pub(crate) notices: Notices,
     pub(crate) cancel: &'a CancellationToken,
 }
@@ -175,7 +177,10 @@ impl Run<'_> {
         let request = Request {
             tool: name,
             arguments,
-            request_id: RequestId::from(self.agent.clock().uuid()),
+            request_id: self
+                .requests
+                .remove(&id)
+                .unwrap_or_else(|| RequestId::from(self.agent.clock().uuid())),
             identity: self.agent.manifest.identity.name.clone(),
             sandbox: None,
             policy: None,
@@ -264,7 +269,7 @@ pub(crate) async fn turn(
         message,
         turn,
         vec![Effect::Infer],
-        Vec::new(),
+        (Vec::new(), BTreeMap::new()),
         cancel,
     )
     .await;
@@ -278,6 +283,7 @@ pub(crate) async fn resume(agent: &Arc<Agent>, state: &State, open: OpenTurn, ca
         effects,
         ceilings,
         resumes,
+        requests,
     } = open;
     let effects = if resumes >= MAX_RESUMES {
         let reason = format!("it was interrupted {resumes} times");
@@ -293,7 +299,8 @@ pub(crate) async fn resume(agent: &Arc<Agent>, state: &State, open: OpenTurn, ca
             Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
         }
     };
-    finish(agent, state, message, turn, effects, ceilings, cancel).await;
+    let kept = (ceilings, requests);
+    finish(agent, state, message, turn, effects, kept, cancel).await;
 }
 
 async fn finish(
@@ -302,7 +309,7 @@ async fn finish(
     message: MessageId,
     mut turn: Turn,
     effects: Vec<Effect>,
-    ceilings: Vec<Ceiling>,
+    (ceilings, requests): (Vec<Ceiling>, BTreeMap<String, RequestId>),
     cancel: &CancellationToken,
 ) {
     let started_us = agent.clock().monotonic_us();
@@ -318,6 +325,7 @@ async fn finish(
         skills: true,
         ceilings,
         depth: 0,
+        requests,
         notices: state.notices.clone(),
         cancel,
     };

@@ -19,6 +19,10 @@ pub enum DeniedBy {
     Skill,
     /// `requests_per_minute` and other rates (R16a).
     Rate,
+    /// The sender's role (CKP §5.3).
+    Role,
+    /// An emergency stop.
+    Stop,
 }
 
 /// What is wrong with one argument.
@@ -108,6 +112,14 @@ pub enum CallError {
         timeout_ms: u64,
         /// The rule that asked.
         rule_id: Option<String>,
+    },
+    /// -32012: what was approved is not what would run; nothing ran.
+    #[error("the approval of `{tool}` is void: {changed}; ask again")]
+    ApprovalVoid {
+        /// The tool.
+        tool: String,
+        /// What changed between the question and the run.
+        changed: String,
     },
     /// -32013.
     #[error("`{tool}` was denied by {by}{}", reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default())]

@@ -50,6 +50,12 @@ pub mod kind {
     pub const APPROVAL_REQUESTED: &str = "ckp.approval.requested";
     /// The question was answered, or lapsed.
     pub const APPROVAL_ANSWERED: &str = "ckp.approval.answered";
+    /// What was approved had changed before it ran: the grant is void.
+    pub const APPROVAL_VOIDED: &str = "ckp.approval.voided";
+    /// A person's standing grant: later calls of that shape need no question.
+    pub const APPROVAL_GRANTED: &str = "ckp.approval.granted";
+    /// A standing grant ended.
+    pub const APPROVAL_REVOKED: &str = "ckp.approval.revoked";
     /// An `audit-only` rule let a call pass.
     pub const AUDIT: &str = "ckp.policy.audited";
     /// A skill's instruction joined a turn.
@@ -130,11 +136,22 @@ payloads! {
     }
     /// `ckp.approval.requested`.
     ApprovalRequested<'a> {
-        action_id: &'a str, default_if_timeout: &'a str, expires_at: String, policy_id: Option<&'a str>,
-        reason: &'a str, request_id: &'a str, rule_id: Option<&'a str>,
+        action_id: &'a str, default_if_timeout: &'a str, expires_at: String, policy_id: Option<&'a str>, question_hash: Digest,
+        reason: &'a str, request_hash: Digest, request_id: &'a str, rule_id: Option<&'a str>,
     }
     /// `ckp.approval.answered`.
-    ApprovalAnswered<'a> { action_id: &'a str, answer: &'a str, by: &'a str, reason: Option<&'a str>, request_id: &'a str }
+    ApprovalAnswered<'a> {
+        action_id: &'a str, answer: &'a str, by: &'a str, channel: &'a str, reason: Option<&'a str>, request_id: &'a str, role: &'a str,
+    }
+    /// `ckp.approval.voided`.
+    ApprovalVoided<'a> { action_id: &'a str, changed: &'a str, request_id: &'a str }
+    /// `ckp.approval.granted`.
+    ApprovalGranted<'a> {
+        action_id: &'a str, by: &'a str, channel: &'a str, folder: Option<&'a str>, grant_id: &'a str, lasting: &'a str,
+        parameters_hash: Digest, plan_hash: Digest, request_id: &'a str, shown: &'a str,
+    }
+    /// `ckp.approval.revoked`.
+    ApprovalRevoked<'a> { by: &'a str, grant_id: &'a str }
     /// `ckp.policy.audited`.
     Audited<'a> { action_id: &'a str, policy_id: Option<&'a str>, reason: Option<&'a str>, request_id: &'a str, rule_id: Option<&'a str> }
     /// `ckp.skill.invoked`.

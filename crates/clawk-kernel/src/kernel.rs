@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use crate::agent::{Agent, Parts};
-use crate::call::{Answered, Caller, Request, call};
+use crate::call::{self, Caller, Held, Person, Reception, Reply, Request, call};
 use crate::error::{CallError, KernelError, StartError};
 use crate::event::{Thread, kind};
 use crate::notice::{Answer, Question};
@@ -195,23 +195,47 @@ impl Kernel {
     /// Answers a question; waits while that call is in progress and has not asked yet (R18). `false`: nothing asks for
     /// it, or it was answered before.
     pub async fn answer(&self, id: &RequestId, answer: Answer, reason: Option<String>, by: &str) -> bool {
-        self.agent
-            .desk
-            .answer(
-                id,
-                Answered {
-                    answer,
-                    by: by.to_owned(),
-                    reason,
-                },
-            )
-            .await
+        let reply = Reply {
+            answer,
+            breadth: call::Breadth::Exact,
+            person: Person::admin("local", by),
+            reason,
+        };
+        self.reply(id, reply).await == Reception::Taken
+    }
+
+    /// Answers a question, as [`Self::answer`] does, as somebody with a role: only an admin may say yes, and a viewer may
+    /// not even say no (CKP §5.3).
+    pub async fn reply(&self, id: &RequestId, reply: Reply) -> Reception {
+        call::reply(&self.agent, id, reply).await
+    }
+
+    /// Standing grants: what people are not asked about again, and who said so.
+    #[must_use]
+    pub fn granted(&self) -> Vec<Held> {
+        self.agent.desk.standing.all()
+    }
+
+    /// Ends a standing grant, durably. `false`: there is none of this id, or `by` may not.
+    ///
+    /// # Errors
+    /// The journal can't be written: the grant stands.
+    pub async fn revoke(&self, grant: &str, by: &Person) -> Result<bool, KernelError> {
+        call::revoke(&self.agent, grant, by).await
+    }
+
+    /// Questions of the past with their answers, the latest last.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn answered(&self, limit: usize) -> Result<Vec<call::Past>, KernelError> {
+        call::history(&self.agent, limit).await
     }
 
     /// What waits for a person now, the most urgent first.
     #[must_use]
     pub fn pending(&self) -> Vec<Question> {
-        self.agent.desk.pending()
+        self.agent.desk.pending(self.agent.scribe.now())
     }
 
     /// Every question from now on.

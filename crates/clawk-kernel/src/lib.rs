@@ -8,6 +8,7 @@
 pub mod call;
 pub mod ports;
 pub mod turn;
+pub mod witness;
 
 mod agent;
 mod catalog;
@@ -31,6 +32,7 @@ pub mod testing;
 pub mod time;
 
 pub use agent::{Options, Parts};
+pub use call::{Breadth, Held, Lasting, Person, Reception, Reply};
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::kind;
 pub use kernel::{DEFAULT_DRAIN_MS, DeadLetter, Kernel};

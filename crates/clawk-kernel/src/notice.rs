@@ -30,6 +30,12 @@ pub struct Question {
     pub expires_at: Timestamp,
     /// What happens then.
     pub default_if_timeout: &'static str,
+    /// What it is expected to cost, as far as anything is known.
+    pub cost: Option<String>,
+    /// The folder that a standing grant may cover where the person wants more than this very call.
+    pub folder: Option<std::path::PathBuf>,
+    /// Which of several calls that belong together this is, from 1, and how many they are.
+    pub step: Option<(u32, u32)>,
 }
 
 /// A person's answer.
@@ -38,8 +44,10 @@ pub struct Question {
 pub enum Answer {
     /// This call may run.
     Approve,
-    /// This call, and later ones of the same tool in this session: a standing grant (R13).
+    /// This call, and later ones of the same shape in this session: a standing grant (R13).
     ApproveForSession,
+    /// This call, and later ones of the same shape until it is revoked; a rule is suggested to the operator.
+    Always,
     /// It may not.
     Deny,
 }

@@ -29,6 +29,8 @@ pub(crate) struct OpenTurn {
     pub(crate) effects: Vec<Effect>,
     pub(crate) ceilings: Vec<Ceiling>,
     pub(crate) resumes: u32,
+    /// The ids of calls that were asked for and have not ended, by the model's id: their questions are found by them.
+    pub(crate) requests: BTreeMap<String, RequestId>,
 }
 
 /// A session as its chain tells it.
@@ -317,6 +319,13 @@ impl Fold {
 
     fn end(self) -> Rebuilt {
         let mut open: Vec<OpenTurn> = self.running.into_iter().collect();
+        let requests = self.calls;
+        if let Some(running) = open.first_mut() {
+            let parsed = requests
+                .into_iter()
+                .filter_map(|(request, call)| Some((call, RequestId::parse(&request).ok()?))); // silent-ok: ids of ours are UUIDs
+            running.requests.extend(parsed);
+        }
         open.extend(
             self.waiting
                 .into_iter()
@@ -338,6 +347,7 @@ fn begin(history: Vec<Message>, message: MessageId, text: String) -> OpenTurn {
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
         resumes: 0,
+        requests: BTreeMap::new(),
     }
 }
 

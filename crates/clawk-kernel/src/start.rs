@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::{Agent, Parts};
-use crate::call::{Dedup, Desk};
+use crate::call::{self, Dedup, Desk};
 use crate::catalog::Catalog;
 use crate::error::StartError;
 use crate::event::{Scribe, SessionStarted, Thread, kind};
@@ -46,6 +46,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         }
     }
     recover::restore_usage(&agent).await?;
+    call::restore(&agent).await?;
     agent.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
     resume_open(&agent).await?;

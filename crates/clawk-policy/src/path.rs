@@ -199,6 +199,26 @@ pub fn resolve(text: &str, base: &Path) -> Result<PathBuf, &'static str> {
     Ok(path)
 }
 
+/// The arguments that are paths, as given: JSON pointer and text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Named {
+    /// The call's own working directory; relative paths start there.
+    pub workdirs: Vec<(String, String)>,
+    /// All others.
+    pub paths: Vec<(String, String)>,
+}
+
+/// Collects the arguments that are paths, unresolved: for who must look at the files themselves.
+#[must_use]
+pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> Named {
+    let mut found = Collector::default();
+    found.object(arguments, schema, &mut String::new(), 0);
+    Named {
+        workdirs: found.workdirs,
+        paths: found.paths,
+    }
+}
+
 /// JSON pointer and text of every argument that is a path, the call's own working directory among them.
 pub(crate) fn arguments(arguments: &Map<String, Value>, schema: Option<&Value>) -> Vec<(String, String)> {
     let mut found = Collector::default();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::{Answer, Door, Kernel};
+use clawk_kernel::{Answer, Breadth, Door, Held, Kernel, Lasting, Person, Reception, Reply};
 use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error, write_result};
 use clawk_proto::{ErrorCode, RequestId, RpcError, SessionId};
 use serde::Deserialize;
@@ -208,6 +208,26 @@ struct AnswerParams {
     reason: Option<String>,
     #[serde(default)]
     for_session: bool,
+    #[serde(default)]
+    always: bool,
+    /// A standing answer covers the folder that the question offers.
+    #[serde(default)]
+    folder: bool,
+}
+
+#[derive(Deserialize)]
+struct RevokeParams {
+    grant: String,
+}
+
+#[derive(Deserialize)]
+struct HistoryParams {
+    #[serde(default = "history")]
+    limit: usize,
+}
+
+const fn history() -> usize {
+    100
 }
 
 async fn act(method: &str, params: &str, current: &Current, by: &str) -> Result<Value, RpcError> {
@@ -233,12 +253,37 @@ async fn act(method: &str, params: &str, current: &Current, by: &str) -> Result<
         }
         "clawk.approve" => {
             let asked: AnswerParams = error::decode(method, params)?;
-            let answer = if asked.for_session {
-                Answer::ApproveForSession
-            } else {
-                Answer::Approve
+            let answer = match (asked.always, asked.for_session) {
+                (true, _) => Answer::Always,
+                (false, true) => Answer::ApproveForSession,
+                (false, false) => Answer::Approve,
             };
             Ok(settle(&running()?, asked, answer, by).await)
+        }
+        "clawk.approvals.granted" => {
+            let granted: Vec<Value> = running()?.granted().iter().map(held).collect();
+            Ok(json!({"grants": granted}))
+        }
+        "clawk.approvals.revoke" => {
+            let asked: RevokeParams = error::decode(method, params)?;
+            let person = Person::admin("control", by);
+            let revoked = running()?.revoke(&asked.grant, &person).await;
+            let revoked = revoked.map_err(|error| error::from_kernel(&error))?;
+            Ok(json!({"revoked": revoked}))
+        }
+        "clawk.approvals.answered" => {
+            let asked: HistoryParams = error::decode(method, params)?;
+            let past = running()?.answered(asked.limit).await;
+            let past = past.map_err(|error| error::from_kernel(&error))?;
+            let past: Vec<Value> = past
+                .iter()
+                .map(|past| {
+                    json!({"request_id": past.request_id, "session": past.session, "tool": past.tool,
+                        "answer": past.answer, "by": past.by, "channel": past.channel, "role": past.role,
+                        "reason": past.reason, "at": past.at})
+                })
+                .collect();
+            Ok(json!({"answered": past}))
         }
         "clawk.deny" => Ok(settle(&running()?, error::decode(method, params)?, Answer::Deny, by).await),
         _ => Err(RpcError::new(
@@ -249,8 +294,35 @@ async fn act(method: &str, params: &str, current: &Current, by: &str) -> Result<
 }
 
 async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) -> Value {
-    let acknowledged = kernel.answer(&asked.request_id, answer, asked.reason, by).await;
-    json!({"acknowledged": acknowledged})
+    let reply = Reply {
+        answer,
+        breadth: if asked.folder {
+            Breadth::Folder
+        } else {
+            Breadth::Exact
+        },
+        // The socket is the owner's alone.
+        person: Person::admin("control", by),
+        reason: asked.reason,
+    };
+    let reception = kernel.reply(&asked.request_id, reply).await;
+    json!({"acknowledged": reception == Reception::Taken})
+}
+
+fn held(grant: &Held) -> Value {
+    json!({
+        "grant": grant.id,
+        "tool": grant.tool,
+        "lasting": grant.lasting.name(),
+        "session": match grant.lasting {
+            Lasting::Session(session) => Some(session),
+            Lasting::Always => None,
+        },
+        "folder": grant.folder,
+        "shown": grant.shown,
+        "by": grant.by,
+        "at": grant.at.to_string(),
+    })
 }
 
 fn session(id: SessionId, door: &Door) -> Value {

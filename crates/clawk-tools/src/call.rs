@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_kernel::witness::Mark;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{LimitHit, Obtained, Outcome, Plan};
 use serde::de::DeserializeOwned;
@@ -18,6 +19,8 @@ pub(crate) struct Call<'a> {
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) workdir: &'a Path,
     pub(crate) timeout_ms: u64,
+    /// The files that were shown to a person, as they were.
+    pub(crate) marks: &'a [Mark],
     /// Cancelled when nobody waits any more: also by a timeout, and when the call is dropped.
     pub(crate) stop: CancellationToken,
 }

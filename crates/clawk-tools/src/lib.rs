@@ -12,6 +12,7 @@ pub mod config;
 mod executor;
 mod mcp;
 mod runner;
+mod stands;
 
 #[cfg(test)]
 mod testing;

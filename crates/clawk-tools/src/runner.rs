@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Description, Later, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::ports::{Description, Later, Look, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::witness::Fact;
 use clawk_proto::SessionId;
 use clawk_sandbox::{Obtained, Plan, Refusal};
 use serde_json::{Map, Value, json};
@@ -16,6 +18,7 @@ use crate::builtin::{Builtin, Extra, Shared, generic_preview};
 use crate::call::Call;
 use crate::executor::{Command, Endpoint};
 use crate::mcp::{McpTool, Server};
+use crate::stands::Stands;
 
 /// What runs a tool.
 #[derive(Debug)]
@@ -60,6 +63,11 @@ impl Runner {
         })
     }
 
+    /// The search path that command lines get.
+    fn search(&self) -> Option<String> {
+        self.shared.env.non_empty("PATH")
+    }
+
     fn binding(&self, tool: &str) -> Result<&Binding, RunError> {
         self.bound
             .get(tool)
@@ -99,6 +107,12 @@ impl Runner {
             result = work => result,
         }
     }
+}
+
+/// Never the same twice: what can't be looked at binds nothing, so nothing passes.
+fn unlike(why: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{why} ({})", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 async fn timed(
@@ -163,19 +177,62 @@ impl ToolRunner for Runner {
                 plan: permit.plan(),
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
+                marks: permit.marks(),
                 stop: cancel.child_token(),
             };
             self.run_call(binding, call, Some(permit.session()), cancel).await
         })
     }
 
-    fn preview<'a>(&'a self, tool: &'a str, arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>> {
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<String>> {
         Box::pin(async move {
-            match self.bound.get(tool) {
-                Some(Binding::Builtin(builtin)) => builtin.preview(arguments),
-                Some(Binding::Extra(_) | Binding::Command(_) | Binding::Http(_) | Binding::Mcp(_)) | None => {
-                    generic_preview(arguments)
+            let Some(binding) = self.bound.get(look.tool) else {
+                return generic_preview(look.arguments);
+            };
+            match binding {
+                Binding::Builtin(Builtin::Shell) => {
+                    let stands = Stands::of(binding, &look, self.search());
+                    let mut lines = Builtin::Shell.preview(&look);
+                    lines.push(format!("  in {}", stands.from().display()));
+                    lines.extend(stands.programs());
+                    lines
                 }
+                Binding::Builtin(builtin) => builtin.preview(&look),
+                Binding::Command(command) => {
+                    let stands = Stands::of(binding, &look, None);
+                    let words = std::iter::once(&command.program).chain(&command.args);
+                    let line = words.map(String::as_str).collect::<Vec<_>>().join(" ");
+                    let mut lines = vec![format!("$ {line}"), format!("  in {}", stands.from().display())];
+                    lines.extend(stands.programs());
+                    lines.extend(generic_preview(look.arguments));
+                    lines
+                }
+                Binding::Http(endpoint) => {
+                    let url = &endpoint.url;
+                    let host = url.host_str().unwrap_or_default();
+                    let mut lines = vec![format!("POST {}://{host}{}", url.scheme(), url.path())];
+                    lines.extend(generic_preview(look.arguments));
+                    lines
+                }
+                Binding::Mcp(tool) => {
+                    let mut lines = vec![format!("ask the MCP server {}", tool.server.name())];
+                    lines.extend(generic_preview(look.arguments));
+                    lines
+                }
+                Binding::Extra(_) => generic_preview(look.arguments),
+            }
+        })
+    }
+
+    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+        Box::pin(async move {
+            let Some(binding) = self.bound.get(look.tool) else {
+                return Vec::new();
+            };
+            let stands = Stands::of(binding, &look, self.search());
+            match tokio::task::spawn_blocking(move || stands.look()).await {
+                Ok(facts) => facts,
+                Err(error) => vec![Fact::new("the executor", unlike(&error.to_string()))],
             }
         })
     }

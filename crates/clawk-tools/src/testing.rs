@@ -142,6 +142,7 @@ impl Ran {
             plan: &self.plan,
             workdir: dir,
             timeout_ms: self.timeout_ms,
+            marks: &[],
             stop: self.cancel.child_token(),
         };
         let binding: &Binding = runner.bound_for_tests(tool);

@@ -221,6 +221,7 @@ impl Blueprint {
                 options: Options {
                     workdir: self.workdir.clone(),
                     sandbox: self.config.settings.sandbox.defaults(),
+                    suggestions: Some(state.path().to_owned()),
                 },
             }),
             (providers, runner) => {

@@ -1,25 +1,97 @@
 //! Questions to people: who asks, who answers, and for how long (CKP §9.3.2, R18).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_proto::{RequestId, SessionId};
+use clawk_manifest::model::Role;
+use clawk_proto::{Digest, RequestId, SessionId};
 use tokio::sync::{Notify, broadcast, oneshot};
 
+use super::grant::Grant;
+use super::standing::Standing;
+use crate::event::Thread;
 use crate::notice::{Answer, Question};
+use crate::time::Timestamp;
 
 /// How long an answer that came before its question waits for it, milliseconds (R18).
 pub(crate) const EARLY_ANSWER_MS: u64 = 600_000;
 /// Questions that a slow listener may be behind.
 const QUESTION_BACKLOG: usize = 256;
 
+/// Somebody, as the door that they came by knows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Person {
+    /// `terminal`, `control`, `rpc`, or a channel's name.
+    pub channel: String,
+    /// Their name there.
+    pub name: String,
+    /// What they may do (CKP §5.3).
+    pub role: Role,
+}
+
+impl Person {
+    /// The owner of this process, or the operator at its wire: an admin.
+    #[must_use]
+    pub fn admin(channel: &str, name: &str) -> Self {
+        Self {
+            channel: channel.to_owned(),
+            name: name.to_owned(),
+            role: Role::Admin,
+        }
+    }
+}
+
+/// What a standing answer covers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Breadth {
+    /// The tool with exactly these arguments.
+    #[default]
+    Exact,
+    /// The tool with paths in the folder that the question offered; exact where it offered none.
+    Folder,
+}
+
 /// An answer with who gave it and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answered {
-    pub(crate) answer: Answer,
-    pub(crate) by: String,
-    pub(crate) reason: Option<String>,
+pub struct Reply {
+    /// Yes or no, and for how long.
+    pub answer: Answer,
+    /// For standing answers.
+    pub breadth: Breadth,
+    /// Who.
+    pub person: Person,
+    /// Their words.
+    pub reason: Option<String>,
+}
+
+/// What became of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reception {
+    /// It counts, and is durable.
+    Taken,
+    /// Nothing asks for it, or it was answered before (R18).
+    Nothing,
+    /// Who answered may not.
+    NotAllowed,
+}
+
+/// An answer on its way to its call, and the way back: whether it is durable.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub(super) reply: Reply,
+    pub(super) durable: oneshot::Sender<bool>,
+}
+
+/// A question that no running call holds: an earlier run of the agent left it open.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) question: Question,
+    pub(crate) grant: Grant,
+    pub(crate) request_hash: Digest,
+    pub(crate) thread: Thread,
+    /// Answered already; it counts when the call comes again.
+    pub(crate) reply: Option<Reply>,
 }
 
 #[derive(Debug)]
@@ -34,16 +106,23 @@ enum Stage {
     /// The call is on its way; it may yet ask.
     Working,
     /// It waits for this answer.
-    Asking(Box<Question>, oneshot::Sender<Answered>),
+    Asking(Box<Question>, oneshot::Sender<Delivery>),
     /// It was answered; a second answer changes nothing.
     Settled,
+}
+
+enum Taken {
+    Nothing,
+    NotYet,
+    Asking(oneshot::Sender<Delivery>),
 }
 
 /// All calls in progress and their questions.
 #[derive(Debug)]
 pub(crate) struct Desk {
     calls: Mutex<HashMap<RequestId, Place>>,
-    grants: Mutex<BTreeMap<SessionId, HashSet<String>>>,
+    open: Mutex<HashMap<RequestId, Open>>,
+    pub(crate) standing: Standing,
     changed: Notify,
     questions: broadcast::Sender<Question>,
 }
@@ -60,7 +139,8 @@ impl Default for Desk {
         let (questions, _) = broadcast::channel(QUESTION_BACKLOG);
         Self {
             calls: Mutex::default(),
-            grants: Mutex::default(),
+            open: Mutex::default(),
+            standing: Standing::default(),
             changed: Notify::new(),
             questions,
         }
@@ -112,23 +192,70 @@ impl Desk {
         self.changed.notify_waiters();
     }
 
-    /// Takes an answer. Waits while the call works and has not asked; `false` when nothing asks for it.
-    pub(crate) async fn answer(&self, request_id: &RequestId, answered: Answered) -> bool {
+    fn open_ones(&self) -> MutexGuard<'_, HashMap<RequestId, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a question again.
+    pub(crate) fn reopen(&self, open: Open) {
+        let question = open.question.clone();
+        let answered = open.reply.is_some();
+        self.open_ones().insert(question.request_id.clone(), open);
+        if !answered {
+            // silent-ok: nobody listening is an ordinary state; the question is in `pending` as well
+            let _listeners = self.questions.send(question);
+        }
+    }
+
+    /// The call of an open question is here again.
+    pub(super) fn take_up(&self, request_id: &RequestId) -> Option<Open> {
+        self.open_ones().remove(request_id)
+    }
+
+    /// What the request of an open question was.
+    pub(super) fn open_request(&self, request_id: &RequestId) -> Option<Digest> {
+        self.open_ones().get(request_id).map(|open| open.request_hash)
+    }
+
+    /// Gives an open question its answer; `None`: there is none, it lapsed, or it has one.
+    pub(super) fn settle_open(
+        &self,
+        request_id: &RequestId,
+        reply: &Reply,
+        now: Timestamp,
+    ) -> Option<(Thread, Question)> {
+        let mut all = self.open_ones();
+        let open = all.get_mut(request_id)?;
+        if open.reply.is_some() || open.question.expires_at < now {
+            return None;
+        }
+        open.reply = Some(reply.clone());
+        Some((open.thread, open.question.clone()))
+    }
+
+    /// The answer to an open question could not be kept.
+    pub(super) fn unsettle_open(&self, request_id: &RequestId) {
+        if let Some(open) = self.open_ones().get_mut(request_id) {
+            open.reply = None;
+        }
+    }
+
+    /// Takes an answer. Waits while the call works and has not asked; `false` when nothing asks for it. `true` when it is
+    /// durable.
+    pub(crate) async fn answer(&self, request_id: &RequestId, reply: Reply) -> bool {
         let deadline = tokio::time::Instant::now() + Duration::from_millis(EARLY_ANSWER_MS);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // Registered before looking, so that no change between the two is missed.
             changed.as_mut().enable();
-            {
-                let mut calls = self.calls();
-                let Some(place) = calls.get_mut(request_id) else {
-                    return false;
-                };
-                match std::mem::replace(&mut place.stage, Stage::Settled) {
-                    Stage::Settled => return false,
-                    Stage::Working => place.stage = Stage::Working,
-                    Stage::Asking(_, sender) => return sender.send(answered).is_ok(),
+            match self.take_question(request_id) {
+                Taken::Nothing => return false,
+                Taken::NotYet => {}
+                Taken::Asking(sender) => {
+                    let (durable, kept) = oneshot::channel();
+                    let sent = sender.send(Delivery { reply, durable });
+                    return sent.is_ok() && kept.await.unwrap_or(false); // silent-ok: a call that is gone keeps nothing
                 }
             }
             if tokio::time::timeout_at(deadline, changed).await.is_err() {
@@ -137,8 +264,23 @@ impl Desk {
         }
     }
 
+    fn take_question(&self, request_id: &RequestId) -> Taken {
+        let mut calls = self.calls();
+        let Some(place) = calls.get_mut(request_id) else {
+            return Taken::Nothing;
+        };
+        match std::mem::replace(&mut place.stage, Stage::Settled) {
+            Stage::Settled => Taken::Nothing,
+            Stage::Working => {
+                place.stage = Stage::Working;
+                Taken::NotYet
+            }
+            Stage::Asking(_, sender) => Taken::Asking(sender),
+        }
+    }
+
     /// What waits for an answer now.
-    pub(crate) fn pending(&self) -> Vec<Question> {
+    pub(crate) fn pending(&self, now: Timestamp) -> Vec<Question> {
         let mut found: Vec<Question> = self
             .calls()
             .values()
@@ -147,6 +289,12 @@ impl Desk {
                 Stage::Working | Stage::Settled => None,
             })
             .collect();
+        let open = self.open_ones();
+        let waiting = open
+            .values()
+            .filter(|open| open.reply.is_none() && open.question.expires_at > now);
+        found.extend(waiting.map(|open| open.question.clone()));
+        drop(open);
         found.sort_by_key(|question| question.expires_at);
         found
     }
@@ -156,29 +304,15 @@ impl Desk {
         self.questions.subscribe()
     }
 
-    /// A person said "for this session" to this tool before (R13).
-    pub(crate) fn granted(&self, session: SessionId, tool: &str) -> bool {
-        let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        grants.get(&session).is_some_and(|tools| tools.contains(tool))
-    }
-
-    pub(crate) fn grant(&self, session: SessionId, tool: &str) {
-        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        grants.entry(session).or_default().insert(tool.to_owned());
-    }
-
     /// The session is over; its grants with it.
     pub(crate) fn forget(&self, session: SessionId) {
-        self.grants
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&session);
+        self.standing.forget(session);
     }
 }
 
 impl Seat<'_> {
     /// Puts the question; the receiver gets the answer.
-    pub(crate) fn ask(&self, question: Question) -> oneshot::Receiver<Answered> {
+    pub(super) fn ask(&self, question: Question) -> oneshot::Receiver<Delivery> {
         let (sender, receiver) = oneshot::channel();
         self.desk.set(
             &self.request_id,

@@ -2,8 +2,10 @@
 
 use clawk_manifest::model::Skill;
 use clawk_policy::{Effect, Subject, UsageView, Verdict, autonomy};
-use serde_json::{Map, Value};
+use clawk_proto::Digest;
 
+use super::grant::plan_digest;
+use super::standing::Shape;
 use super::{Caller, Request};
 use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
@@ -55,8 +57,9 @@ pub(super) fn decide(
     request: &Request,
     tool: &Entry,
     described: &Described,
-    arguments: &Map<String, Value>,
+    parameters: Digest,
 ) -> Judged {
+    let arguments = &request.arguments;
     let tokens_today = agent.ledger.tokens_today(agent.scribe.now());
     let subject = Subject {
         tool: &tool.name,
@@ -96,11 +99,21 @@ pub(super) fn decide(
         judged = judged.and(DeniedBy::Skill, skill::asking(&skill.name));
     }
     // What spares people is a standing grant that a person gave, never a rule (R13).
-    if matches!(judged.verdict.effect, Effect::Ask(_))
-        && agent.desk.granted(caller.thread.session, &tool.name)
-    {
-        judged.verdict.effect = Effect::Allow;
-        judged.verdict.reason = Some("a person allowed it for this session".into());
+    if matches!(judged.verdict.effect, Effect::Ask(_)) {
+        let shape = Shape {
+            session: caller.thread.session,
+            tool: &tool.name,
+            parameters,
+            plan: plan_digest(tool),
+            arguments,
+            schema: &described.input_schema,
+            workdir: &agent.options.workdir,
+        };
+        if let Some(held) = agent.desk.standing.covering(&shape) {
+            judged.verdict.effect = Effect::Allow;
+            let why = format!("{} allowed it before (grant {})", held.by, held.id);
+            judged.verdict.reason = Some(why.into());
+        }
     }
     judged
 }

@@ -3,34 +3,47 @@
 //! Read `path` downward: it is R12's order. Nothing can run without a [`Permit`], and only this
 //! module makes one, after the decision is in the journal (promise 2).
 
+mod answers;
 mod approval;
+mod ask;
 mod decide;
 mod dedup;
+mod grant;
 mod permit;
 mod reach;
 mod record;
+mod reopen;
+mod standing;
+mod suggest;
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Autonomy;
-use clawk_policy::{Effect, TimeoutDefault, Verdict};
+use clawk_policy::{Effect, Verdict};
 use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub(crate) use approval::{Answered, Desk, Seat};
+pub use answers::Past;
+pub(crate) use answers::{history, reply, revoke};
+pub use approval::{Breadth, Person, Reception, Reply};
+pub(crate) use approval::{Desk, Seat};
+use ask::Asking;
 pub(crate) use dedup::{Claim, Dedup, Keyed, Stored, key};
+use grant::Leave;
 pub use permit::Permit;
 use record::Record;
+pub(crate) use reopen::restore;
+pub use standing::{Held, Lasting};
+pub(crate) use suggest::append as suggest;
+pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
 
 use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::composite;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
-use crate::notice::{Answer, Notice, Question};
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::session::Notices;
 use crate::skill::Ceiling;
@@ -108,11 +121,18 @@ pub(crate) fn call<'a>(
                 });
             }
         };
+        // An open question belongs to the request that asked it (R19).
+        let asked = agent.desk.open_request(&request.request_id);
+        if asked.is_some_and(|asked| asked != record.request_hash) {
+            return Err(CallError::RequestIdReused {
+                request_id: request.request_id.clone(),
+            });
+        }
         let outcome = path(agent, caller, &request, &seat, &mut record, cancel).await;
         let outcome = record.close(outcome, started_us).await;
         record.tell(&outcome, started_us).await;
         // What the journal refused before anything ran may be asked again; everything else has had its answer.
-        if record.ran() || !matches!(outcome, Err(CallError::Journal(_))) {
+        if record.ran() || !(record.left_open() || matches!(outcome, Err(CallError::Journal(_)))) {
             guard.settle(Stored::Call(outcome.clone()), agent.scribe.now());
         }
         drop(working);
@@ -134,9 +154,8 @@ async fn path(
     check_arguments(&described, request)?;
     let arguments = &request.arguments;
     record.know(&described);
-    let judged = decide::decide(agent, caller, request, &tool, &described, arguments);
+    let judged = decide::decide(agent, caller, request, &tool, &described, record.parameters);
     let verdict = judged.permitted(&request.tool)?;
-    let effect = verdict.effect;
     check_quotas(agent, caller, &tool)?;
     agent
         .runner
@@ -145,12 +164,23 @@ async fn path(
     if described.reaches_network() {
         reach::check(&described.input_schema, arguments, &tool.plan).map_err(CallError::Sandbox)?;
     }
-    let by = match effect {
-        Effect::Ask(_) => ask(agent, caller, request, seat, record, &verdict, cancel).await?,
-        Effect::Allow | Effect::AuditOnly | Effect::Deny => Approver::Policy,
+    let (tool, described, verdict) = (&*tool, &*described, &verdict);
+    let asking = Asking {
+        agent,
+        caller,
+        request,
+        tool,
+        described,
+        seat,
+        verdict,
+        cancel,
     };
-    record.decided(&verdict, by).await?;
-    run(agent, caller, request, &tool, &described, record, cancel).await
+    let leave = match verdict.effect {
+        Effect::Ask(_) => asking.ask(record).await?,
+        Effect::Allow | Effect::AuditOnly | Effect::Deny => Leave::policy(),
+    };
+    record.decided(verdict, &leave.by).await?;
+    run(&asking, &leave, record).await
 }
 
 /// The tool, and the narrowing names of the request (R15, R17).
@@ -216,127 +246,17 @@ pub(crate) enum Approver {
     Silence,
 }
 
-/// Asks a person and waits; what the person sees is what the permit will hold.
-async fn ask(
-    agent: &Agent,
-    caller: &Caller,
-    request: &Request,
-    seat: &Seat<'_>,
-    record: &mut Record<'_>,
-    verdict: &Verdict,
-    cancel: &CancellationToken,
-) -> Result<Approver, CallError> {
-    let Effect::Ask(approval) = verdict.effect else {
-        return Ok(Approver::Policy);
-    };
-    let question = question(agent, caller, request, verdict, approval).await;
-    record.asking(&question, verdict).await?;
-    let deadline = tokio::time::sleep(std::time::Duration::from_millis(approval.timeout_ms));
-    let answer = seat.ask(question.clone());
-    caller.notices.send(Notice::Asking(Box::new(question))).await;
-    tokio::select! {
-        answered = answer => match answered {
-            Ok(answered) => person_said(agent, caller, request, record, answered),
-            Err(_) => Err(CallError::Cancelled { tool: request.tool.clone() }), // silent-ok: the desk is gone with the agent
-        },
-        () = deadline => {
-            seat.settle();
-            match approval.default_if_timeout {
-                TimeoutDefault::Allow => {
-                    record.answered("timeout-allow", "nobody", None);
-                    Ok(Approver::Silence)
-                }
-                TimeoutDefault::Deny => {
-                    record.answered("timeout-deny", "nobody", None);
-                    Err(CallError::ApprovalTimeout {
-                        tool: request.tool.clone(),
-                        timeout_ms: approval.timeout_ms,
-                        rule_id: verdict.rule_id.as_deref().map(str::to_owned),
-                    })
-                }
-            }
-        }
-        () = cancel.cancelled() => {
-            seat.settle();
-            record.answered("cancelled", "nobody", None);
-            Err(CallError::Cancelled { tool: request.tool.clone() })
-        }
-    }
-}
-
-async fn question(
-    agent: &Agent,
-    caller: &Caller,
-    request: &Request,
-    verdict: &Verdict,
-    approval: clawk_policy::Approval,
-) -> Question {
-    let arguments = &request.arguments;
-    let supervised = agent.manifest.identity.autonomy == Autonomy::Supervised;
-    let mut explanation = vec![format!("autonomy is `{}`", agent.manifest.identity.autonomy)];
-    if supervised && verdict.rule_id.is_none() {
-        explanation
-            .push("no rule can spare you a question about a tool with side effects; `always` can".to_owned());
-    }
-    explanation.extend(agent.explain(&request.tool, arguments).await);
-    let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
-    Question {
-        request_id: request.request_id.clone(),
-        session: caller.thread.session,
-        tool: request.tool.clone(),
-        arguments: arguments.clone(),
-        preview: agent.runner.preview(&request.tool, arguments).await,
-        rule_id: verdict.rule_id.as_deref().map(str::to_owned),
-        reason: verdict
-            .reason
-            .as_deref()
-            .unwrap_or("a policy rule asks for approval")
-            .to_owned(),
-        explanation,
-        expires_at: agent.scribe.now().plus_millis(timeout_ms),
-        default_if_timeout: match approval.default_if_timeout {
-            TimeoutDefault::Allow => "allow",
-            TimeoutDefault::Deny => "deny",
-        },
-    }
-}
-
-fn person_said(
-    agent: &Agent,
-    caller: &Caller,
-    request: &Request,
-    record: &mut Record<'_>,
-    answered: Answered,
-) -> Result<Approver, CallError> {
-    let Answered { answer, by, reason } = answered;
-    match answer {
-        Answer::Approve => record.answered("approve", &by, reason.as_deref()),
-        Answer::ApproveForSession => {
-            agent.desk.grant(caller.thread.session, &request.tool);
-            record.answered("approve-for-session", &by, reason.as_deref());
-        }
-        Answer::Deny => {
-            record.answered("deny", &by, reason.as_deref());
-            return Err(CallError::ApprovalDenied {
-                tool: request.tool.clone(),
-                by,
-                reason,
-            });
-        }
-    }
-    Ok(Approver::Person(by))
-}
-
 /// Runs what was decided: a permit per attempt; again only where the tool says that it is idempotent.
-async fn run(
-    agent: &Agent,
-    caller: &Caller,
-    request: &Request,
-    tool: &Entry,
-    described: &Described,
-    record: &mut Record<'_>,
-    cancel: &CancellationToken,
-) -> Result<RunOutcome, CallError> {
+async fn run(at: &Asking<'_>, leave: &Leave, record: &mut Record<'_>) -> Result<RunOutcome, CallError> {
+    let Asking {
+        agent,
+        caller,
+        request,
+        tool,
+        described,
+        cancel,
+        ..
+    } = *at;
     let retry = tool.spec.retry.clone().filter(|_| described.idempotent());
     let attempts = retry.as_ref().map_or(1, |retry| retry.max_attempts.max(1));
     loop {
@@ -350,6 +270,7 @@ async fn run(
             timeout_ms: tool.timeout_ms,
             request_id: request.request_id.clone(),
             session: caller.thread.session,
+            marks: Arc::clone(&leave.marks),
         };
         let outcome = match &tool.skill {
             Some(skill) => composite::run(agent, caller, skill, permit, cancel).await,
@@ -360,7 +281,7 @@ async fn run(
             && match &outcome {
                 Ok(ran) => ran.is_error,
                 Err(RunError::Unavailable(_) | RunError::Unknown(_) | RunError::Timeout { .. }) => true,
-                Err(RunError::Sandbox(_) | RunError::Cancelled) => false,
+                Err(RunError::Sandbox(_) | RunError::Cancelled | RunError::Changed(_)) => false,
             };
         if let (true, Some(retry)) = (again, &retry) {
             let wait = crate::infer::backoff_ms(retry.backoff, 1000, record.attempts, agent.clock().random());
@@ -380,6 +301,7 @@ fn failed(tool: &str, error: RunError) -> CallError {
         RunError::Timeout { timeout_ms, .. } => CallError::Timeout { tool, timeout_ms },
         RunError::Unavailable(reason) => CallError::Unavailable { tool, reason },
         RunError::Unknown(reason) => CallError::Unknown { tool, reason },
+        RunError::Changed(changed) => CallError::ApprovalVoid { tool, changed },
         RunError::Cancelled => CallError::Unknown {
             tool,
             reason: "cancelled while it ran".to_owned(),

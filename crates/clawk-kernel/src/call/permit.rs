@@ -7,6 +7,8 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_sandbox::Plan;
 use serde_json::{Map, Value};
 
+use crate::witness::Mark;
+
 /// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
 ///
 /// INVARIANT: only the path in `call` makes one, after the decision is in the journal. It is no `Clone` and is
@@ -21,6 +23,7 @@ pub struct Permit {
     pub(super) timeout_ms: u64,
     pub(super) request_id: RequestId,
     pub(super) session: SessionId,
+    pub(super) marks: Arc<[Mark]>,
 }
 
 impl Permit {
@@ -64,6 +67,13 @@ impl Permit {
     #[must_use]
     pub fn request_id(&self) -> &RequestId {
         &self.request_id
+    }
+
+    /// The files that the call names, as they were when a person was asked about it; empty when nobody was. A runner that
+    /// opens one of them must find the same beneath its own open, and do nothing otherwise.
+    #[must_use]
+    pub fn marks(&self) -> &[Mark] {
+        &self.marks
     }
 
     /// The session it belongs to.

@@ -4,15 +4,21 @@ use clawk_policy::{Effect, Verdict};
 use clawk_proto::Digest;
 use clawk_proto::method::ToolCallResult;
 
+use clawk_policy::Approval;
+
+use super::approval::Reply;
+use super::grant::Grant;
+use super::reopen::Kept;
+use super::standing::Held;
 use super::{Approver, Caller, Keyed, Request, key};
 use crate::agent::Agent;
 use crate::catalog::Described;
 use crate::error::{CallError, DeniedBy};
 use crate::event::{
     ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ApprovalAnswered,
-    ApprovalRequested, Audited, Draft, Thread, canonical, digest, kind,
+    ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, canonical, digest, kind,
 };
-use crate::notice::{Notice, Question};
+use crate::notice::{Answer, Notice, Question};
 use crate::ports::RunOutcome;
 
 /// Bytes of a result shown to a surface.
@@ -33,6 +39,7 @@ pub(super) struct Record<'a> {
     pure: bool,
     side_effects: bool,
     started: bool,
+    open: bool,
     level: String,
     verdict: Option<Verdict>,
 }
@@ -79,6 +86,7 @@ impl<'a> Record<'a> {
             pure: false,
             side_effects: true,
             started: false,
+            open: false,
             level: String::new(),
             verdict: None,
         }
@@ -89,6 +97,15 @@ impl<'a> Record<'a> {
         self.started
     }
 
+    /// The agent stops and the call's question stays open: nothing is recorded as its end.
+    pub(super) const fn leave_open(&mut self) {
+        self.open = true;
+    }
+
+    pub(super) const fn left_open(&self) -> bool {
+        self.open
+    }
+
     /// Whether the tool has effects decides how many commits the call takes.
     pub(super) fn know(&mut self, described: &Described) {
         self.pure = described.pure();
@@ -96,32 +113,103 @@ impl<'a> Record<'a> {
     }
 
     /// The question is durable before anybody sees it.
-    pub(super) async fn asking(&mut self, question: &Question, verdict: &Verdict) -> Result<(), CallError> {
+    pub(super) async fn asking(
+        &mut self,
+        question: &Question,
+        grant: &Grant,
+        verdict: &Verdict,
+        approval: Approval,
+    ) -> Result<(), CallError> {
         self.verdict = Some(verdict.clone());
+        let kept = Kept::of(question, grant, approval, self.caller.door, self.thread.span);
+        let bytes = canonical(&kept);
         let payload = ApprovalRequested {
             action_id: &self.request.tool,
             default_if_timeout: question.default_if_timeout,
             expires_at: question.expires_at.to_string(),
             policy_id: verdict.policy.as_deref(),
+            question_hash: digest(&bytes),
             reason: &question.reason,
+            request_hash: self.request_hash,
             request_id: self.request.request_id.as_str(),
             rule_id: verdict.rule_id.as_deref(),
         };
-        self.waiting.push(
-            self.agent
-                .scribe
-                .entry(&self.thread, kind::APPROVAL_REQUESTED, &payload),
-        );
+        let hash = payload.question_hash;
+        let draft = self
+            .agent
+            .scribe
+            .entry(&self.thread, kind::APPROVAL_REQUESTED, &payload);
+        self.waiting.push(draft.content(hash, bytes));
         self.flush().await
     }
 
-    pub(super) fn answered(&mut self, answer: &str, by: &str, reason: Option<&str>) {
+    /// The question is on record from an earlier run of the agent; so is the request.
+    pub(super) fn asked_before(&mut self, verdict: &Verdict) {
+        self.verdict = Some(verdict.clone());
+        self.waiting.clear();
+    }
+
+    /// The question ended without a person.
+    pub(super) fn lapsed(&mut self, answer: &str) {
+        self.answer(answer, "nobody", "", "", None);
+    }
+
+    pub(super) fn answered(&mut self, reply: &Reply) {
+        let (person, role) = (&reply.person, reply.person.role.to_string());
+        let answer = answer_word(reply.answer);
+        self.answer(
+            answer,
+            &person.name,
+            &person.channel,
+            &role,
+            reply.reason.as_deref(),
+        );
+    }
+
+    pub(super) fn granted(&mut self, held: &Held, reply: &Reply) {
+        let folder = held.folder.as_ref().map(|folder| folder.to_string_lossy());
+        let payload = ApprovalGranted {
+            action_id: &held.tool,
+            by: &held.by,
+            channel: &reply.person.channel,
+            folder: folder.as_deref(),
+            grant_id: &held.id,
+            lasting: held.lasting.name(),
+            parameters_hash: held.parameters,
+            plan_hash: held.plan,
+            request_id: self.request.request_id.as_str(),
+            shown: &held.shown,
+        };
+        let scribe = &self.agent.scribe;
+        self.waiting
+            .push(scribe.entry(&self.thread, kind::APPROVAL_GRANTED, &payload));
+    }
+
+    /// The grant is void: recorded, and told.
+    pub(super) fn voided(&mut self, changed: &str) -> CallError {
+        let payload = ApprovalVoided {
+            action_id: &self.request.tool,
+            changed,
+            request_id: self.request.request_id.as_str(),
+        };
+        let scribe = &self.agent.scribe;
+        self.waiting
+            .push(scribe.entry(&self.thread, kind::APPROVAL_VOIDED, &payload));
+        CallError::ApprovalVoid {
+            tool: self.request.tool.clone(),
+            changed: changed.to_owned(),
+        }
+    }
+
+    fn answer(&mut self, answer: &str, by: &str, channel: &str, role: &str, reason: Option<&str>) {
         let payload = ApprovalAnswered {
             action_id: &self.request.tool,
             answer,
             by,
+            channel,
             reason,
             request_id: self.request.request_id.as_str(),
+            role,
         };
         self.waiting.push(
             self.agent
@@ -131,13 +219,13 @@ impl<'a> Record<'a> {
     }
 
     /// The decision: durable before the effect. A tool without effects shares one commit with its outcome.
-    pub(super) async fn decided(&mut self, verdict: &Verdict, by: Approver) -> Result<(), CallError> {
+    pub(super) async fn decided(&mut self, verdict: &Verdict, by: &Approver) -> Result<(), CallError> {
         let scribe = &self.agent.scribe;
         let (rule_id, policy_id) = (verdict.rule_id.as_deref(), verdict.policy.as_deref());
         let request_id = self.request.request_id.as_str();
         let approved = ActionApproved {
             action_id: &self.request.tool,
-            by: match &by {
+            by: match by {
                 Approver::Policy => "policy",
                 Approver::Person(who) => who,
                 Approver::Silence => "timeout",
@@ -193,7 +281,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    async fn flush(&mut self) -> Result<(), CallError> {
+    pub(super) async fn flush(&mut self) -> Result<(), CallError> {
         let waiting = std::mem::take(&mut self.waiting);
         Ok(self.agent.scribe.write(waiting).await?)
     }
@@ -208,6 +296,7 @@ impl<'a> Record<'a> {
         let ran = match outcome {
             Ok(ran) => ran,
             Err(CallError::Journal(why)) => return Err(CallError::Journal(why)),
+            Err(error) if self.open => return Err(error),
             Err(error) => {
                 self.refused(&error, duration_ms);
                 self.flush().await?;
@@ -355,6 +444,16 @@ impl<'a> Record<'a> {
     }
 }
 
+/// The word for an answer in the trace.
+pub(super) const fn answer_word(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Approve => "approve",
+        Answer::ApproveForSession => "approve-for-session",
+        Answer::Always => "always",
+        Answer::Deny => "deny",
+    }
+}
+
 /// The word for a refusal or failure in the trace.
 fn error_code(error: &CallError) -> &'static str {
     match error {
@@ -375,6 +474,13 @@ fn error_code(error: &CallError) -> &'static str {
         CallError::Denied {
             by: DeniedBy::Rate, ..
         } => "rate_limit",
+        CallError::Denied {
+            by: DeniedBy::Role, ..
+        } => "role",
+        CallError::Denied {
+            by: DeniedBy::Stop, ..
+        } => "stop",
+        CallError::ApprovalVoid { .. } => "approval_void",
         CallError::Quota { .. } => "quota",
         CallError::Sandbox(_) => "sandbox",
         CallError::ApprovalTimeout { .. } => "approval_timeout",

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{Obtained, Plan, Refusal};
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Later;
 use crate::call::Permit;
+use crate::witness::Fact;
 
 /// What a tool is, as its executor knows it; the manifest's words come first where it gives them.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,6 +24,19 @@ pub struct Description {
     pub trusted_annotations: Map<String, Value>,
     /// The default `labels.category`, for tools whose manifest names none.
     pub category: Option<&'static str>,
+}
+
+/// One call, to be looked at before anybody is asked about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Look<'a> {
+    /// The tool.
+    pub tool: &'a str,
+    /// What it would get.
+    pub arguments: &'a Map<String, Value>,
+    /// The sandbox it would run in.
+    pub plan: &'a Arc<Plan>,
+    /// Where it would start; absolute.
+    pub workdir: &'a Path,
 }
 
 /// A tool that ran (R20): it may have failed, and says so in `is_error`.
@@ -57,6 +72,9 @@ pub enum RunError {
     /// It died or lost its connection on the way; what it did is not known.
     #[error("{0}; what it did before is not known")]
     Unknown(String),
+    /// What a person was shown is not what is there now; nothing was done.
+    #[error("{0}")]
+    Changed(String),
     /// The caller cancelled; it was ended.
     #[error("cancelled; what it did before is not known")]
     Cancelled,
@@ -87,8 +105,13 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         cancel: &'a CancellationToken,
     ) -> Later<'a, Result<RunOutcome, RunError>>;
 
-    /// What a person should see before saying yes: a diff, a command, a host and body. Lines of plain text, bounded.
-    fn preview<'a>(&'a self, tool: &'a str, arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>>;
+    /// What a person should see before saying yes: a diff, a command with its program and folder, a host and body.
+    /// Lines of plain text, bounded.
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<String>>;
+
+    /// What the call would act through, beside its arguments and the files that they name: the programs that its names
+    /// stand for, the place that a request goes to, with what is configured of them. An exact grant is bound to it.
+    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>>;
 
     /// Ends servers and processes that outlive calls.
     fn close(&self) -> Later<'_, ()>;

@@ -131,6 +131,8 @@ pub struct Rig {
     pub models: BTreeMap<String, Arc<ScriptedModel>>,
     /// The clock.
     pub clock: Arc<TestClock>,
+    /// Where tools start.
+    pub workdir: PathBuf,
 }
 
 impl Rig {
@@ -149,6 +151,7 @@ impl Rig {
             runner: Arc::default(),
             models,
             clock: Arc::default(),
+            workdir: PathBuf::from("/work"),
         }
     }
 
@@ -168,8 +171,9 @@ impl Rig {
             memory: Some(Arc::clone(&self.memory) as _),
             clock: Arc::clone(&self.clock) as _,
             options: Options {
-                workdir: PathBuf::from("/work"),
+                workdir: self.workdir.clone(),
                 sandbox: clawk_sandbox::Defaults::default(),
+                suggestions: None,
             },
         }
     }

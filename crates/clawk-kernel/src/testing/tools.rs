@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::Permit;
-use crate::ports::{Description, Later, RunError, RunOutcome, ToolRunner};
+use crate::ports::{Description, Later, Look, RunError, RunOutcome, ToolRunner};
+use crate::witness::Fact;
 
 /// What a tool does.
 #[derive(Debug, Clone)]
@@ -34,6 +35,7 @@ pub struct TestRunner {
     behaviours: Mutex<BTreeMap<String, Behaviour>>,
     read_only: Mutex<Vec<String>>,
     runs: Mutex<Vec<(String, Map<String, Value>)>>,
+    facts: Mutex<Vec<Fact>>,
 }
 
 impl TestRunner {
@@ -45,6 +47,11 @@ impl TestRunner {
     /// The executor says of itself that it is without side effects.
     pub fn read_only(&self, tool: &str) {
         self.read_only.lock().unwrap().push(tool.to_owned());
+    }
+
+    /// What calls stand on, from now on: a program, a host.
+    pub fn stand_on(&self, subject: &str, value: &str) {
+        *self.facts.lock().unwrap() = vec![Fact::new(subject, value)];
     }
 
     /// Every run with its arguments, in order.
@@ -150,8 +157,13 @@ impl ToolRunner for TestRunner {
         })
     }
 
-    fn preview<'a>(&'a self, tool: &'a str, arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>> {
-        Box::pin(std::future::ready(vec![format!("{tool} {}", json!(arguments))]))
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<String>> {
+        let line = format!("{} {}", look.tool, json!(look.arguments));
+        Box::pin(std::future::ready(vec![line]))
+    }
+
+    fn stands_on<'a>(&'a self, _: Look<'a>) -> Later<'a, Vec<Fact>> {
+        Box::pin(std::future::ready(self.facts.lock().unwrap().clone()))
     }
 
     fn close(&self) -> Later<'_, ()> {

@@ -154,10 +154,14 @@ async fn r13_supervised_asks_for_effects_whatever_a_rule_allows_and_a_grant_spar
             .await
     );
     call.await.unwrap().unwrap();
-    kernel
-        .call(session, params("write", json!({"n": 2}), 3))
+    kernel.call(session, params("write", json!({}), 3)).await.unwrap();
+    let wider = tokio::spawn(kernel.call(session, params("write", json!({"n": 2}), 5)));
+    questions.recv().await.unwrap();
+    kernel.answer(&id(5), Answer::Deny, None, "ann").await;
+    wider
         .await
-        .unwrap();
+        .unwrap()
+        .expect_err("a grant covers what was shown, and nothing wider");
     let other = rpc(&kernel).await;
     let call = tokio::spawn(kernel.call(other, params("write", json!({}), 4)));
     questions.recv().await.unwrap();

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Poll;
 
-use clawk_kernel::{Answer, KernelError};
+use clawk_kernel::{Answer, Breadth, KernelError, Person, Reception, Reply as Answered};
 use clawk_proto::method::{
     Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, MemoryCompactParams,
     MemoryQueryParams, MemoryStoreParams, Method, ReportParams, ToolCallParams,
@@ -189,10 +189,14 @@ impl Peer {
         let permit = self.lanes.enter_answer().await;
         let reply = self.reply(ask);
         self.start(async move {
-            let acknowledged = run
-                .kernel
-                .answer(&params.request_id, answer, params.reason, &run.client)
-                .await;
+            let answer = Answered {
+                answer,
+                breadth: Breadth::Exact,
+                // Who holds the wire is the agent's operator.
+                person: Person::admin("rpc", &run.client),
+                reason: params.reason,
+            };
+            let acknowledged = run.kernel.reply(&params.request_id, answer).await == Reception::Taken;
             drop(permit);
             reply.finish(Ok(Acknowledged { acknowledged }));
         })

@@ -77,18 +77,9 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
                 "resets_at": resets_at}),
         ),
         E::Sandbox(refusal) => (Code::SandboxDenied, refusal.data()),
-        E::ApprovalTimeout {
-            tool,
-            timeout_ms,
-            rule_id,
-        } => (
-            Code::ApprovalTimeout,
-            json!({"tool": tool, "timeout_ms": timeout_ms, "rule_id": rule_id, "action": "require-approval"}),
-        ),
-        E::ApprovalDenied { tool, by, reason } => (
-            Code::ApprovalDenied,
-            json!({"tool": tool, "denied_by": by, "reason": reason}),
-        ),
+        E::ApprovalTimeout { .. } | E::ApprovalVoid { .. } | E::ApprovalDenied { .. } => {
+            approval_facts(error)
+        }
         E::Timeout { tool, timeout_ms } => {
             (Code::ToolTimeout, json!({"tool": tool, "timeout_ms": timeout_ms}))
         }
@@ -109,6 +100,42 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
     }
 }
 
+/// How a question ended that did not end in a run.
+fn approval_facts(error: &CallError) -> (ErrorCode, Value) {
+    use {CallError as E, ErrorCode as Code};
+    match error {
+        E::ApprovalTimeout {
+            tool,
+            timeout_ms,
+            rule_id,
+        } => (
+            Code::ApprovalTimeout,
+            json!({"tool": tool, "timeout_ms": timeout_ms, "rule_id": rule_id, "action": "require-approval"}),
+        ),
+        E::ApprovalVoid { tool, changed } => (
+            Code::ApprovalTimeout,
+            json!({"reason": "approval_void", "tool": tool, "changed": changed, "action": "require-approval"}),
+        ),
+        E::ApprovalDenied { tool, by, reason } => (
+            Code::ApprovalDenied,
+            json!({"tool": tool, "denied_by": by, "reason": reason}),
+        ),
+        E::UnknownTool { .. }
+        | E::InvalidArguments { .. }
+        | E::UnknownReference { .. }
+        | E::RequestIdReused { .. }
+        | E::Denied { .. }
+        | E::Quota { .. }
+        | E::Sandbox(_)
+        | E::Timeout { .. }
+        | E::Unavailable { .. }
+        | E::Unknown { .. }
+        | E::Cancelled { .. }
+        | E::NotReady { .. }
+        | E::Journal(_) => (Code::Internal, Value::Null),
+    }
+}
+
 /// R16a: only a rate says when to come again.
 fn with_wait(mut data: Value, retry_after_ms: Option<u64>) -> Value {
     if let (Value::Object(facts), Some(wait)) = (&mut data, retry_after_ms) {
@@ -123,6 +150,8 @@ fn layer(by: DeniedBy) -> &'static str {
         DeniedBy::Policy => "policy",
         DeniedBy::Skill => "skill",
         DeniedBy::Rate => "rate",
+        DeniedBy::Role => "role",
+        DeniedBy::Stop => "stop",
     }
 }
 

@@ -97,5 +97,8 @@ pub(crate) fn facts(question: &Question) -> Value {
         "explanation": question.explanation,
         "expires_at": question.expires_at.to_string(),
         "default_if_timeout": question.default_if_timeout,
+        "cost": question.cost,
+        "folder": question.folder,
+        "step": question.step.map(|(step, of)| json!({"step": step, "of": of})),
     })
 }

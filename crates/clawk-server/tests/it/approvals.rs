@@ -84,7 +84,13 @@ async fn r18_an_answer_to_nothing_is_not_acknowledged_and_approves_no_later_call
         json!({"acknowledged": false})
     );
     let asked = client.request("claw.tool.call", call("ask", &id)).await;
-    client.state().await;
+    // What the call would touch is looked at first, on another thread.
+    for _ in 0..500 {
+        if client.agent.kernel().pending().len() == 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
     assert_eq!(client.agent.kernel().pending().len(), 1, "it still asks");
     client.result("claw.tool.deny", about(&id)).await;
     assert_eq!(client.answer(asked).await["error"]["code"], -32013);

@@ -192,6 +192,7 @@ pub(super) fn preview(builtin: Builtin, arguments: &Map<String, Value>) -> Vec<S
         Builtin::Shell => {
             let place = (!text("workdir").is_empty()).then(|| format!("in {}", text("workdir")));
             bounded(
+                PREVIEW_LINES,
                 text("command")
                     .lines()
                     .map(|line| format!("$ {line}"))
@@ -200,12 +201,16 @@ pub(super) fn preview(builtin: Builtin, arguments: &Map<String, Value>) -> Vec<S
         }
         Builtin::FileWrite => {
             let head = format!("write {} ({} bytes)", text("path"), text("content").len());
-            bounded(std::iter::once(head).chain(text("content").lines().map(|line| format!("+ {line}"))))
+            bounded(
+                PREVIEW_LINES,
+                std::iter::once(head).chain(text("content").lines().map(|line| format!("+ {line}"))),
+            )
         }
         Builtin::FileEdit => {
             let old = text("old_text").lines().map(|line| format!("- {line}"));
             let new = text("new_text").lines().map(|line| format!("+ {line}"));
             bounded(
+                PREVIEW_LINES,
                 std::iter::once(format!("edit {}", text("path")))
                     .chain(old)
                     .chain(new),
@@ -214,9 +219,12 @@ pub(super) fn preview(builtin: Builtin, arguments: &Map<String, Value>) -> Vec<S
         Builtin::HttpRequest => {
             let method = arguments.get("method").and_then(Value::as_str).unwrap_or("GET");
             let head = format!("{method} {}", text("url"));
-            bounded(std::iter::once(head).chain(text("body").lines().map(|line| format!("  {line}"))))
+            bounded(
+                PREVIEW_LINES,
+                std::iter::once(head).chain(text("body").lines().map(|line| format!("  {line}"))),
+            )
         }
-        Builtin::WebFetch => bounded(std::iter::once(format!("GET {}", text("url")))),
+        Builtin::WebFetch => bounded(PREVIEW_LINES, std::iter::once(format!("GET {}", text("url")))),
         Builtin::Echo
         | Builtin::Sleep
         | Builtin::AskUser
@@ -229,15 +237,15 @@ pub(super) fn preview(builtin: Builtin, arguments: &Map<String, Value>) -> Vec<S
 /// The arguments as indented JSON, for tools that have no better preview.
 pub(crate) fn generic(arguments: &Map<String, Value>) -> Vec<String> {
     let text = serde_json::to_string_pretty(arguments).unwrap_or_default();
-    bounded(text.lines().map(str::to_owned))
+    bounded(PREVIEW_LINES, text.lines().map(str::to_owned))
 }
 
 /// Cuts lines and their number; control characters cannot play tricks on a terminal.
-fn bounded(lines: impl Iterator<Item = String>) -> Vec<String> {
+pub(super) fn bounded(most: usize, lines: impl Iterator<Item = String>) -> Vec<String> {
     let mut out = Vec::new();
     let mut more = 0_u64;
     for line in lines {
-        if out.len() == PREVIEW_LINES {
+        if out.len() == most {
             more += 1;
             continue;
         }

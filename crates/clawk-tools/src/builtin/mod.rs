@@ -5,6 +5,7 @@
 mod describe;
 mod file;
 mod html;
+mod preview;
 mod shell;
 mod talk;
 mod web;
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Description, Later, RunError, RunOutcome};
+use clawk_kernel::ports::{Description, Later, Look, RunError, RunOutcome};
 use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Level, Plan, Refusal, Request};
 use clawk_secrets::Env;
@@ -195,8 +196,8 @@ impl Builtin {
     }
 
     /// What a person should see before saying yes; lines of plain text.
-    pub(crate) fn preview(self, arguments: &Map<String, Value>) -> Vec<String> {
-        describe::preview(self, arguments)
+    pub(crate) fn preview(self, look: &Look<'_>) -> Vec<String> {
+        preview::preview(self, look)
     }
 }
 

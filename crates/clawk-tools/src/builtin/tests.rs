@@ -556,6 +556,7 @@ async fn a_person_is_asked_and_may_decline() {
         let arguments = serde_json::from_value(arguments).expect("an object");
         let stop = tokio_util::sync::CancellationToken::new();
         let call = crate::call::Call {
+            marks: &[],
             arguments: &arguments,
             plan: &plan,
             workdir: dir.path(),
@@ -684,12 +685,50 @@ fn html_becomes_text() {
 
 #[test]
 fn previews_show_what_will_happen_and_no_control_characters() {
-    let arguments =
-        serde_json::from_value(json!({"path": "a", "content": "x\u{1b}[2Jy\nz"})).expect("an object");
+    let dir = tempfile::tempdir().expect("a folder");
+    let preview = |builtin: super::Builtin, arguments: serde_json::Value| {
+        let look = clawk_kernel::ports::Look {
+            tool: builtin.name(),
+            arguments: arguments.as_object().expect("an object"),
+            plan: &open_plan(),
+            workdir: dir.path(),
+        };
+        builtin.preview(&look)
+    };
+    let write = json!({"path": "a", "content": "x\u{1b}[2Jy\nz"});
     assert_eq!(
-        super::Builtin::FileWrite.preview(&arguments),
-        ["write a (8 bytes)", "+ x\u{fffd}[2Jy", "+ z"]
+        preview(super::Builtin::FileWrite, write),
+        ["write a: a new file, 8 bytes", "+ x\u{fffd}[2Jy", "+ z"]
     );
-    let long = serde_json::from_value(json!({"command": "l\n".repeat(100)})).expect("an object");
-    assert_eq!(super::Builtin::Shell.preview(&long).len(), 41);
+    let long = json!({"command": "l\n".repeat(100)});
+    assert_eq!(preview(super::Builtin::Shell, long).len(), 41);
+    std::fs::write(dir.path().join("a"), "one\ntwo\nthree\n").expect("written");
+    let edit = json!({"path": "a", "old_text": "two", "new_text": "2"});
+    assert_eq!(
+        preview(super::Builtin::FileEdit, edit),
+        [
+            "edit a: 14 bytes become 12",
+            "@@ -1,3 +1,3 @@",
+            " one",
+            "-two",
+            "+2",
+            " three"
+        ]
+    );
+    // A link that leads out of the mount shows nothing of what is behind it.
+    std::os::unix::fs::symlink("/etc/passwd", dir.path().join("l")).expect("a link");
+    let through = preview(super::Builtin::FileWrite, json!({"path": "l", "content": "x"}));
+    assert_eq!(through, ["write l: a new file, 1 bytes", "+ x"]);
+    let request =
+        json!({"url": "https://example.com/x", "method": "POST", "body": "b", "headers": {"A": "secret"}});
+    assert_eq!(
+        preview(super::Builtin::HttpRequest, request),
+        [
+            "POST https://example.com/x",
+            "  to example.com port 443 (https)",
+            "  headers: A",
+            "  body, 1 bytes:",
+            "  b"
+        ]
+    );
 }

@@ -97,6 +97,13 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
+    /// Where it is.
+    pub(crate) const fn source(&self) -> &Source {
+        &self.source
+    }
+}
+
+impl Server {
     pub(crate) fn new(name: String, source: Source) -> Self {
         Self {
             name,

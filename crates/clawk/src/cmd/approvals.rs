@@ -11,10 +11,26 @@ use serde_json::{Value, json};
 use crate::out::{self, Format, Paint};
 use crate::{compose, state};
 
+mod past;
+
 /// Flags of `clawk approvals`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  clawk approvals\n  clawk approvals --agent hello --format json")]
+#[command(
+    after_help = "Examples:\n  clawk approvals\n  clawk approvals --agent hello --format json\n  clawk approvals --granted\n  clawk approvals --revoke 019ab9e2-6f4c-7d31-9a55-0d6d3c9c2f10"
+)]
 pub(crate) struct ListArgs {
+    /// List standing grants: what people are not asked about again
+    #[arg(long)]
+    granted: bool,
+
+    /// List questions of the past: who answered what, where and why
+    #[arg(long, conflicts_with = "granted")]
+    answered: bool,
+
+    /// End a standing grant
+    #[arg(long, value_name = "GRANT", conflicts_with_all = ["granted", "answered"])]
+    revoke: Option<String>,
+
     #[command(flatten)]
     which: state::Which,
 
@@ -32,9 +48,17 @@ pub(crate) struct ApproveArgs {
     #[command(flatten)]
     answer: AnswerArgs,
 
-    /// Later calls of the same tool in the same session need no question
+    /// The same call in the same session needs no further question
     #[arg(long)]
     for_session: bool,
+
+    /// The same call never needs a question again; a rule is suggested to the operator
+    #[arg(long, conflicts_with = "for_session")]
+    always: bool,
+
+    /// With --for-session or --always: any path in the folder that the question names
+    #[arg(long)]
+    folder: bool,
 }
 
 /// Flags of `clawk deny`.
@@ -71,6 +95,12 @@ fn id(text: &str) -> Result<RequestId, String> {
 
 /// Lists what waits.
 pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
+    if let Some(grant) = &args.revoke {
+        return past::revoke(args, grant);
+    }
+    if args.granted || args.answered {
+        return past::list(args);
+    }
     let answer = ask(&args.which.dir()?, "clawk.approvals.list", &json!({}))?;
     if args.format == Format::Json {
         out::json(&answer)?;
@@ -125,17 +155,26 @@ fn show(question: &Value, paint: Paint) -> Result<()> {
 
 /// Says yes.
 pub(crate) fn approve(args: &ApproveArgs) -> Result<ExitCode> {
-    answer(&args.answer, "clawk.approve", "approved", args.for_session)
+    let how = json!({"for_session": args.for_session, "always": args.always, "folder": args.folder});
+    let code = answer(&args.answer, "clawk.approve", "approved", how)?;
+    if args.always && code == ExitCode::SUCCESS && args.answer.format == Format::Human {
+        let file = args.answer.which.dir()?.join(clawk_kernel::call::SUGGESTED_RULES);
+        out::note(&format!("a rule is suggested in `{}`", file.display()));
+    }
+    Ok(code)
 }
 
 /// Says no.
 pub(crate) fn deny(args: &DenyArgs) -> Result<ExitCode> {
-    answer(&args.answer, "clawk.deny", "denied", false)
+    answer(&args.answer, "clawk.deny", "denied", json!({}))
 }
 
 /// Exit code 1 when nothing asked for this answer, or it was answered before (R18).
-fn answer(args: &AnswerArgs, method: &str, done: &str, for_session: bool) -> Result<ExitCode> {
-    let params = json!({"request_id": args.id, "reason": args.reason, "for_session": for_session});
+fn answer(args: &AnswerArgs, method: &str, done: &str, how: Value) -> Result<ExitCode> {
+    let mut params = json!({"request_id": args.id, "reason": args.reason});
+    if let (Value::Object(params), Value::Object(how)) = (&mut params, how) {
+        params.extend(how);
+    }
     let answer = ask(&args.which.dir()?, method, &params)?;
     let taken = answer.get("acknowledged") == Some(&Value::Bool(true));
     if args.format == Format::Json {

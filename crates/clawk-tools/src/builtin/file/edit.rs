@@ -20,11 +20,12 @@ struct Args {
 pub(super) fn edit(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
     let place = root::place(&job.filesystem, &job.workdir, &args.path, true)?;
-    let (file, _) = place.root.file(&place.below, true)?;
+    let (file, stat) = place.root.file(&place.below, true)?;
+    job.same(&args.path, Some(&stat))?;
     let text = whole_text(file, &args.path)?;
     let (edited, line) = replaced(&text, &args)?;
     let (folder, name) = place.root.parent(&place.below, false)?;
-    replace(&folder, name, edited.as_bytes(), &args.path)?;
+    replace(job, &folder, name, edited.as_bytes(), &args.path)?;
     Ok(done(
         format!("edited `{}` at line {line}", args.path),
         json!({"path": args.path, "line": line, "bytes": edited.len()}),

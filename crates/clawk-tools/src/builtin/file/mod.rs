@@ -12,7 +12,8 @@ mod write;
 
 use std::path::PathBuf;
 
-use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_kernel::ports::{Look, RunError, RunOutcome};
+use clawk_kernel::witness::{Mark, State};
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{Filesystem, Launcher, Level, Obtained, Refusal};
 use serde::de::DeserializeOwned;
@@ -26,6 +27,9 @@ use crate::call::{Call, failed, plainly};
 
 /// What holds a path in its mount, wherever the tool runs.
 const CHECKS: &str = "checks:filesystem";
+
+/// The largest file whose difference is shown, bytes.
+const MAX_PREVIEW_BYTES: i64 = 1 << 20;
 
 /// The file tools.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -42,6 +46,8 @@ pub(super) enum Tool {
 pub(super) enum Stop {
     /// The sandbox refuses what was really reached.
     Refused(Refusal),
+    /// What is there is not what a person was shown.
+    Changed(String),
     /// It failed; the text is for the model.
     Failed(String),
 }
@@ -61,6 +67,8 @@ struct Job {
     arguments: Map<String, Value>,
     filesystem: Filesystem,
     workdir: PathBuf,
+    /// What was there when a person was asked.
+    marks: Vec<Mark>,
     #[serde(skip)]
     stop: CancellationToken,
 }
@@ -69,6 +77,33 @@ impl Job {
     fn parse<T: DeserializeOwned>(&self) -> Result<T, Stop> {
         T::deserialize(Value::Object(self.arguments.clone()))
             .map_err(|error| Stop::Failed(format!("bad arguments: {error}")))
+    }
+
+    /// The file that is about to be written must be the one that was shown, by what stands beneath the open folder now.
+    /// Without a question, anything is right.
+    fn same(&self, path: &str, now: Option<&rustix::fs::Stat>) -> Result<(), Stop> {
+        let whole = self.workdir.join(path);
+        let Some(mark) = self.marks.iter().find(|mark| mark.path == whole) else {
+            return Ok(());
+        };
+        let same = match (&mark.state, now) {
+            (State::Absent, None) => true,
+            (State::Present(shown), Some(stat)) => {
+                let time = |secs: i64, nanos: u64| i128::from(secs) * 1_000_000_000 + i128::from(nanos);
+                shown.kind != "file"
+                    || (shown.dev == stat.st_dev
+                        && shown.ino == stat.st_ino
+                        && i64::try_from(shown.size) == Ok(stat.st_size)
+                        && shown.modified_ns == time(stat.st_mtime, stat.st_mtime_nsec)
+                        && shown.changed_ns == time(stat.st_ctime, stat.st_ctime_nsec))
+            }
+            (State::Absent | State::Present(_) | State::Unknown(_), _) => false,
+        };
+        if same {
+            Ok(())
+        } else {
+            Err(Stop::Changed(format!("`{path}` is not the file that was shown")))
+        }
     }
 
     fn work(&self) -> Result<RunOutcome, Stop> {
@@ -91,6 +126,7 @@ enum Reply {
     },
     Failed(String),
     Refused(Refusal),
+    Changed(String),
 }
 
 impl From<Result<RunOutcome, Stop>> for Reply {
@@ -101,6 +137,7 @@ impl From<Result<RunOutcome, Stop>> for Reply {
             }) => Self::Done { content, structured },
             Err(Stop::Failed(text)) => Self::Failed(text),
             Err(Stop::Refused(refusal)) => Self::Refused(refusal),
+            Err(Stop::Changed(text)) => Self::Changed(text),
         }
     }
 }
@@ -119,8 +156,21 @@ impl Reply {
                 ..failed(text)
             }),
             Self::Refused(refusal) => Err(RunError::Sandbox(refusal)),
+            Self::Changed(text) => Err(RunError::Changed(text)),
         }
     }
+}
+
+/// The text that a write would replace, for a preview: read as the tool would reach it, and never outside of what the
+/// plan admits. `None`: there is none, or it is no text, or too much of it.
+pub(super) fn before(look: &Look<'_>, path: &str) -> Option<String> {
+    let filesystem = look.plan.filesystem();
+    let place = root::place(filesystem, look.workdir, path, true).ok()?; // silent-ok: the run says why
+    let (file, stat) = place.root.file(&place.below, true).ok()?; // silent-ok: as above
+    if stat.st_size > MAX_PREVIEW_BYTES {
+        return None;
+    }
+    read::whole_text(file, path).ok() // silent-ok: no text has no difference to show
 }
 
 /// Runs the tool where the plan's level wants it.
@@ -130,6 +180,7 @@ pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Res
         arguments: call.arguments.clone(),
         filesystem: call.plan.filesystem().clone(),
         workdir: call.workdir.to_path_buf(),
+        marks: call.marks.to_vec(),
         stop: call.stop.clone(),
     };
     if call.plan.level() >= Level::Process {

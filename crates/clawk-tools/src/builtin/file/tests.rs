@@ -121,6 +121,7 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
         serde_json::from_value(json!({"path": "f", "content": "new"})).expect("an object");
     let plan = open_plan();
     let call = Call {
+        marks: &[],
         arguments: &arguments,
         plan: &plan,
         workdir: dir,
@@ -128,6 +129,7 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
         stop: CancellationToken::new(),
     };
     let job = Job {
+        marks: Vec::new(),
         tool: Tool::Write,
         arguments: arguments.clone(),
         filesystem: plan.filesystem().clone(),

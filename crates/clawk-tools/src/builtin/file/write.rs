@@ -33,7 +33,7 @@ pub(super) fn write(job: &Job) -> Result<RunOutcome, Stop> {
     }
     let place = root::place(&job.filesystem, &job.workdir, &args.path, true)?;
     let (folder, name) = place.root.parent(&place.below, true)?;
-    let created = replace(&folder, name, args.content.as_bytes(), &args.path)?;
+    let created = replace(job, &folder, name, args.content.as_bytes(), &args.path)?;
     let verb = if created { "created" } else { "replaced" };
     let facts = json!({"path": args.path, "bytes": args.content.len(), "created": created});
     Ok(done(
@@ -44,7 +44,13 @@ pub(super) fn write(job: &Job) -> Result<RunOutcome, Stop> {
 
 /// Puts `bytes` at `name` in one step: whoever reads sees the old file or the new one. Keeps the old one's mode.
 /// True when there was none.
-pub(super) fn replace(folder: &OwnedFd, target: &OsStr, bytes: &[u8], shown: &str) -> Result<bool, Stop> {
+pub(super) fn replace(
+    job: &Job,
+    folder: &OwnedFd,
+    target: &OsStr,
+    bytes: &[u8],
+    shown: &str,
+) -> Result<bool, Stop> {
     let before = match rustix::fs::statat(folder, target, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Some(stat),
         Err(Errno::NOENT) => None,
@@ -62,6 +68,7 @@ pub(super) fn replace(folder: &OwnedFd, target: &OsStr, bytes: &[u8], shown: &st
             _ => return Err(Stop::Failed(format!("`{shown}` is no regular file"))),
         }
     }
+    job.same(shown, before.as_ref())?;
     let (mut file, mut temporary) = match nameless(folder) {
         Some(file) => (file, None),
         None => named(folder, shown).map(|(name, file)| (file, Some(name)))?,

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use clawk_kernel::{Answer, Notice, Question, Session, TurnEnd};
+use clawk_kernel::{Answer, Breadth, Notice, Person, Question, Reception, Session, TurnEnd};
 use clawk_proto::{MessageId, SessionId};
 use clawk_secrets::env;
 use clawk_tools::Ask;
@@ -143,15 +143,15 @@ impl<'a> Conversation<'a> {
 
     async fn answer(&mut self, question: &Question) {
         self.show.question(question);
-        let (answer, reason) = match (self.approve, self.input.clone()) {
-            (Approve::Never, _) => (
-                Answer::Deny,
-                Some("`--approve never` answers every question with no".to_owned()),
-            ),
+        let no = |why: Option<String>| (Answer::Deny, Breadth::Exact, why);
+        let (answer, breadth, reason) = match (self.approve, self.input.clone()) {
+            (Approve::Never, _) => no(Some(
+                "`--approve never` answers every question with no".to_owned(),
+            )),
             (Approve::Ask, None) => {
                 let why =
                     "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it";
-                (Answer::Deny, Some(why.to_owned()))
+                no(Some(why.to_owned()))
             }
             (Approve::Ask, Some(input)) => self.ask(&input, question).await,
         };
@@ -162,12 +162,13 @@ impl<'a> Conversation<'a> {
         if let (Answer::Deny, Some(reason)) = (answer, &reason) {
             self.show.line(&format!("  {} {}", paint.red("no:"), reason));
         }
-        if !self
-            .agent
-            .kernel
-            .answer(&question.request_id, answer, reason, &person())
-            .await
-        {
+        let reply = clawk_kernel::Reply {
+            answer,
+            breadth,
+            person: Person::admin("terminal", &person()),
+            reason,
+        };
+        if self.agent.kernel.reply(&question.request_id, reply).await != Reception::Taken {
             self.show
                 .line(&paint.yellow("  too late: the question had lapsed or was answered elsewhere"));
         }
@@ -231,32 +232,44 @@ impl<'a> Conversation<'a> {
     }
 
     /// Asks until the answer is one. Ctrl-C is no, and ends the turn.
-    async fn ask(&mut self, input: &Input, question: &Question) -> (Answer, Option<String>) {
+    async fn ask(&mut self, input: &Input, question: &Question) -> (Answer, Breadth, Option<String>) {
         let paint = Paint::stderr();
         let prompt = format!(
-            "  {}es · {}o [reason] · {}lways in this session · {}hy ▸ ",
+            "  {}es · {}o [reason] · {} this session · {}lways{} · {}hy ▸ ",
             paint.bold("[y]"),
             paint.bold("[n]"),
+            paint.bold("[s]"),
             paint.bold("[a]"),
+            match &question.folder {
+                Some(folder) => format!(
+                    " (`s dir`, `a dir`: any path in {})",
+                    harmless(&folder.display().to_string())
+                ),
+                None => String::new(),
+            },
             paint.bold("[w]"),
         );
         loop {
             match self.line(input, &prompt, question).await {
                 Reply::Line(line) => match parse(&line) {
-                    Some(Typed::Answer(answer, reason)) => return (answer, reason),
+                    Some(Typed::Answer(answer, breadth, reason)) => return (answer, breadth, reason),
                     Some(Typed::Why) => self.show.why(question),
-                    None if self.settled(question) => return (Answer::Deny, None),
+                    None if self.settled(question) => return (Answer::Deny, Breadth::Exact, None),
                     None => self
                         .show
-                        .line(&paint.dim("  y, n (and why not, if you like), a or w")),
+                        .line(&paint.dim("  y, n (and why not, if you like), s, a or w")),
                 },
                 Reply::Interrupted => {
                     self.session.cancel_turn();
-                    return (Answer::Deny, Some("interrupted".to_owned()));
+                    return (Answer::Deny, Breadth::Exact, Some("interrupted".to_owned()));
                 }
                 Reply::End => {
                     self.leaving = true;
-                    return (Answer::Deny, Some("the terminal was closed".to_owned()));
+                    return (
+                        Answer::Deny,
+                        Breadth::Exact,
+                        Some("the terminal was closed".to_owned()),
+                    );
                 }
             }
         }
@@ -346,11 +359,11 @@ fn person() -> String {
 }
 
 enum Typed {
-    Answer(Answer, Option<String>),
+    Answer(Answer, Breadth, Option<String>),
     Why,
 }
 
-/// `y`, `n`, `n because …`, `a`, `w`, and their words.
+/// `y`, `n`, `n because …`, `s`, `a`, `w`, and their words; `dir` behind `s` or `a` means the folder.
 fn parse(line: &str) -> Option<Typed> {
     let (word, rest) = line
         .trim()
@@ -358,35 +371,53 @@ fn parse(line: &str) -> Option<Typed> {
         .unwrap_or((line.trim(), ""));
     let reason = Some(rest.trim().to_owned()).filter(|reason| !reason.is_empty());
     match word.to_ascii_lowercase().as_str() {
-        "y" | "yes" if reason.is_none() => Some(Typed::Answer(Answer::Approve, None)),
-        "a" | "always" if reason.is_none() => Some(Typed::Answer(Answer::ApproveForSession, None)),
-        "n" | "no" => Some(Typed::Answer(Answer::Deny, reason)),
+        "y" | "yes" if reason.is_none() => Some(Typed::Answer(Answer::Approve, Breadth::Exact, None)),
+        "s" | "session" => Some(Typed::Answer(
+            Answer::ApproveForSession,
+            breadth(reason.as_deref())?,
+            None,
+        )),
+        "a" | "always" => Some(Typed::Answer(Answer::Always, breadth(reason.as_deref())?, None)),
+        "n" | "no" => Some(Typed::Answer(Answer::Deny, Breadth::Exact, reason)),
         "w" | "why" | "?" => Some(Typed::Why),
         _ => None,
     }
 }
 
+/// Nothing said is the narrower one; other words are no answer.
+fn breadth(said: Option<&str>) -> Option<Breadth> {
+    match said {
+        None => Some(Breadth::Exact),
+        Some("dir" | "folder") => Some(Breadth::Folder),
+        Some(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use clawk_kernel::Answer;
+    use clawk_kernel::{Answer, Breadth};
 
     use super::{Typed, parse};
 
     #[test]
     fn only_clear_answers_are_answers() {
         let answer = |line: &str| match parse(line) {
-            Some(Typed::Answer(answer, reason)) => Some((answer, reason)),
+            Some(Typed::Answer(answer, breadth, reason)) => Some((answer, breadth, reason)),
             _ => None,
         };
-        assert_eq!(answer(" y "), Some((Answer::Approve, None)));
-        assert_eq!(answer("ALWAYS"), Some((Answer::ApproveForSession, None)));
-        assert_eq!(answer("n"), Some((Answer::Deny, None)));
+        assert_eq!(answer(" y "), Some((Answer::Approve, Breadth::Exact, None)));
+        assert_eq!(answer("ALWAYS"), Some((Answer::Always, Breadth::Exact, None)));
+        assert_eq!(
+            answer("s dir"),
+            Some((Answer::ApproveForSession, Breadth::Folder, None))
+        );
+        assert_eq!(answer("n"), Some((Answer::Deny, Breadth::Exact, None)));
         assert_eq!(
             answer("no not there"),
-            Some((Answer::Deny, Some("not there".to_owned())))
+            Some((Answer::Deny, Breadth::Exact, Some("not there".to_owned())))
         );
         assert!(matches!(parse("why"), Some(Typed::Why)));
-        for unclear in ["", "yes but not there", "ok", "yn"] {
+        for unclear in ["", "yes but not there", "always here", "ok", "yn"] {
             assert!(parse(unclear).is_none(), "{unclear}");
         }
     }

@@ -1,0 +1,155 @@
+//! Answers that come by other ways than a waiting call, revoking, and the past.
+
+use clawk_manifest::model::Role;
+use clawk_proto::{RequestId, SessionId};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::approval::{Person, Reception, Reply};
+use super::record::answer_word;
+use crate::agent::Agent;
+use crate::error::KernelError;
+use crate::event::{ApprovalAnswered, ApprovalRevoked, kind};
+use crate::notice::Answer;
+use crate::ports::Scan;
+
+/// Events of the past looked at for one listing.
+const MAX_PAST: usize = 10_000;
+
+/// Only an admin approves; a viewer answers nothing at all (CKP §5.3).
+pub(crate) const fn may_answer(role: Role, answer: Answer) -> bool {
+    match (role, answer) {
+        (Role::Admin, _) | (Role::User, Answer::Deny) => true,
+        (Role::User, Answer::Approve | Answer::ApproveForSession | Answer::Always) | (Role::Viewer, _) => {
+            false
+        }
+    }
+}
+
+/// Answers a question, wherever its call is.
+pub(crate) async fn reply(agent: &Agent, id: &RequestId, reply: Reply) -> Reception {
+    if !may_answer(reply.person.role, reply.answer) {
+        return Reception::NotAllowed;
+    }
+    if agent.desk.answer(id, reply.clone()).await || to_open(agent, id, &reply).await {
+        Reception::Taken
+    } else {
+        Reception::Nothing
+    }
+}
+
+/// The answer to a question whose call an earlier run of the agent left behind: kept until the call comes again. It
+/// covers that call alone, whatever it says of later ones: their standing is given where the call is.
+async fn to_open(agent: &Agent, id: &RequestId, reply: &Reply) -> bool {
+    let Some((thread, question)) = agent.desk.settle_open(id, reply, agent.scribe.now()) else {
+        return false;
+    };
+    let payload = ApprovalAnswered {
+        action_id: &question.tool,
+        answer: answer_word(reply.answer),
+        by: &reply.person.name,
+        channel: &reply.person.channel,
+        reason: reply.reason.as_deref(),
+        request_id: id.as_str(),
+        role: &reply.person.role.to_string(),
+    };
+    let draft = agent.scribe.entry(&thread, kind::APPROVAL_ANSWERED, &payload);
+    let kept = agent.scribe.write(vec![draft]).await;
+    if let Err(error) = &kept {
+        tracing::error!(%error, "an answer could not be kept");
+        agent.desk.unsettle_open(id);
+    }
+    kept.is_ok()
+}
+
+/// Ends a standing grant.
+pub(crate) async fn revoke(agent: &Agent, grant: &str, by: &Person) -> Result<bool, KernelError> {
+    if by.role != Role::Admin || !agent.desk.standing.contains(grant) {
+        return Ok(false);
+    }
+    let payload = ApprovalRevoked {
+        by: &by.name,
+        grant_id: grant,
+    };
+    let thread = agent.root.child(agent.clock().uuid());
+    // It ends at once; what can't be recorded stands again after a restart, and is said.
+    agent.desk.standing.remove(grant);
+    let draft = agent.scribe.entry(&thread, kind::APPROVAL_REVOKED, &payload);
+    agent.scribe.write(vec![draft]).await?;
+    Ok(true)
+}
+
+/// A question of the past.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Past {
+    /// The call.
+    pub request_id: String,
+    /// Its session.
+    pub session: SessionId,
+    /// The tool.
+    pub tool: String,
+    /// `approve`, `approve-for-session`, `always`, `deny`, `timeout-deny`, `timeout-allow`, `cancelled`, `voided`.
+    pub answer: String,
+    /// Who; `nobody` when it lapsed.
+    pub by: String,
+    /// Where they answered.
+    pub channel: String,
+    /// Their role.
+    pub role: String,
+    /// Their words, or what voided it.
+    pub reason: Option<String>,
+    /// When, RFC 3339.
+    pub at: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Fields {
+    action_id: String,
+    answer: String,
+    by: String,
+    channel: String,
+    changed: Option<String>,
+    reason: Option<String>,
+    request_id: String,
+    role: String,
+}
+
+/// The latest answers, the last one last.
+pub(crate) async fn history(agent: &Agent, limit: usize) -> Result<Vec<Past>, KernelError> {
+    let mut scan = Scan {
+        kinds: &[kind::APPROVAL_ANSWERED, kind::APPROVAL_VOIDED],
+        limit: MAX_PAST,
+        ..Scan::default()
+    };
+    let mut past = std::collections::VecDeque::new();
+    loop {
+        let page = agent.scribe.journal().scan(scan.clone()).await?;
+        for event in &page {
+            let value: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours read
+            let found = Fields::deserialize(value).unwrap_or_default(); // silent-ok: as above
+            past.push_back(Past {
+                request_id: found.request_id,
+                session: event.session,
+                tool: found.action_id,
+                answer: if event.kind == kind::APPROVAL_VOIDED {
+                    "voided".to_owned()
+                } else {
+                    found.answer
+                },
+                by: found.by,
+                channel: found.channel,
+                role: found.role,
+                reason: found.changed.or(found.reason),
+                at: event.at.to_string(),
+            });
+            if past.len() > limit {
+                past.pop_front();
+            }
+        }
+        match page.last() {
+            Some(last) if page.len() == MAX_PAST => scan.after_row = last.row,
+            Some(_) | None => return Ok(past.into()),
+        }
+    }
+}

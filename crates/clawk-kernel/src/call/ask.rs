@@ -1,0 +1,260 @@
+//! A question to a person, from being put to the leave it gives. What the person sees is what the grant is bound to, and
+//! the grant is compared with what is there right before the call goes on.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clawk_manifest::model::Autonomy;
+use clawk_policy::{Approval, Effect, TimeoutDefault, Verdict};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::approval::{Breadth, Delivery, Reply, Seat};
+use super::grant::{Grant, Leave, files, plan_digest};
+use super::record::Record;
+use super::standing::{Held, Lasting};
+use super::{Approver, Caller, Request};
+use crate::agent::Agent;
+use crate::catalog::{Described, Entry};
+use crate::error::CallError;
+use crate::notice::{Answer, Notice, Question};
+use crate::ports::Look;
+
+/// A call that a person is to be asked about.
+#[derive(Debug)]
+pub(super) struct Asking<'a> {
+    pub(super) agent: &'a Agent,
+    pub(super) caller: &'a Caller,
+    pub(super) request: &'a Request,
+    pub(super) tool: &'a Entry,
+    pub(super) described: &'a Described,
+    pub(super) seat: &'a Seat<'a>,
+    pub(super) verdict: &'a Verdict,
+    pub(super) cancel: &'a CancellationToken,
+}
+
+impl Asking<'_> {
+    /// Asks, waits, and makes sure that what was approved is what is there. A question that an earlier run of the agent
+    /// left open is taken up with what was shown then, and with its own expiry.
+    pub(super) async fn ask(&self, record: &mut Record<'_>) -> Result<Leave, CallError> {
+        let Effect::Ask(approval) = self.verdict.effect else {
+            return Ok(Leave::policy());
+        };
+        let id = &self.request.request_id;
+        let (question, grant, reply) = match self.agent.desk.take_up(id) {
+            Some(open) => {
+                record.asked_before(self.verdict);
+                self.holds(record, &open.grant).await?;
+                (open.question, open.grant, open.reply)
+            }
+            None => {
+                let grant = self.look(record).await?;
+                let question = self.question(approval).await;
+                record.asking(&question, &grant, self.verdict, approval).await?;
+                (question, grant, None)
+            }
+        };
+        let by = match reply {
+            Some(reply) => {
+                if let Some(held) = self.standing(record, &question, &reply) {
+                    record.granted(&held, &reply);
+                    self.agent.stands(held);
+                }
+                self.counted(reply)?
+            }
+            None => self.wait(record, &question, approval).await?,
+        };
+        if matches!(by, Approver::Person(_)) && self.agent.scribe.now() > question.expires_at {
+            let changed = format!("it lapsed at {}", question.expires_at);
+            return Err(record.voided(&changed));
+        }
+        self.holds(record, &grant).await?;
+        Ok(Leave {
+            by,
+            marks: grant.marks.into(),
+        })
+    }
+
+    async fn look(&self, record: &Record<'_>) -> Result<Grant, CallError> {
+        Grant::take(
+            self.agent,
+            self.tool,
+            self.described,
+            self.request,
+            record.parameters,
+        )
+        .await
+    }
+
+    /// Any changed byte voids the grant.
+    async fn holds(&self, record: &mut Record<'_>, shown: &Grant) -> Result<(), CallError> {
+        let now = self.look(record).await?;
+        match shown.changed(&now) {
+            None => Ok(()),
+            Some(changed) => Err(record.voided(&changed)),
+        }
+    }
+
+    async fn wait(
+        &self,
+        record: &mut Record<'_>,
+        question: &Question,
+        approval: Approval,
+    ) -> Result<Approver, CallError> {
+        let left_us = question.expires_at.0.saturating_sub(self.agent.scribe.now().0);
+        let deadline = tokio::time::sleep(Duration::from_micros(u64::try_from(left_us).unwrap_or(0)));
+        let answer = self.seat.ask(question.clone());
+        let notice = Notice::Asking(Box::new(question.clone()));
+        self.caller.notices.send(notice).await;
+        let tool = self.request.tool.clone();
+        tokio::select! {
+            answered = answer => match answered {
+                Ok(Delivery { reply, durable }) => self.said(record, question, reply, durable).await,
+                Err(_) => Err(CallError::Cancelled { tool }), // silent-ok: the desk is gone with the agent
+            },
+            () = deadline => {
+                self.seat.settle();
+                match approval.default_if_timeout {
+                    TimeoutDefault::Allow => {
+                        record.lapsed("timeout-allow");
+                        Ok(Approver::Silence)
+                    }
+                    TimeoutDefault::Deny => {
+                        record.lapsed("timeout-deny");
+                        let (timeout_ms, rule_id) = (approval.timeout_ms, self.verdict.rule_id.as_deref());
+                        Err(CallError::ApprovalTimeout { tool, timeout_ms, rule_id: rule_id.map(str::to_owned) })
+                    }
+                }
+            }
+            () = self.cancel.cancelled() => {
+                self.seat.settle();
+                if self.agent.stop.is_cancelled() {
+                    // The agent stops, not the call: its question is open again after the next start.
+                    record.leave_open();
+                } else {
+                    record.lapsed("cancelled");
+                }
+                Err(CallError::Cancelled { tool })
+            }
+        }
+    }
+
+    /// An answer counts when it is durable; only then is it acknowledged.
+    async fn said(
+        &self,
+        record: &mut Record<'_>,
+        question: &Question,
+        reply: Reply,
+        durable: oneshot::Sender<bool>,
+    ) -> Result<Approver, CallError> {
+        record.answered(&reply);
+        let held = self.standing(record, question, &reply);
+        if let Some(held) = &held {
+            record.granted(held, &reply);
+        }
+        let written = record.flush().await;
+        let _gone = durable.send(written.is_ok()); // silent-ok: who answered need not wait
+        written?;
+        if let Some(held) = held {
+            self.agent.stands(held);
+        }
+        self.counted(reply)
+    }
+
+    fn counted(&self, reply: Reply) -> Result<Approver, CallError> {
+        match reply.answer {
+            Answer::Approve | Answer::ApproveForSession | Answer::Always => {
+                Ok(Approver::Person(reply.person.name))
+            }
+            Answer::Deny => Err(CallError::ApprovalDenied {
+                tool: self.request.tool.clone(),
+                by: reply.person.name,
+                reason: reply.reason,
+            }),
+        }
+    }
+
+    /// What the answer lets stand: exactly what was shown, or the folder that was offered.
+    fn standing(&self, record: &Record<'_>, question: &Question, reply: &Reply) -> Option<Held> {
+        let lasting = match reply.answer {
+            Answer::ApproveForSession => Lasting::Session(question.session),
+            Answer::Always => Lasting::Always,
+            Answer::Approve | Answer::Deny => return None,
+        };
+        Some(Held {
+            id: self.agent.clock().uuid().to_string(),
+            tool: self.request.tool.clone(),
+            lasting,
+            folder: match reply.breadth {
+                Breadth::Exact => None,
+                Breadth::Folder => question.folder.clone(),
+            },
+            parameters: record.parameters,
+            plan: plan_digest(self.tool),
+            by: reply.person.name.clone(),
+            shown: question.preview.first().cloned().unwrap_or_default(),
+            at: self.agent.scribe.now(),
+        })
+    }
+
+    async fn question(&self, approval: Approval) -> Question {
+        let (agent, arguments) = (self.agent, &self.request.arguments);
+        let autonomy = agent.manifest.identity.autonomy;
+        let mut explanation = vec![format!("autonomy is `{autonomy}`")];
+        if autonomy == Autonomy::Supervised && self.verdict.rule_id.is_none() {
+            explanation.push(
+                "no rule can spare you a question about a tool with side effects; `always` can".to_owned(),
+            );
+        }
+        explanation.extend(agent.explain(&self.request.tool, arguments).await);
+        let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
+        let look = Look {
+            tool: &self.tool.name,
+            arguments,
+            plan: &self.tool.plan,
+            workdir: &agent.options.workdir,
+        };
+        let reason = self.verdict.reason.as_deref();
+        Question {
+            request_id: self.request.request_id.clone(),
+            session: self.caller.thread.session,
+            tool: self.request.tool.clone(),
+            arguments: arguments.clone(),
+            preview: agent.runner.preview(look).await,
+            rule_id: self.verdict.rule_id.as_deref().map(str::to_owned),
+            reason: reason.unwrap_or("a policy rule asks for approval").to_owned(),
+            explanation,
+            expires_at: agent.scribe.now().plus_millis(timeout_ms),
+            default_if_timeout: word(approval.default_if_timeout),
+            cost: self.cost(),
+            folder: self.folder(),
+            step: None,
+        }
+    }
+
+    /// What is known of the cost before: what a composite tool's skill says it takes.
+    fn cost(&self) -> Option<String> {
+        let tokens = self.tool.skill.as_ref()?.estimates.avg_tokens?;
+        Some(format!("about {tokens} tokens"))
+    }
+
+    /// The folder of the files that a file tool names; a command line can name any path, so it has none.
+    fn folder(&self) -> Option<PathBuf> {
+        if self.described.labels.get("category").map(String::as_str) != Some("filesystem") {
+            return None;
+        }
+        let workdir = &self.agent.options.workdir;
+        let named = files(&self.request.arguments, &self.described.input_schema, workdir);
+        let mut parents = named.iter().map(|file| file.parent());
+        let first = parents.next()??;
+        let same = parents.all(|parent| parent == Some(first));
+        (same && first != Path::new("/")).then(|| first.to_path_buf())
+    }
+}
+
+pub(super) const fn word(default: TimeoutDefault) -> &'static str {
+    match default {
+        TimeoutDefault::Allow => "allow",
+        TimeoutDefault::Deny => "deny",
+    }
+}

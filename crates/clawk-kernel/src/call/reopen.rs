@@ -1,0 +1,281 @@
+//! Questions and standing grants across restarts: folded from the journal. What was open is open again with its expiry
+//! and with what was shown; an answer that was durable counts once.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clawk_manifest::model::Role;
+use clawk_policy::{Approval, TimeoutDefault};
+use clawk_proto::{Digest, RequestId, SessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::approval::{Breadth, Open, Person, Reply};
+use super::grant::Grant;
+use super::standing::{Held, Lasting};
+use crate::agent::Agent;
+use crate::event::{Thread, kind};
+use crate::notice::{Answer, Question};
+use crate::ports::{JournalError, Recorded, Scan};
+use crate::time::Timestamp;
+
+/// The oldest question that can still be open, milliseconds.
+const QUESTIONS_KEPT_MS: i64 = 30 * 86_400_000;
+/// Events read at a time.
+const PAGE: usize = 1000;
+
+/// A question as it is kept, with what it is bound to.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) arguments: Map<String, Value>,
+    pub(super) cost: Option<String>,
+    pub(super) door: String,
+    pub(super) explanation: Vec<String>,
+    pub(super) expires_at_us: i64,
+    pub(super) folder: Option<PathBuf>,
+    pub(super) grant: Grant,
+    pub(super) preview: Vec<String>,
+    pub(super) reason: String,
+    pub(super) rule_id: Option<String>,
+    pub(super) span: Uuid,
+    pub(super) step: Option<(u32, u32)>,
+    pub(super) timeout_allows: bool,
+    pub(super) timeout_ms: u64,
+    pub(super) tool: String,
+}
+
+impl Kept {
+    pub(super) fn of(question: &Question, grant: &Grant, approval: Approval, door: &str, span: Uuid) -> Self {
+        Self {
+            arguments: question.arguments.clone(),
+            cost: question.cost.clone(),
+            door: door.to_owned(),
+            explanation: question.explanation.clone(),
+            expires_at_us: question.expires_at.0,
+            folder: question.folder.clone(),
+            grant: grant.clone(),
+            preview: question.preview.clone(),
+            reason: question.reason.clone(),
+            rule_id: question.rule_id.clone(),
+            span,
+            step: question.step,
+            timeout_allows: approval.default_if_timeout == TimeoutDefault::Allow,
+            timeout_ms: approval.timeout_ms,
+            tool: question.tool.clone(),
+        }
+    }
+
+    fn open(self, session: SessionId, request_id: RequestId, request_hash: Digest) -> Open {
+        let default = if self.timeout_allows {
+            TimeoutDefault::Allow
+        } else {
+            TimeoutDefault::Deny
+        };
+        Open {
+            question: Question {
+                request_id,
+                session,
+                tool: self.tool,
+                arguments: self.arguments,
+                preview: self.preview,
+                rule_id: self.rule_id,
+                reason: self.reason,
+                explanation: self.explanation,
+                expires_at: Timestamp(self.expires_at_us),
+                default_if_timeout: super::ask::word(default),
+                cost: self.cost,
+                folder: self.folder,
+                step: self.step,
+            },
+            grant: self.grant,
+            request_hash,
+            thread: Thread {
+                session,
+                span: self.span,
+                parent: Some(session.0),
+            },
+            reply: None,
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Fields {
+    request_id: Option<String>,
+    request_hash: Option<Digest>,
+    action_id: Option<String>,
+    answer: Option<String>,
+    by: Option<String>,
+    channel: Option<String>,
+    reason: Option<String>,
+    role: Option<String>,
+    grant_id: Option<String>,
+    lasting: Option<String>,
+    folder: Option<PathBuf>,
+    parameters_hash: Option<Digest>,
+    plan_hash: Option<Digest>,
+    shown: Option<String>,
+}
+
+async fn all(
+    agent: &Agent,
+    mut scan: Scan,
+    mut see: impl FnMut(&Recorded, Fields),
+) -> Result<(), JournalError> {
+    scan.limit = PAGE;
+    loop {
+        let page = agent.scribe.journal().scan(scan.clone()).await?;
+        for event in &page {
+            // silent-ok: a payload of ours always reads; a foreign one opens nothing
+            see(event, serde_json::from_str(&event.payload).unwrap_or_default());
+        }
+        match page.last() {
+            Some(last) if page.len() == PAGE => scan.after_row = last.row,
+            Some(_) | None => return Ok(()),
+        }
+    }
+}
+
+/// Opens what the last run left open, and lets stand what stood.
+pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
+    standing(agent).await?;
+    let now = agent.scribe.now();
+    let mut open: BTreeMap<String, Open> = BTreeMap::new();
+    let mut first_row = u64::MAX;
+    let scan = Scan {
+        kinds: &[kind::APPROVAL_REQUESTED],
+        since: Some(now.plus_millis(-QUESTIONS_KEPT_MS)),
+        with_content: true,
+        ..Scan::default()
+    };
+    all(agent, scan, |event, fields| {
+        let (Some(id), Some(hash)) = (fields.request_id, fields.request_hash) else {
+            return;
+        };
+        let content = event.content.as_ref();
+        // silent-ok: what was erased or is of another version can't be judged again, so it is not open
+        let kept = content.and_then(|content| serde_json::from_slice::<Kept>(&content.bytes).ok());
+        let (Some(kept), Ok(request_id)) = (kept, RequestId::parse(&id)) else {
+            return;
+        };
+        // Nobody takes an inner call of a composite tool up again: its outcome is unknown by then.
+        if kept.expires_at_us > now.0 && kept.door != "skill" {
+            first_row = first_row.min(event.row);
+            open.insert(id, kept.open(event.session, request_id, hash));
+        }
+    })
+    .await?;
+    if open.is_empty() {
+        return Ok(());
+    }
+    let scan = Scan {
+        kinds: &[
+            kind::APPROVAL_ANSWERED,
+            kind::APPROVAL_VOIDED,
+            kind::ACTION_APPROVED,
+            kind::ACTION_DENIED,
+            kind::ACTION_EXECUTED,
+            kind::ACTION_FAILED,
+        ],
+        after_row: first_row,
+        ..Scan::default()
+    };
+    all(agent, scan, |event, fields| {
+        let Some(id) = fields.request_id.clone() else {
+            return;
+        };
+        let reply = (event.kind == kind::APPROVAL_ANSWERED)
+            .then(|| reply(&fields))
+            .flatten();
+        match (reply, open.get_mut(&id)) {
+            (Some(reply), Some(found)) => found.reply = Some(reply),
+            (None, Some(_)) => drop(open.remove(&id)),
+            (_, None) => {}
+        }
+    })
+    .await?;
+    for found in open.into_values() {
+        agent.desk.reopen(found);
+    }
+    Ok(())
+}
+
+/// An answer of a person; what lapsed or was cancelled is none.
+fn reply(fields: &Fields) -> Option<Reply> {
+    let answer = match fields.answer.as_deref()? {
+        "approve" => Answer::Approve,
+        "approve-for-session" => Answer::ApproveForSession,
+        "always" => Answer::Always,
+        "deny" => Answer::Deny,
+        _ => return None,
+    };
+    Some(Reply {
+        answer,
+        breadth: Breadth::Exact,
+        person: Person {
+            channel: fields.channel.clone().unwrap_or_default(),
+            name: fields.by.clone().unwrap_or_default(),
+            role: match fields.role.as_deref() {
+                Some("admin") => Role::Admin,
+                Some("user") => Role::User,
+                Some(_) | None => Role::Viewer,
+            },
+        },
+        reason: fields.reason.clone(),
+    })
+}
+
+async fn standing(agent: &Agent) -> Result<(), JournalError> {
+    let scan = Scan {
+        kinds: &[kind::APPROVAL_GRANTED, kind::APPROVAL_REVOKED],
+        ..Scan::default()
+    };
+    let mut of_sessions = Vec::new();
+    all(agent, scan, |event, fields| {
+        let Some(id) = fields.grant_id else { return };
+        if event.kind == kind::APPROVAL_REVOKED {
+            agent.desk.standing.remove(&id);
+            return;
+        }
+        let (Some(tool), Some(parameters), Some(plan)) =
+            (fields.action_id, fields.parameters_hash, fields.plan_hash)
+        else {
+            return;
+        };
+        let lasting = match fields.lasting.as_deref() {
+            Some("always") => Lasting::Always,
+            Some("session") => {
+                of_sessions.push((event.session, event.row));
+                Lasting::Session(event.session)
+            }
+            Some(_) | None => return,
+        };
+        agent.desk.standing.add(Held {
+            id,
+            tool,
+            lasting,
+            folder: fields.folder,
+            parameters,
+            plan,
+            by: fields.by.unwrap_or_default(),
+            shown: fields.shown.unwrap_or_default(),
+            at: event.at,
+        });
+    })
+    .await?;
+    // A session that ended took its grants with it.
+    for (session, after_row) in of_sessions {
+        let ended = Scan {
+            session: Some(session),
+            kinds: &[kind::SESSION_ENDED],
+            after_row,
+            limit: 1,
+            ..Scan::default()
+        };
+        if !agent.scribe.journal().scan(ended).await?.is_empty() {
+            agent.desk.standing.forget(session);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Standing grants (R13): what spares a person the same question again. They come from what a person answered, cover what
+//! that person saw and nothing wider, are listed and can be revoked.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use clawk_policy::path::CallPaths;
+use clawk_proto::{Digest, SessionId};
+use serde_json::{Map, Value};
+
+use crate::time::Timestamp;
+
+/// Grants that stand at a time; a further one ends the oldest.
+const MAX_GRANTS: usize = 1024;
+
+/// How long a standing grant stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lasting {
+    /// Until this session ends.
+    Session(SessionId),
+    /// Until it is revoked.
+    Always,
+}
+
+impl Lasting {
+    /// The word in the trace.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Session(_) => "session",
+            Self::Always => "always",
+        }
+    }
+}
+
+/// A standing grant, as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// What revokes it.
+    pub id: String,
+    /// The tool.
+    pub tool: String,
+    /// Until when.
+    pub lasting: Lasting,
+    /// Every path of the call within this folder; `None`: exactly the arguments that were shown.
+    pub folder: Option<PathBuf>,
+    /// The digest of those arguments.
+    pub parameters: Digest,
+    /// The sandbox plan that was shown.
+    pub plan: Digest,
+    /// Who gave it.
+    pub by: String,
+    /// The first line that the person was shown.
+    pub shown: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A call, as a standing grant looks at it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape<'a> {
+    pub(super) session: SessionId,
+    pub(super) tool: &'a str,
+    pub(super) parameters: Digest,
+    pub(super) plan: Digest,
+    pub(super) arguments: &'a Map<String, Value>,
+    pub(super) schema: &'a Value,
+    pub(super) workdir: &'a Path,
+}
+
+impl Held {
+    fn covers(&self, call: &Shape<'_>) -> bool {
+        let session = match self.lasting {
+            Lasting::Session(session) => session == call.session,
+            Lasting::Always => true,
+        };
+        session
+            && self.tool == call.tool
+            && self.plan == call.plan
+            && match &self.folder {
+                None => self.parameters == call.parameters,
+                Some(folder) => CallPaths::of(call.arguments, Some(call.schema), call.workdir)
+                    .all_within(std::slice::from_ref(folder)),
+            }
+    }
+}
+
+/// All that stand.
+#[derive(Debug, Default)]
+pub(crate) struct Standing(Mutex<Vec<Held>>);
+
+impl Standing {
+    fn lock(&self) -> MutexGuard<'_, Vec<Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The grant that covers a call, if one does.
+    pub(super) fn covering(&self, call: &Shape<'_>) -> Option<Held> {
+        self.lock().iter().find(|held| held.covers(call)).cloned()
+    }
+
+    pub(crate) fn add(&self, held: Held) {
+        let mut all = self.lock();
+        all.retain(|other| other.id != held.id);
+        if all.len() >= MAX_GRANTS {
+            all.remove(0);
+        }
+        all.push(held);
+    }
+
+    /// `true`: it stood.
+    pub(crate) fn remove(&self, id: &str) -> bool {
+        let mut all = self.lock();
+        let before = all.len();
+        all.retain(|held| held.id != id);
+        all.len() < before
+    }
+
+    pub(crate) fn contains(&self, id: &str) -> bool {
+        self.lock().iter().any(|held| held.id == id)
+    }
+
+    /// The session is over; its grants with it.
+    pub(crate) fn forget(&self, session: SessionId) {
+        self.lock()
+            .retain(|held| held.lasting != Lasting::Session(session));
+    }
+
+    pub(crate) fn all(&self) -> Vec<Held> {
+        self.lock().clone()
+    }
+}

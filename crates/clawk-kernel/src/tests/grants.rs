@@ -1,0 +1,393 @@
+//! Exact grants: what was approved is what runs, or nothing runs; questions outlive the process that asked them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clawk_manifest::model::Role;
+use serde_json::{Value, json};
+
+use super::{agent, id, params, rig, rpc};
+use crate::error::CallError;
+use crate::notice::Answer;
+use crate::testing::Rig;
+use crate::{Breadth, Kernel, Lasting, Person, Reception, Reply, kind};
+
+fn asking() -> Value {
+    let mut spec = agent(json!([
+        {"id": "ask", "action": "require-approval", "scope": "tool", "match": {"name": "write"}},
+        {"id": "rest", "action": "allow", "scope": "all"}]));
+    spec["tools"][1]["labels"] = json!({"category": "filesystem"});
+    spec
+}
+
+fn rig_in(dir: &Path) -> Rig {
+    let mut rig = rig(asking());
+    rig.workdir = dir.to_path_buf();
+    rig
+}
+
+fn reply(answer: Answer) -> Reply {
+    Reply {
+        answer,
+        breadth: Breadth::Exact,
+        person: Person::admin("terminal", "ann"),
+        reason: None,
+    }
+}
+
+/// Asks for a write of `arguments`, swaps, approves: what came of it.
+async fn approved_after(rig: &Rig, arguments: Value, swap: impl FnOnce()) -> Result<(), CallError> {
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let mut questions = kernel.questions();
+    let call = tokio::spawn(kernel.call(session, params("write", arguments, 1)));
+    questions.recv().await.unwrap();
+    swap();
+    assert_eq!(
+        kernel.reply(&id(1), reply(Answer::Approve)).await,
+        Reception::Taken
+    );
+    call.await.unwrap().map(drop)
+}
+
+fn void(rig: &Rig, outcome: &Result<(), CallError>, what: &str) {
+    let Err(CallError::ApprovalVoid { changed, .. }) = outcome else {
+        panic!("{what}: {outcome:?}")
+    };
+    assert!(changed.contains(what), "{what}: {changed}");
+    assert_eq!(rig.runner.runs(), [], "{what}: nothing ran");
+    let kinds = rig.journal.kinds();
+    assert!(kinds.contains(&kind::APPROVAL_VOIDED.to_owned()), "{what}");
+    assert!(!kinds.contains(&kind::ACTION_APPROVED.to_owned()), "{what}");
+}
+
+/// A fresh folder with a file, and the rig that works in it.
+fn place() -> (tempfile::TempDir, Rig, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let real = dir.path().canonicalize().unwrap();
+    fs::create_dir(real.join("sub")).unwrap();
+    fs::write(real.join("sub/f"), "one").unwrap();
+    let rig = rig_in(&real);
+    (dir, rig, real)
+}
+
+#[tokio::test]
+async fn unchanged_is_approved() {
+    let (_dir, rig, _) = place();
+    approved_after(&rig, json!({"path": "sub/f"}), || {})
+        .await
+        .unwrap();
+    assert_eq!(rig.runner.runs().len(), 1);
+}
+
+#[tokio::test]
+async fn approve_then_swap_is_void() {
+    let (_dir, rig, at) = place();
+    let file = at.join("sub/f");
+    let outcome = approved_after(&rig, json!({"path": "sub/f"}), || {
+        fs::write(&file, "two").unwrap()
+    })
+    .await;
+    void(&rig, &outcome, "content");
+
+    let (_dir, rig, at) = place();
+    let file = at.join("sub/f");
+    let outcome = approved_after(&rig, json!({"files": ["sub/f"]}), || {
+        let time = fs::metadata(&file).unwrap().modified().unwrap();
+        fs::rename(&file, at.join("away")).unwrap();
+        fs::write(&file, "six").unwrap();
+        let open = fs::File::options().write(true).open(&file).unwrap();
+        open.set_modified(time).unwrap();
+    })
+    .await;
+    void(&rig, &outcome, "content");
+
+    let (_dir, rig, at) = place();
+    let outcome = approved_after(&rig, json!({"path": "sub/new"}), || {
+        fs::write(at.join("sub/new"), "x").unwrap()
+    })
+    .await;
+    void(&rig, &outcome, "does not exist");
+
+    let (_dir, rig, at) = place();
+    fs::write(at.join("other"), "one").unwrap();
+    symlink("sub/f", at.join("link")).unwrap();
+    let outcome = approved_after(&rig, json!({"path": "link"}), || {
+        fs::remove_file(at.join("link")).unwrap();
+        symlink("other", at.join("link")).unwrap();
+    })
+    .await;
+    void(&rig, &outcome, "the link");
+
+    let (_dir, rig, at) = place();
+    let outcome = approved_after(&rig, json!({"path": "sub/f"}), || {
+        fs::create_dir(at.join("twin")).unwrap();
+        fs::hard_link(at.join("sub/f"), at.join("twin/f")).unwrap();
+        fs::rename(at.join("sub"), at.join("gone")).unwrap();
+        fs::rename(at.join("twin"), at.join("sub")).unwrap();
+    })
+    .await;
+    // A hard link changes the inode's own time as well; the folder is told first.
+    void(&rig, &outcome, "the folders on the way");
+
+    let (_dir, rig, _) = place();
+    rig.runner.stand_on("the program `git`", "/usr/bin/git");
+    let runner = Arc::clone(&rig.runner);
+    let outcome = approved_after(&rig, json!({}), || {
+        runner.stand_on("the program `git`", "/tmp/git")
+    })
+    .await;
+    void(&rig, &outcome, "the program `git`");
+
+    let (_dir, rig, _) = place();
+    let clock = Arc::clone(&rig.clock);
+    let outcome = approved_after(&rig, json!({}), || clock.advance_ms(300_001)).await;
+    void(&rig, &outcome, "lapsed");
+}
+
+/// Crashes while a question is open; the journal and the files stay.
+async fn crashed_asking(rig: &Rig, arguments: Value) -> clawk_proto::SessionId {
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let mut questions = kernel.questions();
+    let call = tokio::spawn(kernel.call(session, params("write", arguments, 1)));
+    questions.recv().await.unwrap();
+    call.abort();
+    let _aborted = call.await;
+    session
+}
+
+async fn retried(kernel: &Kernel, arguments: Value) -> Result<(), CallError> {
+    let session = rpc(kernel).await;
+    kernel
+        .call(session, params("write", arguments, 1))
+        .await
+        .map(drop)
+}
+
+#[tokio::test]
+async fn a_question_survives_a_restart_and_its_answer_counts_once() {
+    let (_dir, rig, _) = place();
+    crashed_asking(&rig, json!({"path": "sub/f"})).await;
+    let kernel = rig.start().await;
+    let open = kernel.pending();
+    assert_eq!(open.len(), 1, "open again");
+    assert_eq!(open[0].tool, "write");
+    assert_eq!(
+        kernel.reply(&id(1), reply(Answer::Approve)).await,
+        Reception::Taken
+    );
+    assert_eq!(
+        kernel.reply(&id(1), reply(Answer::Deny)).await,
+        Reception::Nothing,
+        "once"
+    );
+    assert_eq!(kernel.pending().len(), 0);
+    drop(kernel);
+    // The answer is durable, too: yet another start finds it.
+    let kernel = rig.start().await;
+    retried(&kernel, json!({"path": "sub/f"})).await.unwrap();
+    assert_eq!(rig.runner.runs().len(), 1);
+    retried(&kernel, json!({"path": "sub/f"})).await.unwrap();
+    assert_eq!(rig.runner.runs().len(), 1, "the stored answer");
+    rig.clock.advance_ms(290_000);
+    let kernel = rig.start().await;
+    assert_eq!(kernel.pending(), [], "used up");
+    let past = kernel.answered(10).await.unwrap();
+    assert_eq!(past.len(), 1);
+    assert_eq!(
+        (
+            past[0].by.as_str(),
+            past[0].channel.as_str(),
+            past[0].role.as_str()
+        ),
+        ("ann", "terminal", "admin")
+    );
+}
+
+#[tokio::test]
+async fn what_was_open_keeps_its_expiry_its_arguments_and_what_was_shown() {
+    let (_dir, rig, at) = place();
+    crashed_asking(&rig, json!({"path": "sub/f"})).await;
+    let before = rig.start().await.pending();
+    let kernel = rig.start().await;
+    assert_eq!(kernel.pending()[0].expires_at, before[0].expires_at);
+    let other = retried(&kernel, json!({"path": "other"})).await;
+    assert!(
+        matches!(other, Err(CallError::RequestIdReused { .. })),
+        "{other:?}"
+    );
+    assert_eq!(
+        kernel.pending().len(),
+        1,
+        "a stranger's arguments do not close it"
+    );
+    fs::write(at.join("sub/f"), "two").unwrap();
+    kernel.reply(&id(1), reply(Answer::Approve)).await;
+    let outcome = retried(&kernel, json!({"path": "sub/f"})).await;
+    void(&rig, &outcome, "content");
+
+    let (_dir, mut rig, _) = place();
+    crashed_asking(&rig, json!({})).await;
+    let mut spec = asking();
+    spec["sandbox"] =
+        json!({"name": "box", "level": "process", "capabilities": {"network": {"mode": "allow-all"}}});
+    rig.manifest = Arc::new(crate::testing::manifest(spec));
+    let kernel = rig.start().await;
+    kernel.reply(&id(1), reply(Answer::Approve)).await;
+    let outcome = retried(&kernel, json!({})).await;
+    void(&rig, &outcome, "the sandbox plan");
+
+    let (_dir, rig, _) = place();
+    rig.runner.stand_on("the endpoint", "https://a.example/");
+    crashed_asking(&rig, json!({})).await;
+    rig.runner.stand_on("the endpoint", "https://b.example/");
+    let kernel = rig.start().await;
+    kernel.reply(&id(1), reply(Answer::Approve)).await;
+    let outcome = retried(&kernel, json!({})).await;
+    void(&rig, &outcome, "the endpoint");
+
+    let (_dir, rig, _) = place();
+    crashed_asking(&rig, json!({})).await;
+    rig.clock.advance_ms(301_000);
+    let kernel = rig.start().await;
+    assert_eq!(kernel.pending(), []);
+    assert_eq!(
+        kernel.reply(&id(1), reply(Answer::Approve)).await,
+        Reception::Nothing
+    );
+}
+
+#[tokio::test]
+async fn an_orderly_stop_leaves_the_question_open_and_the_turn_goes_on_with_it() {
+    let (_dir, mut rig, _) = place();
+    let model = crate::testing::ScriptedModel::new(|request, _| {
+        let done = request
+            .messages
+            .iter()
+            .any(|message| matches!(message, crate::ports::Message::ToolResult { .. }));
+        Ok(if done {
+            crate::testing::says("done")
+        } else {
+            crate::testing::calls(&[("write", json!({"path": "sub/f"}))])
+        })
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    let kernel = rig.start().await;
+    let mut questions = kernel.questions();
+    let session = kernel.open(crate::Door::Cli).await.unwrap();
+    session.send("write it").await.unwrap();
+    let asked = questions.recv().await.unwrap();
+    kernel.shutdown("test", 1).await;
+    let kernel = rig.start().await;
+    let again = loop {
+        if let Some(question) = kernel.pending().pop() {
+            break question;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(again.request_id, asked.request_id, "the same question");
+    assert_eq!(
+        kernel.reply(&asked.request_id, reply(Answer::Approve)).await,
+        Reception::Taken
+    );
+    while rig.journal.inbox().iter().any(|(_, end)| end.is_none()) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(rig.runner.runs().len(), 1);
+    let asked = rig
+        .journal
+        .kinds()
+        .into_iter()
+        .filter(|kind| kind == kind::APPROVAL_REQUESTED);
+    assert_eq!(asked.count(), 1);
+}
+
+#[tokio::test]
+async fn roles_decide_who_may_answer() {
+    let (_dir, rig, _) = place();
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let mut questions = kernel.questions();
+    let call = tokio::spawn(kernel.call(session, params("write", json!({}), 1)));
+    questions.recv().await.unwrap();
+    let with = |role, answer| Reply {
+        person: Person {
+            role,
+            ..Person::admin("slack", "eve")
+        },
+        ..reply(answer)
+    };
+    for (role, answer) in [
+        (Role::Viewer, Answer::Approve),
+        (Role::User, Answer::Approve),
+        (Role::User, Answer::Always),
+        (Role::Viewer, Answer::Deny),
+    ] {
+        assert_eq!(
+            kernel.reply(&id(1), with(role, answer)).await,
+            Reception::NotAllowed
+        );
+    }
+    assert_eq!(kernel.pending().len(), 1);
+    assert_eq!(
+        kernel.reply(&id(1), with(Role::User, Answer::Deny)).await,
+        Reception::Taken
+    );
+    call.await.unwrap().unwrap_err();
+}
+
+#[tokio::test]
+async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
+    let (_dir, rig, at) = place();
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let mut questions = kernel.questions();
+    let call = tokio::spawn(kernel.call(session, params("write", json!({"path": "sub/f"}), 1)));
+    let question = questions.recv().await.unwrap();
+    assert_eq!(question.folder, Some(at.join("sub")));
+    let always = Reply {
+        breadth: Breadth::Folder,
+        ..reply(Answer::Always)
+    };
+    assert_eq!(kernel.reply(&id(1), always).await, Reception::Taken);
+    call.await.unwrap().unwrap();
+    drop(kernel);
+    let kernel = rig.start().await;
+    let held = kernel.granted();
+    assert_eq!(
+        (held.len(), held[0].lasting, held[0].by.as_str()),
+        (1, Lasting::Always, "ann")
+    );
+    let session = rpc(&kernel).await;
+    kernel
+        .call(session, params("write", json!({"path": "sub/g"}), 2))
+        .await
+        .unwrap();
+    let asks = async |kernel: &Kernel, arguments: Value, n: u32| {
+        let mut questions = kernel.questions();
+        let call = tokio::spawn(kernel.call(session, params("write", arguments, n)));
+        questions.recv().await.unwrap();
+        kernel.reply(&id(n), reply(Answer::Deny)).await;
+        call.await.unwrap().unwrap_err();
+    };
+    asks(&kernel, json!({"path": "f"}), 3).await;
+    asks(&kernel, json!({"path": "sub/../f"}), 4).await;
+    asks(&kernel, json!({"path": "subway/f"}), 5).await;
+    let user = Person {
+        role: Role::User,
+        ..Person::admin("slack", "eve")
+    };
+    assert!(!kernel.revoke(&held[0].id, &user).await.unwrap());
+    assert!(
+        kernel
+            .revoke(&held[0].id, &Person::admin("control", "ann"))
+            .await
+            .unwrap()
+    );
+    asks(&kernel, json!({"path": "sub/g"}), 6).await;
+    drop(kernel);
+    assert_eq!(rig.start().await.granted(), []);
+}

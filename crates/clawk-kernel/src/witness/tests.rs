@@ -1,0 +1,105 @@
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use super::{Fact, difference, file, program};
+
+fn look(path: &Path) -> Vec<Fact> {
+    file(path).facts
+}
+
+/// What changed, if anything, when `swap` is done between two looks.
+fn swapped(path: &Path, swap: impl FnOnce()) -> Option<String> {
+    let before = look(path);
+    assert_eq!(difference(&before, &look(path)), None, "looking changes nothing");
+    swap();
+    difference(&before, &look(path))
+}
+
+#[test]
+fn every_swap_of_a_file_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("a"), "one").unwrap();
+    assert!(swapped(&at("a"), || fs::write(at("a"), "two").unwrap()).is_some());
+    // The same size, the time set back.
+    let time = fs::metadata(at("a")).unwrap().modified().unwrap();
+    let why = swapped(&at("a"), || {
+        fs::write(at("a"), "six").unwrap();
+        let file = fs::File::options().write(true).open(at("a")).unwrap();
+        file.set_modified(time).unwrap();
+    });
+    assert!(why.unwrap().contains("content"));
+    assert!(swapped(&at("a"), || fs::remove_file(at("a")).unwrap()).is_some());
+    assert!(swapped(&at("new"), || fs::write(at("new"), "x").unwrap()).is_some());
+    // Another file of the same content.
+    let why = swapped(&at("new"), || {
+        fs::rename(at("new"), at("old")).unwrap();
+        fs::copy(at("old"), at("new")).unwrap();
+    });
+    assert!(why.is_some());
+}
+
+#[test]
+fn links_and_folders_on_the_way_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for name in ["x", "y"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::write(at("x/f"), "same").unwrap();
+    fs::hard_link(at("x/f"), at("y/f")).unwrap();
+    symlink("x", at("l")).unwrap();
+    let why = swapped(&at("l/f"), || {
+        fs::remove_file(at("l")).unwrap();
+        symlink("y", at("l")).unwrap();
+    });
+    assert!(why.unwrap().contains("the link"));
+    // The very same inode through another folder of the same name.
+    let why = swapped(&at("x/f"), || {
+        fs::rename(at("x"), at("z")).unwrap();
+        fs::rename(at("y"), at("x")).unwrap();
+    });
+    assert!(why.unwrap().contains("folders on the way"));
+    // What is absent is bound to the folder it is absent from.
+    let why = swapped(&at("x/none"), || {
+        fs::rename(at("x"), at("w")).unwrap();
+        fs::create_dir(at("x")).unwrap();
+    });
+    assert!(why.is_some());
+    symlink("loop", at("loop")).unwrap();
+    assert!(matches!(file(&at("loop")).mark.state, super::State::Unknown(_)));
+}
+
+#[test]
+fn a_program_is_the_first_of_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let make = |path: &str| {
+        fs::create_dir_all(dir.path().join(path).parent().unwrap()).unwrap();
+        fs::write(dir.path().join(path), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(dir.path().join(path), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    make("b/tool");
+    fs::create_dir(dir.path().join("a")).unwrap();
+    let search = format!("{0}/a:{0}/b", dir.path().display());
+    let before = program("tool", Some(&search), dir.path());
+    assert!(before[0].value.ends_with("/b/tool"));
+    make("a/tool");
+    let why = difference(&before, &program("tool", Some(&search), dir.path())).unwrap();
+    assert!(why.contains("/a/tool"), "{why}");
+    assert_eq!(
+        program("no-such", Some(&search), dir.path())[0].value,
+        "not found"
+    );
+}
+
+#[test]
+fn a_file_read_is_unchanged() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), "x").unwrap();
+    let seen = file(&dir.path().join("a"));
+    let super::State::Present(identity) = seen.mark.state else {
+        panic!()
+    };
+    assert!(identity.is(&fs::metadata(dir.path().join("a")).unwrap()));
+}

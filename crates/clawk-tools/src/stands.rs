@@ -1,0 +1,243 @@
+//! What a call stands on, beside its arguments: the programs that its names stand for, the scripts that a command line
+//! names, the place that a request goes to. An approval is bound to it, so that none can be swapped in between.
+
+use std::path::{Path, PathBuf};
+
+use clawk_kernel::ports::Look;
+use clawk_kernel::witness::{self, Fact};
+use serde_json::Value;
+
+use crate::builtin::Builtin;
+use crate::runner::Binding;
+
+/// Words of a command line that are looked at; a longer one is bound by its text alone, and says so.
+const MAX_WORDS: usize = 512;
+
+/// Words that begin a command and are none themselves.
+const KEYWORDS: [&str; 14] = [
+    "if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "exec", "env", "sudo", "command",
+];
+
+/// What is to be looked at. Gathered first, looked at on a thread of its own: the file system may be slow.
+#[derive(Debug, Default)]
+pub(crate) struct Stands {
+    facts: Vec<Fact>,
+    programs: Vec<String>,
+    files: Vec<PathBuf>,
+    search: Option<String>,
+    from: PathBuf,
+}
+
+impl Stands {
+    /// Of a call.
+    pub(crate) fn of(binding: &Binding, look: &Look<'_>, search: Option<String>) -> Self {
+        let mut stands = Self {
+            search,
+            from: look.workdir.to_path_buf(),
+            ..Self::default()
+        };
+        match binding {
+            Binding::Builtin(Builtin::Shell) => stands.shell(look),
+            Binding::Builtin(builtin) => stands.note("the executor", format!("built-in {}", builtin.name())),
+            Binding::Extra(_) => stands.note("the executor", "built-in".to_owned()),
+            Binding::Command(command) => {
+                stands.search = path_of(&command.env);
+                stands.program(&command.program, &command.args);
+                let env: Vec<String> = command
+                    .env
+                    .iter()
+                    .map(|(name, value)| format!("{name}={value}"))
+                    .collect();
+                stands.note("the environment of the command", env.join(" "));
+            }
+            Binding::Http(endpoint) => stands.place("the endpoint", endpoint.url.as_str()),
+            Binding::Mcp(tool) => {
+                stands.note(
+                    "the tool at the server",
+                    tool.served_as.clone().unwrap_or_default(),
+                );
+                match tool.server.source() {
+                    crate::mcp::Source::Program { launcher: _, spec } => {
+                        stands.search = path_of(&spec.env);
+                        if let Some(folder) = &spec.workdir {
+                            stands.from.clone_from(folder);
+                        }
+                        stands.program(&spec.program, &spec.args);
+                    }
+                    crate::mcp::Source::Endpoint(endpoint) => {
+                        stands.place("the MCP server", endpoint.url.as_str())
+                    }
+                }
+            }
+        }
+        stands
+    }
+
+    fn note(&mut self, subject: &str, value: String) {
+        self.facts.push(Fact::new(subject, value));
+    }
+
+    /// Where a request goes: shown without what may be secret in it, bound with all of it.
+    fn place(&mut self, subject: &str, url: &str) {
+        let shown = url.split(['?', '#']).next().unwrap_or_default();
+        let shown = match shown.split_once("://") {
+            Some((scheme, rest)) => format!("{scheme}://{}", rest.rsplit('@').next().unwrap_or(rest)),
+            None => shown.to_owned(),
+        };
+        self.note(
+            subject,
+            format!("{shown} [{}]", witness::digest_of(url.as_bytes())),
+        );
+    }
+
+    fn program(&mut self, program: &str, args: &[String]) {
+        let whole = std::iter::once(program)
+            .chain(args.iter().map(String::as_str))
+            .collect::<Vec<_>>()
+            .join("\u{0}");
+        self.note(
+            "the command",
+            format!("{program} [{}]", witness::digest_of(whole.as_bytes())),
+        );
+        self.programs.push(program.to_owned());
+        self.files.extend(args.iter().map(|arg| self.from.join(arg)));
+    }
+
+    fn shell(&mut self, look: &Look<'_>) {
+        let text = |name: &str| look.arguments.get(name).and_then(Value::as_str);
+        if let Some(folder) = text("workdir") {
+            self.from = look.workdir.join(folder);
+        }
+        let env = look.arguments.get("env");
+        if let Some(path) = env.and_then(|env| env.get("PATH")).and_then(Value::as_str) {
+            self.search = Some(path.to_owned());
+        }
+        self.programs.push("/bin/sh".to_owned());
+        let words = words(text("command").unwrap_or_default());
+        if words.len() > MAX_WORDS {
+            let more = words.len() - MAX_WORDS;
+            self.note(
+                "the command line",
+                format!("{more} more words, bound by their text alone"),
+            );
+        }
+        for Word { text, first } in words.into_iter().take(MAX_WORDS) {
+            self.files.push(self.from.join(&text));
+            if first {
+                self.programs.push(text);
+            }
+        }
+    }
+
+    /// Looks. Of files that command lines name only those that are there count: most words are no files.
+    pub(crate) fn look(self) -> Vec<Fact> {
+        let mut facts = self.facts;
+        for program in &self.programs {
+            facts.extend(witness::program(program, self.search.as_deref(), &self.from));
+        }
+        for file in self.files.iter().filter(|file| file.is_file()) {
+            facts.extend(witness::file(file).facts);
+        }
+        facts
+    }
+
+    /// The programs with the files that they stand for, for people.
+    pub(crate) fn programs(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self
+            .programs
+            .iter()
+            .filter(|program| *program != "/bin/sh")
+            .filter_map(|program| {
+                let found = witness::find(program, self.search.as_deref(), &self.from)?;
+                (found != Path::new(program)).then(|| format!("  {program} is {}", found.display()))
+            })
+            .collect();
+        lines.dedup();
+        lines
+    }
+
+    /// Where it starts.
+    pub(crate) fn from(&self) -> &Path {
+        &self.from
+    }
+}
+
+fn path_of(env: &[(String, String)]) -> Option<String> {
+    env.iter()
+        .rev()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.clone())
+}
+
+/// A word of a command line, quotes and escapes taken away.
+#[derive(Debug, PartialEq, Eq)]
+struct Word {
+    text: String,
+    /// It stands where a command stands.
+    first: bool,
+}
+
+/// The words of a command line, as a reader sees them: an aid to binding, no parser of the shell. Whatever it misses is
+/// still bound by the text of the command line.
+fn words(command: &str) -> Vec<Word> {
+    let mut found = Vec::new();
+    let mut word = String::new();
+    let mut first = true;
+    let mut end = |word: &mut String, first: &mut bool, boundary: bool| {
+        if !word.is_empty() {
+            let text = std::mem::take(word);
+            let assigns = *first && text.split_once('=').is_some_and(|(name, _)| is_name(name));
+            let keyword = *first && KEYWORDS.contains(&text.as_str());
+            let stays = assigns || keyword;
+            if !stays {
+                found.push(Word { text, first: *first });
+                *first = false;
+            }
+        }
+        if boundary {
+            *first = true;
+        }
+    };
+    let mut rest = command.chars();
+    while let Some(character) = rest.next() {
+        match character {
+            '\'' | '"' => {}
+            '\\' => word.extend(rest.next().filter(|next| *next != '\n')),
+            ';' | '|' | '&' | '\n' | '(' | ')' | '`' => end(&mut word, &mut first, true),
+            '<' | '>' => end(&mut word, &mut first, false),
+            '$' => {}
+            blank if blank.is_whitespace() => end(&mut word, &mut first, false),
+            other => word.push(other),
+        }
+    }
+    end(&mut word, &mut first, true);
+    found
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn the_words_that_are_commands() {
+        let firsts = |command: &str| -> Vec<String> {
+            words(command)
+                .into_iter()
+                .filter(|word| word.first)
+                .map(|word| word.text)
+                .collect()
+        };
+        assert_eq!(firsts("git status"), ["git"]);
+        assert_eq!(
+            firsts("A=1 make all && ./run.sh | tee 'out put'"),
+            ["make", "./run.sh", "tee"]
+        );
+        assert_eq!(firsts("if test -f x; then c''at x; fi"), ["test", "cat", "fi"]);
+        assert_eq!(firsts("echo $(date)"), ["echo", "date"]);
+        assert!(words("sh deploy.sh").iter().any(|word| word.text == "deploy.sh"));
+    }
+}
