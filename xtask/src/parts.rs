@@ -27,6 +27,8 @@ pub(crate) fn system() -> Result<()> {
     let wanted: &[(&str, &[&str], &[&str])] = &[
         ("cc", &["--version"], &["build-essential"]),
         ("git", &["--version"], &["git"]),
+        ("runc", &["--version"], &["runc"]),
+        ("/bin/busybox", &["true"], &["busybox-static"]),
         (
             "python3",
             &["-c", "import venv, ensurepip"],

@@ -5,16 +5,18 @@
 //! *Must not know*: tools, policy, kernel.
 //! *Start reading at*: [`plan`], then [`launch`], then [`child`] (the other side of the re-exec).
 //!
-//! Levels in this version: `none` and `process` (R32: the others are refused, never served weaker).
+//! A level that this host can't give is refused, never served weaker (R32).
 
 pub mod child;
+pub mod container;
 pub mod launch;
 mod level;
 pub mod plan;
 pub mod preflight;
 
 pub use launch::{
-    Door, Gate, Input, Keep, LaunchError, Launcher, LimitHit, Outcome, Placed, Service, ServiceEnd, Spec,
+    Door, Gate, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Placed, Service,
+    ServiceEnd, Spec,
 };
 pub use level::{Level, Obtained, Place, Refusal};
 pub use plan::{Defaults, Filesystem, FsMode, Limits, Mount, Network, NetworkMode, Plan, Shell, ShellMode};

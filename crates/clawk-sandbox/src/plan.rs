@@ -282,18 +282,15 @@ impl Plan {
         if let Some(defect) = &self.defect {
             return Err(defect.clone());
         }
-        let mechanism = match self.level {
-            Level::None | Level::Process if cfg!(target_os = "linux") => return Ok(()),
-            Level::None | Level::Process => "linux processes",
-            Level::Wasm => "wasmtime",
-            Level::Container => self.runtime.as_deref().unwrap_or("docker"),
-            Level::Vm => self.runtime.as_deref().unwrap_or("firecracker"),
-        };
+        // Whether a level can be had here is seen when one of its sandboxes is started (R32): `Launcher::probe`.
+        if cfg!(target_os = "linux") {
+            return Ok(());
+        }
         Err(Refusal::Unavailable {
             level: self.level,
-            mechanism: mechanism.to_owned(),
-            missing: format!("this version has no `{}` back end", self.level),
-            hint: "set the Sandbox's `level` to `process`".to_owned(),
+            mechanism: "linux".to_owned(),
+            missing: "sandboxes are made of what Linux offers".to_owned(),
+            hint: "run clawk on Linux".to_owned(),
         })
     }
 

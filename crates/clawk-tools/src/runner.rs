@@ -88,6 +88,13 @@ impl Runner {
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
         let _stop = call.stop.clone().drop_guard();
+        // What the level can't give here, no tool gets, whether it starts a program or not (R32). Seen once, then known.
+        let level = call.plan.level();
+        self.shared
+            .launcher
+            .probe(level)
+            .await
+            .map_err(RunError::Sandbox)?;
         let work = async {
             match binding {
                 // Processes and servers keep the time themselves: they end what they started.
@@ -151,6 +158,7 @@ impl ToolRunner for Runner {
         plan: &Plan,
         workdir: &Path,
     ) -> Result<(), Refusal> {
+        self.shared.launcher.known(plan.level())?;
         match self.bound.get(tool) {
             Some(Binding::Builtin(builtin)) => builtin.preflight(arguments, plan, workdir),
             Some(Binding::Command(_) | Binding::Http(_) | Binding::Mcp(_)) => plan.available(),

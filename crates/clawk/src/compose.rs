@@ -187,13 +187,18 @@ impl Blueprint {
         if faults.is_empty() { Ok(made) } else { Err(faults) }
     }
 
+    /// What starts tools, at every level. What levels keep lies in `cache`.
+    pub(crate) fn launcher(&self, cache: Option<&Path>) -> Launcher {
+        Launcher::default().with_levels(self.config.levels(cache))
+    }
+
     /// What runs the tools.
     ///
     /// # Errors
     /// Each tool that nothing here runs.
-    pub(crate) fn runner(&self, ask: Option<Ask>) -> Result<Runner, Vec<String>> {
+    pub(crate) fn runner(&self, ask: Option<Ask>, cache: Option<&Path>) -> Result<Runner, Vec<String>> {
         let host = Host {
-            launcher: Launcher::default(),
+            launcher: self.launcher(cache),
             defaults: self.config.settings.sandbox.defaults(),
             secrets: self.resolver.clone(),
             base: self.config.folder(),
@@ -210,7 +215,10 @@ impl Blueprint {
     /// # Errors
     /// Everything that keeps the agent from starting here.
     pub(crate) fn parts(&self, state: &StateDir, ask: Option<Ask>) -> Result<Parts, StartError> {
-        match (self.providers(), self.runner(ask)) {
+        match (
+            self.providers(),
+            self.runner(ask, Some(&state.path().join("cache"))),
+        ) {
             (Ok(providers), Ok(runner)) => Ok(Parts {
                 manifest: Arc::clone(&self.manifest),
                 providers,

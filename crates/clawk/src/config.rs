@@ -74,6 +74,8 @@ pub(crate) struct Sandbox {
     pub(crate) network: NetworkMode,
     /// Their shell.
     pub(crate) shell: ShellMode,
+    /// `[sandbox.container]`: what serves level `container`.
+    pub(crate) container: sandbox::container::Settings,
 }
 
 impl Default for Sandbox {
@@ -83,6 +85,7 @@ impl Default for Sandbox {
             filesystem: FilesystemMode::Deny,
             network: NetworkMode::Deny,
             shell: ShellMode::Deny,
+            container: sandbox::container::Settings::default(),
         }
     }
 }
@@ -183,6 +186,16 @@ impl Config {
             PathBuf::from(".")
         } else {
             folder.to_owned()
+        }
+    }
+
+    /// What is local about the levels above `process`; what they keep lies in `cache`.
+    pub(crate) fn levels(&self, cache: Option<&Path>) -> sandbox::LevelSettings {
+        let mut container = self.settings.sandbox.container.clone();
+        container.image = container.image.map(|image| self.folder().join(image));
+        sandbox::LevelSettings {
+            container,
+            cache: cache.map(Path::to_path_buf),
         }
     }
 

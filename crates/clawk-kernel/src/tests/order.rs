@@ -201,9 +201,10 @@ async fn r16_audit_only_allows_and_leaves_an_audit_event() {
 }
 
 #[tokio::test]
-async fn the_sandbox_level_that_is_not_to_be_had_is_a_refusal() {
+async fn a_sandbox_that_is_not_to_be_had_is_a_refusal() {
     let mut spec = agent(allow_all());
-    spec["sandbox"] = json!({"name": "box", "level": "vm"});
+    spec["sandbox"] =
+        json!({"name": "box", "level": "process", "capabilities": {"filesystem": {"denied_paths": ["["]}}});
     let rig = rig(spec);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;

@@ -25,10 +25,7 @@ pub type Keep = Box<dyn Any + Send>;
 
 /// Who serves doors. Called inside the async runtime, before the tool starts; an error refuses the run.
 #[derive(Clone)]
-pub struct Gate(
-    #[expect(dead_code, reason = "the launcher's next step uses it")]
-    Arc<dyn Fn(Door) -> std::io::Result<Keep> + Send + Sync>,
-);
+pub struct Gate(Arc<dyn Fn(Door) -> std::io::Result<Keep> + Send + Sync>);
 
 impl Gate {
     /// A gate from a function that takes a door, starts serving it and gives what stops that when dropped.
@@ -36,8 +33,7 @@ impl Gate {
         Self(Arc::new(serve))
     }
 
-    #[expect(dead_code, reason = "the launcher's next step uses it")]
-    pub(super) fn serve(&self, door: Door) -> std::io::Result<Keep> {
+    pub(crate) fn serve(&self, door: Door) -> std::io::Result<Keep> {
         (self.0)(door)
     }
 }

@@ -1,6 +1,7 @@
 //! Starting programs: one run to its end ([`Launcher::launch`]), or a service that lives on ([`Launcher::serve`]).
 
 pub mod door;
+mod levels;
 mod run;
 mod service;
 mod streams;
@@ -13,6 +14,9 @@ use std::sync::Arc;
 
 pub use door::{Door, Gate, Keep, Placed};
 pub use service::{Service, ServiceEnd};
+
+pub use levels::LevelSettings;
+use levels::Levels;
 
 use crate::level::{Obtained, Refusal};
 use crate::plan::{Limits, Plan};
@@ -29,6 +33,7 @@ pub const OWN_PROGRAM: &str = "/proc/self/exe";
 pub struct Launcher {
     program: PathBuf,
     args: Vec<OsString>,
+    levels: Arc<Levels>,
 }
 
 impl Default for Launcher {
@@ -37,6 +42,7 @@ impl Default for Launcher {
         Self {
             program: PathBuf::from(OWN_PROGRAM),
             args: vec![OsString::from("__sandbox")],
+            levels: Arc::default(),
         }
     }
 }
@@ -47,6 +53,7 @@ impl Launcher {
         Self {
             program: program.into(),
             args,
+            levels: Arc::default(),
         }
     }
 }
@@ -113,7 +120,7 @@ impl Spec {
         self.timeout_ms.map_or(ceiling, |ms| ms.min(ceiling))
     }
 
-    fn effective_output_bytes(&self) -> u64 {
+    pub(crate) fn effective_output_bytes(&self) -> u64 {
         let ceiling = self.plan.limits().max_output_bytes;
         self.max_output_bytes.map_or(ceiling, |bytes| bytes.min(ceiling))
     }
@@ -178,7 +185,7 @@ impl Spec {
             })
     }
 
-    fn setup(&self, reason: &str) -> LaunchError {
+    pub(crate) fn setup(&self, reason: &str) -> LaunchError {
         let program = self.program.chars().take(200).collect();
         LaunchError::Refused(Refusal::Setup {
             program,

@@ -29,6 +29,9 @@ impl Launcher {
     /// [`LaunchError::Refused`]: nothing ran (R36). [`LaunchError::Lost`]: the supervisor died; the outcome is unknown.
     pub async fn launch(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
         spec.plan.available()?;
+        if let Some(result) = self.above(spec).await {
+            return result;
+        }
         let timeout_ms = spec.effective_timeout_ms();
         let order = spec.order(Some(timeout_ms))?;
         let started = Instant::now();

@@ -37,6 +37,8 @@ pub struct Service {
     stderr: Tail,
     stop: mpsc::Sender<()>,
     end: watch::Receiver<Option<ServiceEnd>>,
+    /// What goes with the service: its container's files, its way out.
+    kept: std::sync::Mutex<Vec<super::Keep>>,
 }
 
 impl Launcher {
@@ -46,6 +48,9 @@ impl Launcher {
     /// [`LaunchError::Refused`]: nothing ran.
     pub async fn serve(&self, spec: &Spec) -> Result<Service, LaunchError> {
         spec.plan.available()?;
+        if let Some(result) = self.above_serve(spec).await {
+            return result;
+        }
         let order = spec.order(None)?;
         let (input, stdin) = pipe_pair(spec)?;
         let mut parts = self.start(spec, &order, &input)?;
@@ -74,6 +79,7 @@ impl Launcher {
             stderr,
             stop,
             end,
+            kept: std::sync::Mutex::default(),
         })
     }
 }
@@ -156,6 +162,13 @@ async fn tend(
 }
 
 impl Service {
+    /// With the walls of another level around it, which last as long as it does.
+    pub(crate) fn enclosed(mut self, obtained: Obtained, kept: Vec<super::Keep>) -> Self {
+        self.obtained = obtained;
+        self.kept = std::sync::Mutex::new(kept);
+        self
+    }
+
     /// What encloses it.
     #[must_use]
     pub fn obtained(&self) -> &Obtained {

@@ -32,24 +32,6 @@ fn limits_come_from_the_manifest_and_else_from_the_defaults() {
 }
 
 #[test]
-fn stronger_levels_are_refused_with_the_facts() {
-    for level in ["wasm", "container", "vm"] {
-        let given = sandbox(serde_json::json!({"name": "s", "level": level}));
-        let refusal = Plan::compile(Some(&given), &Defaults::default())
-            .available()
-            .expect_err("no back end");
-        let data = refusal.data();
-        assert_eq!(data["level"], level);
-        for key in ["mechanism", "missing", "hint"] {
-            assert!(
-                data[key].as_str().is_some_and(|text| !text.is_empty()),
-                "{key} of {level}"
-            );
-        }
-    }
-}
-
-#[test]
 fn a_pattern_that_cannot_be_read_refuses_every_call() {
     let given = sandbox(
         serde_json::json!({"name": "s", "level": "process", "capabilities": {

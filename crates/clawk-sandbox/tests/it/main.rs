@@ -1,7 +1,14 @@
 //! Real processes: what a run may use, what is told about it, and that nothing of it stays.
 
-#![expect(clippy::expect_used, reason = "helpers of tests")]
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests"
+)]
 
+mod containers;
+mod image;
 mod runs;
 mod services;
 

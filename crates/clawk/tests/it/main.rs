@@ -14,6 +14,7 @@
 mod agent;
 mod atlas;
 mod conformance;
+mod levels;
 mod policy;
 mod pty;
 mod serve;

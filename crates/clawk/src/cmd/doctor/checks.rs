@@ -8,7 +8,7 @@ use std::time::Duration;
 use clawk_kernel::time::{Clock, SystemClock, Timestamp};
 use clawk_manifest::model::{AuthType, Provider, ProviderProtocol};
 use clawk_policy::Engine;
-use clawk_sandbox::{Defaults, Launcher, Plan, Spec};
+use clawk_sandbox::{Defaults, Launcher, Level, LevelSettings, Plan, Refusal, Spec};
 use clawk_secrets::env;
 use clawk_store::Reader;
 
@@ -24,8 +24,9 @@ const NOT_BEFORE: Timestamp = Timestamp(1_735_689_600_000_000);
 /// Every check, in order.
 pub(super) async fn all(manifest: Option<&Path>, config: Option<&Path>, state: Option<&Path>) -> Vec<Check> {
     let mut checks = vec![clock(), state_home()];
-    checks.extend(sandbox().await);
     let loaded = Config::load(config, manifest);
+    let levels = loaded.as_ref().map(|config| config.levels(None));
+    checks.extend(sandbox(levels.unwrap_or_default()).await);
     checks.push(configuration(&loaded));
     let (Some(path), Ok(_)) = (manifest, &loaded) else {
         return checks;
@@ -89,11 +90,12 @@ fn configuration(loaded: &anyhow::Result<Config>) -> Check {
 }
 
 /// The levels that tools can get here: a sandbox is really started (R32).
-async fn sandbox() -> Vec<Check> {
+async fn sandbox(levels: LevelSettings) -> Vec<Check> {
+    let launcher = Launcher::default().with_levels(levels);
     // With nothing declared and level `none` not allowed, the plan asks for level `process`.
     let plan = Arc::new(Plan::undeclared(&Defaults::default()));
     let spec = Spec::new("/bin/true", plan);
-    let process = match Launcher::default().launch(&spec).await {
+    let process = match launcher.launch(&spec).await {
         Ok(outcome) if outcome.success() => {
             let missing = match outcome.obtained.missing.as_slice() {
                 [] => String::new(),
@@ -115,12 +117,32 @@ async fn sandbox() -> Vec<Check> {
             "tools with a sandbox can't run here until this is mended",
         ),
     };
-    let stronger = Check::warn(
-        "sandbox-stronger",
-        "levels `wasm`, `container` and `vm` are not served by this version: a manifest that asks for them is refused",
-        "use level `process`, knowing that it does not isolate files and network of the programs it runs",
-    );
-    vec![process, stronger]
+    let mut checks = vec![process];
+    for (id, level) in STRONGER {
+        checks.push(stronger(&launcher, id, level).await);
+    }
+    checks
+}
+
+/// The levels above `process`, by the name of their check.
+const STRONGER: [(&str, Level); 3] = [
+    ("sandbox-wasm", Level::Wasm),
+    ("sandbox-container", Level::Container),
+    ("sandbox-vm", Level::Vm),
+];
+
+/// A manifest that asks for a level that is not to be had is refused: no fault of the machine's until one does.
+async fn stronger(launcher: &Launcher, id: &'static str, level: Level) -> Check {
+    match launcher.probe(level).await {
+        Ok(obtained) => Check::ok(id, format!("started; {}", obtained.mechanisms.join(", "))),
+        Err(Refusal::Unavailable {
+            mechanism,
+            missing,
+            hint,
+            ..
+        }) => Check::warn(id, format!("not to be had here: {mechanism}: {missing}"), hint),
+        Err(error) => Check::warn(id, error.to_string(), "see the reason"),
+    }
 }
 
 async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<Check> {
@@ -140,7 +162,7 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
     checks.extend(secrets(blueprint));
     checks.push(faults(
         "tools",
-        blueprint.runner(None).map(|_| manifest.tools.len()),
+        blueprint.runner(None, None).map(|_| manifest.tools.len()),
         "bind it in clawk.toml: docs/reference/config.md",
     ));
     match blueprint.providers() {

@@ -1,0 +1,249 @@
+//! A control group around the runtime's own: its limits are ours, written and read back, whatever the engine does below.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::plan::Limits;
+
+/// Where control groups are mounted.
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// The largest `memory.limit_in_bytes` that stands for "none" is near this.
+const PAGE: u64 = 4096;
+
+/// Between our group and the runtime's: without limits, it sees a fork that ours refuses as one more than there may be.
+const MIDDLE: &str = "in";
+
+/// The runtime's own group.
+const BOX: &str = "box";
+
+/// What holds the limits of one run.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// `cgroupsPath` of the bundle.
+    pub(super) path: String,
+    /// One folder per hierarchy that has limits of ours.
+    folders: Vec<PathBuf>,
+    /// The others, where the runtime makes folders of the same name.
+    stray: Vec<PathBuf>,
+    v2: bool,
+    /// Counts the kernel's out-of-memory notices under v1, where a kill is counted in the victim's own group, which is
+    /// gone when we look.
+    notices: Option<OwnedFd>,
+}
+
+/// How this host serves control groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    V1,
+    V2,
+}
+
+/// The hierarchies that can hold memory and processes, if we may make groups in them.
+pub(super) fn kind() -> Option<Kind> {
+    let root = Path::new(ROOT);
+    let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+    let has = |name: &str| controllers.split_ascii_whitespace().any(|word| word == name);
+    if has("memory") && has("pids") {
+        return Some(Kind::V2);
+    }
+    let v1 = ["memory/memory.limit_in_bytes", "pids/cgroup.procs"];
+    v1.iter().all(|file| root.join(file).exists()).then_some(Kind::V1)
+}
+
+impl Group {
+    /// Makes the groups and writes the limits.
+    ///
+    /// # Errors
+    /// A group can't be made, or a limit does not read back as written.
+    pub(super) fn make(kind: Kind, name: &str, limits: &Limits) -> io::Result<Self> {
+        let root = Path::new(ROOT);
+        let path = format!("/{name}/{MIDDLE}/{BOX}");
+        let mut group = Self {
+            path,
+            folders: Vec::new(),
+            stray: Vec::new(),
+            v2: kind == Kind::V2,
+            notices: None,
+        };
+        let made = match kind {
+            Kind::V2 => group.make_v2(&root.join(name), limits),
+            Kind::V1 => group.make_v1(root, name, limits),
+        };
+        made.map(|()| group) // a half-made group is removed by `drop`
+    }
+
+    fn make_v2(&mut self, folder: &Path, limits: &Limits) -> io::Result<()> {
+        let _ = fs::write(
+            Path::new(ROOT).join("cgroup.subtree_control"),
+            "+memory +pids +cpu",
+        ); // silent-ok: read back below
+        fs::create_dir(folder)?;
+        self.folders.push(folder.to_owned());
+        let bytes = (limits.memory_mb << 20).to_string();
+        put(&folder.join("memory.max"), &bytes)?;
+        let _ = fs::write(folder.join("memory.swap.max"), "0"); // silent-ok: no swap here
+        put(&folder.join("pids.max"), &limits.max_processes.to_string())?;
+        let weight =
+            (1 + limits.cpu_shares.saturating_sub(2).saturating_mul(9999) / 262_142).clamp(1, 10_000);
+        put(&folder.join("cpu.weight"), &weight.to_string())?;
+        fs::write(folder.join("cgroup.subtree_control"), "+memory +pids +cpu")?;
+        fs::create_dir(folder.join(MIDDLE))
+    }
+
+    fn make_v1(&mut self, root: &Path, name: &str, limits: &Limits) -> io::Result<()> {
+        let bytes = limits.memory_mb << 20;
+        for controller in ["memory", "pids", "cpu"] {
+            let folder = root.join(controller).join(name);
+            fs::create_dir(&folder)?;
+            self.folders.push(folder.clone());
+            match controller {
+                "memory" => {
+                    put(&folder.join("memory.limit_in_bytes"), &bytes.to_string())?;
+                    self.notices = Some(notices(&folder)?);
+                    let _ = fs::write(folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()); // silent-ok: no swap here
+                }
+                "pids" => {
+                    fs::create_dir(folder.join(MIDDLE))?;
+                    put(&folder.join("pids.max"), &limits.max_processes.to_string())?;
+                }
+                _ => put(&folder.join("cpu.shares"), &limits.cpu_shares.max(2).to_string())?,
+            }
+        }
+        let own = |path: &Path| self.folders.iter().any(|folder| folder == path);
+        let others = fs::read_dir(root)?.flatten().map(|entry| entry.path().join(name));
+        self.stray = others.filter(|path| !own(path)).collect();
+        Ok(())
+    }
+
+    /// Whether the container's processes were accounted to us: the proof that the engine put them there.
+    pub(super) fn was_used(&self) -> bool {
+        let peak = if self.v2 {
+            "memory.peak"
+        } else {
+            "memory.max_usage_in_bytes"
+        };
+        self.folders
+            .iter()
+            .filter_map(|folder| number(&folder.join(peak), 0))
+            .any(|peak| peak > 0)
+    }
+
+    /// Whether somebody was killed for memory.
+    pub(super) fn memory_hit(&self) -> bool {
+        let mut count = [0_u8; 8];
+        match &self.notices {
+            Some(notices) => {
+                rustix::io::read(notices, &mut count).is_ok_and(|read| read == 8 && count != [0; 8])
+            }
+            None => self.event("memory.events", "oom_kill"),
+        }
+    }
+
+    /// Whether a fork was refused.
+    pub(super) fn processes_hit(&self, limit: u64) -> bool {
+        let mut peaks = self
+            .folders
+            .iter()
+            .filter_map(|folder| number(&folder.join(MIDDLE).join("pids.peak"), 0));
+        peaks.any(|peak| peak > limit) || self.event("pids.events", "max")
+    }
+
+    fn event(&self, file: &str, word: &str) -> bool {
+        self.folders.iter().any(|folder| {
+            let text = fs::read_to_string(folder.join(file)).unwrap_or_default();
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            lines.any(|(name, count)| name == word && count.trim() != "0")
+        })
+    }
+
+    pub(super) fn mechanisms(&self) -> Vec<String> {
+        let version = if self.v2 { "cgroup-v2" } else { "cgroup-v1" };
+        ["memory", "pids", "cpu"]
+            .iter()
+            .map(|name| format!("{version}:{name}"))
+            .collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for folder in self.folders.iter().chain(&self.stray) {
+            remove(folder);
+        }
+    }
+}
+
+/// A counter of the times that this group's limit could only be kept by killing.
+fn notices(folder: &Path) -> io::Result<OwnedFd> {
+    let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
+    let counter = rustix::event::eventfd(0, flags)?;
+    let control = fs::File::open(folder.join("memory.oom_control"))?;
+    fs::write(
+        folder.join("cgroup.event_control"),
+        format!("{} {}", counter.as_raw_fd(), control.as_raw_fd()),
+    )?;
+    Ok(counter)
+}
+
+/// Removes the groups of a run whose owner died, after killing what is left in them.
+pub(super) fn sweep(name: &str) {
+    let root = Path::new(ROOT);
+    let hierarchies = fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    for folder in hierarchies.chain([root.to_owned()]).map(|path| path.join(name)) {
+        if !folder.is_dir() {
+            continue;
+        }
+        for group in [folder.join(MIDDLE).join(BOX), folder.join(MIDDLE), folder.clone()] {
+            kill(&group);
+        }
+        remove(&folder);
+    }
+}
+
+fn kill(group: &Path) {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let pids = text.lines().filter_map(|line| line.parse().ok());
+    for pid in pids.filter_map(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL); // silent-ok: it ended meanwhile
+    }
+}
+
+/// Removes a group and the runtime's below it. What was killed takes a moment to leave.
+fn remove(folder: &Path) {
+    for _ in 0..50 {
+        let _ = fs::remove_dir(folder.join(MIDDLE).join(BOX)); // silent-ok: the runtime removed it
+        let _ = fs::remove_dir(folder.join(MIDDLE)); // silent-ok: not there, or the group is busy, see below
+        match fs::remove_dir(folder) {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
+                kill(&folder.join(MIDDLE).join(BOX));
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            Ok(()) | Err(_) => return, // silent-ok: it is not there; else the next sweep tries again
+        }
+    }
+}
+
+/// Writes a limit and reads it back.
+fn put(file: &Path, value: &str) -> io::Result<()> {
+    fs::write(file, value)?;
+    let wanted = value.parse::<u64>().unwrap_or(0);
+    match number(file, 0) {
+        Some(got) if got.abs_diff(wanted) < PAGE => Ok(()),
+        got => Err(io::Error::other(format!(
+            "`{}` reads {got:?} after {wanted} was written",
+            file.display()
+        ))),
+    }
+}
+
+fn number(file: &Path, at: usize) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?; // silent-ok: this kernel does not count it
+    text.split_ascii_whitespace().nth(at)?.parse().ok()
+}

@@ -1,0 +1,121 @@
+//! Which runtime this host has: the first of the list that runs a container, ends with its exit code, and keeps it in the
+//! group whose limits are ours (R32).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::run::Run;
+use super::{Settings, cgroup, refusal, run};
+use crate::launch::{Launcher, MINIMAL_PATH, Spec};
+use crate::level::{Level, Refusal};
+use crate::plan::{Defaults, Plan};
+
+/// The host user of a container's tools when the agent is root: nobody else's number.
+const GUEST_UID: u32 = 1_996_000_000;
+
+/// How long a probe may take, milliseconds.
+const PROBE_MS: u64 = 15_000;
+
+/// What the probe's program ends with.
+const PROBE_CODE: i32 = 42;
+
+/// A runtime that works here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its name, for the trace.
+    pub name: String,
+    /// Its program.
+    pub path: PathBuf,
+    pub(super) cgroup: Option<cgroup::Kind>,
+    /// What held the probe.
+    pub mechanisms: Vec<String>,
+}
+
+/// The user that owns an image's files and runs its programs.
+pub(super) fn guest_uid() -> u32 {
+    if rustix::process::geteuid().is_root() {
+        GUEST_UID
+    } else {
+        rustix::process::geteuid().as_raw()
+    }
+}
+
+/// Tries the runtimes in order.
+pub(super) async fn probe(launcher: &Launcher, settings: &Settings) -> Result<Found, Refusal> {
+    run::sweep();
+    let hint = "install an OCI runtime, for example Debian's package `runc`; `clawk doctor` says what fails";
+    let mut faults = Vec::new();
+    for name in &settings.runtimes {
+        let Some(path) = locate(name) else {
+            faults.push(format!("`{name}` is not installed"));
+            continue;
+        };
+        // Root makes groups; an ordinary user has the watcher, which needs nobody's leave.
+        let mut kinds = vec![None];
+        if rustix::process::geteuid().is_root() {
+            kinds.extend(cgroup::kind().map(Some));
+        }
+        while let Some(cgroup) = kinds.pop() {
+            let short = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let mut found = Found {
+                name: short,
+                path: path.clone(),
+                cgroup,
+                mechanisms: Vec::new(),
+            };
+            match try_it(launcher, &found).await {
+                Ok(mechanisms) => {
+                    found.mechanisms = mechanisms;
+                    return Ok(found);
+                }
+                Err(fault) => faults.push(format!("`{name}`: {fault}")),
+            }
+        }
+    }
+    Err(refusal("oci-runtime", faults.join("; "), hint))
+}
+
+fn locate(name: &str) -> Option<PathBuf> {
+    let runs = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| runs(path));
+    }
+    MINIMAL_PATH
+        .split(':')
+        .map(|folder| Path::new(folder).join(name))
+        .find(|path| runs(path))
+}
+
+async fn try_it(launcher: &Launcher, found: &Found) -> Result<Vec<String>, String> {
+    let plan = Plan {
+        level: Level::Container,
+        ..Plan::undeclared(&Defaults::default())
+    };
+    let mut spec = Spec::new("/bin/sh", Arc::new(plan));
+    spec.args = vec!["-c".to_owned(), format!("exit {PROBE_CODE}")];
+    spec.timeout_ms = Some(PROBE_MS);
+    let run = Run::prepare(launcher, &spec, found, None).map_err(|error| error.to_string())?;
+    let outcome = Box::pin(launcher.launch(&run.spec))
+        .await
+        .map_err(|error| error.to_string())?;
+    let held = run.limits_held();
+    let outcome = run.finish(&spec, outcome).map_err(|error| error.to_string())?;
+    if outcome.exit_code != Some(PROBE_CODE) {
+        return Err(format!(
+            "its container ended with {:?} and not with {PROBE_CODE}: {}",
+            outcome.exit_code,
+            String::from_utf8_lossy(&outcome.stderr).trim()
+        ));
+    }
+    if !held {
+        return Err(
+            "it runs containers outside of the control group that it was given: limits would not hold"
+                .to_owned(),
+        );
+    }
+    Ok(outcome.obtained.mechanisms)
+}

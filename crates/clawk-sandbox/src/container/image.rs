@@ -1,0 +1,344 @@
+//! An image from a folder in the OCI layout: every blob verified by its digest, unpacked once, kept by the digest of its
+//! manifest.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use super::layer::{self, Budget};
+
+/// Largest JSON document of a layout, bytes.
+const MAX_JSON_BYTES: u64 = 4 << 20;
+
+/// Most layers.
+const MAX_LAYERS: usize = 128;
+
+/// Most files of all layers together.
+const MAX_ENTRIES: u64 = 1_000_000;
+
+/// Where the image's name stands in an index.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// Which image, and how much of it.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The layout's folder.
+    pub layout: PathBuf,
+    /// The image's name in the layout.
+    pub tag: Option<String>,
+    /// The manifest's digest.
+    pub digest: Option<String>,
+    /// What all layers together may unpack to, bytes.
+    pub max_bytes: u64,
+    /// Who owns the files, where that can be chosen.
+    pub owner: u32,
+}
+
+/// An unpacked image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rootfs {
+    /// Its files.
+    pub path: PathBuf,
+    /// `sha256:…` of its manifest.
+    pub digest: String,
+}
+
+/// Why an image is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// A file can't be read or written.
+    #[error("{what}: {error}")]
+    Io {
+        /// Which file, or which step.
+        what: String,
+        /// The cause.
+        #[source]
+        error: io::Error,
+    },
+    /// Bytes are not those that their digest names.
+    #[error("`{0}` does not have the content that its name says: the image was changed or damaged")]
+    Digest(String),
+    /// The layout does not say what it should.
+    #[error("{0}")]
+    Broken(String),
+}
+
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    #[serde(default)]
+    annotations: std::collections::BTreeMap<String, String>,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize, Clone)]
+struct Platform {
+    architecture: String,
+    os: String,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    rootfs: DiffIds,
+}
+
+#[derive(Deserialize)]
+struct DiffIds {
+    diff_ids: Vec<String>,
+}
+
+/// Unpacks the image below `cache`, unless that is done already.
+///
+/// # Errors
+/// The layout is broken, a digest does not fit, a layer tries to leave its root, or it is larger than allowed.
+pub fn unpack(wanted: &Wanted, cache: &Path) -> Result<Rootfs, ImageError> {
+    let chosen = choose(wanted)?;
+    let hash = hash_of(&chosen.digest)?;
+    let home = cache.join(hash);
+    let path = home.join("rootfs");
+    let digest = chosen.digest.clone();
+    if path.is_dir() {
+        return Ok(Rootfs { path, digest });
+    }
+    let manifest: Manifest = json(&wanted.layout, &chosen.digest)?;
+    let config: Config = json(&wanted.layout, &manifest.config.digest)?;
+    let ids = config.rootfs.diff_ids;
+    if manifest.layers.len() != ids.len() || ids.len() > MAX_LAYERS {
+        return Err(ImageError::Broken(
+            "the image's manifest and configuration name different layers".to_owned(),
+        ));
+    }
+    private(cache)?;
+    // Made beside its place and moved there whole: an interrupted unpacking is never taken for an image.
+    let work = tempdir_in(cache)?;
+    let unpacked = work.0.join("rootfs");
+    private(&unpacked)?;
+    let root = layer::open_root(&unpacked).map_err(io_at(&unpacked))?;
+    let mut budget = Budget {
+        bytes: wanted.max_bytes,
+        entries: MAX_ENTRIES,
+    };
+    for (descriptor, id) in manifest.layers.iter().zip(&ids) {
+        one_layer(wanted, descriptor, id, &root, &mut budget)?;
+    }
+    rustix::fs::fchmod(&root, rustix::fs::Mode::from_raw_mode(0o755))
+        .map_err(|e| io_at(&unpacked)(e.into()))?;
+    for place in ["proc", "dev", "tmp", "etc"] {
+        let _ = rustix::fs::mkdirat(&root, place, rustix::fs::Mode::from_raw_mode(0o755)); // silent-ok: the image has it; else the mount says so
+    }
+    // Some runtimes give a memory file system the mode of the folder below it.
+    let tmp = rustix::fs::openat(
+        &root,
+        "tmp",
+        rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .and_then(|tmp| rustix::fs::fchmod(tmp, rustix::fs::Mode::from_raw_mode(0o1777)));
+    tmp.map_err(|error| io_at(&unpacked.join("tmp"))(error.into()))?;
+    match fs::rename(&work.0, &home) {
+        Ok(()) => {}
+        Err(_) if path.is_dir() => {} // silent-ok: another agent was faster
+        Err(error) => return Err(io_at(&home)(error)),
+    }
+    Ok(Rootfs { path, digest })
+}
+
+fn one_layer(
+    wanted: &Wanted,
+    descriptor: &Descriptor,
+    id: &str,
+    root: &std::os::fd::OwnedFd,
+    budget: &mut Budget,
+) -> Result<(), ImageError> {
+    let path = blob(&wanted.layout, &descriptor.digest)?;
+    let mut file = Hashing::new(File::open(&path).map_err(io_at(&path))?);
+    let plain: Box<dyn Read + '_> = match descriptor.media_type.rsplit(['.', '+']).next() {
+        Some("tar") => Box::new(&mut file),
+        Some("gzip") => Box::new(MultiGzDecoder::new(&mut file)),
+        _ => {
+            let text = format!(
+                "layers of type `{}` are not read; convert the image to gzip",
+                descriptor.media_type
+            );
+            return Err(ImageError::Broken(text));
+        }
+    };
+    let mut plain = Hashing::new(plain);
+    let unpacked = layer::unpack(&mut plain, root, wanted.owner, budget);
+    // What an archive carries behind its end counts for the digests; more than the budget is no padding.
+    let drained = io::copy(&mut (&mut plain).take(budget.bytes.max(1 << 20)), &mut io::sink());
+    let got = plain.digest();
+    drop(io::copy(&mut (&mut file).take(1 << 20), &mut io::sink())); // the checksum below judges what was read
+    // The digest first: what is wrong with bytes that are not the image's is of no interest.
+    if file.digest() != descriptor.digest {
+        return Err(ImageError::Digest(descriptor.digest.clone()));
+    }
+    unpacked.map_err(|error| ImageError::Io {
+        what: format!("layer `{}`", descriptor.digest),
+        error,
+    })?;
+    drained.map_err(|error| ImageError::Io {
+        what: format!("layer `{}`", descriptor.digest),
+        error,
+    })?;
+    if got != id {
+        return Err(ImageError::Digest(id.to_owned()));
+    }
+    Ok(())
+}
+
+/// Follows the index to one manifest.
+fn choose(wanted: &Wanted) -> Result<Descriptor, ImageError> {
+    let path = wanted.layout.join("index.json");
+    let mut index: Index = parse(&read(&path)?, &path.display().to_string())?;
+    if let Some(tag) = &wanted.tag {
+        index
+            .manifests
+            .retain(|one| one.annotations.get(REF_NAME).is_some_and(|name| name == tag));
+    }
+    // An index may name indexes; two levels are in use.
+    for _ in 0..3 {
+        let mut fitting = index
+            .manifests
+            .into_iter()
+            .filter(|one| one.platform.as_ref().is_none_or(ours));
+        let (Some(one), None) = (fitting.next(), fitting.next()) else {
+            return Err(ImageError::Broken(format!(
+                "`{}` holds not exactly one image of that name for this machine; name it by `tag`",
+                wanted.layout.display()
+            )));
+        };
+        if one.media_type.ends_with("image.index.v1+json")
+            || one.media_type.ends_with("manifest.list.v2+json")
+        {
+            index = json(&wanted.layout, &one.digest)?;
+            continue;
+        }
+        return match &wanted.digest {
+            Some(pinned) if *pinned != one.digest => Err(ImageError::Digest(pinned.clone())),
+            Some(_) | None => Ok(one),
+        };
+    }
+    Err(ImageError::Broken("its index leads to no image".to_owned()))
+}
+
+fn ours(platform: &Platform) -> bool {
+    let here = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    platform.os == "linux" && platform.architecture == here
+}
+
+/// Reads a small blob and checks it against its name.
+fn json<T: for<'de> Deserialize<'de>>(layout: &Path, digest: &str) -> Result<T, ImageError> {
+    let bytes = read(&blob(layout, digest)?)?;
+    if format!("sha256:{}", hex::encode(Sha256::digest(&bytes))) != digest {
+        return Err(ImageError::Digest(digest.to_owned()));
+    }
+    parse(&bytes, digest)
+}
+
+fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8], what: &str) -> Result<T, ImageError> {
+    serde_json::from_slice(bytes).map_err(|error| ImageError::Broken(format!("`{what}`: {error}")))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(io_at(path))?;
+    file.take(MAX_JSON_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(io_at(path))?;
+    Ok(bytes)
+}
+
+/// The hexadecimal digits of a digest; nothing else may become part of a path.
+fn hash_of(digest: &str) -> Result<&str, ImageError> {
+    let hash = digest.strip_prefix("sha256:").filter(|hash| {
+        hash.len() == 64
+            && hash
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    });
+    hash.ok_or_else(|| ImageError::Broken(format!("`{}` is no sha256 digest", digest.escape_debug())))
+}
+
+fn blob(layout: &Path, digest: &str) -> Result<PathBuf, ImageError> {
+    Ok(layout.join("blobs").join("sha256").join(hash_of(digest)?))
+}
+
+fn io_at(path: &Path) -> impl FnOnce(io::Error) -> ImageError {
+    let what = format!("`{}`", path.display());
+    move |error| ImageError::Io { what, error }
+}
+
+/// A folder that only we may enter.
+pub(super) fn private(path: &Path) -> Result<(), ImageError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(io_at(path))
+}
+
+/// Removed with everything in it, unless it was moved away.
+struct Work(PathBuf);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // silent-ok: it was moved to its place
+    }
+}
+
+fn tempdir_in(cache: &Path) -> Result<Work, ImageError> {
+    let path = cache.join(format!(".unpacking-{}", super::run::fresh_name()));
+    private(&path)?;
+    Ok(Work(path))
+}
+
+/// Hashes what is read through it.
+struct Hashing<R> {
+    inner: R,
+    hash: Sha256,
+}
+
+impl<R: Read> Hashing<R> {
+    fn new(inner: R) -> Self {
+        Self {
+            inner,
+            hash: Sha256::new(),
+        }
+    }
+
+    fn digest(self) -> String {
+        format!("sha256:{}", hex::encode(self.hash.finalize()))
+    }
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.hash.update(buffer.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}

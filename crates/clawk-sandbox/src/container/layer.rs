@@ -1,0 +1,203 @@
+//! Unpacking one layer of an image: untrusted bytes that name paths.
+//!
+//! INVARIANT: every path is walked from the root folder's descriptor, one component at a time, following no link; so no
+//! name in a layer, nor a link that an earlier layer made, leads out of the root.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use tar::{Archive, EntryType};
+
+/// Bounds of one image, counted down over its layers.
+#[derive(Debug)]
+pub(super) struct Budget {
+    pub(super) bytes: u64,
+    pub(super) entries: u64,
+}
+
+/// Longest path in a layer, components.
+const MAX_DEPTH: usize = 256;
+
+/// Unpacks a tar stream over `root`. Devices are left out, set-id bits dropped; everything belongs to `owner`.
+pub(super) fn unpack(tar: impl Read, root: &OwnedFd, owner: u32, budget: &mut Budget) -> io::Result<()> {
+    let mut archive = Archive::new(tar);
+    let mut made = BTreeSet::new();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        budget.entries = budget
+            .entries
+            .checked_sub(1)
+            .ok_or_else(|| wrong("it has too many files"))?;
+        budget.bytes = budget
+            .bytes
+            .checked_sub(entry.size())
+            .ok_or_else(|| wrong("it unpacks to more than `max_image_mb`"))?;
+        let path = inside(&entry.path()?)?;
+        let Some(name) = path.file_name() else {
+            continue; // the root itself
+        };
+        let parent = open_parent(root, path.parent().unwrap_or(Path::new("")))?;
+        if let Some(gone) = name.as_bytes().strip_prefix(b".wh.") {
+            if gone == b".wh..opq" {
+                clear(&parent, path.parent().unwrap_or(Path::new("")), &made)?;
+            } else if gone.is_empty() || gone == b"." || gone == b".." || gone.contains(&b'/') {
+                return Err(wrong("a whiteout names no file"));
+            } else {
+                remove(&parent, Path::new(std::ffi::OsStr::from_bytes(gone)))?;
+            }
+            continue;
+        }
+        let mode = Mode::from_raw_mode(entry.header().mode()? & 0o1777);
+        let target = entry.link_name()?.map(std::borrow::Cow::into_owned);
+        let name = Path::new(name);
+        match entry.header().entry_type() {
+            EntryType::Directory => folder(&parent, name, mode)?,
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                remove(&parent, name)?;
+                let flags =
+                    OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(&parent, name, flags, Mode::RUSR | Mode::WUSR)?;
+                let mut file = File::from(file);
+                let size = entry.size();
+                io::copy(&mut (&mut entry).take(size), &mut file)?;
+                rustix::fs::fchmod(&file, mode)?;
+            }
+            EntryType::Symlink => {
+                remove(&parent, name)?;
+                // The text is the container's to follow, inside its own root.
+                rustix::fs::symlinkat(
+                    target.ok_or_else(|| wrong("a link without a target"))?,
+                    &parent,
+                    name,
+                )?;
+            }
+            EntryType::Link => {
+                let target = inside(&target.ok_or_else(|| wrong("a link without a target"))?)?;
+                let from = open_parent(root, target.parent().unwrap_or(Path::new("")))?;
+                let old = target.file_name().ok_or_else(|| wrong("a link to the root"))?;
+                if target != path {
+                    remove(&parent, name)?;
+                }
+                rustix::fs::linkat(&from, old, &parent, name, AtFlags::empty())?;
+            }
+            // Devices, pipes, extensions: nothing that a read-only root needs.
+            _ => continue,
+        }
+        let id = (Uid::from_raw(owner), Gid::from_raw(owner));
+        if rustix::process::geteuid().is_root() {
+            rustix::fs::chownat(&parent, name, Some(id.0), Some(id.1), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        made.insert(path);
+    }
+    Ok(())
+}
+
+/// The path without its leading slash and dots. `..` is refused rather than guessed at.
+fn inside(path: &Path) -> io::Result<PathBuf> {
+    let mut out = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => out.push(name),
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(wrong("a path leads out of the image"));
+            }
+        }
+    }
+    if out.components().count() > MAX_DEPTH {
+        return Err(wrong("a path is too deep"));
+    }
+    Ok(out)
+}
+
+/// Opens the folder, making what is missing; a link or a file in the way is refused.
+fn open_parent(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    let mut at = root.try_clone()?;
+    for name in path.iter() {
+        match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        at = rustix::fs::openat(&at, name, folder_flags(), Mode::empty()).map_err(|error| {
+            io::Error::other(format!(
+                "`{}` goes through what is no folder: {error}",
+                path.display()
+            ))
+        })?;
+    }
+    Ok(at)
+}
+
+fn folder_flags() -> OFlags {
+    OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+fn folder(parent: &OwnedFd, name: &Path, mode: Mode) -> io::Result<()> {
+    match rustix::fs::mkdirat(parent, name, mode) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::EXIST) => {
+            let meta = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if !rustix::fs::FileType::from_raw_mode(meta.st_mode).is_dir() {
+                remove(parent, name)?;
+                rustix::fs::mkdirat(parent, name, mode)?;
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let opened = rustix::fs::openat(parent, name, folder_flags(), Mode::empty())?;
+    // The owner must be able to go on unpacking below.
+    rustix::fs::fchmod(&opened, mode | Mode::RWXU)?;
+    Ok(())
+}
+
+/// Removes what has this name: a file, a link, or a folder with everything below it, following no link.
+fn remove(parent: &OwnedFd, name: &Path) -> io::Result<()> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => return Ok(()),
+        Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let below = rustix::fs::openat(parent, name, folder_flags(), Mode::empty())?;
+    for child in children(&below)? {
+        remove(&below, &child)?;
+    }
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+    Ok(())
+}
+
+/// An opaque folder hides what lower layers put there, not what this layer did.
+fn clear(folder: &OwnedFd, path: &Path, made: &BTreeSet<PathBuf>) -> io::Result<()> {
+    for child in children(folder)? {
+        let whole = path.join(&child);
+        if !made.iter().any(|ours| ours.starts_with(&whole)) {
+            remove(folder, &child)?;
+        }
+    }
+    Ok(())
+}
+
+fn children(folder: &OwnedFd) -> io::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(PathBuf::from(std::ffi::OsStr::from_bytes(name)));
+        }
+    }
+    Ok(names)
+}
+
+/// The folder itself, to unpack into.
+pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(CWD, path, folder_flags(), Mode::empty())?)
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}

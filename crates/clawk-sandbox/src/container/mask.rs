@@ -1,0 +1,128 @@
+//! Which paths of a view have to be covered because `denied_paths` says so (R33): what is there when the run starts,
+//! under every name that it has.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::plan::Denied;
+use crate::preflight::path::lexical;
+
+/// A part of the host that the container sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// On the host, without links.
+    pub(super) source: PathBuf,
+    /// In the container.
+    pub(super) target: PathBuf,
+    /// Programs and libraries of the system, which hold no secret of anybody: globs that start elsewhere are not looked
+    /// for in there.
+    pub(super) system: bool,
+}
+
+/// The most files that are looked at; a larger mount with globs to hide is refused.
+const MAX_LOOKED_AT: usize = 200_000;
+
+/// The most paths that are covered.
+const MAX_MASKS: usize = 2_048;
+
+/// Paths in the container that must be covered.
+pub(super) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Vec<PathBuf>, String> {
+    let mut found = BTreeSet::new();
+    let mut inodes = BTreeSet::new();
+    for entry in denied.iter().filter(|entry| entry.glob.is_none()) {
+        let Ok(real) = lexical(base, Path::new(entry.text())).canonicalize() else {
+            continue; // nothing is there
+        };
+        for part in shown {
+            if let Ok(below) = real.strip_prefix(&part.source) {
+                found.insert(join(&part.target, below));
+            } else if part.source.starts_with(&real) {
+                found.insert(part.target.clone());
+            }
+        }
+        inodes.extend(other_names(&real));
+    }
+    let globs: Vec<&Denied> = denied.iter().filter(|entry| entry.glob.is_some()).collect();
+    if !globs.is_empty() || !inodes.is_empty() {
+        let mut looked_at = 0;
+        for part in shown {
+            let of_it =
+                |glob: &&Denied| !part.system || Path::new(glob.text()).starts_with(top(&part.target));
+            let globs: Vec<&Denied> = globs.iter().copied().filter(of_it).collect();
+            if part.system && globs.is_empty() {
+                continue;
+            }
+            walk(part, &globs, base, &mut inodes, &mut found, &mut looked_at)?;
+        }
+        // A second name may come before the one that the glob fits.
+        if !inodes.is_empty() {
+            for part in shown.iter().filter(|part| !part.system) {
+                walk(part, &[], base, &mut inodes, &mut found, &mut looked_at)?;
+            }
+        }
+    }
+    if found.len() > MAX_MASKS {
+        return Err(format!("`denied_paths` cover more than {MAX_MASKS} paths"));
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// `/usr` of `/usr/lib`.
+fn top(path: &Path) -> PathBuf {
+    path.components().take(2).collect()
+}
+
+fn join(target: &Path, below: &Path) -> PathBuf {
+    if below.as_os_str().is_empty() {
+        target.to_owned()
+    } else {
+        target.join(below)
+    }
+}
+
+/// Device and inode of a file that has further names.
+fn other_names(path: &Path) -> Option<(u64, u64)> {
+    let meta = path.symlink_metadata().ok()?; // silent-ok: it is gone
+    (meta.is_file() && meta.nlink() > 1).then(|| (meta.dev(), meta.ino()))
+}
+
+fn walk(
+    part: &Shown,
+    globs: &[&Denied],
+    base: &Path,
+    inodes: &mut BTreeSet<(u64, u64)>,
+    found: &mut BTreeSet<PathBuf>,
+    looked_at: &mut usize,
+) -> Result<(), String> {
+    let mut open = vec![part.source.clone()];
+    while let Some(path) = open.pop() {
+        *looked_at += 1;
+        if *looked_at > MAX_LOOKED_AT {
+            return Err(format!(
+                "`denied_paths` would have to be looked for among more than {MAX_LOOKED_AT} files"
+            ));
+        }
+        let below = path.strip_prefix(&part.source).unwrap_or(Path::new(""));
+        let target = join(&part.target, below);
+        let meta = match path.symlink_metadata() {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(format!("`{}`: {error}", path.display())),
+        };
+        let fits = globs
+            .iter()
+            .any(|glob| glob.covers(&path, base) || glob.covers(&target, base));
+        if fits {
+            inodes.extend(other_names(&path));
+        }
+        if fits || (meta.is_file() && inodes.contains(&(meta.dev(), meta.ino()))) {
+            found.insert(target);
+        } else if meta.is_dir() {
+            let listing =
+                std::fs::read_dir(&path).map_err(|error| format!("`{}`: {error}", path.display()))?;
+            open.extend(listing.flatten().map(|entry| entry.path()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! Level `container`: an OCI runtime runs our own bundle; nothing of the engine's defaults is relied on (CKP §5.7, R32–R36).
+//!
+//! The launcher's supervisor stays outside: it keeps time, caps output and reaps. Below it `clawk __oci` ([`stage`]) makes
+//! namespaces whose mounts and network end with it, and becomes the runtime. What is run: [`bundle`]. From what: [`image`].
+
+mod bundle;
+mod cgroup;
+mod engine;
+pub mod image;
+mod layer;
+mod mask;
+mod run;
+mod seccomp;
+pub mod stage;
+
+use std::path::PathBuf;
+
+pub use engine::Found;
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+
+use crate::launch::{Keep, LaunchError, Launcher, Outcome, Service, Spec};
+use crate::level::{Level, Refusal};
+
+use run::Run;
+pub(crate) use run::known_refusal;
+
+/// The runtimes that are tried, in this order.
+pub const RUNTIMES: [&str; 4] = ["runc", "crun", "youki", "runsc"];
+
+/// `[sandbox.container]` of `clawk.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// OCI runtimes to try, names or full paths. The first that really runs a container is used.
+    pub runtimes: Vec<String>,
+    /// A folder in the OCI image layout whose image is the view. Absent: this host's `/usr`, read-only, with an `/etc` made up.
+    pub image: Option<PathBuf>,
+    /// Which image of the layout: the value of `org.opencontainers.image.ref.name`. Needed if there are several.
+    pub tag: Option<String>,
+    /// The manifest's digest, `sha256:…`; another image is refused.
+    pub digest: Option<String>,
+    /// The most that an image may unpack to, MiB.
+    pub max_image_mb: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            runtimes: RUNTIMES.map(str::to_owned).to_vec(),
+            image: None,
+            tag: None,
+            digest: None,
+            max_image_mb: 4096,
+        }
+    }
+}
+
+/// The level's state in one agent: what was found, once.
+#[derive(Debug, Default)]
+pub(crate) struct Backend {
+    pub(crate) settings: Settings,
+    /// Where unpacked images are kept.
+    pub(crate) cache: Option<PathBuf>,
+    found: OnceCell<Result<Found, Refusal>>,
+    image: OnceCell<Result<image::Rootfs, String>>,
+}
+
+impl Backend {
+    pub(crate) fn new(settings: Settings, cache: Option<PathBuf>) -> Self {
+        Self {
+            settings,
+            cache,
+            ..Self::default()
+        }
+    }
+
+    /// What a probe found, if there was one.
+    pub(crate) fn known(&self) -> Option<&Result<Found, Refusal>> {
+        self.found.get()
+    }
+
+    /// The runtime that really runs containers here; probed once.
+    pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&Found, Refusal> {
+        let found = self
+            .found
+            .get_or_init(|| engine::probe(launcher, &self.settings))
+            .await;
+        found.as_ref().map_err(Clone::clone)
+    }
+
+    /// The image's files, unpacked and verified; `None` for the system's view.
+    pub(crate) async fn rootfs(&self) -> Result<Option<&image::Rootfs>, Refusal> {
+        let Some(layout) = self.settings.image.clone() else {
+            return Ok(None);
+        };
+        let made = self.image.get_or_init(|| async {
+            let cache = self
+                .cache
+                .clone()
+                .unwrap_or_else(std::env::temp_dir)
+                .join("images");
+            let wanted = image::Wanted {
+                layout,
+                tag: self.settings.tag.clone(),
+                digest: self.settings.digest.clone(),
+                max_bytes: self.settings.max_image_mb << 20,
+                owner: engine::guest_uid(),
+            };
+            tokio::task::spawn_blocking(move || image::unpack(&wanted, &cache))
+                .await
+                .unwrap_or_else(|error| Err(image::ImageError::Broken(error.to_string())))
+                .map_err(|error| error.to_string())
+        });
+        match made.await {
+            Ok(rootfs) => Ok(Some(rootfs)),
+            Err(reason) => Err(refusal(
+                "image",
+                reason,
+                "correct `[sandbox.container]` in clawk.toml",
+            )),
+        }
+    }
+}
+
+/// Runs a program in a container of its own.
+pub(crate) async fn launch(
+    launcher: &Launcher,
+    backend: &Backend,
+    spec: &Spec,
+) -> Result<Outcome, LaunchError> {
+    let mut run = prepare(launcher, backend, spec).await?;
+    let inner = run.spec.clone();
+    let running = launcher.launch(&inner);
+    let opened = run.open_door(spec);
+    let mut running = std::pin::pin!(running);
+    let early = {
+        let mut opened = std::pin::pin!(opened);
+        tokio::select! {
+            biased;
+            ended = &mut running => Err(ended),
+            kept = &mut opened => Ok(kept?),
+        }
+    };
+    let _kept = match early {
+        Err(ended) => return run.finish(spec, ended?),
+        Ok(kept) => kept,
+    };
+    let ended = tokio::select! {
+        biased;
+        ended = &mut running => ended,
+        never = run.kill_late(spec.effective_timeout_ms()) => match never {},
+    };
+    run.finish(spec, ended?)
+}
+
+/// Starts a service in a container of its own.
+pub(crate) async fn serve(
+    launcher: &Launcher,
+    backend: &Backend,
+    spec: &Spec,
+) -> Result<Service, LaunchError> {
+    let mut run = prepare(launcher, backend, spec).await?;
+    let inner = run.spec.clone();
+    let service = launcher.serve(&inner).await?;
+    let opening = tokio::time::timeout(std::time::Duration::from_millis(DOOR_MS), run.open_door(spec));
+    let kept = opening
+        .await
+        .unwrap_or_else(|_| Err(spec.setup("the way out of its container did not open in time")))?;
+    let obtained = run.obtained().clone();
+    let mut keep: Vec<Keep> = vec![Box::new(run)];
+    keep.extend(kept);
+    Ok(service.enclosed(obtained, keep))
+}
+
+/// How long the stage may take to open the way out, milliseconds.
+const DOOR_MS: u64 = 10_000;
+
+async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<Run, LaunchError> {
+    match spec.plan.runtime.as_deref() {
+        Some("apple-container") => {
+            let missing = "`apple-container` runs on macOS only";
+            return Err(refusal("apple-container", missing, "leave `runtime` out of the Sandbox").into());
+        }
+        // Asked for by name because it is stronger: nothing else will do.
+        Some("gvisor") if backend.settings.runtimes != ["runsc"] => {
+            let missing = "`runtime: gvisor` needs gVisor's `runsc` and nothing else";
+            let hint = "install gVisor and set `[sandbox.container] runtimes = [\"runsc\"]`";
+            return Err(refusal("gvisor", missing, hint).into());
+        }
+        Some(_) | None => {}
+    }
+    let found = backend.found(launcher).await?;
+    let rootfs = backend.rootfs().await?;
+    Run::prepare(launcher, spec, found, rootfs)
+}
+
+pub(crate) fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> Refusal {
+    Refusal::Unavailable {
+        level: Level::Container,
+        mechanism: mechanism.to_owned(),
+        missing: missing.into(),
+        hint: hint.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

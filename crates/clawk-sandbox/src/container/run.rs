@@ -1,0 +1,564 @@
+//! One run in a container: its folder, its group, what the launcher is to start, and what became of it.
+
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::bundle::{Bind, Bundle, Identity, Process};
+use super::cgroup::Group;
+use super::engine::{Found, guest_uid};
+use super::image::{Rootfs, private};
+use super::mask::{Shown, masks};
+use super::stage::{self, Order, Place};
+use super::{cgroup, refusal};
+use crate::launch::{Keep, LaunchError, Launcher, LimitHit, Outcome, Placed, Spec};
+use crate::level::{Level, Obtained, Place as Whose, Refusal};
+use crate::plan::{FsMode, NetworkMode, Plan};
+use crate::preflight::path::lexical;
+
+/// After the deadline the tool has this long to listen to its SIGTERM, milliseconds.
+const LAST_WORDS_MS: u64 = 100;
+
+/// What the supervisor's own count may see beyond the limits: the runtime itself.
+const RUNTIME_MB: u64 = 128;
+const RUNTIME_THREADS: u64 = 64;
+
+/// Begins the name of everything that a run makes on the host.
+const PREFIX: &str = "clawk-";
+
+/// A run that is prepared or under way. Dropping it removes everything that it made.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// What the launcher starts: the stage, outside of every wall, which becomes the runtime.
+    pub(crate) spec: Spec,
+    folder: PathBuf,
+    group: Option<Group>,
+    obtained: Obtained,
+    door: Option<UnixListener>,
+}
+
+/// A name that says whose it is: our process and when it started, so that nobody else's is ever swept.
+pub(super) fn fresh_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let pid = std::process::id();
+    let born = born(pid).unwrap_or(0);
+    format!("{PREFIX}{pid}-{born}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// When a process started, clock ticks since boot.
+fn born(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?; // silent-ok: no such process
+    stat.rsplit_once(')')?
+        .1
+        .split_ascii_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
+}
+
+/// The folder of all runs; in memory where there is such a place, since a run's environment may hold secrets.
+fn base() -> PathBuf {
+    let user = rustix::process::geteuid();
+    let candidates = match user.is_root() {
+        true => vec![PathBuf::from("/run/clawk")],
+        false => vec![PathBuf::from(format!("/run/user/{}/clawk", user.as_raw()))],
+    };
+    let fitting = candidates.into_iter().find(|path| private(path).is_ok());
+    fitting.unwrap_or_else(|| std::env::temp_dir().join(format!("clawk-{}", user.as_raw())))
+}
+
+/// Removes what runs left behind whose owner was killed.
+pub(super) fn sweep() {
+    for entry in fs::read_dir(base()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let mut parts = name
+            .strip_prefix(PREFIX)
+            .unwrap_or_default()
+            .split('-')
+            .map(str::parse::<u64>);
+        let (Some(Ok(pid)), Some(Ok(then))) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let lives = u32::try_from(pid).ok().and_then(born) == Some(then);
+        if !lives {
+            cgroup::sweep(&name);
+            let _ = fs::remove_dir_all(entry.path()); // silent-ok: the next sweep tries again
+        }
+    }
+}
+
+impl Run {
+    /// Writes the bundle and makes the group. Nothing runs yet.
+    pub(crate) fn prepare(
+        launcher: &Launcher,
+        spec: &Spec,
+        found: &Found,
+        image: Option<&Rootfs>,
+    ) -> Result<Self, LaunchError> {
+        let failed = |error: io::Error| spec.setup(&format!("its container: {error}"));
+        let name = fresh_name();
+        let folder = base().join(&name);
+        private(&folder).map_err(|error| spec.setup(&error.to_string()))?;
+        let mut run = Self {
+            spec: inner(launcher, spec, &folder),
+            folder,
+            group: None,
+            obtained: Obtained {
+                level: Level::Container,
+                place: Whose::Local,
+                ..Obtained::default()
+            },
+            door: None,
+        };
+        let limits = spec.plan.limits();
+        if let Some(kind) = found.cgroup {
+            let group = Group::make(kind, &name, limits).map_err(failed)?;
+            run.group = Some(group);
+        }
+        let view = run.view(spec, image)?;
+        let root = match image {
+            Some(image) => image.path.clone(),
+            None => system_root(&run.folder.join("root")).map_err(failed)?,
+        };
+        let cwd = view.cwd(spec);
+        let bundle = Bundle {
+            root: &root,
+            binds: &view.binds,
+            masks: &view.masks,
+            process: process(spec, &cwd),
+            limits,
+            identity: identity(),
+            cgroup: run.group.as_ref().map(|group| group.path.as_str()),
+        };
+        let config = serde_json::to_vec(&bundle.json()).map_err(|error| spec.setup(&error.to_string()))?;
+        fs::write(run.folder.join("config.json"), config).map_err(failed)?;
+        let doored = spec.gate.is_some() && spec.plan.network().mode != NetworkMode::Deny && root_user();
+        if doored {
+            let listener = UnixListener::bind(run.folder.join(stage::DOOR)).map_err(failed)?;
+            listener.set_nonblocking(true).map_err(failed)?;
+            run.door = Some(listener);
+        }
+        let order = Order {
+            runtime: found.path.clone(),
+            name,
+            places: view.places,
+            door: doored,
+            guest: guest_uid(),
+        };
+        let order = serde_json::to_vec(&order).map_err(|error| spec.setup(&error.to_string()))?;
+        fs::write(run.folder.join(stage::ORDER), order).map_err(failed)?;
+        run.record(spec, found, image, view.masks.len());
+        Ok(run)
+    }
+
+    /// What will be told about the walls.
+    fn record(&mut self, spec: &Spec, found: &Found, image: Option<&Rootfs>, masked: usize) {
+        let held = &mut self.obtained.mechanisms;
+        held.push(format!("oci:{}", found.name));
+        held.push(image.map_or("view:system".to_owned(), |image| {
+            format!("view:image:{}", image.digest)
+        }));
+        held.extend(
+            [
+                "namespaces",
+                "no_new_privs",
+                "capabilities:none",
+                "seccomp",
+                "root:read-only",
+            ]
+            .map(str::to_owned),
+        );
+        held.push(match identity() {
+            Identity::Fixed(uid) => format!("uid:{uid}"),
+            Identity::Mapped(uid, _) => format!("userns:{uid}"),
+        });
+        match &self.group {
+            Some(group) => held.extend(group.mechanisms()),
+            None => {
+                held.extend(["watcher:memory", "watcher:processes"].map(str::to_owned));
+                self.obtained.missing.push("cpu_shares".to_owned());
+            }
+        }
+        held.push("rlimit:nofile".to_owned());
+        if masked > 0 {
+            held.push(format!("mask:{masked}"));
+        }
+        if !spec.plan.filesystem().denied.is_empty() {
+            // A mask covers what is there; a file that the host makes later in a mount is seen.
+            self.obtained
+                .missing
+                .push("denied_paths:made-by-the-host-meanwhile".to_owned());
+        }
+        match (spec.plan.network().mode, &self.door) {
+            (NetworkMode::Deny, _) => held.push("netns:empty".to_owned()),
+            (NetworkMode::Allowlist | NetworkMode::AllowAll, Some(_)) => held.push("netns:proxy".to_owned()),
+            (NetworkMode::Allowlist | NetworkMode::AllowAll, None) => {
+                held.push("netns:empty".to_owned());
+                self.obtained.missing.push("egress:proxy".to_owned());
+            }
+        }
+    }
+
+    fn view(&self, spec: &Spec, image: Option<&Rootfs>) -> Result<View, LaunchError> {
+        let fs = spec.plan.filesystem();
+        let mounts = match fs.mode {
+            FsMode::Deny => &[][..],
+            FsMode::ReadOnly | FsMode::Scoped => &fs.mounts,
+            FsMode::Full => {
+                let missing = "a container shows its image and the mounts, never the host's whole view";
+                return Err(refusal(
+                    "filesystem.mode: full",
+                    missing,
+                    "use `scoped` with `mount_paths`, or level `process`",
+                )
+                .into());
+            }
+        };
+        let base = spec.workdir.clone().unwrap_or_else(|| PathBuf::from("/"));
+        let mut view = View::default();
+        if image.is_none() {
+            view.system();
+        }
+        let read = spec.read_paths.iter().map(|path| (path, false));
+        let given = mounts
+            .iter()
+            .map(|mount| (&mount.path, mount.writable && fs.mode == FsMode::Scoped));
+        for (path, writable) in read.chain(given) {
+            view.add(&lexical(&base, path), writable, &self.folder)
+                .map_err(|reason| spec.setup(&reason))?;
+        }
+        for file in &spec.files {
+            view.place(file, &self.folder)
+                .map_err(|error| spec.setup(&error.to_string()))?;
+        }
+        view.masks = masks(&fs.denied, &base, &view.shown)
+            .map_err(|missing| refusal("mask", missing, "name fewer paths, or mount less"))?;
+        Ok(view)
+    }
+
+    /// Hands the container's listening socket to who serves it; returns when it is served.
+    pub(crate) async fn open_door(&mut self, spec: &Spec) -> Result<Option<Keep>, LaunchError> {
+        let (Some(door), Some(gate)) = (self.door.take(), &spec.gate) else {
+            return Ok(None);
+        };
+        let failed = |error: io::Error| spec.setup(&format!("the way out of its container: {error}"));
+        let door = tokio::net::UnixListener::from_std(door).map_err(failed)?;
+        let (stream, _) = door.accept().await.map_err(failed)?;
+        let stream = stream.into_std().map_err(failed)?;
+        stream.set_nonblocking(false).map_err(failed)?;
+        let listener = stage::receive(&stream).map_err(failed)?;
+        let keep = gate
+            .serve(crate::launch::Door {
+                listener,
+                plan: Arc::clone(&spec.plan),
+            })
+            .map_err(failed)?;
+        // The stage waits for this before it becomes the runtime.
+        io::Write::write_all(&mut &stream, b"k").map_err(failed)?;
+        Ok(Some(keep))
+    }
+
+    /// Ends the container a moment after its deadline; the supervisor alone would wait out its grace. Never returns.
+    pub(crate) async fn kill_late(&self, timeout_ms: u64) -> std::convert::Infallible {
+        tokio::time::sleep(Duration::from_millis(timeout_ms.saturating_add(LAST_WORDS_MS))).await;
+        self.kill();
+        std::future::pending().await
+    }
+
+    /// Kills the container's first process, and with it everything in its namespace.
+    fn kill(&self) {
+        let text = fs::read_to_string(self.folder.join("pid")).unwrap_or_default();
+        let pid = text.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL); // silent-ok: it ended meanwhile
+        }
+    }
+
+    /// Whether the engine kept the container inside the limits that were made for it.
+    pub(crate) fn limits_held(&self) -> bool {
+        self.group.as_ref().is_none_or(Group::was_used)
+    }
+
+    /// From the runtime's end to the tool's.
+    pub(crate) fn finish(&self, spec: &Spec, outcome: Outcome) -> Result<Outcome, LaunchError> {
+        // The runtime writes this file once the tool runs: without it, nothing of the tool did.
+        if !self.folder.join("pid").exists() && outcome.limit.is_none() {
+            return Err(spec.setup(&self.complaint(&outcome)));
+        }
+        let limits = spec.plan.limits();
+        let limit = match outcome.limit {
+            Some(LimitHit::Memory(_)) => Some(LimitHit::Memory(limits.memory_mb)),
+            Some(LimitHit::Processes(_)) => Some(LimitHit::Processes(limits.max_processes)),
+            Some(other @ (LimitHit::Time(_) | LimitHit::Output(_))) => Some(other),
+            None => None,
+        };
+        let group = self.group.as_ref();
+        let felt = match group {
+            Some(group) if group.memory_hit() => Some(LimitHit::Memory(limits.memory_mb)),
+            Some(group) if group.processes_hit(limits.max_processes) => {
+                Some(LimitHit::Processes(limits.max_processes))
+            }
+            Some(_) | None => None,
+        };
+        let limit = match limit {
+            None | Some(LimitHit::Output(_)) => felt.or(limit),
+            Some(LimitHit::Time(_) | LimitHit::Memory(_) | LimitHit::Processes(_)) => limit,
+        };
+        Ok(Outcome {
+            obtained: self.obtained.clone(),
+            limit,
+            ..outcome
+        })
+    }
+
+    pub(crate) fn obtained(&self) -> &Obtained {
+        &self.obtained
+    }
+
+    /// Why the runtime started nothing, in its own last words.
+    pub(crate) fn complaint(&self, outcome: &Outcome) -> String {
+        let log = fs::read_to_string(self.folder.join("log.json")).unwrap_or_default();
+        let said = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let said = said.filter(|line| line.get("level").and_then(Value::as_str) == Some("error"));
+        let mut said = said.filter_map(|line| line.get("msg").and_then(Value::as_str).map(str::to_owned));
+        said.next_back().unwrap_or_else(|| {
+            let text = String::from_utf8_lossy(&outcome.stderr);
+            format!(
+                "the runtime started nothing: {}",
+                text.trim().chars().take(500).collect::<String>()
+            )
+        })
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.kill();
+        drop(self.group.take());
+        let _ = fs::remove_dir_all(&self.folder); // silent-ok: the next sweep tries again
+    }
+}
+
+fn root_user() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn identity() -> Identity {
+    if root_user() {
+        Identity::Fixed(guest_uid())
+    } else {
+        Identity::Mapped(
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        )
+    }
+}
+
+/// The stage under the launcher's supervisor: level `none`, since the walls are the container's.
+fn inner(launcher: &Launcher, spec: &Spec, folder: &Path) -> Spec {
+    let limits = spec.plan.limits();
+    let limits = crate::plan::Limits {
+        memory_mb: limits.memory_mb.saturating_add(RUNTIME_MB),
+        max_processes: limits.max_processes.saturating_add(RUNTIME_THREADS),
+        max_open_files: limits.max_open_files.max(1024),
+        ..*limits
+    };
+    let plan = Plan {
+        level: Level::None,
+        limits,
+        ..(*spec.plan).clone()
+    };
+    let mut inner = Spec::new(launcher.program_text(), Arc::new(plan));
+    inner.args = vec![stage::MODE.to_owned(), folder.to_string_lossy().into_owned()];
+    inner.env = vec![("PATH".to_owned(), crate::launch::MINIMAL_PATH.to_owned())];
+    inner.stdin.clone_from(&spec.stdin);
+    inner.timeout_ms = spec.timeout_ms;
+    inner.max_output_bytes = spec.max_output_bytes;
+    inner
+}
+
+fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
+    let argv = std::iter::once(spec.program.as_str()).chain(spec.args.iter().map(String::as_str));
+    let mut env: Vec<String> = spec
+        .env
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    if !spec.env.iter().any(|(name, _)| name == "PATH") {
+        env.push(format!("PATH={}", crate::launch::MINIMAL_PATH));
+    }
+    Process {
+        argv: argv.collect(),
+        env,
+        cwd,
+    }
+}
+
+/// What the container sees beyond its root.
+#[derive(Debug, Default)]
+struct View {
+    binds: Vec<Bind>,
+    /// Mounts that the stage makes first, for the guest's user to own.
+    places: Vec<Place>,
+    shown: Vec<Shown>,
+    masks: Vec<PathBuf>,
+}
+
+impl View {
+    /// The host's programs and libraries.
+    fn system(&mut self) {
+        self.bind_as_is(Path::new("/usr"));
+        for name in MERGED {
+            let path = Path::new("/").join(name);
+            if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+                self.bind_as_is(&path);
+            }
+        }
+        for name in ETC_BINDS {
+            let path = Path::new("/etc").join(name);
+            if path.exists() {
+                self.bind_as_is(&path);
+            }
+        }
+    }
+
+    fn bind_as_is(&mut self, path: &Path) {
+        self.binds.push(Bind {
+            source: path.to_owned(),
+            target: path.to_owned(),
+            writable: false,
+        });
+        self.shown.push(Shown {
+            source: path.to_owned(),
+            target: path.to_owned(),
+            system: true,
+        });
+    }
+
+    fn add(&mut self, path: &Path, writable: bool, folder: &Path) -> Result<(), String> {
+        let source = path
+            .canonicalize()
+            .map_err(|error| format!("the mount `{}`: {error}", path.display()))?;
+        let reserved = ["/", "/proc", "/dev", "/sys"];
+        if reserved.iter().any(|place| path == Path::new(place)) {
+            return Err(format!("`{}` can't be a mount of a container", path.display()));
+        }
+        self.shown.push(Shown {
+            source: source.clone(),
+            target: path.to_owned(),
+            system: false,
+        });
+        let source = if root_user() {
+            let at = folder.join("m").join(self.places.len().to_string());
+            let owner =
+                std::os::unix::fs::MetadataExt::uid(&source.metadata().map_err(|error| error.to_string())?);
+            self.places.push(Place {
+                source,
+                at: at.clone(),
+                owner,
+            });
+            at
+        } else {
+            source
+        };
+        self.binds.push(Bind {
+            source,
+            target: path.to_owned(),
+            writable,
+        });
+        Ok(())
+    }
+
+    /// A file in memory for this run alone.
+    fn place(&mut self, file: &Placed, folder: &Path) -> io::Result<()> {
+        let plain =
+            !file.name.is_empty() && !file.name.contains('/') && file.name != "." && file.name != "..";
+        if !plain {
+            return Err(io::Error::other("a placed file's name is no file name"));
+        }
+        let path = folder.join(format!("f-{}", file.name));
+        fs::write(&path, &file.bytes)?;
+        rustix::fs::chmod(&path, rustix::fs::Mode::RUSR)?;
+        if root_user() {
+            std::os::unix::fs::chown(&path, Some(guest_uid()), Some(guest_uid()))?;
+        }
+        self.binds.push(Bind {
+            source: path,
+            target: Path::new(Placed::FOLDER).join(&file.name),
+            writable: false,
+        });
+        Ok(())
+    }
+
+    /// Where the tool starts: its folder if it is in view, else `/tmp`.
+    fn cwd(&self, spec: &Spec) -> PathBuf {
+        let wanted = spec.workdir.as_deref().unwrap_or(Path::new("/"));
+        let seen = self
+            .shown
+            .iter()
+            .any(|part| wanted.starts_with(&part.target) && wanted.is_dir());
+        if seen {
+            wanted.to_owned()
+        } else {
+            PathBuf::from("/tmp")
+        }
+    }
+}
+
+/// Links to `/usr` on merged systems, folders on others.
+const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+/// What programs read of the host's `/etc`; the rest is made up.
+const ETC_BINDS: [&str; 6] = [
+    "alternatives",
+    "ca-certificates",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ssl",
+];
+
+/// An empty root with an `/etc` made up.
+fn system_root(root: &Path) -> io::Result<PathBuf> {
+    for folder in ["usr", "etc", "proc", "dev", "tmp", "run", "var", "home"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    for name in MERGED {
+        let path = Path::new("/").join(name);
+        if let Ok(target) = fs::read_link(&path) {
+            std::os::unix::fs::symlink(target, root.join(name))?;
+        }
+    }
+    let (uid, gid) = match identity() {
+        Identity::Fixed(uid) => (uid, uid),
+        Identity::Mapped(..) => (0, 0),
+    };
+    let etc = root.join("etc");
+    fs::write(
+        etc.join("passwd"),
+        format!("tool:x:{uid}:{gid}:tool:/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"),
+    )?;
+    fs::write(etc.join("group"), format!("tool:x:{gid}:\nnogroup:x:65534:\n"))?;
+    fs::write(etc.join("hosts"), "127.0.0.1 localhost sandbox\n::1 localhost\n")?;
+    fs::write(
+        etc.join("nsswitch.conf"),
+        "passwd: files\ngroup: files\nhosts: files\n",
+    )?;
+    rustix::fs::chmod(root, rustix::fs::Mode::from_raw_mode(0o755))?;
+    // Some runtimes give a memory file system the mode of the folder below it.
+    rustix::fs::chmod(root.join("tmp"), rustix::fs::Mode::from_raw_mode(0o1777))?;
+    Ok(root.to_owned())
+}
+
+/// Why nothing can run, if that is known already.
+pub(crate) fn known_refusal(backend: &super::Backend) -> Option<Refusal> {
+    backend.known().and_then(|found| found.as_ref().err().cloned())
+}

@@ -1,0 +1,262 @@
+//! `clawk __oci FOLDER`: between the supervisor and the OCI runtime. It makes the mount and network namespaces that the
+//! container is built in, so that nothing of either outlives the run, and then becomes the runtime.
+
+use std::fs;
+use std::io::{self, Read};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use nix::sched::CloneFlags;
+use rustix::fs::CWD;
+use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use serde::{Deserialize, Serialize};
+
+/// The first argument that leads here.
+pub const MODE: &str = "__oci";
+
+/// The first argument of the process that only lends its user namespace.
+const HOLD: &str = "hold";
+
+/// Files of a run's folder.
+pub(super) const ORDER: &str = "stage.json";
+pub(super) const DOOR: &str = "door";
+
+/// What the stage is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) runtime: PathBuf,
+    pub(super) name: String,
+    pub(super) places: Vec<Place>,
+    /// Bind a listening socket in the container's network and hand it out.
+    pub(super) door: bool,
+    /// Who the tool is on the host.
+    pub(super) guest: u32,
+}
+
+/// A part of the host, to be mounted so that the guest stands for its owner.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub(super) source: PathBuf,
+    pub(super) at: PathBuf,
+    pub(super) owner: u32,
+}
+
+/// Runs the stage; returns only when it failed, with the reason where the launcher looks for it.
+#[must_use]
+pub fn main() -> ExitCode {
+    let words: Vec<PathBuf> = std::env::args_os().skip(2).map(PathBuf::from).collect();
+    let Some(folder) = words.first() else {
+        return ExitCode::from(2);
+    };
+    if folder.as_os_str() == HOLD {
+        return hold();
+    }
+    let Err(error) = become_runtime(folder);
+    let line = serde_json::json!({"level": "error", "msg": error.to_string()});
+    let _ = fs::write(folder.join("log.json"), line.to_string()); // silent-ok: the exit code says that it failed
+    ExitCode::from(2)
+}
+
+fn become_runtime(folder: &Path) -> io::Result<std::convert::Infallible> {
+    let order: Order = serde_json::from_slice(&fs::read(folder.join(ORDER))?)?;
+    if rustix::process::geteuid().is_root() {
+        nix::sched::unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)?;
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        rustix::mount::mount_change("/", private)?;
+        for owner in owners(&order.places) {
+            let users = users(owner, order.guest)?;
+            for place in order.places.iter().filter(|place| place.owner == owner) {
+                lend(place, &users)?;
+            }
+        }
+        up()?;
+        if order.door {
+            open_door(&folder.join(DOOR))?;
+        }
+    }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "clawk-sandbox is the only process spawner"
+    )]
+    let mut runtime = Command::new(&order.runtime);
+    runtime.arg("--root").arg(folder.join("state"));
+    runtime
+        .arg("--log")
+        .arg(folder.join("log.json"))
+        .args(["--log-format", "json"]);
+    runtime
+        .arg("run")
+        .arg("--bundle")
+        .arg(folder)
+        .arg("--pid-file")
+        .arg(folder.join("pid"))
+        .arg(&order.name);
+    Err(runtime.exec())
+}
+
+fn owners(places: &[Place]) -> Vec<u32> {
+    let mut owners: Vec<u32> = places.iter().map(|place| place.owner).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    owners
+}
+
+/// Mounts a part of the host at its place, seen through `users`: what its owner owns is the guest's here, and what the
+/// guest makes is its owner's there. No set-id bit counts below it, and no device opens.
+fn lend(place: &Place, users: &OwnedFd) -> io::Result<()> {
+    match place.source.is_dir() {
+        true => fs::create_dir_all(&place.at)?,
+        false => {
+            fs::create_dir_all(place.at.parent().unwrap_or(Path::new("/")))?;
+            fs::File::create(&place.at).map(drop)?;
+        }
+    }
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = rustix::mount::open_tree(CWD, &place.source, flags)?;
+    set_attributes(&tree, users).map_err(|error| {
+        io::Error::other(format!(
+            "`{}` can't be lent to the tool's user on this file system: {error}",
+            place.source.display()
+        ))
+    })?;
+    rustix::mount::move_mount(&tree, "", CWD, &place.at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    Ok(())
+}
+
+#[expect(unsafe_code, reason = "no safe wrapper knows mount_setattr")]
+fn set_attributes(tree: &OwnedFd, users: &OwnedFd) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
+    };
+    // SAFETY: the descriptors are open, the empty path ends in a null byte, and the kernel reads `attributes` only during
+    // the call, for exactly the size that is given.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A user namespace in which `owner` is seen as `guest`. A process that does nothing else lends it.
+fn users(owner: u32, guest: u32) -> io::Result<OwnedFd> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "clawk-sandbox is the only process spawner"
+    )]
+    let mut holder = Command::new("/proc/self/exe");
+    holder
+        .args([MODE, HOLD])
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut holder = holder.spawn()?;
+    let mut ready = [0_u8; 1];
+    if let Some(out) = &mut holder.stdout {
+        out.read_exact(&mut ready)?;
+    }
+    let map = format!("{owner} {guest} 1");
+    let proc = PathBuf::from(format!("/proc/{}", holder.id()));
+    let made = fs::write(proc.join("uid_map"), &map)
+        .and_then(|()| fs::write(proc.join("gid_map"), &map))
+        .and_then(|()| fs::File::open(proc.join("ns/user")));
+    let _ = holder.kill(); // silent-ok: it ends with its input
+    holder.wait()?;
+    made.map(OwnedFd::from)
+}
+
+/// The other side of [`users`].
+fn hold() -> ExitCode {
+    if nix::sched::unshare(CloneFlags::CLONE_NEWUSER).is_err() {
+        return ExitCode::FAILURE; // silent-ok: the waiting side reads no byte
+    }
+    let _ = rustix::io::write(rustix::stdio::stdout(), b"r"); // silent-ok: as above
+    let mut end = [0_u8; 1];
+    let _ = io::stdin().read(&mut end); // silent-ok: it is killed, or its owner is gone
+    ExitCode::SUCCESS
+}
+
+/// Brings `lo` up: a proxy listens there, and programs expect it.
+#[expect(unsafe_code, reason = "no safe wrapper sets an interface's flags")]
+fn up() -> io::Result<()> {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )?;
+    // SAFETY: an all-zero `ifreq` is a valid value of this plain C structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = libc::c_char::try_from(*from).unwrap_or_default();
+    }
+    request.ifr_ifru.ifru_flags =
+        libc::c_short::try_from(libc::IFF_UP | libc::IFF_RUNNING).unwrap_or_default();
+    // SAFETY: the socket is open and `request` is a whole `ifreq` that the kernel reads during the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Binds the listening socket of the way out, hands it to clawk and waits until it is served.
+fn open_door(path: &Path) -> io::Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", crate::launch::door::PORT))?;
+    listener.set_nonblocking(true)?;
+    let stream = UnixStream::connect(path)?;
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [listener.as_fd()];
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::Error::other("no room for the descriptor"));
+    }
+    rustix::net::sendmsg(
+        &stream,
+        &[io::IoSlice::new(b"d")],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    let mut served = [0_u8; 1];
+    (&mut &stream).read_exact(&mut served)
+}
+
+/// The launcher's side of the door.
+pub(super) fn receive(stream: &UnixStream) -> io::Result<TcpListener> {
+    let mut byte = [0_u8; 1];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(
+        stream,
+        &mut [io::IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let fd = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    fd.map(TcpListener::from)
+        .ok_or_else(|| io::Error::other("no socket came"))
+}

@@ -1,0 +1,75 @@
+use super::bundle::{Bundle, Identity, Process};
+use super::seccomp;
+use crate::plan::Limits;
+
+#[test]
+fn a_bundle_has_no_right_no_network_and_no_writable_root() {
+    let bundle = Bundle {
+        root: std::path::Path::new("/r"),
+        binds: &[],
+        masks: &["/secret".into()],
+        process: Process {
+            argv: vec!["a"],
+            env: Vec::new(),
+            cwd: std::path::Path::new("/tmp"),
+        },
+        limits: &Limits::default(),
+        identity: Identity::Mapped(1000, 1000),
+        cgroup: None,
+    };
+    let json = bundle.json();
+    assert_eq!(json["root"]["readonly"], true);
+    assert_eq!(json["process"]["noNewPrivileges"], true);
+    for set in ["bounding", "effective", "permitted", "inheritable", "ambient"] {
+        assert_eq!(json["process"]["capabilities"][set], serde_json::json!([]));
+    }
+    let namespaces = json["linux"]["namespaces"].to_string();
+    assert!(
+        ["pid", "ipc", "mount", "network", "user"]
+            .iter()
+            .all(|kind| namespaces.contains(kind)),
+        "{namespaces}"
+    );
+    assert_eq!(json["linux"]["uidMappings"][0]["hostID"], 1000);
+    assert!(
+        json["linux"]["maskedPaths"]
+            .as_array()
+            .unwrap()
+            .contains(&"/secret".into())
+    );
+}
+
+#[test]
+fn the_list_of_calls_forbids_by_default() {
+    let profile = seccomp::profile();
+    assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+    let always: Vec<&str> = profile["syscalls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|rule| rule["action"] == "SCMP_ACT_ALLOW" && rule.get("args").is_none())
+        .flat_map(|rule| rule["names"].as_array().unwrap())
+        .map(|name| name.as_str().unwrap())
+        .collect();
+    for name in [
+        "mount",
+        "unshare",
+        "setns",
+        "ptrace",
+        "bpf",
+        "keyctl",
+        "io_uring_setup",
+        "clone3",
+        "chroot",
+        "socket",
+        "chmod",
+        "open",
+        "openat",
+        "mknod",
+        "ioctl",
+        "clone",
+    ] {
+        assert!(!always.contains(&name), "{name}");
+    }
+    assert!(always.contains(&"read") && always.contains(&"execve"));
+}

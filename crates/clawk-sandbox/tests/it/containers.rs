@@ -1,0 +1,588 @@
+//! Level `container`, judged by effects: real containers from a real runtime.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clawk_manifest::model;
+use clawk_sandbox::{
+    Defaults, LaunchError, Launcher, Level, LevelSettings, LimitHit, Outcome, Plan, Refusal, Spec, container,
+};
+use serde_json::json;
+
+use super::image::{BusyBox, Layer};
+use super::{bytes, launcher, lives, seconds, text};
+
+/// A Sandbox of level `container` with these members besides.
+pub(crate) fn sandbox(level: &str, more: serde_json::Value) -> Arc<Plan> {
+    let mut spec = json!({"name": "box", "level": level, "capabilities": {"shell": {"mode": "full"}}});
+    merge(&mut spec, more);
+    let sandbox: model::Sandbox = serde_json::from_value(spec).expect("a sandbox");
+    Arc::new(Plan::compile(Some(&sandbox), &Defaults::default()))
+}
+
+fn merge(into: &mut serde_json::Value, from: serde_json::Value) {
+    match (into, from) {
+        (serde_json::Value::Object(into), serde_json::Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(serde_json::Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+fn script(plan: &Arc<Plan>, line: &str) -> Spec {
+    let mut spec = Spec::new("/bin/sh", Arc::clone(plan));
+    spec.args = vec!["-c".to_owned(), line.to_owned()];
+    spec
+}
+
+async fn run(spec: &Spec) -> Outcome {
+    tokio::time::timeout(Duration::from_secs(60), launcher().launch(spec))
+        .await
+        .expect("in time")
+        .expect("a container starts; Debian's package `runc` is needed for these tests")
+}
+
+/// What is left of containers on this host: folders, groups, mounts.
+fn traces() -> Vec<String> {
+    let own = format!("clawk-{}-", std::process::id());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let mut left: Vec<String> = mounts
+        .lines()
+        .filter(|line| line.contains(&own))
+        .map(str::to_owned)
+        .collect();
+    let folders = [
+        "/run/clawk",
+        "/sys/fs/cgroup/memory",
+        "/sys/fs/cgroup/pids",
+        "/sys/fs/cgroup/devices",
+        "/sys/fs/cgroup",
+    ];
+    for folder in folders {
+        let listing = fs::read_dir(folder).into_iter().flatten().flatten();
+        left.extend(
+            listing
+                .map(|e| e.path().display().to_string())
+                .filter(|path| path.contains(&own)),
+        );
+    }
+    left
+}
+
+#[tokio::test]
+async fn output_exit_code_input_and_what_held_it() {
+    let plan = sandbox("container", json!({}));
+    let mut spec = script(&plan, "cat; echo err >&2; exit 3");
+    spec.stdin = bytes("in");
+    let outcome = run(&spec).await;
+    assert_eq!(
+        (text(&outcome.stdout).as_str(), outcome.exit_code),
+        ("in", Some(3))
+    );
+    assert_eq!(text(&outcome.stderr), "err\n");
+    assert_eq!(outcome.obtained.level, Level::Container);
+    for mechanism in [
+        "oci:runc",
+        "seccomp",
+        "capabilities:none",
+        "netns:empty",
+        "view:system",
+        "cgroup-v",
+    ] {
+        assert!(
+            outcome
+                .obtained
+                .mechanisms
+                .iter()
+                .any(|m| m.starts_with(mechanism)),
+            "{mechanism}: {:?}",
+            outcome.obtained
+        );
+    }
+    assert!(outcome.limit.is_none());
+    assert_eq!(traces(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn nobody_on_the_host_and_no_right() {
+    let line = "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t'; \
+                sleep 30 & cat /proc/self/uid_map | tr -s ' '";
+    let outcome = run(&script(&sandbox("container", json!({})), line)).await;
+    let said = text(&outcome.stdout);
+    assert!(
+        said.contains("CapEff:0000000000000000") && said.contains("CapBnd:0000000000000000"),
+        "{said}"
+    );
+    assert!(
+        said.contains("NoNewPrivs:1") && said.contains("Seccomp:2"),
+        "{said}"
+    );
+    let uid = said.lines().next().expect("a user");
+    assert!(
+        uid != "0" && said.contains("0 0 4294967295"),
+        "the user is nobody else's number, on the host too: {said}"
+    );
+}
+
+#[tokio::test]
+async fn the_hosts_files_and_network_are_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let canary = folder.path().join("canary");
+    fs::write(&canary, "sees-the-host").expect("written");
+    let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a server");
+    let port = server.local_addr().expect("bound").port();
+    let line = format!(
+        "cat {}; cat /etc/shadow; ls /root /home /run /sys/class; cat /proc/kcore; \
+         exec 3<>/dev/tcp/127.0.0.1/{port}; echo; tail -n +3 /proc/net/dev | cut -d: -f1 | sed 's/^ */card /'; ls /dev",
+        canary.display()
+    );
+    let plan = sandbox("container", json!({}));
+    let mut spec = Spec::new("/bin/bash", plan);
+    spec.args = vec!["-c".to_owned(), line];
+    let outcome = run(&spec).await;
+    let said = text(&outcome.stdout);
+    assert!(
+        !said.contains("sees-the-host") && !said.contains("root:"),
+        "{said}"
+    );
+    server.set_nonblocking(true).expect("non-blocking");
+    assert!(server.accept().is_err(), "the host's loopback is another one");
+    let cards: Vec<&str> = said.lines().filter(|line| line.starts_with("card ")).collect();
+    assert_eq!(cards, ["card lo"]);
+    assert!(!said.contains("kvm") && !said.contains("vda"), "{said}");
+}
+
+#[tokio::test]
+async fn mounts_are_served_as_given_and_their_owner_owns_what_the_tool_makes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["rw", "ro"] {
+        fs::create_dir(folder.path().join(name)).expect("made");
+    }
+    fs::write(folder.path().join("ro/in"), "text").expect("written");
+    let (rw, ro) = (folder.path().join("rw"), folder.path().join("ro"));
+    let plan = sandbox(
+        "container",
+        json!({"capabilities": {"filesystem": {"mode": "scoped", "mount_paths": [
+        {"path": rw, "permissions": "rw"}, {"path": ro, "permissions": "ro"}]}}}),
+    );
+    let mut spec = script(
+        &plan,
+        &format!(
+            "pwd; cat {0}/in && echo new > out; echo x > {0}/no; chmod u+s out",
+            ro.display()
+        ),
+    );
+    spec.workdir = Some(rw.clone());
+    let outcome = run(&spec).await;
+    let said = text(&outcome.stdout);
+    assert!(
+        said.contains("text") && said.starts_with(rw.to_str().expect("utf-8")),
+        "{said} {}",
+        text(&outcome.stderr)
+    );
+    let made = rw.join("out").metadata().expect("it was made");
+    assert_eq!(
+        made.uid(),
+        rustix::process::geteuid().as_raw(),
+        "on the host it is the folder's owner's"
+    );
+    assert_eq!(made.permissions().mode() & 0o6000, 0, "no set-id bit comes out");
+    assert!(!ro.join("no").exists());
+}
+
+#[tokio::test]
+async fn denied_paths_are_covered_under_every_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir_all(at("keys/deep")).expect("made");
+    for name in ["keys/deep/a", ".env", "plain"] {
+        fs::write(at(name), "sekrit").expect("written");
+    }
+    fs::hard_link(at(".env"), at("second-name")).expect("linked");
+    std::os::unix::fs::symlink("keys/deep/a", at("link")).expect("linked");
+    let plan = sandbox(
+        "container",
+        json!({"capabilities": {"filesystem": {"mode": "scoped",
+        "mount_paths": [{"path": folder.path(), "permissions": "rw"}],
+        "denied_paths": [at("keys"), "**/.env"]}}}),
+    );
+    let mut spec = script(
+        &plan,
+        "cat keys/deep/a .env second-name link; mv .env x; mv keys y; cat x y/deep/a; echo; cat plain",
+    );
+    spec.workdir = Some(folder.path().to_owned());
+    let outcome = run(&spec).await;
+    assert_eq!(
+        text(&outcome.stdout).trim(),
+        "sekrit",
+        "only the plain file is read: {}",
+        text(&outcome.stderr)
+    );
+    assert!(outcome.obtained.mechanisms.iter().any(|m| m.starts_with("mask:")));
+    assert!(at(".env").exists() && at("keys/deep/a").exists());
+}
+
+#[tokio::test]
+async fn limits_are_results_with_the_reason() {
+    let small = json!({"resource_limits": {"memory_mb": 48, "max_processes": 20}});
+    let plan = sandbox("container", small);
+    let outcome = run(&script(
+        &plan,
+        "echo on; head -c 200m /dev/zero | tail -c 150m | wc -c",
+    ))
+    .await;
+    assert!(text(&outcome.stdout).starts_with("on"));
+    assert_eq!(outcome.limit, Some(LimitHit::Memory(48)), "{outcome:?}");
+    let outcome = run(&script(&plan, "for i in $(seq 60); do sleep 5 & done; wait")).await;
+    assert_eq!(outcome.limit, Some(LimitHit::Processes(20)), "{outcome:?}");
+    let plan = sandbox(
+        "container",
+        json!({"resource_limits": {"max_output_bytes": 1000, "max_open_files": 64}}),
+    );
+    let outcome = run(&script(&plan, "ulimit -n; head -c 100000 /dev/zero")).await;
+    assert_eq!(
+        (outcome.stdout.len(), outcome.limit),
+        (1000, Some(LimitHit::Output(1000)))
+    );
+    assert!(outcome.stdout.starts_with(b"64\n"));
+    assert_eq!(traces(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_timeout_leaves_nothing_after_200_ms() {
+    let word = seconds();
+    let mut spec = script(
+        &sandbox("container", json!({})),
+        &format!("trap '' TERM; (setsid sleep {word} &); echo on; sleep {word}"),
+    );
+    spec.timeout_ms = Some(1500);
+    let started = Instant::now();
+    let outcome = run(&spec).await;
+    assert_eq!(outcome.limit, Some(LimitHit::Time(1500)));
+    assert!(
+        started.elapsed() < Duration::from_millis(1500 + 1500),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(text(&outcome.stdout), "on\n");
+    assert!(!lives(&word));
+    assert_eq!(traces(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn dropping_the_call_ends_the_container() {
+    let word = seconds();
+    let spec = script(&sandbox("container", json!({})), &format!("sleep {word}"));
+    let launcher = launcher();
+    launcher.probe(Level::Container).await.expect("a runtime");
+    let gone = tokio::time::timeout(Duration::from_millis(1000), launcher.launch(&spec)).await;
+    assert!(gone.is_err());
+    let until = Instant::now() + Duration::from_secs(5);
+    while (lives(&word) || !traces().is_empty()) && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!lives(&word));
+    assert_eq!(traces(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn forbidden_calls_fail_and_ordinary_ones_do_not() {
+    let program = r#"
+import ctypes, socket, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, number, *args):
+    got = libc.syscall(number, *args)
+    print(name, 'done' if got >= 0 else 'no')
+call('unshare', 272, 0x10000000)
+call('mount', 165, b'none', b'/tmp', b'tmpfs', 0, None)
+call('ptrace', 101, 0, 0, 0, 0)
+call('bpf', 321, 0, None, 0)
+call('io_uring', 425, 8, None)
+call('keyctl', 250, 0, -3, 0)
+call('fchmodat2', 452, -100, b'/tmp/f', 0o4755, 0)
+for family in (socket.AF_UNIX, socket.AF_NETLINK, socket.AF_VSOCK, socket.AF_PACKET):
+    try:
+        socket.socket(family, socket.SOCK_RAW if family == socket.AF_NETLINK else socket.SOCK_STREAM); print(int(family), 'done')
+    except OSError: print(int(family), 'no')
+open('/tmp/f', 'w').close()
+for mode in (0o4755, 0o2755):
+    try: os.chmod('/tmp/f', mode); print('setid', 'done')
+    except OSError: print('setid', 'no')
+try: os.mknod('/tmp/d', 0o20644, os.makedev(1, 5)); print('device', 'done')
+except OSError: print('device', 'no')
+os.chmod('/tmp/f', 0o755); a, b = socket.socketpair(); socket.socket(); os.system('true')
+import threading; t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()
+import subprocess; print(subprocess.run(['/bin/echo', 'child'], capture_output=True).stdout.decode().strip())
+"#;
+    let mut spec = Spec::new("/usr/bin/python3", sandbox("container", json!({})));
+    spec.args = vec!["-c".to_owned(), program.to_owned()];
+    let outcome = run(&spec).await;
+    let said = text(&outcome.stdout);
+    assert!(
+        !said.contains("done") && said.contains("thread") && said.contains("child"),
+        "{said}{}",
+        text(&outcome.stderr)
+    );
+}
+
+#[tokio::test]
+async fn an_image_is_verified_unpacked_once_and_read_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let layout = folder.path().join("layout");
+    let lower = BusyBox::layer()
+        .file("etc/marker", "lower")
+        .file("etc/gone", "x")
+        .file("opt/dir/old", "x")
+        .file("opt/dir/other", "x");
+    let upper = Layer::default()
+        .file("etc/marker", "upper")
+        .file("etc/.wh.gone", "")
+        .file("opt/dir/.wh..wh..opq", "")
+        .file("opt/dir/new", "x");
+    let digest = super::image::write(&layout, &[lower, upper]);
+    let settings = LevelSettings {
+        container: container::Settings {
+            image: Some(layout.clone()),
+            digest: Some(digest.clone()),
+            ..Default::default()
+        },
+        cache: Some(folder.path().join("cache")),
+    };
+    let with = |settings: &LevelSettings| launcher().with_levels(settings.clone());
+    let plan = sandbox("container", json!({}));
+    let spec = script(
+        &plan,
+        "cat /etc/marker; ls /etc/gone /opt/dir; ls /usr/bin/python3; echo x > /etc/marker; echo ok > /tmp/x && cat /tmp/x",
+    );
+    let outcome = with(&settings).launch(&spec).await.expect("runs");
+    assert_eq!(text(&outcome.stdout), SAID, "{}", text(&outcome.stderr));
+    assert!(
+        outcome
+            .obtained
+            .mechanisms
+            .contains(&format!("view:image:{digest}"))
+    );
+    refused_when_changed(&settings, &spec, &layout).await;
+}
+
+/// What the image's test prints.
+const SAID: &str = "upper/opt/dir:\nnew\nok\n";
+
+async fn refused_when_changed(settings: &LevelSettings, spec: &Spec, layout: &Path) {
+    let with = |settings: &LevelSettings| launcher().with_levels(settings.clone());
+    let folder = layout.parent().expect("a folder");
+    // A changed byte is seen before anything of the image runs.
+    let blobs = layout.join("blobs/sha256");
+    let largest = fs::read_dir(&blobs)
+        .expect("blobs")
+        .flatten()
+        .max_by_key(|e| e.metadata().expect("meta").len())
+        .expect("one")
+        .path();
+    let mut content = fs::read(&largest).expect("read");
+    let at = content.len() / 2;
+    content[at] ^= 1;
+    fs::write(&largest, content).expect("written");
+    let fresh = LevelSettings {
+        cache: Some(folder.join("other")),
+        ..settings.clone()
+    };
+    match with(&fresh).launch(spec).await {
+        Err(LaunchError::Refused(Refusal::Unavailable {
+            mechanism, missing, ..
+        })) => {
+            assert_eq!(mechanism, "image");
+            assert!(missing.contains("changed or damaged"), "{missing}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // The unpacked one is used again without the layout's blobs, and another pin is refused.
+    assert_eq!(
+        text(&with(settings).launch(spec).await.expect("cached").stdout),
+        SAID
+    );
+    let mut pinned = settings.clone();
+    pinned.container.digest = Some(format!("sha256:{}", "0".repeat(64)));
+    assert!(matches!(
+        with(&pinned).launch(spec).await,
+        Err(LaunchError::Refused(Refusal::Unavailable { .. }))
+    ));
+}
+
+#[test]
+fn a_layer_that_leads_out_of_its_root_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let outside = folder.path().join("outside");
+    fs::create_dir(&outside).expect("made");
+    let bad = [
+        Layer::default().file("../outside/x", "x"),
+        Layer::default()
+            .link("way", outside.to_str().expect("utf-8"))
+            .file("way/x", "x"),
+        Layer::default()
+            .link("way", "../../../../../../../outside")
+            .file("way/x", "x"),
+        Layer::default().hard_link("in", "../../outside/y"),
+        Layer::default()
+            .link("etc", "/etc")
+            .hard_link("in", "etc/hostname"),
+    ];
+    fs::write(outside.join("y"), "y").expect("written");
+    for (at, layer) in bad.into_iter().enumerate() {
+        let layout = folder.path().join(format!("layout{at}"));
+        super::image::write(&layout, &[layer]);
+        let wanted = container::image::Wanted {
+            layout,
+            tag: None,
+            digest: None,
+            max_bytes: 1 << 20,
+            owner: 0,
+        };
+        let result = container::image::unpack(&wanted, &folder.path().join("cache"));
+        assert!(result.is_err(), "case {at}: {result:?}");
+    }
+    assert!(!outside.join("x").exists());
+    let layout = folder.path().join("large");
+    super::image::write(&layout, &[Layer::default().file("a", &"x".repeat(100_000))]);
+    let wanted = container::image::Wanted {
+        layout,
+        tag: None,
+        digest: None,
+        max_bytes: 50_000,
+        owner: 0,
+    };
+    let error = container::image::unpack(&wanted, &folder.path().join("cache")).expect_err("too large");
+    assert!(format!("{error}").contains("max_image_mb"), "{error}");
+    assert_eq!(
+        left_in(&folder.path().join("cache")),
+        0,
+        "nothing half-made stays"
+    );
+}
+
+fn left_in(folder: &Path) -> usize {
+    fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+#[tokio::test]
+async fn without_a_runtime_it_is_refused_with_the_reason() {
+    let settings = LevelSettings {
+        container: container::Settings {
+            runtimes: vec!["no-such-runtime".to_owned(), "/bin/true".to_owned()],
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let launcher: Launcher = launcher().with_levels(settings);
+    assert!(launcher.known(Level::Container).is_ok(), "nothing was tried yet");
+    let spec = script(&sandbox("container", json!({})), "true");
+    match launcher.launch(&spec).await {
+        Err(LaunchError::Refused(refusal @ Refusal::Unavailable { .. })) => {
+            let data = refusal.data();
+            assert_eq!(data["level"], "container");
+            assert!(
+                data["missing"]
+                    .as_str()
+                    .expect("text")
+                    .contains("`no-such-runtime` is not installed"),
+                "{data}"
+            );
+            assert!(
+                data["missing"].as_str().expect("text").contains("/bin/true"),
+                "what is no runtime is found out: {data}"
+            );
+            assert!(data["hint"].as_str().expect("text").contains("runc"), "{data}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(launcher.known(Level::Container).is_err(), "and remembered");
+    let missing = run_refused(&script(
+        &sandbox(
+            "container",
+            json!({"capabilities": {"filesystem": {"mode": "full"}}}),
+        ),
+        "true",
+    ))
+    .await;
+    assert!(missing.contains("never the host's whole view"), "{missing}");
+}
+
+async fn run_refused(spec: &Spec) -> String {
+    match launcher().launch(spec).await {
+        Err(LaunchError::Refused(refusal)) => refusal.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_a_failure_to_set_up() {
+    let spec = Spec::new("/no/such/program", sandbox("container", json!({})));
+    let said = run_refused(&spec).await;
+    assert!(said.contains("no such file or directory"), "{said}");
+}
+
+#[tokio::test]
+async fn a_service_lives_in_a_container() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let spec = script(
+        &sandbox("container", json!({})),
+        "id -u; read line; echo got $line; sleep 60",
+    );
+    let mut service = launcher().serve(&spec).await.expect("starts");
+    assert_eq!(service.obtained().level, Level::Container);
+    let mut stdin = service.stdin.take().expect("input");
+    stdin.write_all(b"hello\n").await.expect("written");
+    let mut stdout = service.stdout.take().expect("output");
+    let mut said = String::new();
+    while !said.contains("got hello") {
+        let mut buffer = [0; 256];
+        let read = tokio::time::timeout(Duration::from_secs(10), stdout.read(&mut buffer))
+            .await
+            .expect("in time")
+            .expect("read");
+        assert!(read > 0, "{said}");
+        said.push_str(&text(&buffer[..read]));
+    }
+    assert!(!said.starts_with("0\n"), "{said}");
+    drop(service);
+}
+
+#[tokio::test]
+async fn the_way_out_is_a_socket_in_the_containers_own_network() {
+    use std::io::{Read, Write};
+    let plan = sandbox(
+        "container",
+        json!({"capabilities": {"network": {"mode": "allowlist", "allowed_hosts": ["example.com"]}}}),
+    );
+    let mut spec = Spec::new("/bin/bash", plan);
+    spec.args = vec![
+        "-c".to_owned(),
+        "exec 3<>/dev/tcp/127.0.0.1/3128; echo hello >&3; cat <&3".to_owned(),
+    ];
+    spec.gate = Some(clawk_sandbox::launch::Gate::new(|door| {
+        door.listener.set_nonblocking(false)?;
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = door.listener.accept().expect("somebody comes");
+            let mut said = [0; 6];
+            stream.read_exact(&mut said).expect("it says something");
+            stream
+                .write_all(b"served ")
+                .and_then(|()| stream.write_all(&said))
+                .expect("answered");
+        });
+        Ok(Box::new(serving))
+    }));
+    let outcome = run(&spec).await;
+    assert_eq!(
+        text(&outcome.stdout),
+        "served hello\n",
+        "{}",
+        text(&outcome.stderr)
+    );
+    assert!(outcome.obtained.mechanisms.iter().any(|m| m == "netns:proxy"));
+}

@@ -1,0 +1,84 @@
+//! A manifest's `sandbox.level` above `process`, through the real binary: where the command really ran, and the trace.
+
+use clawk_sandbox::Level;
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use super::agent::Agent;
+
+/// An agent whose shell runs at this level and whose model asks it who and where it is.
+pub(crate) fn agent(level: Level, command: &str, more: &str) -> Agent {
+    let agent = Agent::new();
+    let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
+    let manifest = manifest
+        .replace("level: process", &format!("level: {level}{more}"))
+        .replace("      capabilities:\n", "      capabilities:\n        shell: { mode: full }\n")
+        .replace("  tools:\n", "  tools:\n    - inline:\n        name: shell\n        description: Runs a command\n        input_schema: { type: object }\n")
+        .replace("        rules:\n", "        rules:\n          - { id: shells, action: allow, scope: tool, match: { name: shell } }\n");
+    std::fs::write(agent.path("claw.yaml"), manifest).unwrap();
+    let command = serde_json::to_string(command).unwrap();
+    let script = format!(
+        "scenes:\n  - steps:\n      - call: [{{ name: shell, arguments: {{ command: {command} }} }}]\n      - say: \"{{{{last_tool_text}}}}\"\n"
+    );
+    std::fs::write(agent.path("script.yaml"), script).unwrap();
+    agent
+}
+
+/// What the trace says of the last run.
+pub(crate) fn trace(agent: &Agent) -> String {
+    let state = agent.state();
+    let shown = agent
+        .clawk([
+            "trace",
+            "show",
+            "--format",
+            "json",
+            "--state",
+            state.to_str().unwrap(),
+        ])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&shown.stdout).into_owned() + &String::from_utf8_lossy(&shown.stderr)
+}
+
+#[test]
+fn a_command_runs_in_a_container_and_the_trace_says_which() {
+    let agent = agent(
+        Level::Container,
+        "cat in.txt; id -u; cat /proc/1/comm; echo made > made.txt; ls /root",
+        "",
+    );
+    agent
+        .clawk(["run", "claw.yaml", "-m", "go"])
+        .assert()
+        .success()
+        .stdout(
+            contains("a line of text")
+                .and(contains("cannot access '/root'").or(contains("cannot open directory '/root'"))),
+        );
+    assert_eq!(std::fs::read_to_string(agent.path("made.txt")).unwrap(), "made\n");
+    let trace = trace(&agent);
+    assert!(
+        trace.contains("oci:runc") && trace.contains("container"),
+        "{trace}"
+    );
+}
+
+#[test]
+fn a_level_that_is_not_to_be_had_is_refused_with_the_cure() {
+    let agent = agent(Level::Container, "touch ran.txt", "");
+    std::fs::write(
+        agent.path("clawk.toml"),
+        "[sandbox.container]\nruntimes = [\"no-such-runtime\"]\n",
+    )
+    .unwrap();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "go"])
+        .assert()
+        .stdout(contains("no-such-runtime"));
+    assert!(!agent.path("ran.txt").exists());
+    agent
+        .clawk(["doctor", "claw.yaml"])
+        .assert()
+        .stdout(contains("sandbox-container").and(contains("`no-such-runtime` is not installed")));
+}
