@@ -18,7 +18,9 @@ use crate::event::{Scribe, SessionEnded, Thread, Transition, kind};
 use crate::lifecycle::Life;
 use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
 use crate::quota::Ledger;
+use crate::rates::Rates;
 use crate::session::State;
+use crate::stop::Brake;
 use crate::swarm::Board;
 use crate::time::Clock;
 
@@ -67,6 +69,8 @@ pub(crate) struct Agent {
     pub(crate) dedup: Dedup,
     pub(crate) desk: Desk,
     pub(crate) ledger: Ledger,
+    pub(crate) rates: Rates,
+    pub(crate) brake: Brake,
     pub(crate) board: Board,
     pub(crate) tracker: TaskTracker,
     /// Nothing new begins: workers end after the turn that they are in.

@@ -34,6 +34,7 @@ pub(crate) async fn run(
         thread: caller.thread.child(turn_id),
         turn_id,
         door: "skill",
+        role: caller.role,
         provider: agent.primary_provider(),
         system: prompt::system(&agent.manifest, Some(skill), &[]),
         only: Some(&skill.tools_required),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use clawk_manifest::model::{Autonomy, Skill};
+use clawk_manifest::model::{Autonomy, Role, Skill};
 use clawk_proto::{MessageId, RequestId};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +20,10 @@ use crate::notice::{Notice, TurnEnd};
 use crate::ports::{InboxChange, InferRequest, Message, ToolOffer, ToolUse};
 use crate::prompt;
 use crate::recover::OpenTurn;
+use crate::roles;
 use crate::session::{Notices, State};
 use crate::skill::{self, Ceiling};
+use crate::stop::Level;
 use crate::turn::{Effect, End, Event, Turn};
 
 /// Tokens of conversation that a model is shown when its provider sets no `max_context_window`.
@@ -35,6 +37,7 @@ pub(crate) struct Run<'a> {
     pub(crate) thread: Thread,
     pub(crate) turn_id: Uuid,
     pub(crate) door: &'static str,
+    pub(crate) role: Role,
     pub(crate) provider: &'a str,
     pub(crate) system: String,
     /// Only these tools; `None`: all of the agent's.
@@ -73,10 +76,26 @@ impl Run<'_> {
         End::Failed("the turn ended without an end".to_owned())
     }
 
+    /// Asks the model, unless the session is frozen: then it waits where it is, and asks again what a stop cut short.
     async fn infer(&self, turn: &Turn) -> Event {
-        if self.cancel.is_cancelled() {
-            return Event::Cancelled;
+        let brake = &self.agent.brake;
+        let session = self.thread.session;
+        loop {
+            tokio::select! {
+                () = self.cancel.cancelled() => return Event::Cancelled,
+                () = brake.thawed(session) => {}
+            }
+            let Ok(held) = brake.hold(session, Level::Frozen, self.cancel) else {
+                continue;
+            };
+            match self.ask_model(turn, &held.cancel).await {
+                Event::Cancelled if !self.cancel.is_cancelled() => {}
+                event => return event,
+            }
         }
+    }
+
+    async fn ask_model(&self, turn: &Turn, cancel: &CancellationToken) -> Event {
         let tools = self.offers().await;
         let messages = self.fit(turn.messages()).await;
         let request = InferRequest {
@@ -90,7 +109,7 @@ impl Run<'_> {
             turn: self.turn_id,
             notices: &self.notices,
         };
-        match infer::infer(self.agent, place, self.provider, request, self.cancel).await {
+        match infer::infer(self.agent, place, self.provider, request, cancel).await {
             Ok(completion) => Event::Inferred(completion),
             Err(NoAnswer::Cancelled) => Event::Cancelled,
             Err(NoAnswer::Failed(reason)) => Event::Failed(reason),
@@ -168,7 +187,7 @@ impl Run<'_> {
         let is_skill = self.skills && self.agent.catalog.get(&name).is_none();
         if let Some(skill) = name
             .strip_prefix(skill::PREFIX)
-            .filter(|_| is_skill)
+            .filter(|_| is_skill && roles::triggers(self.role))
             .and_then(|n| self.agent.manifest.skill(n))
         {
             let skill = skill.clone();
@@ -192,6 +211,7 @@ impl Run<'_> {
             call_id: Some(id.clone()),
             ceilings: self.ceilings.clone(),
             depth: self.depth,
+            role: self.role,
             notices: self.notices.clone(),
         };
         let outcome = call(self.agent, &caller, request, self.cancel).await;
@@ -319,6 +339,7 @@ async fn finish(
         thread: state.thread.child(message.0),
         turn_id: message.0,
         door: state.door.name(),
+        role: state.door.role(),
         provider: &state.provider,
         system: prompt::system(&agent.manifest, None, &state.peer_messages),
         only: None,

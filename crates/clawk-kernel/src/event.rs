@@ -52,6 +52,10 @@ pub mod kind {
     pub const APPROVAL_ANSWERED: &str = "ckp.approval.answered";
     /// What was approved had changed before it ran: the grant is void.
     pub const APPROVAL_VOIDED: &str = "ckp.approval.voided";
+    /// An operator stopped the agent, or a session.
+    pub const STOP_ENGAGED: &str = "ckp.stop.engaged";
+    /// An operator lifted a stop.
+    pub const STOP_LIFTED: &str = "ckp.stop.lifted";
     /// A person's standing grant: later calls of that shape need no question.
     pub const APPROVAL_GRANTED: &str = "ckp.approval.granted";
     /// A standing grant ended.
@@ -152,6 +156,10 @@ payloads! {
     }
     /// `ckp.approval.revoked`.
     ApprovalRevoked<'a> { by: &'a str, grant_id: &'a str }
+    /// `ckp.stop.engaged`.
+    StopEngaged<'a> { by: &'a str, channel: &'a str, level: &'a str, reason: Option<&'a str>, session: Option<Uuid> }
+    /// `ckp.stop.lifted`.
+    StopLifted<'a> { by: &'a str, channel: &'a str, session: Option<Uuid> }
     /// `ckp.policy.audited`.
     Audited<'a> { action_id: &'a str, policy_id: Option<&'a str>, reason: Option<&'a str>, request_id: &'a str, rule_id: Option<&'a str> }
     /// `ckp.skill.invoked`.

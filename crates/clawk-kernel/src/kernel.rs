@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_manifest::model::Manifest;
+use clawk_manifest::model::{Manifest, Role};
 use clawk_proto::method::{
     Acknowledged, AgentInfo, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Group,
     LifecycleState, MemoryCompactParams, MemoryCompactResult, MemoryQueryParams, MemoryQueryResult,
@@ -21,7 +21,7 @@ use crate::event::{Thread, kind};
 use crate::notice::{Answer, Question};
 use crate::ports::Scan;
 use crate::session::{Door, Notices, Opening, Session};
-use crate::{memory, recover, start, swarm};
+use crate::{memory, recover, start, stop, swarm};
 
 /// How long a shutdown drains when nobody says, milliseconds.
 pub const DEFAULT_DRAIN_MS: u64 = 10_000;
@@ -176,6 +176,7 @@ impl Kernel {
                 call_id: None,
                 ceilings: Vec::new(),
                 depth: 0,
+                role: Role::Admin,
                 notices: Notices::default(),
             };
             let context = params.context;
@@ -208,6 +209,34 @@ impl Kernel {
     /// not even say no (CKP §5.3).
     pub async fn reply(&self, id: &RequestId, reply: Reply) -> Reception {
         call::reply(&self.agent, id, reply).await
+    }
+
+    /// Emergency stop: ends what runs and refuses what is new, from now on and after restarts, until an admin lifts it.
+    ///
+    /// # Errors
+    /// It could not be recorded: it holds until this process ends, and not longer.
+    pub async fn stop(
+        &self,
+        session: Option<SessionId>,
+        level: stop::Level,
+        by: &Person,
+        reason: Option<String>,
+    ) -> Result<stop::Stop, KernelError> {
+        stop::engage(&self.agent, session, level, by, reason).await
+    }
+
+    /// Lifts a stop; `false` when there is none or `by` may not.
+    ///
+    /// # Errors
+    /// It could not be recorded: it still holds.
+    pub async fn lift(&self, session: Option<SessionId>, by: &Person) -> Result<bool, KernelError> {
+        stop::lift(&self.agent, session, by).await
+    }
+
+    /// The stops in force.
+    #[must_use]
+    pub fn stops(&self) -> Vec<stop::Stop> {
+        self.agent.brake.stops()
     }
 
     /// Standing grants: what people are not asked about again, and who said so.

@@ -7,6 +7,7 @@
 
 pub mod call;
 pub mod ports;
+pub mod stop;
 pub mod turn;
 pub mod witness;
 
@@ -23,7 +24,9 @@ mod memory;
 mod notice;
 mod prompt;
 mod quota;
+mod rates;
 mod recover;
+mod roles;
 mod session;
 mod skill;
 mod start;
@@ -37,6 +40,7 @@ pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::kind;
 pub use kernel::{DEFAULT_DRAIN_MS, DeadLetter, Kernel};
 pub use notice::{Answer, Notice, Question, TurnEnd};
+pub use roles::admit;
 pub use session::{Door, MAILBOX, MAX_MESSAGE_BYTES, Session};
 
 #[cfg(test)]

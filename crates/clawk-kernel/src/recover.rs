@@ -110,6 +110,19 @@ pub(crate) async fn restore_usage(agent: &Agent) -> Result<(), JournalError> {
     .await
 }
 
+/// What the rates' windows still hold of earlier runs.
+pub(crate) async fn restore_rates(agent: &Agent) -> Result<(), JournalError> {
+    let Some(window_ms) = agent.rates.window_ms() else {
+        return Ok(());
+    };
+    let scan = Scan {
+        kinds: &[kind::ACTION_APPROVED],
+        since: Some(agent.scribe.now().plus_millis(-window_ms)),
+        ..Scan::default()
+    };
+    all(agent, scan, |event| agent.rates.restore_call(event.at)).await
+}
+
 /// The row after which the last run's calls stand; `None`: that run ended in order, or there was none.
 pub(crate) async fn unclean_since(agent: &Agent) -> Result<Option<u64>, JournalError> {
     let Some(last) = agent.scribe.journal().last_row_of(kind::LIFECYCLE).await? else {

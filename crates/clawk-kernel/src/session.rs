@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use clawk_manifest::model::Role;
 use clawk_proto::{MessageId, SessionId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +42,15 @@ pub enum Door {
         /// The task.
         task_id: String,
     },
+    /// A channel: somebody whom its access control let in, with a role.
+    Channel {
+        /// The channel's name.
+        channel: String,
+        /// The platform's id of the sender.
+        sender: String,
+        /// By [`crate::admit`].
+        role: Role,
+    },
 }
 
 impl Door {
@@ -51,6 +61,7 @@ impl Door {
             Self::Rpc { .. } => "rpc",
             Self::Cli => "cli",
             Self::Peer { .. } => "peer",
+            Self::Channel { .. } => "channel",
         }
     }
 
@@ -59,6 +70,17 @@ impl Door {
             Self::Rpc { client } => client,
             Self::Cli => "owner",
             Self::Peer { identity, .. } => identity,
+            Self::Channel { sender, .. } => sender,
+        }
+    }
+
+    /// What who came in by it may do: the owner of the process and the operator at its wire are admins; a peer works for
+    /// whoever gave it the task, who came in by one of these.
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        match self {
+            Self::Rpc { .. } | Self::Cli | Self::Peer { .. } => Role::Admin,
+            Self::Channel { role, .. } => *role,
         }
     }
 }
@@ -202,6 +224,11 @@ async fn work(agent: Arc<Agent>, state: Arc<State>, mut inbox: mpsc::Receiver<Ma
             () = agent.closing.cancelled() => None,
         };
         let Some(mail) = mail else { break };
+        // A frozen session keeps its mail; what waits when the agent ends is taken up after the next start.
+        tokio::select! {
+            () = agent.brake.thawed(state.id) => {}
+            () = agent.closing.cancelled() => break,
+        }
         let working = agent.life.join();
         let cancel = state.begin_turn(&agent);
         match mail {

@@ -16,8 +16,10 @@ use crate::event::{Scribe, SessionStarted, Thread, kind};
 use crate::lifecycle::Life;
 use crate::ports::{ANSWER_KEPT_MS, Scan};
 use crate::quota::Ledger;
+use crate::rates::Rates;
 use crate::recover;
 use crate::session::{self, Door, Opening};
+use crate::stop::{self, Brake};
 use crate::swarm::Board;
 
 /// Starts an agent; see [`crate::Kernel::start`].
@@ -46,7 +48,9 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         }
     }
     recover::restore_usage(&agent).await?;
+    recover::restore_rates(&agent).await?;
     call::restore(&agent).await?;
+    stop::restore(&agent).await?;
     agent.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
     resume_open(&agent).await?;
@@ -116,6 +120,8 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     Ok(Agent {
         catalog: Catalog::new(&manifest, &options.sandbox),
         ledger: Ledger::new(&manifest.providers),
+        rates: Rates::new(&manifest.policies),
+        brake: Brake::default(),
         dedup: Dedup::new(scribe.now(), cold),
         started_us: scribe.clock().monotonic_us(),
         root: Thread {

@@ -2,6 +2,7 @@
 //! approve`, `clawk deny`). Same framing as the RPC, one request at a time per connection, methods with the prefix `clawk.`.
 
 mod client;
+mod orders;
 #[cfg(test)]
 mod tests;
 
@@ -13,10 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::{Answer, Breadth, Door, Held, Kernel, Lasting, Person, Reception, Reply};
+use clawk_kernel::{Door, Kernel};
 use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error, write_result};
-use clawk_proto::{ErrorCode, RequestId, RpcError, SessionId};
-use serde::Deserialize;
+use clawk_proto::{ErrorCode, RpcError, SessionId};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::Current;
-use crate::rpc::{error, questions};
 use crate::transport::frames::{Frames, Line};
 
 pub use client::{Client, ControlError};
@@ -201,35 +200,6 @@ async fn respond(line: &[u8], current: &Current, by: &str, out: &mut Vec<u8>) {
     }
 }
 
-#[derive(Deserialize)]
-struct AnswerParams {
-    request_id: RequestId,
-    #[serde(default)]
-    reason: Option<String>,
-    #[serde(default)]
-    for_session: bool,
-    #[serde(default)]
-    always: bool,
-    /// A standing answer covers the folder that the question offers.
-    #[serde(default)]
-    folder: bool,
-}
-
-#[derive(Deserialize)]
-struct RevokeParams {
-    grant: String,
-}
-
-#[derive(Deserialize)]
-struct HistoryParams {
-    #[serde(default = "history")]
-    limit: usize,
-}
-
-const fn history() -> usize {
-    100
-}
-
 async fn act(method: &str, params: &str, current: &Current, by: &str) -> Result<Value, RpcError> {
     let running = || {
         current.get().ok_or_else(|| {
@@ -247,82 +217,8 @@ async fn act(method: &str, params: &str, current: &Current, by: &str) -> Result<
                 .collect();
             Ok(json!({"sessions": open}))
         }
-        "clawk.approvals.list" => {
-            let pending: Vec<Value> = running()?.pending().iter().map(questions::facts).collect();
-            Ok(json!({"approvals": pending}))
-        }
-        "clawk.approve" => {
-            let asked: AnswerParams = error::decode(method, params)?;
-            let answer = match (asked.always, asked.for_session) {
-                (true, _) => Answer::Always,
-                (false, true) => Answer::ApproveForSession,
-                (false, false) => Answer::Approve,
-            };
-            Ok(settle(&running()?, asked, answer, by).await)
-        }
-        "clawk.approvals.granted" => {
-            let granted: Vec<Value> = running()?.granted().iter().map(held).collect();
-            Ok(json!({"grants": granted}))
-        }
-        "clawk.approvals.revoke" => {
-            let asked: RevokeParams = error::decode(method, params)?;
-            let person = Person::admin("control", by);
-            let revoked = running()?.revoke(&asked.grant, &person).await;
-            let revoked = revoked.map_err(|error| error::from_kernel(&error))?;
-            Ok(json!({"revoked": revoked}))
-        }
-        "clawk.approvals.answered" => {
-            let asked: HistoryParams = error::decode(method, params)?;
-            let past = running()?.answered(asked.limit).await;
-            let past = past.map_err(|error| error::from_kernel(&error))?;
-            let past: Vec<Value> = past
-                .iter()
-                .map(|past| {
-                    json!({"request_id": past.request_id, "session": past.session, "tool": past.tool,
-                        "answer": past.answer, "by": past.by, "channel": past.channel, "role": past.role,
-                        "reason": past.reason, "at": past.at})
-                })
-                .collect();
-            Ok(json!({"answered": past}))
-        }
-        "clawk.deny" => Ok(settle(&running()?, error::decode(method, params)?, Answer::Deny, by).await),
-        _ => Err(RpcError::new(
-            ErrorCode::MethodNotFound,
-            "the control socket has no such method",
-        )),
+        _ => orders::act(method, params, &running()?, by).await,
     }
-}
-
-async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) -> Value {
-    let reply = Reply {
-        answer,
-        breadth: if asked.folder {
-            Breadth::Folder
-        } else {
-            Breadth::Exact
-        },
-        // The socket is the owner's alone.
-        person: Person::admin("control", by),
-        reason: asked.reason,
-    };
-    let reception = kernel.reply(&asked.request_id, reply).await;
-    json!({"acknowledged": reception == Reception::Taken})
-}
-
-fn held(grant: &Held) -> Value {
-    json!({
-        "grant": grant.id,
-        "tool": grant.tool,
-        "lasting": grant.lasting.name(),
-        "session": match grant.lasting {
-            Lasting::Session(session) => Some(session),
-            Lasting::Always => None,
-        },
-        "folder": grant.folder,
-        "shown": grant.shown,
-        "by": grant.by,
-        "at": grant.at.to_string(),
-    })
 }
 
 fn session(id: SessionId, door: &Door) -> Value {
@@ -330,6 +226,7 @@ fn session(id: SessionId, door: &Door) -> Value {
         Door::Rpc { client } => client.as_str(),
         Door::Cli => "owner",
         Door::Peer { identity, task_id: _ } => identity.as_str(),
+        Door::Channel { sender, .. } => sender.as_str(),
     };
     json!({"session": id, "door": door.name(), "who": who})
 }
@@ -344,6 +241,7 @@ fn status(kernel: &Kernel) -> Value {
         "uptime_ms": status.uptime_ms,
         "conformance_level": format!("level-{}", kernel.level()),
         "approvals_pending": kernel.pending().len(),
+        "stops": kernel.stops(),
         "pid": std::process::id(),
     })
 }

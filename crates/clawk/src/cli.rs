@@ -48,6 +48,8 @@ enum Verb {
     Approve(cmd::approvals::ApproveArgs),
     /// Say no to a call that waits
     Deny(cmd::approvals::DenyArgs),
+    /// Stop an agent at once, look at what is stopped, lift it
+    Stop(cmd::stop::Args),
     /// Check a manifest, or one primitive; every finding at once
     Validate(cmd::validate::Args),
     /// Print the JSON Schema of a manifest or a primitive, for editors
@@ -90,6 +92,7 @@ impl Cli {
             Verb::Approvals(args) => cmd::approvals::list(&args),
             Verb::Approve(args) => cmd::approvals::approve(&args),
             Verb::Deny(args) => cmd::approvals::deny(&args),
+            Verb::Stop(args) => cmd::stop::run(&args),
             Verb::Validate(args) => cmd::validate::run(&args, config.as_deref()),
             Verb::Schema(args) => cmd::schema::run(&args),
             Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),

@@ -1,6 +1,6 @@
 //! What a manifest declares and this version does not apply: said, so that nobody relies on it.
 
-use clawk_manifest::model::{BusBackend, ChannelType, Detection, Policy, PolicyRates};
+use clawk_manifest::model::{BusBackend, ChannelType, Detection, Policy};
 use clawk_manifest::{Diagnostic, Manifest};
 
 /// One warning for each part that is read and has no effect here.
@@ -64,7 +64,6 @@ fn of_policy(policy: &Policy) -> Vec<Diagnostic> {
         ("prompt_injection", injection),
         ("secret_scanning", policy.secret_scanning.is_some()),
         ("input_validation", policy.input_validation.is_some()),
-        ("rate_limits", policy.rate_limits != PolicyRates::default()),
         ("audit", policy.audit.is_some()),
     ];
     let declared = parts.into_iter().filter(|(_, declared)| *declared);

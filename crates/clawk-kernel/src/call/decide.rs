@@ -10,6 +10,7 @@ use super::{Caller, Request};
 use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::error::{CallError, DeniedBy};
+use crate::roles;
 use crate::skill;
 
 /// The verdict of all layers, and which of them refused first.
@@ -49,8 +50,7 @@ impl Judged {
     }
 }
 
-/// Asks the layers in order. The role of the sender joins them with the channels (R12): the RPC's operator and the
-/// terminal's owner are admins.
+/// Asks the layers in order.
 pub(super) fn decide(
     agent: &Agent,
     caller: &Caller,
@@ -78,6 +78,7 @@ pub(super) fn decide(
         verdict: first,
         by: DeniedBy::Autonomy,
     }
+    .and(DeniedBy::Role, roles::verdict(caller.role))
     .and(DeniedBy::Policy, agent.engine.decide(&subject));
     for named in [tool.spec.policy_ref.as_deref(), request.policy.as_deref()]
         .into_iter()

@@ -18,6 +18,7 @@ mod suggest;
 
 use std::sync::Arc;
 
+use clawk_manifest::model::Role;
 use clawk_policy::{Effect, Verdict};
 use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
@@ -47,6 +48,7 @@ use crate::event::Thread;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::session::Notices;
 use crate::skill::Ceiling;
+use crate::stop;
 
 /// A call as asked for, from any door.
 #[derive(Debug, Clone)]
@@ -75,6 +77,8 @@ pub(crate) struct Caller {
     pub(crate) ceilings: Vec<Ceiling>,
     /// How many composite tools are above.
     pub(crate) depth: u8,
+    /// What the sender may do (CKP §5.3).
+    pub(crate) role: Role,
     pub(crate) notices: Notices,
 }
 
@@ -154,9 +158,12 @@ async fn path(
     check_arguments(&described, request)?;
     let arguments = &request.arguments;
     record.know(&described);
+    let held = hold(agent, caller, &described, request, cancel)?;
+    let cancel = &held.cancel;
     let judged = decide::decide(agent, caller, request, &tool, &described, record.parameters);
     let verdict = judged.permitted(&request.tool)?;
     check_quotas(agent, caller, &tool)?;
+    agent.rates.take_call(&request.tool, agent.scribe.now())?;
     agent
         .runner
         .preflight(&tool.name, arguments, &tool.plan, &agent.options.workdir)
@@ -212,6 +219,28 @@ fn resolve(agent: &Agent, request: &Request) -> Result<Arc<Entry>, CallError> {
     }
 }
 
+/// Under the brake from here on: an emergency stop refuses the call, or ends it wherever it is.
+fn hold<'a>(
+    agent: &'a Agent,
+    caller: &Caller,
+    described: &Described,
+    request: &Request,
+    cancel: &CancellationToken,
+) -> Result<stop::Held<'a>, CallError> {
+    // Nobody knows where a command line reaches.
+    let outward =
+        described.reaches_network() || described.labels.get("category").is_some_and(|c| c == "shell");
+    let level = if outward {
+        stop::Level::NoNetwork
+    } else {
+        stop::Level::NoTools
+    };
+    agent
+        .brake
+        .hold(caller.thread.session, level, cancel)
+        .map_err(|stop| stop::refused(&request.tool, &stop))
+}
+
 fn check_arguments(described: &Described, request: &Request) -> Result<(), CallError> {
     described.check(&request.tool, &Value::Object(request.arguments.clone()))
 }
@@ -260,6 +289,11 @@ async fn run(at: &Asking<'_>, leave: &Leave, record: &mut Record<'_>) -> Result<
     let retry = tool.spec.retry.clone().filter(|_| described.idempotent());
     let attempts = retry.as_ref().map_or(1, |retry| retry.max_attempts.max(1));
     loop {
+        // A stop that came since: nothing has run.
+        if cancel.is_cancelled() {
+            let tool = request.tool.clone();
+            return Err(CallError::Cancelled { tool });
+        }
         record.attempts += 1;
         let permit = Permit {
             tool: Arc::clone(&tool.name),

@@ -10,6 +10,7 @@ mod messages;
 mod order;
 mod recovery;
 mod skills;
+mod stops;
 mod swarm;
 
 use clawk_proto::method::{CallContext, ToolCallParams};

@@ -15,5 +15,6 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+pub(crate) mod stop;
 pub(crate) mod trace;
 pub(crate) mod validate;

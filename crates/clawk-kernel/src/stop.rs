@@ -1,0 +1,408 @@
+//! The emergency stop: what an operator has stopped, for the whole agent or one session, and how far. It takes effect on
+//! what runs at once, refuses what is new, survives restarts, and only an admin lifts it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_manifest::model::Role;
+use clawk_proto::SessionId;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::agent::Agent;
+use crate::call::Person;
+use crate::error::{CallError, DeniedBy, KernelError};
+use crate::event::{Scribe, SessionStarted, StopEngaged, StopLifted, Thread, kind};
+use crate::ports::{Journal, JournalError, Scan};
+use crate::time::Clock;
+
+/// How far a stop goes. Ordered: a later one stops more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// Nothing that reaches the network, and no command line, whose reach nobody knows.
+    NoNetwork,
+    /// No tool at all.
+    NoTools,
+    /// No tool and no model: turns wait where they are, messages are kept.
+    Frozen,
+}
+
+impl Level {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoNetwork => "no-network",
+            Self::NoTools => "no-tools",
+            Self::Frozen => "frozen",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::NoNetwork, Self::NoTools, Self::Frozen]
+            .into_iter()
+            .find(|level| level.name() == text)
+    }
+}
+
+/// A stop in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Stop {
+    /// How far.
+    pub level: Level,
+    /// The session; `None`: the whole agent.
+    pub session: Option<SessionId>,
+    /// Who.
+    pub by: String,
+    /// Why, in their words.
+    pub reason: Option<String>,
+    /// Since when, RFC 3339.
+    pub at: String,
+}
+
+/// What runs and can be stopped.
+#[derive(Debug)]
+struct Running {
+    session: SessionId,
+    stopped_by: Level,
+    cancel: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    stops: BTreeMap<Option<SessionId>, Stop>,
+    running: HashMap<u64, Running>,
+    next: u64,
+}
+
+/// The brake of one agent.
+#[derive(Debug)]
+pub(crate) struct Brake {
+    inner: Mutex<Inner>,
+    /// Counts changes, for who waits.
+    changed: watch::Sender<u64>,
+}
+
+/// Something that runs under the brake; it leaves when dropped.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    brake: &'a Brake,
+    key: u64,
+    /// Cancelled by its caller, and by a stop.
+    pub(crate) cancel: CancellationToken,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.brake.lock().running.remove(&self.key);
+    }
+}
+
+impl Default for Brake {
+    fn default() -> Self {
+        Self {
+            inner: Mutex::default(),
+            changed: watch::channel(0).0,
+        }
+    }
+}
+
+impl Brake {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All stops in force, the whole agent's first.
+    pub(crate) fn stops(&self) -> Vec<Stop> {
+        self.lock().stops.values().cloned().collect()
+    }
+
+    /// The furthest stop that holds for a session.
+    fn over(inner: &Inner, session: SessionId) -> Option<&Stop> {
+        [None, Some(session)]
+            .iter()
+            .filter_map(|scope| inner.stops.get(scope))
+            .max_by_key(|stop| stop.level)
+    }
+
+    /// Takes something under the brake, or says by which stop it may not run. One lock: nothing starts beside a stop.
+    pub(crate) fn hold(
+        &self,
+        session: SessionId,
+        stopped_by: Level,
+        cancel: &CancellationToken,
+    ) -> Result<Held<'_>, Stop> {
+        let mut inner = self.lock();
+        if let Some(stop) = Self::over(&inner, session)
+            && stop.level >= stopped_by
+        {
+            return Err(stop.clone());
+        }
+        inner.next += 1;
+        let key = inner.next;
+        let cancel = cancel.child_token();
+        let running = Running {
+            session,
+            stopped_by,
+            cancel: cancel.clone(),
+        };
+        inner.running.insert(key, running);
+        Ok(Held {
+            brake: self,
+            key,
+            cancel,
+        })
+    }
+
+    /// The stop by which something of this kind may not run now.
+    pub(crate) fn against(&self, session: SessionId, stopped_by: Level) -> Option<Stop> {
+        let inner = self.lock();
+        Self::over(&inner, session)
+            .filter(|stop| stop.level >= stopped_by)
+            .cloned()
+    }
+
+    fn engage(&self, stop: Stop) {
+        let mut inner = self.lock();
+        let scope = stop.session;
+        let level = stop.level;
+        inner.stops.insert(scope, stop);
+        for running in inner.running.values() {
+            if level >= running.stopped_by && scope.is_none_or(|session| session == running.session) {
+                running.cancel.cancel();
+            }
+        }
+        drop(inner);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    fn lift(&self, scope: Option<SessionId>) {
+        self.lock().stops.remove(&scope);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Waits until the session is not frozen.
+    pub(crate) async fn thawed(&self, session: SessionId) {
+        let mut changed = self.changed.subscribe();
+        while self.against(session, Level::Frozen).is_some() {
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The refusal of a call.
+pub(crate) fn refused(tool: &str, stop: &Stop) -> CallError {
+    let what = match stop.session {
+        None => "the agent",
+        Some(_) => "this session",
+    };
+    let why = stop.reason.as_ref().map(|reason| format!(": {reason}"));
+    CallError::Denied {
+        tool: tool.chars().take(64).collect(),
+        by: DeniedBy::Stop,
+        rule_id: None,
+        policy: None,
+        reason: format!(
+            "{} stopped {what} ({}){}; `clawk stop --lift` ends it",
+            stop.by,
+            stop.level.name(),
+            why.unwrap_or_default()
+        ),
+        retry_after_ms: None,
+    }
+}
+
+/// Stops, at once and durably. What can't be recorded holds all the same, until this process ends, and is said.
+pub(crate) async fn engage(
+    agent: &Agent,
+    session: Option<SessionId>,
+    level: Level,
+    by: &Person,
+    reason: Option<String>,
+) -> Result<Stop, KernelError> {
+    let stop = Stop {
+        level,
+        session,
+        by: by.name.clone(),
+        reason,
+        at: agent.scribe.now().to_string(),
+    };
+    agent.brake.engage(stop.clone());
+    let thread = agent.root.child(agent.clock().uuid());
+    agent
+        .scribe
+        .write(vec![draft(&agent.scribe, &thread, &stop, &by.channel)])
+        .await?;
+    Ok(stop)
+}
+
+fn draft(scribe: &Scribe, thread: &Thread, stop: &Stop, channel: &str) -> crate::event::Draft {
+    let payload = StopEngaged {
+        by: &stop.by,
+        channel,
+        level: stop.level.name(),
+        reason: stop.reason.as_deref(),
+        session: stop.session.map(|session| session.0),
+    };
+    scribe.entry(thread, kind::STOP_ENGAGED, &payload)
+}
+
+/// Lifts a stop. Recorded first: what can't be recorded stays stopped. `false`: `by` is no admin, or nothing is stopped.
+pub(crate) async fn lift(
+    agent: &Agent,
+    session: Option<SessionId>,
+    by: &Person,
+) -> Result<bool, KernelError> {
+    let stopped = agent.brake.lock().stops.contains_key(&session);
+    if by.role != Role::Admin || !stopped {
+        return Ok(false);
+    }
+    let payload = StopLifted {
+        by: &by.name,
+        channel: &by.channel,
+        session: session.map(|session| session.0),
+    };
+    let thread = agent.root.child(agent.clock().uuid());
+    let draft = agent.scribe.entry(&thread, kind::STOP_LIFTED, &payload);
+    agent.scribe.write(vec![draft]).await?;
+    agent.brake.lift(session);
+    Ok(true)
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Fields {
+    by: Option<String>,
+    level: Option<String>,
+    reason: Option<String>,
+    session: Option<Uuid>,
+}
+
+/// The stops that a journal says are in force.
+///
+/// # Errors
+/// It can't be read.
+async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Stop>, JournalError> {
+    const PAGE: usize = 1000;
+    let mut stops = BTreeMap::new();
+    let mut scan = Scan {
+        kinds: &[kind::STOP_ENGAGED, kind::STOP_LIFTED],
+        limit: PAGE,
+        ..Scan::default()
+    };
+    loop {
+        let page = journal.scan(scan.clone()).await?;
+        for event in &page {
+            // What can't be read as ours still stops: the furthest, for all.
+            let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+            let session = found.session.map(SessionId);
+            if event.kind == kind::STOP_LIFTED {
+                stops.remove(&session);
+                continue;
+            }
+            let stop = Stop {
+                level: found
+                    .level
+                    .as_deref()
+                    .and_then(Level::parse)
+                    .unwrap_or(Level::Frozen),
+                session,
+                by: found.by.unwrap_or_default(),
+                reason: found.reason,
+                at: event.at.to_string(),
+            };
+            stops.insert(session, stop);
+        }
+        match page.last() {
+            Some(last) if page.len() == PAGE => scan.after_row = last.row,
+            Some(_) | None => return Ok(stops),
+        }
+    }
+}
+
+/// Puts into force what was in force when the last run ended.
+pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
+    let stops = fold(&**agent.scribe.journal()).await?;
+    for stop in stops.into_values() {
+        tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force");
+        agent.brake.engage(stop);
+    }
+    Ok(())
+}
+
+/// What an operator does to an agent that does not run: its state directory alone is there.
+#[derive(Debug, Clone)]
+pub enum Order {
+    /// Stop the next start.
+    Engage {
+        /// How far.
+        level: Level,
+        /// The session; `None`: the whole agent.
+        session: Option<SessionId>,
+        /// Why.
+        reason: Option<String>,
+    },
+    /// Let the next start work.
+    Lift {
+        /// What was stopped.
+        session: Option<SessionId>,
+    },
+}
+
+/// Writes an order into the journal of an agent that does not run; returns the stops then in force.
+///
+/// # Errors
+/// The journal can't be read or written; nothing changed.
+pub async fn offline(
+    journal: Arc<dyn Journal>,
+    clock: Arc<dyn Clock>,
+    order: Option<Order>,
+    by: &Person,
+) -> Result<Vec<Stop>, JournalError> {
+    let scribe = Scribe::new(journal, clock);
+    if let Some(order) = order {
+        let id = SessionId(scribe.clock().uuid());
+        let thread = Thread {
+            session: id,
+            span: id.0,
+            parent: None,
+        };
+        let started = SessionStarted {
+            agent_id: &by.name,
+            door: "operator",
+            goal: "emergency stop",
+        };
+        let started = scribe.entry(&thread, kind::SESSION_STARTED, &started);
+        let below = thread.child(scribe.clock().uuid());
+        let change = match order {
+            Order::Engage {
+                level,
+                session,
+                reason,
+            } => {
+                let stop = Stop {
+                    level,
+                    session,
+                    by: by.name.clone(),
+                    reason,
+                    at: scribe.now().to_string(),
+                };
+                draft(&scribe, &below, &stop, &by.channel)
+            }
+            Order::Lift { session } => {
+                let payload = StopLifted {
+                    by: &by.name,
+                    channel: &by.channel,
+                    session: session.map(|session| session.0),
+                };
+                scribe.entry(&below, kind::STOP_LIFTED, &payload)
+            }
+        };
+        scribe.write(vec![started, change]).await?;
+    }
+    Ok(fold(&**scribe.journal()).await?.into_values().collect())
+}

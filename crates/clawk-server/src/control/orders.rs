@@ -1,0 +1,151 @@
+//! What the owner of the state directory may order by the control socket: answers, revocations, the emergency stop.
+
+use clawk_kernel::{Answer, Breadth, Held, Kernel, Lasting, Person, Reception, Reply, stop};
+use clawk_proto::{ErrorCode, RequestId, RpcError, SessionId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::rpc::{error, questions};
+
+#[derive(Deserialize)]
+struct AnswerParams {
+    request_id: RequestId,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    for_session: bool,
+    #[serde(default)]
+    always: bool,
+    /// A standing answer covers the folder that the question offers.
+    #[serde(default)]
+    folder: bool,
+}
+
+#[derive(Deserialize)]
+struct RevokeParams {
+    grant: String,
+}
+
+#[derive(Deserialize)]
+struct HistoryParams {
+    #[serde(default = "history")]
+    limit: usize,
+}
+
+/// An order of the operator.
+#[derive(Deserialize)]
+struct StopParams {
+    level: stop::Level,
+    #[serde(default)]
+    session: Option<SessionId>,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct LiftParams {
+    #[serde(default)]
+    session: Option<SessionId>,
+}
+
+const fn history() -> usize {
+    100
+}
+
+/// Obeys one order; `by` is who gave it.
+pub(super) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
+    match method {
+        "clawk.approvals.list" => {
+            let pending: Vec<Value> = kernel.pending().iter().map(questions::facts).collect();
+            Ok(json!({"approvals": pending}))
+        }
+        "clawk.approve" => {
+            let asked: AnswerParams = error::decode(method, params)?;
+            let answer = match (asked.always, asked.for_session) {
+                (true, _) => Answer::Always,
+                (false, true) => Answer::ApproveForSession,
+                (false, false) => Answer::Approve,
+            };
+            Ok(settle(kernel, asked, answer, by).await)
+        }
+        "clawk.approvals.granted" => {
+            let granted: Vec<Value> = kernel.granted().iter().map(held).collect();
+            Ok(json!({"grants": granted}))
+        }
+        "clawk.approvals.revoke" => {
+            let asked: RevokeParams = error::decode(method, params)?;
+            let person = Person::admin("control", by);
+            let revoked = kernel.revoke(&asked.grant, &person).await;
+            let revoked = revoked.map_err(|error| error::from_kernel(&error))?;
+            Ok(json!({"revoked": revoked}))
+        }
+        "clawk.approvals.answered" => {
+            let asked: HistoryParams = error::decode(method, params)?;
+            let past = kernel.answered(asked.limit).await;
+            let past = past.map_err(|error| error::from_kernel(&error))?;
+            let past: Vec<Value> = past
+                .iter()
+                .map(|past| {
+                    json!({"request_id": past.request_id, "session": past.session, "tool": past.tool,
+                        "answer": past.answer, "by": past.by, "channel": past.channel, "role": past.role,
+                        "reason": past.reason, "at": past.at})
+                })
+                .collect();
+            Ok(json!({"answered": past}))
+        }
+        "clawk.stop" => {
+            let asked: StopParams = error::decode(method, params)?;
+            let person = Person::admin("control", by);
+            let stopped = kernel
+                .stop(asked.session, asked.level, &person, asked.reason)
+                .await;
+            stopped.map_err(|error| error::from_kernel(&error))?;
+            Ok(json!({"stops": kernel.stops()}))
+        }
+        "clawk.stop.lift" => {
+            let asked: LiftParams = error::decode(method, params)?;
+            let lifted = kernel.lift(asked.session, &Person::admin("control", by)).await;
+            let lifted = lifted.map_err(|error| error::from_kernel(&error))?;
+            Ok(json!({"lifted": lifted, "stops": kernel.stops()}))
+        }
+        "clawk.stop.status" => Ok(json!({"stops": kernel.stops()})),
+        "clawk.deny" => Ok(settle(kernel, error::decode(method, params)?, Answer::Deny, by).await),
+        _ => Err(unknown()),
+    }
+}
+
+fn unknown() -> RpcError {
+    RpcError::new(ErrorCode::MethodNotFound, "the control socket has no such method")
+}
+
+async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) -> Value {
+    let reply = Reply {
+        answer,
+        breadth: if asked.folder {
+            Breadth::Folder
+        } else {
+            Breadth::Exact
+        },
+        // The socket is the owner's alone.
+        person: Person::admin("control", by),
+        reason: asked.reason,
+    };
+    let reception = kernel.reply(&asked.request_id, reply).await;
+    json!({"acknowledged": reception == Reception::Taken})
+}
+
+fn held(grant: &Held) -> Value {
+    json!({
+        "grant": grant.id,
+        "tool": grant.tool,
+        "lasting": grant.lasting.name(),
+        "session": match grant.lasting {
+            Lasting::Session(session) => Some(session),
+            Lasting::Always => None,
+        },
+        "folder": grant.folder,
+        "shown": grant.shown,
+        "by": grant.by,
+        "at": grant.at.to_string(),
+    })
+}

@@ -1,0 +1,179 @@
+//! `clawk stop`: the emergency stop. Of a running agent over its control socket; of one that does not run in its state
+//! directory, so that the next start is stopped.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use clawk_kernel::time::SystemClock;
+use clawk_kernel::{Person, stop};
+use clawk_proto::SessionId;
+use clawk_secrets::env;
+use clawk_server::{Client, ControlError};
+use clawk_store::StateDir;
+use serde_json::{Value, json};
+
+use crate::out::{self, Format, Paint};
+use crate::{compose, state};
+
+/// Flags of `clawk stop`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  clawk stop --all --reason 'it deletes things'\n  clawk stop --all --level frozen --agent hello\n  clawk stop --session 019ab9e2-6f4c-7d31-9a55-0d6d3c9c2f10 --level no-network\n  clawk stop --status\n  clawk stop --lift --all"
+)]
+pub(crate) struct Args {
+    /// The whole agent
+    #[arg(long)]
+    all: bool,
+
+    /// One session
+    #[arg(long, value_name = "ID", conflicts_with = "all")]
+    session: Option<SessionId>,
+
+    /// How far: nothing that reaches the network; no tool; no tool and no model, messages are kept
+    #[arg(long, value_enum, default_value_t = Level::NoTools)]
+    level: Level,
+
+    /// Why; kept in the trace, and told with every refusal
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    /// End a stop: of the whole agent, or of --session
+    #[arg(long)]
+    lift: bool,
+
+    /// Say what is stopped
+    #[arg(long, conflicts_with_all = ["lift", "all", "session"])]
+    status: bool,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Level {
+    NoNetwork,
+    NoTools,
+    Frozen,
+}
+
+impl From<Level> for stop::Level {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::NoNetwork => Self::NoNetwork,
+            Level::NoTools => Self::NoTools,
+            Level::Frozen => Self::Frozen,
+        }
+    }
+}
+
+/// Exit code 1 when there was nothing to lift.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if !(args.all || args.session.is_some() || args.lift || args.status) {
+        bail!("say what to stop: `--all`, or `--session ID`; `--status` says what is stopped");
+    }
+    let dir = args.which.dir()?;
+    let (method, params) = if args.status {
+        ("clawk.stop.status", json!({}))
+    } else if args.lift {
+        ("clawk.stop.lift", json!({"session": args.session}))
+    } else {
+        let level: stop::Level = args.level.into();
+        (
+            "clawk.stop",
+            json!({"session": args.session, "level": level, "reason": args.reason}),
+        )
+    };
+    let answer = compose::runtime()?.block_on(async {
+        match Client::connect(&dir).await {
+            Ok(mut client) => client
+                .ask(method, &params)
+                .await
+                .context("the running agent refused"),
+            Err(ControlError::NotRunning { .. }) => offline(&dir, args).await,
+            Err(error) => Err(error.into()),
+        }
+    })?;
+    let nothing = answer.get("lifted") == Some(&Value::Bool(false));
+    if args.format == Format::Json {
+        out::json(&answer)?;
+    } else {
+        show(&answer)?;
+    }
+    Ok(if nothing {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Nobody runs with this state: the order goes into its journal, and the next start obeys it.
+async fn offline(dir: &Path, args: &Args) -> Result<Value> {
+    if !dir.join("state.db").is_file() {
+        bail!("there is no agent's state in `{}`", dir.display());
+    }
+    let order = if args.status {
+        None
+    } else if args.lift {
+        Some(stop::Order::Lift {
+            session: args.session,
+        })
+    } else {
+        Some(stop::Order::Engage {
+            level: args.level.into(),
+            session: args.session,
+            reason: args.reason.clone(),
+        })
+    };
+    let who = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
+    let person = Person::admin("offline", &format!("local user {who}"));
+    let state = StateDir::open(dir, clawk_store::Options::default())?;
+    let clock = || Arc::new(SystemClock::default());
+    let before = stop::offline(state.journal(), clock(), None, &person).await?;
+    let stops = stop::offline(state.journal(), clock(), order, &person).await?;
+    state.close();
+    let mut answer = json!({"stops": stops, "running": false});
+    if let (true, Value::Object(answer)) = (args.lift, &mut answer) {
+        answer.insert("lifted".to_owned(), json!(before.len() > stops.len()));
+    }
+    Ok(answer)
+}
+
+fn show(answer: &Value) -> Result<()> {
+    let paint = Paint::stdout();
+    let stops = answer.get("stops").and_then(Value::as_array);
+    let stops = stops.map(Vec::as_slice).unwrap_or_default();
+    match answer.get("lifted").and_then(Value::as_bool) {
+        Some(true) => out::line("lifted")?,
+        Some(false) => out::note("nothing to lift: it was not stopped"),
+        None => {}
+    }
+    if stops.is_empty() {
+        out::line("nothing is stopped")?;
+    }
+    for stop in stops {
+        let text = |member: &str| out::harmless(stop.get(member).and_then(Value::as_str).unwrap_or_default());
+        let what = match text("session") {
+            session if session.is_empty() => "the agent".to_owned(),
+            session => format!("session {session}"),
+        };
+        let reason = match text("reason") {
+            reason if reason.is_empty() => reason,
+            reason => format!(": {reason}"),
+        };
+        let line = format!(
+            "{what} is stopped ({}) by {} since {}{reason}",
+            text("level"),
+            text("by"),
+            text("at")
+        );
+        out::line(&paint.red(&line))?;
+    }
+    Ok(())
+}
