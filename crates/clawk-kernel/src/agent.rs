@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Dedup, Desk, Held, Lasting, suggest};
+use crate::carp::{Atlases, Carp};
 use crate::catalog::Catalog;
 use crate::event::{Scribe, SessionEnded, Thread, Transition, kind};
 use crate::lifecycle::Life;
@@ -50,6 +51,8 @@ pub struct Parts {
     pub memory: Option<Arc<dyn Memory>>,
     /// Time, ids, randomness.
     pub clock: Arc<dyn Clock>,
+    /// The Atlases that govern it; none by default.
+    pub atlases: Atlases,
     /// The rest.
     pub options: Options,
 }
@@ -72,6 +75,8 @@ pub(crate) struct Agent {
     pub(crate) rates: Rates,
     pub(crate) brake: Brake,
     pub(crate) board: Board,
+    /// Atlases, and whoever speaks CRA.
+    pub(crate) carp: Carp,
     pub(crate) tracker: TaskTracker,
     /// Nothing new begins: workers end after the turn that they are in.
     pub(crate) closing: CancellationToken,

@@ -37,6 +37,7 @@ pub(crate) async fn run(
         role: caller.role,
         provider: agent.primary_provider(),
         system: prompt::system(&agent.manifest, Some(skill), &[]),
+        granted: None,
         only: Some(&skill.tools_required),
         skills: false,
         ceilings,

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::agent::Agent;
 use crate::call::{Caller, Request, call};
+use crate::carp::{self, Granted};
 use crate::event::{
     ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, canonical, digest,
     kind,
@@ -40,6 +41,8 @@ pub(crate) struct Run<'a> {
     pub(crate) role: Role,
     pub(crate) provider: &'a str,
     pub(crate) system: String,
+    /// What the Atlases grant to this turn.
+    pub(crate) granted: Option<Arc<Granted>>,
     /// Only these tools; `None`: all of the agent's.
     pub(crate) only: Option<&'a [String]>,
     pub(crate) skills: bool,
@@ -123,6 +126,9 @@ impl Run<'_> {
         }
         let mut offers = Vec::new();
         for entry in self.agent.catalog.iter() {
+            if self.agent.carp.hides(&entry.name) {
+                continue;
+            }
             if self
                 .only
                 .is_some_and(|only| !only.iter().any(|name| **name == *entry.name))
@@ -137,6 +143,11 @@ impl Run<'_> {
                 }
             }
         }
+        offers.extend(
+            self.granted
+                .iter()
+                .flat_map(|granted| granted.offers.iter().cloned()),
+        );
         if self.skills {
             offers.extend(self.agent.manifest.skills.iter().map(skill::offer));
         }
@@ -193,6 +204,9 @@ impl Run<'_> {
             let skill = skill.clone();
             return self.invoke(&id, &skill, arguments).await;
         }
+        let action = self.granted.as_ref().and_then(|granted| granted.action(&name));
+        let name = action.map_or(name.clone(), str::to_owned);
+        let under = self.granted.as_ref().filter(|_| self.agent.carp.is_action(&name));
         let request = Request {
             tool: name,
             arguments,
@@ -203,6 +217,7 @@ impl Run<'_> {
             identity: self.agent.manifest.identity.name.clone(),
             sandbox: None,
             policy: None,
+            under: under.map(|granted| granted.under(self.agent)),
         };
         let caller = Caller {
             thread: self.thread,
@@ -213,6 +228,7 @@ impl Run<'_> {
             depth: self.depth,
             role: self.role,
             notices: self.notices.clone(),
+            pends: false,
         };
         let outcome = call(self.agent, &caller, request, self.cancel).await;
         let (text, is_error) = prompt::result_text(&outcome);
@@ -334,6 +350,25 @@ async fn finish(
 ) {
     let started_us = agent.clock().monotonic_us();
     state.notices.send(Notice::TurnStarted { message }).await;
+    let (granted, effects) = match carp::for_turn(agent, state.id, turn.messages()).await {
+        Ok(granted) => (granted, effects),
+        // Without its resolution a turn would not be governed.
+        Err(error) => (
+            None,
+            vec![Effect::Done(End::Failed(format!(
+                "the Atlases could not be asked: {error}"
+            )))],
+        ),
+    };
+    let mut system = prompt::system(&agent.manifest, None, &state.peer_messages);
+    for text in granted
+        .iter()
+        .map(|granted| &granted.context)
+        .filter(|text| !text.is_empty())
+    {
+        system.push_str("\n\n");
+        system.push_str(text);
+    }
     let mut run = Run {
         agent,
         thread: state.thread.child(message.0),
@@ -341,7 +376,8 @@ async fn finish(
         door: state.door.name(),
         role: state.door.role(),
         provider: &state.provider,
-        system: prompt::system(&agent.manifest, None, &state.peer_messages),
+        system,
+        granted,
         only: None,
         skills: true,
         ceilings,

@@ -23,6 +23,8 @@ pub enum DeniedBy {
     Role,
     /// An emergency stop.
     Stop,
+    /// An Atlas's policy, or the resolution that an action was called under.
+    Atlas,
 }
 
 /// What is wrong with one argument.
@@ -130,6 +132,16 @@ pub enum CallError {
         by: String,
         /// Their words.
         reason: Option<String>,
+    },
+    /// A person is to answer first, and the caller does not wait for it (CRA).
+    #[error("`{tool}` waits for approval {approval_id}")]
+    ApprovalPending {
+        /// The action.
+        tool: String,
+        /// What is to be answered.
+        approval_id: String,
+        /// Until when, RFC 3339.
+        expires_at: String,
     },
     /// -32014.
     #[error("`{tool}` was ended after {timeout_ms} ms, its `timeout_ms`")]

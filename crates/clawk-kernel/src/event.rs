@@ -46,6 +46,30 @@ pub mod kind {
     pub const ACTION_EXECUTED: &str = "action.executed";
     /// It did not run, was cut short, or its outcome is unknown.
     pub const ACTION_FAILED: &str = "action.failed";
+    /// A CARP request came in.
+    pub const CARP_REQUEST: &str = "carp.request.received";
+    /// It was resolved.
+    pub const CARP_COMPLETED: &str = "carp.resolution.completed";
+    /// What an Atlas says of one action.
+    pub const POLICY_EVALUATED: &str = "policy.evaluated";
+    /// An execution ran against a policy.
+    pub const POLICY_VIOLATED: &str = "policy.violated";
+    /// A context block reached its reader.
+    pub const CONTEXT_INJECTED: &str = "context.injected";
+    /// A context block was left out.
+    pub const CONTEXT_REDACTED: &str = "context.redacted";
+    /// Whose a CRA session is; in the runtime's chain, as are the next five.
+    pub const CARP_SESSION: &str = "ckp.carp.session";
+    /// A resolution that may be executed under.
+    pub const CARP_ISSUED: &str = "ckp.carp.issued";
+    /// What an execution took from limits.
+    pub const CARP_CHARGED: &str = "ckp.carp.charged";
+    /// A person's answer to an action that waited.
+    pub const CARP_ANSWERED: &str = "ckp.carp.answered";
+    /// An Atlas came over the API.
+    pub const ATLAS_LOADED: &str = "ckp.atlas.loaded";
+    /// An Atlas was removed over the API.
+    pub const ATLAS_REMOVED: &str = "ckp.atlas.removed";
     /// A person is asked.
     pub const APPROVAL_REQUESTED: &str = "ckp.approval.requested";
     /// The question was answered, or lapsed.

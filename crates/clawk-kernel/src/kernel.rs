@@ -16,6 +16,7 @@ use tokio::sync::broadcast;
 
 use crate::agent::{Agent, Parts};
 use crate::call::{self, Caller, Held, Person, Reception, Reply, Request, call};
+use crate::carp::Cra;
 use crate::error::{CallError, KernelError, StartError};
 use crate::event::{Thread, kind};
 use crate::notice::{Answer, Question};
@@ -178,6 +179,7 @@ impl Kernel {
                 depth: 0,
                 role: Role::Admin,
                 notices: Notices::default(),
+                pends: false,
             };
             let context = params.context;
             let request = Request {
@@ -187,10 +189,17 @@ impl Kernel {
                 identity: context.identity,
                 sandbox: context.sandbox,
                 policy: context.policy,
+                under: None,
             };
             let cancel = agent.stop.child_token();
             call(&agent, &caller, request, &cancel).await
         }
+    }
+
+    /// The agent as a CRA runtime.
+    #[must_use]
+    pub fn cra(&self) -> Cra {
+        Cra::new(Arc::clone(&self.agent))
     }
 
     /// Answers a question; waits while that call is in progress and has not asked yet (R18). `false`: nothing asks for

@@ -12,6 +12,7 @@ pub mod turn;
 pub mod witness;
 
 mod agent;
+pub mod carp;
 mod catalog;
 mod composite;
 mod drive;
@@ -36,6 +37,7 @@ pub mod time;
 
 pub use agent::{Options, Parts};
 pub use call::{Breadth, Held, Lasting, Person, Reception, Reply};
+pub use carp::{Atlases, CarpError, Cra};
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::kind;
 pub use kernel::{DEFAULT_DRAIN_MS, DeadLetter, Kernel};

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::agent::{Agent, Parts};
 use crate::call::{self, Dedup, Desk};
+use crate::carp::{self, Carp};
 use crate::catalog::Catalog;
 use crate::error::StartError;
 use crate::event::{Scribe, SessionStarted, Thread, kind};
@@ -51,6 +52,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     recover::restore_rates(&agent).await?;
     call::restore(&agent).await?;
     stop::restore(&agent).await?;
+    carp::restore(&agent).await?;
     agent.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
     resume_open(&agent).await?;
@@ -95,10 +97,12 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         journal,
         memory,
         clock,
+        atlases,
         options,
     } = parts;
     let engine =
         Engine::compile(&manifest.policies).map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
+    let carp = Carp::new(atlases).map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
     let scribe = Scribe::new(Arc::clone(&journal), clock);
     let id = SessionId(scribe.clock().uuid());
     let since = scribe.now().plus_millis(-ANSWER_KEPT_MS);
@@ -132,6 +136,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         life: Life::new(),
         desk: Desk::default(),
         board: Board::default(),
+        carp,
         tracker: TaskTracker::new(),
         closing: CancellationToken::new(),
         stop: CancellationToken::new(),

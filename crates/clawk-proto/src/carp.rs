@@ -16,6 +16,7 @@ pub const CARP_VERSION: &str = "1.0";
 
 /// How much harm a task or an action can do; ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RiskTier {
     /// The default.
@@ -47,6 +48,7 @@ impl RiskTier {
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
     /// Which context and actions are there for a goal.
@@ -71,59 +73,76 @@ impl Operation {
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Requester {
     /// 1–255 characters.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub agent_id: String,
     /// The session it asks in.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub session_id: SessionId,
     /// The session above, for nested agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<uuid::Uuid>))]
     pub parent_session_id: Option<SessionId>,
 }
 
 /// What it wants to do.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Task {
     /// 1–10,000 characters.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 10000))]
     pub goal: String,
     /// `low` when absent.
     #[serde(default)]
     pub risk_tier: RiskTier,
     /// A hint that names a context pack includes that pack whatever its conditions say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
     pub context_hints: Vec<String>,
     /// Only actions of these capabilities are candidates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
     pub required_capabilities: Vec<String>,
 }
 
 /// Which action to run, and with what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Execution {
     /// The resolution that allowed it.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub resolution_id: Uuid,
     /// The action.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub action_id: String,
     /// Its arguments.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters: Map<String, Value>,
     /// At most 255 characters; the same key is answered with the same response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub idempotency_key: Option<String>,
 }
 
 /// A CARP request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Request {
     /// "1.0".
+    #[cfg_attr(feature = "openapi", schema(pattern = "^1\\.0$"))]
     pub carp_version: String,
     /// Unique within its session.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub request_id: Uuid,
     /// RFC 3339 with zone, as sent.
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub timestamp: String,
     /// What is asked for.
     pub operation: Operation,
@@ -137,14 +156,17 @@ pub struct Request {
     pub execution: Option<Execution>,
     /// The Atlases to look in, in this order; empty: all, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, max_items = 1000))]
     pub atlas_ids: Vec<String>,
     /// Facts that policies may match.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub context: Map<String, Value>,
 }
 
 /// What a resolution says as a whole (R30).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionType {
     /// Every candidate is allowed.
@@ -172,6 +194,7 @@ impl DecisionType {
 
 /// The decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Decision {
     /// Which.
@@ -190,6 +213,7 @@ pub struct Decision {
 
 /// How a context block is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ContentType {
     /// Markdown.
     #[serde(rename = "text/markdown")]
@@ -204,49 +228,60 @@ pub enum ContentType {
 
 /// A piece of context for the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ContextBlock {
     /// Unique within its source: the pack and the file.
     pub block_id: String,
     /// The Atlas's id.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub source: Arc<str>,
     /// How to read it.
     pub content_type: ContentType,
     /// The text.
     pub content: String,
     /// 0–1000, high first.
+    #[cfg_attr(feature = "openapi", schema(maximum = 1000))]
     pub priority: u16,
     /// Bytes over four, rounded up.
     pub token_estimate: u64,
     /// `source_pack`, `file`, and `truncated` where the pack's `max_tokens` cut it.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: Map<String, Value>,
 }
 
 /// At most so many calls in any window of this length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RateLimit {
     /// At least 1.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub max_calls: u64,
     /// At least 1.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub window_seconds: u64,
 }
 
 /// An action that may be executed under the resolution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AllowedAction {
     /// Its id.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub action_id: Arc<str>,
     /// Its name for people.
     pub name: String,
     /// What it does.
     pub description: String,
     /// JSON Schema of its parameters; `{}` when the Atlas gives none.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters_schema: Value,
     /// JSON Schema of what it returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub returns_schema: Option<Value>,
     /// Its own tier.
     #[serde(default)]
@@ -264,19 +299,24 @@ pub struct AllowedAction {
 
 /// An action that may not, and who said so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DeniedAction {
     /// Its id.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub action_id: Arc<str>,
     /// The policy's `parameters.reason`, or a code such as `rate_limit_exceeded`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: Arc<str>,
     /// The deciding policy; `null` when none did.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub policy_id: Option<Arc<str>>,
 }
 
 /// Kinds of constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ConstraintType {
     /// So many calls in a window.
@@ -293,6 +333,7 @@ pub enum ConstraintType {
 
 /// Something that execution will hold the agent to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Constraint {
     /// The id of the policy, with a suffix where one policy makes two.
@@ -301,39 +342,49 @@ pub struct Constraint {
     #[serde(rename = "type")]
     pub kind: ConstraintType,
     /// The kind's facts.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters: Map<String, Value>,
 }
 
 /// A CARP resolution: what the agent may see and do for its goal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Resolution {
     /// "1.0".
     pub carp_version: String,
     /// Its own id; an execute request names it.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub resolution_id: Uuid,
     /// The request it answers.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub request_id: Uuid,
     /// RFC 3339, UTC, microseconds.
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub timestamp: String,
     /// The whole in one word.
     pub decision: Decision,
     /// High priority first.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<ContextBlock>))]
     pub context_blocks: Vec<Arc<ContextBlock>>,
     /// In candidate order.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<AllowedAction>))]
     pub allowed_actions: Vec<Arc<AllowedAction>>,
     /// In candidate order.
     pub denied_actions: Vec<DeniedAction>,
     /// What else holds.
     pub constraints: Vec<Constraint>,
     /// 0–86,400; valid for so long after `timestamp`.
+    #[cfg_attr(feature = "openapi", schema(maximum = 86400))]
     pub ttl_seconds: u32,
     /// The session's trace.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub trace_id: Uuid,
 }
 
 /// How an execution ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutionStatus {
     /// It ran.
@@ -348,6 +399,7 @@ pub enum ExecutionStatus {
 
 /// Why an execution did not succeed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ExecutionError {
     /// For machines.
@@ -356,37 +408,46 @@ pub struct ExecutionError {
     pub message: String,
     /// More facts.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub details: Map<String, Value>,
 }
 
 /// The answer to an execute request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ExecuteResponse {
     /// "1.0".
     pub carp_version: String,
     /// Its own id.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub execution_id: Uuid,
     /// The request it answers.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub request_id: Uuid,
     /// The resolution it ran under.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub resolution_id: Uuid,
     /// RFC 3339, UTC, microseconds.
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub timestamp: String,
     /// How it ended.
     pub status: ExecutionStatus,
     /// What the action gave, or `null`.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub result: Option<Value>,
     /// What went wrong, or `null`.
     #[serde(default)]
     pub error: Option<ExecutionError>,
     /// The session's trace.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub trace_id: Uuid,
 }
 
 /// One thing that is wrong with a message or an Atlas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fault {
     /// JSON Pointer; of a missing field, the pointer it would have.
     pub path: String,
@@ -398,12 +459,15 @@ pub struct Fault {
 
 /// The answer to a validate request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ValidateResponse {
     /// "1.0".
     pub carp_version: String,
     /// The request it answers.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub request_id: Uuid,
     /// RFC 3339, UTC, microseconds.
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub timestamp: String,
     /// Nothing is wrong.
     pub valid: bool,

@@ -12,19 +12,25 @@ pub const TRACE_VERSION: &str = "1.0";
 
 /// One event as it stands in a `.trace.jsonl` file or an API answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TraceEvent {
     /// "1.0".
     pub trace_version: String,
     /// Its own id.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub event_id: Uuid,
     /// One per session.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub trace_id: Uuid,
     /// The span it belongs to.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub span_id: Uuid,
     /// Absent or null in the first event.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<uuid::Uuid>))]
     pub parent_span_id: Option<Uuid>,
     /// The chain it belongs to.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub session_id: SessionId,
     /// 0, 1, 2 … without gaps.
     pub sequence: u64,
@@ -33,10 +39,13 @@ pub struct TraceEvent {
     /// For example `action.executed` or `ckp.message.accepted` (R31).
     pub event_type: String,
     /// The facts.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub payload: Map<String, Value>,
     /// SHA-256 over R26's bytes.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^[0-9a-f]{64}$"))]
     pub event_hash: Digest,
     /// The hash of the event before; 64 zeros in the first.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^[0-9a-f]{64}$"))]
     pub previous_event_hash: Digest,
 }
 

@@ -13,6 +13,7 @@
 mod answers;
 mod append;
 mod blobs;
+mod chain;
 mod check;
 mod contents;
 mod dir;

@@ -416,7 +416,7 @@ fn optional_digest(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Diges
     }
 }
 
-fn stored(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
+pub(crate) fn stored(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     let payload: String = row.get(9)?;
     let payload = RawValue::from_string(payload).map_err(|e| {
         rusqlite::Error::FromSqlConversionFailure(9, rusqlite::types::Type::Text, Box::new(e))

@@ -21,3 +21,9 @@ pub use bind::{Host, Unbound, bind};
 pub use builtin::{Answer, Ask, Extra, Question};
 pub use config::{HttpTool, ToolConfig, ToolsConfig};
 pub use runner::Runner;
+
+/// Whether a built-in tool has this name.
+#[must_use]
+pub fn is_builtin(name: &str) -> bool {
+    builtin::Builtin::named(name).is_some()
+}

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Journal, Provider};
 use clawk_kernel::time::SystemClock;
-use clawk_kernel::{Door, Kernel, Options, Parts, Session, StartError};
+use clawk_kernel::{Atlases, Door, Kernel, Options, Parts, Session, StartError};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::ProviderProtocol;
 use clawk_proto::SessionId;
@@ -17,10 +17,11 @@ use clawk_secrets::{Env, Resolver};
 use clawk_server::Current;
 use clawk_server::control::Control;
 use clawk_store::{Reader, StateDir};
-use clawk_tools::{Ask, Host, Runner, bind};
+use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
+use crate::atlases;
 use crate::config::{Config, Durability, Settings};
 use crate::keeper::Keeper;
 use crate::{manifest, state};
@@ -57,6 +58,8 @@ pub(crate) struct Blueprint {
     pub(crate) warning: Option<String>,
     /// Which model answers for each `auto:` provider.
     pub(crate) models: Vec<String>,
+    /// Atlases that govern it.
+    pub(crate) atlases: Atlases,
     /// Where scripts of scripted models may lie.
     scripts: Scripts,
 }
@@ -67,7 +70,14 @@ impl Blueprint {
     /// # Errors
     /// The manifest or the configuration is invalid; everything that is wrong with it is said.
     pub(crate) async fn read(path: &Path, config: Option<&Path>) -> Result<Self> {
-        let config = Config::load(config, Some(path))?;
+        Self::with_config(path, Config::load(config, Some(path))?).await
+    }
+
+    /// From a manifest's file and a configuration at hand.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) async fn with_config(path: &Path, config: Config) -> Result<Self> {
         let (manifest, warning) = manifest::read(path, &config)?;
         let scripts = Scripts::Inside(manifest.dir.clone());
         Self::new(manifest, config, scripts, warning).await
@@ -82,14 +92,23 @@ impl Blueprint {
         Self::new(manifest, config, scripts, None).await
     }
 
+    /// Nothing but Atlases: CRA without a claw.
+    ///
+    /// # Errors
+    /// An Atlas is not valid, or an action can't run here.
+    pub(crate) async fn of_atlases(config: Config) -> Result<Self> {
+        Self::new(atlases::alone()?, config, Scripts::Refused, None).await
+    }
+
     async fn new(
         mut manifest: Manifest,
-        config: Config,
+        mut config: Config,
         scripts: Scripts,
         warning: Option<String>,
     ) -> Result<Self> {
         let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
         let models = settle(&mut manifest).await;
+        let atlases = atlases::bind(&mut manifest, &mut config)?;
         let folder = config
             .settings
             .workdir
@@ -110,6 +129,7 @@ impl Blueprint {
             workdir,
             warning,
             models,
+            atlases,
             scripts,
         })
     }
@@ -204,10 +224,17 @@ impl Blueprint {
             base: self.config.folder(),
             workdir: self.workdir.clone(),
             ask,
-            extras: BTreeMap::new(),
+            extras: self.extras(),
         };
         bind(&self.manifest, &self.config.settings.tools, host)
             .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())
+    }
+
+    fn extras(&self) -> BTreeMap<String, Arc<dyn Extra>> {
+        let simulated = self.atlases.fallback.iter();
+        simulated
+            .map(|name| (name.clone(), Arc::new(atlases::Simulate) as Arc<dyn Extra>))
+            .collect()
     }
 
     /// Everything that the kernel is made of.
@@ -226,6 +253,7 @@ impl Blueprint {
                 journal: state.journal(),
                 memory: Some(state.memory()),
                 clock: Arc::new(SystemClock::default()),
+                atlases: self.atlases.clone(),
                 options: Options {
                     workdir: self.workdir.clone(),
                     sandbox: self.config.settings.sandbox.defaults(),

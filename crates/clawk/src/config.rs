@@ -13,6 +13,8 @@ use clawk_secrets::{StoreConfig, env};
 use clawk_tools::ToolsConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::atlases::AtlasConfig;
+use crate::http::HttpConfig;
 use crate::keeper::{Checkpoints, Retention};
 
 /// Every key, with its default. An unknown key is an error.
@@ -39,6 +41,10 @@ pub(crate) struct Settings {
     pub(crate) tools: ToolsConfig,
     /// When the journal is signed, and where else the signatures go.
     pub(crate) checkpoints: Checkpoints,
+    /// Atlases that govern.
+    pub(crate) atlases: AtlasConfig,
+    /// The CRA API.
+    pub(crate) http: HttpConfig,
     /// How long contents are kept.
     pub(crate) retention: Retention,
 }

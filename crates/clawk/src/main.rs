@@ -5,12 +5,14 @@
 //! *Must not know:* domain rules; it reads, composes, shows.
 //! *Start reading at:* [`compose`], then [`cmd::run`].
 
+mod atlases;
 mod cli;
 mod cmd;
 mod companion;
 mod compose;
 mod config;
 mod conformance;
+mod http;
 mod keeper;
 mod manifest;
 mod out;

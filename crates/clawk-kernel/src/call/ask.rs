@@ -75,7 +75,7 @@ impl Asking<'_> {
         })
     }
 
-    async fn look(&self, record: &Record<'_>) -> Result<Grant, CallError> {
+    pub(super) async fn look(&self, record: &Record<'_>) -> Result<Grant, CallError> {
         Grant::take(
             self.agent,
             self.tool,
@@ -87,7 +87,7 @@ impl Asking<'_> {
     }
 
     /// Any changed byte voids the grant.
-    async fn holds(&self, record: &mut Record<'_>, shown: &Grant) -> Result<(), CallError> {
+    pub(super) async fn holds(&self, record: &mut Record<'_>, shown: &Grant) -> Result<(), CallError> {
         let now = self.look(record).await?;
         match shown.changed(&now) {
             None => Ok(()),

@@ -58,6 +58,7 @@ pub(super) fn decide(
     tool: &Entry,
     described: &Described,
     parameters: Digest,
+    atlas: Option<Verdict>,
 ) -> Judged {
     let arguments = &request.arguments;
     let tokens_today = agent.ledger.tokens_today(agent.scribe.now());
@@ -99,11 +100,14 @@ pub(super) fn decide(
     if let Some(skill) = tool.skill.as_ref().filter(|skill| needs_approval(skill)) {
         judged = judged.and(DeniedBy::Skill, skill::asking(&skill.name));
     }
+    if let Some(atlas) = atlas {
+        judged = judged.and(DeniedBy::Atlas, atlas);
+    }
     // What spares people is a standing grant that a person gave, never a rule (R13).
     if matches!(judged.verdict.effect, Effect::Ask(_)) {
         let shape = Shape {
             session: caller.thread.session,
-            tool: &tool.name,
+            tool: &request.tool,
             parameters,
             plan: plan_digest(tool),
             arguments,

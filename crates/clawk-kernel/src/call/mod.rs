@@ -9,6 +9,7 @@ mod ask;
 mod decide;
 mod dedup;
 mod grant;
+mod pend;
 mod permit;
 mod reach;
 mod record;
@@ -32,6 +33,7 @@ pub use approval::{Breadth, Person, Reception, Reply};
 pub(crate) use approval::{Desk, Seat};
 use ask::Asking;
 pub(crate) use dedup::{Claim, Dedup, Keyed, Stored, key};
+pub(crate) use grant::Grant;
 use grant::Leave;
 pub use permit::Permit;
 use record::Record;
@@ -41,6 +43,7 @@ pub(crate) use suggest::append as suggest;
 pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
 
 use crate::agent::Agent;
+use crate::carp::{self, Gate};
 use crate::catalog::{Described, Entry};
 use crate::composite;
 use crate::error::{CallError, DeniedBy};
@@ -61,6 +64,8 @@ pub(crate) struct Request {
     /// `context.sandbox` and `context.policy`: may only narrow (R15).
     pub(crate) sandbox: Option<String>,
     pub(crate) policy: Option<String>,
+    /// The CARP resolution that it is made under, where the caller has one.
+    pub(crate) under: Option<carp::Under>,
 }
 
 /// On whose behalf, and where it is recorded.
@@ -80,6 +85,8 @@ pub(crate) struct Caller {
     /// What the sender may do (CKP §5.3).
     pub(crate) role: Role,
     pub(crate) notices: Notices,
+    /// A question is not waited for here: the caller is told that it stands (CRA).
+    pub(crate) pends: bool,
 }
 
 /// Runs one call, governed. Boxed because composite tools come back here.
@@ -136,7 +143,11 @@ pub(crate) fn call<'a>(
         let outcome = record.close(outcome, started_us).await;
         record.tell(&outcome, started_us).await;
         // What the journal refused before anything ran may be asked again; everything else has had its answer.
-        if record.ran() || !(record.left_open() || matches!(outcome, Err(CallError::Journal(_)))) {
+        let pending = matches!(
+            outcome,
+            Err(CallError::Journal(_) | CallError::ApprovalPending { .. })
+        );
+        if record.ran() || !(record.left_open() || pending) {
             guard.settle(Stored::Call(outcome.clone()), agent.scribe.now());
         }
         drop(working);
@@ -153,15 +164,15 @@ async fn path(
     record: &mut Record<'_>,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
-    let tool = resolve(agent, request)?;
+    let gate = Gate::of(agent, caller, request).await?;
+    let tool = resolve(agent, request, gate.as_ref())?;
     let described = tool.described(&*agent.runner).await?;
     check_arguments(&described, request)?;
     let arguments = &request.arguments;
     record.know(&described);
     let held = hold(agent, caller, &described, request, cancel)?;
     let cancel = &held.cancel;
-    let judged = decide::decide(agent, caller, request, &tool, &described, record.parameters);
-    let verdict = judged.permitted(&request.tool)?;
+    let (verdict, asked) = judge(agent, caller, request, gate.as_ref(), (&tool, &described), record)?;
     check_quotas(agent, caller, &tool)?;
     agent.rates.take_call(&request.tool, agent.scribe.now())?;
     agent
@@ -183,16 +194,54 @@ async fn path(
         cancel,
     };
     let leave = match verdict.effect {
+        Effect::Ask(_) if caller.pends => asking.pend(record).await?,
         Effect::Ask(_) => asking.ask(record).await?,
         Effect::Allow | Effect::AuditOnly | Effect::Deny => Leave::policy(),
     };
+    if let Some(gate) = &gate {
+        record.charged(gate.charge(agent, arguments, asked)?);
+    }
     record.decided(verdict, &leave.by).await?;
-    run(&asking, &leave, record).await
+    let limit = gate
+        .as_ref()
+        .map_or(tool.timeout_ms, |gate| gate.timeout_ms.min(tool.timeout_ms));
+    run(&asking, &leave, limit, record).await
+}
+
+/// The verdict of all layers, the Atlases' among them, unless it is a refusal; and whether the Atlases ask a person.
+fn judge(
+    agent: &Agent,
+    caller: &Caller,
+    request: &Request,
+    gate: Option<&Gate>,
+    (tool, described): (&Entry, &Described),
+    record: &mut Record<'_>,
+) -> Result<(Verdict, bool), CallError> {
+    let atlas = gate
+        .map(|gate| gate.judge(agent, &request.arguments))
+        .transpose()?;
+    if let (Some(gate), Some(atlas)) = (gate, &atlas) {
+        record.governed(&gate.under, atlas);
+    }
+    let ours = atlas.as_ref().map(|atlas| atlas.verdict.clone());
+    let judged = decide::decide(agent, caller, request, tool, described, record.parameters, ours);
+    let verdict = judged.permitted(&request.tool).map_err(|error| match &atlas {
+        Some(atlas) => atlas.words(error),
+        None => error,
+    })?;
+    Ok((verdict, atlas.is_some_and(|atlas| atlas.asks)))
 }
 
 /// The tool, and the narrowing names of the request (R15, R17).
-fn resolve(agent: &Agent, request: &Request) -> Result<Arc<Entry>, CallError> {
-    let Some(tool) = agent.catalog.get(&request.tool) else {
+fn resolve(agent: &Agent, request: &Request, gate: Option<&Gate>) -> Result<Arc<Entry>, CallError> {
+    // A rule that names an action denies it, whatever the tool that runs it is called.
+    if gate.is_some()
+        && let Some(verdict) = agent.engine.denies_by_name(&request.tool)
+    {
+        return Err(decide::denied(&request.tool, &verdict, DeniedBy::Policy));
+    }
+    let name = gate.map_or(&request.tool, |gate| &gate.tool);
+    let Some(tool) = agent.catalog.get(name) else {
         return Err(match agent.engine.denies_by_name(&request.tool) {
             Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
             None => agent.catalog.unknown(&request.tool),
@@ -276,7 +325,12 @@ pub(crate) enum Approver {
 }
 
 /// Runs what was decided: a permit per attempt; again only where the tool says that it is idempotent.
-async fn run(at: &Asking<'_>, leave: &Leave, record: &mut Record<'_>) -> Result<RunOutcome, CallError> {
+async fn run(
+    at: &Asking<'_>,
+    leave: &Leave,
+    timeout_ms: u64,
+    record: &mut Record<'_>,
+) -> Result<RunOutcome, CallError> {
     let Asking {
         agent,
         caller,
@@ -301,7 +355,7 @@ async fn run(at: &Asking<'_>, leave: &Leave, record: &mut Record<'_>) -> Result<
             digest: record.parameters,
             plan: Arc::clone(&tool.plan),
             workdir: agent.options.workdir.clone(),
-            timeout_ms: tool.timeout_ms,
+            timeout_ms,
             request_id: request.request_id.clone(),
             session: caller.thread.session,
             marks: Arc::clone(&leave.marks),

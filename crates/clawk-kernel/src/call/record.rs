@@ -3,6 +3,7 @@
 use clawk_policy::{Effect, Verdict};
 use clawk_proto::Digest;
 use clawk_proto::method::ToolCallResult;
+use uuid::Uuid;
 
 use clawk_policy::Approval;
 
@@ -12,6 +13,8 @@ use super::reopen::Kept;
 use super::standing::Held;
 use super::{Approver, Caller, Keyed, Request, key};
 use crate::agent::Agent;
+use crate::carp::event::Charged;
+use crate::carp::{self, ApprovalView, Judgement, Under};
 use crate::catalog::Described;
 use crate::error::{CallError, DeniedBy};
 use crate::event::{
@@ -42,6 +45,10 @@ pub(super) struct Record<'a> {
     open: bool,
     level: String,
     verdict: Option<Verdict>,
+    /// Of the CARP resolution and of this execution of it.
+    under: Option<(Uuid, Uuid)>,
+    /// Follows a denial.
+    violated: Option<Draft>,
 }
 
 impl<'a> Record<'a> {
@@ -89,7 +96,58 @@ impl<'a> Record<'a> {
             open: false,
             level: String::new(),
             verdict: None,
+            under: None,
+            violated: None,
         }
+    }
+
+    /// An Atlas has a say: `policy.evaluated`, and what follows a denial.
+    pub(super) fn governed(&mut self, under: &Under, atlas: &Judgement) {
+        self.under = Some((under.resolution, under.execution));
+        let scribe = &self.agent.scribe;
+        let evaluation = atlas.evaluation.as_ref();
+        self.waiting
+            .extend(evaluation.map(|one| carp::event::evaluated(scribe, &self.thread, one)));
+        self.violated = atlas.violation.map(|violation| {
+            let policy = evaluation
+                .and_then(|one| one.policy_id.as_deref())
+                .unwrap_or("default");
+            let reason = atlas.verdict.reason.as_deref();
+            carp::event::violated(
+                scribe,
+                &self.thread,
+                &self.request.tool,
+                policy,
+                violation,
+                reason,
+            )
+        });
+    }
+
+    /// What the execution took from limits, in the runtime's chain and in the commit of the decision.
+    pub(super) fn charged(&mut self, charged: Option<Charged>) {
+        let root = self.agent.root.child(self.thread.span);
+        let entry = |charged| self.agent.scribe.entry(&root, kind::CARP_CHARGED, &charged);
+        self.waiting.extend(charged.map(entry));
+    }
+
+    /// A question that nobody waits for is durable before its asker hears of it.
+    pub(super) async fn pending(&mut self, view: &ApprovalView, verdict: &Verdict) -> Result<(), CallError> {
+        let payload = ApprovalRequested {
+            action_id: &self.request.tool,
+            default_if_timeout: "deny",
+            expires_at: view.expires_at.clone(),
+            policy_id: verdict.policy.as_deref(),
+            question_hash: self.parameters,
+            reason: &view.reason,
+            request_hash: self.request_hash,
+            request_id: self.request.request_id.as_str(),
+            rule_id: verdict.rule_id.as_deref(),
+        };
+        let scribe = &self.agent.scribe;
+        self.waiting
+            .push(scribe.entry(&self.thread, kind::APPROVAL_REQUESTED, &payload));
+        self.flush().await
     }
 
     /// The run began.
@@ -152,6 +210,11 @@ impl<'a> Record<'a> {
     /// The question ended without a person.
     pub(super) fn lapsed(&mut self, answer: &str) {
         self.answer(answer, "nobody", "", "", None);
+    }
+
+    /// An answer that came before the call, over the API.
+    pub(super) fn told(&mut self, answer: &str, by: &str, reason: Option<&str>) {
+        self.answer(answer, by, "http", "admin", reason);
     }
 
     pub(super) fn answered(&mut self, reply: &Reply) {
@@ -235,7 +298,9 @@ impl<'a> Record<'a> {
             policy_id,
             request_hash: self.request_hash,
             request_id,
-            resolution_id: scribe.clock().uuid(),
+            resolution_id: self
+                .under
+                .map_or_else(|| scribe.clock().uuid(), |(resolution, _)| resolution),
             rule_id,
             side_effects: self.side_effects,
             turn: self.caller.turn,
@@ -297,6 +362,8 @@ impl<'a> Record<'a> {
             Ok(ran) => ran,
             Err(CallError::Journal(why)) => return Err(CallError::Journal(why)),
             Err(error) if self.open => return Err(error),
+            // It stands in the journal already, and it is no end.
+            Err(pending @ CallError::ApprovalPending { .. }) => return Err(pending),
             Err(error) => {
                 self.refused(&error, duration_ms);
                 self.flush().await?;
@@ -320,7 +387,9 @@ impl<'a> Record<'a> {
             action_id: &self.request.tool,
             attempts: self.attempts,
             duration_ms,
-            execution_id: self.agent.clock().uuid(),
+            execution_id: self
+                .under
+                .map_or_else(|| self.agent.clock().uuid(), |(_, execution)| execution),
             is_error,
             level: &self.level,
             mechanisms: &obtained.mechanisms,
@@ -390,6 +459,9 @@ impl<'a> Record<'a> {
         let key = key(Keyed::Call, &self.request.request_id);
         self.waiting
             .push(draft.content(result_hash, bytes).answers(Some(key)));
+        if !self.started {
+            self.waiting.extend(self.violated.take());
+        }
     }
 
     /// The rule that asked a person, with its policy.
@@ -472,6 +544,9 @@ fn error_code(error: &CallError) -> &'static str {
             by: DeniedBy::Skill, ..
         } => "skill",
         CallError::Denied {
+            by: DeniedBy::Atlas, ..
+        } => "atlas",
+        CallError::Denied {
             by: DeniedBy::Rate, ..
         } => "rate_limit",
         CallError::Denied {
@@ -485,6 +560,7 @@ fn error_code(error: &CallError) -> &'static str {
         CallError::Sandbox(_) => "sandbox",
         CallError::ApprovalTimeout { .. } => "approval_timeout",
         CallError::ApprovalDenied { .. } => "approval_denied",
+        CallError::ApprovalPending { .. } => "approval_pending",
         CallError::Timeout { .. } => "timeout",
         CallError::Unavailable { .. } => "unavailable",
         CallError::Unknown { .. } => "unknown",

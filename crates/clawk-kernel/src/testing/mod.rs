@@ -133,6 +133,8 @@ pub struct Rig {
     pub clock: Arc<TestClock>,
     /// Where tools start.
     pub workdir: PathBuf,
+    /// The Atlases.
+    pub atlases: crate::Atlases,
 }
 
 impl Rig {
@@ -152,6 +154,7 @@ impl Rig {
             models,
             clock: Arc::default(),
             workdir: PathBuf::from("/work"),
+            atlases: crate::Atlases::default(),
         }
     }
 
@@ -170,6 +173,7 @@ impl Rig {
             journal: Arc::clone(&self.journal) as _,
             memory: Some(Arc::clone(&self.memory) as _),
             clock: Arc::clone(&self.clock) as _,
+            atlases: self.atlases.clone(),
             options: Options {
                 workdir: self.workdir.clone(),
                 sandbox: clawk_sandbox::Defaults::default(),

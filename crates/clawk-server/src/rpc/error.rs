@@ -77,9 +77,10 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
                 "resets_at": resets_at}),
         ),
         E::Sandbox(refusal) => (Code::SandboxDenied, refusal.data()),
-        E::ApprovalTimeout { .. } | E::ApprovalVoid { .. } | E::ApprovalDenied { .. } => {
-            approval_facts(error)
-        }
+        E::ApprovalTimeout { .. }
+        | E::ApprovalVoid { .. }
+        | E::ApprovalDenied { .. }
+        | E::ApprovalPending { .. } => approval_facts(error),
         E::Timeout { tool, timeout_ms } => {
             (Code::ToolTimeout, json!({"tool": tool, "timeout_ms": timeout_ms}))
         }
@@ -120,6 +121,15 @@ fn approval_facts(error: &CallError) -> (ErrorCode, Value) {
             Code::ApprovalDenied,
             json!({"tool": tool, "denied_by": by, "reason": reason}),
         ),
+        // Only who speaks CRA is told to come again; see the HTTP API.
+        E::ApprovalPending {
+            tool,
+            approval_id,
+            expires_at,
+        } => (
+            Code::ApprovalTimeout,
+            json!({"tool": tool, "approval_id": approval_id, "expires_at": expires_at, "action": "require-approval"}),
+        ),
         E::UnknownTool { .. }
         | E::InvalidArguments { .. }
         | E::UnknownReference { .. }
@@ -152,6 +162,7 @@ fn layer(by: DeniedBy) -> &'static str {
         DeniedBy::Rate => "rate",
         DeniedBy::Role => "role",
         DeniedBy::Stop => "stop",
+        DeniedBy::Atlas => "atlas",
     }
 }
 

@@ -1,7 +1,9 @@
 //! `clawk serve`: the agent as a service.
 
 mod factory;
+mod http;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -19,7 +21,7 @@ use factory::{Launched, Wired};
 /// Flags of `clawk serve`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group(clap::ArgGroup::new("transport").required(true).multiple(true).args(["stdio"])))]
+#[command(group(clap::ArgGroup::new("transport").required(true).multiple(true).args(["stdio", "http"])))]
 pub(crate) struct Args {
     /// The manifest; without one, the manifest that `claw.initialize` brings becomes the agent's
     #[arg(value_name = "CLAW")]
@@ -28,6 +30,18 @@ pub(crate) struct Args {
     /// Speak JSON-RPC on standard input and output, one message a line
     #[arg(long)]
     stdio: bool,
+
+    /// Serve the CRA API on this address; without a CLAW, the Atlases alone govern
+    #[arg(long, value_name = "ADDR")]
+    http: Option<SocketAddr>,
+
+    /// Folders that hold an `atlas.json`, or such files, beside those of `[atlases] paths`
+    #[arg(long = "atlas", value_name = "PATH")]
+    atlases: Vec<PathBuf>,
+
+    /// Answer actions that nothing runs with their parameters, instead of an error; nothing is done
+    #[arg(long)]
+    simulate: bool,
 
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
@@ -41,7 +55,9 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   clawk serve claw.yaml --stdio      this agent, until end of input or SIGTERM
-  clawk serve --stdio                whatever agent the other side initializes";
+  clawk serve --stdio                whatever agent the other side initializes
+  clawk serve claw.yaml --http 127.0.0.1:8420
+  clawk serve --http 127.0.0.1:8420 --atlas examples/atlas --simulate";
 
 /// Serves until the other side ends, or a signal asks to.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
@@ -58,9 +74,13 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let cancel = cancelled_by_signals()?;
     let current = Current::default();
+    if let Some(address) = args.http {
+        return http::serve(args, config, address, current, cancel).await;
+    }
     match &args.manifest {
         Some(manifest) => {
-            let blueprint = Blueprint::read(manifest, config).await?;
+            let config = with_flags(args, Config::load(config, Some(manifest))?)?;
+            let blueprint = Blueprint::with_config(manifest, config).await?;
             if let Some(warning) = &blueprint.warning {
                 tracing::warn!("{warning}"); // standard error is quiet unless asked (R25)
             }
@@ -76,13 +96,23 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             launched.close().await;
         }
         None => {
-            let config = Config::load(config, None)?;
+            let config = with_flags(args, Config::load(config, None)?)?;
             let wired = Arc::new(Wired::new(config, args.state.clone(), args.manifest_root.clone()));
             stdio(Arc::clone(&wired) as _, current, cancel).await;
             wired.close().await;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `--atlas` and `--simulate` beside what the file says.
+fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
+    for path in &args.atlases {
+        // The file's paths are relative to its folder, the command line's to where we are.
+        config.settings.atlases.paths.push(std::path::absolute(path)?);
+    }
+    config.settings.atlases.simulate |= args.simulate;
+    Ok(config)
 }
 
 async fn stdio(factory: Arc<dyn AgentFactory>, current: Current, cancel: CancellationToken) {

@@ -38,6 +38,11 @@ impl Launched {
         })
     }
 
+    /// What is open.
+    pub(super) const fn state(&self) -> &StateDir {
+        &self.state
+    }
+
     /// The control socket in the state directory.
     pub(super) fn control(&self, current: &Current) -> Result<Control> {
         let dir = self.state.path();

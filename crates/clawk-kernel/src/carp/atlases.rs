@@ -1,0 +1,198 @@
+//! Atlases that come and go while the agent runs. What comes over the API is kept in the journal and taken up again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clawk_carp::atlas::Executor;
+use clawk_carp::fault::Fault;
+use clawk_carp::{Atlas, Faults};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error::CarpError;
+use super::event::{AtlasLoaded, AtlasRemoved};
+use super::{Carp, Loaded};
+use crate::agent::Agent;
+use crate::event::{canonical, digest, kind};
+
+/// Atlases that may be loaded together.
+const MAX_ATLASES: usize = 1_000;
+
+/// Where an Atlas comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The configuration; it can't be removed over the API.
+    Configured,
+    /// The API: who, and when.
+    Uploaded {
+        /// The token's name.
+        by: String,
+        /// RFC 3339.
+        at: String,
+    },
+}
+
+/// An Atlas as it is shown.
+#[derive(Debug, Clone)]
+pub struct AtlasView {
+    /// The Atlas.
+    pub atlas: Arc<Atlas>,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Actions that nothing here runs.
+    pub unbound: Vec<String>,
+}
+
+/// What came over the API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Upload {
+    pub(crate) files: BTreeMap<String, String>,
+    pub(crate) manifest: Value,
+}
+
+impl Upload {
+    /// The Atlas, checked.
+    pub(crate) fn atlas(&self) -> Result<Atlas, Faults> {
+        let bytes = serde_json::to_vec(&self.manifest).unwrap_or_default(); // silent-ok: a value always serialises
+        let atlas = Atlas::in_memory(&bytes, &self.files)?;
+        opens_nothing(&atlas)?;
+        Ok(atlas)
+    }
+}
+
+/// An endpoint or a server is opened by the configuration, never by what comes over the API.
+fn opens_nothing(atlas: &Atlas) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    for (at, action) in atlas.actions.iter().enumerate() {
+        let outside = match &action.executor {
+            Some(Executor::Http(_)) => "an HTTP endpoint",
+            Some(Executor::Mcp { .. }) => "an MCP server",
+            Some(Executor::Tool(_)) | None => continue,
+        };
+        faults.errors.push(Fault {
+            path: format!("/actions/{at}/executor"),
+            code: "executor".to_owned(),
+            message: format!(
+                "an Atlas from the API can't open {outside}; name it in `[atlases] paths` of clawk.toml"
+            ),
+        });
+    }
+    if faults.errors.is_empty() {
+        Ok(())
+    } else {
+        Err(faults)
+    }
+}
+
+/// All Atlases in force, by id.
+pub(crate) fn views(agent: &Agent) -> Vec<AtlasView> {
+    let loaded = agent.carp.loaded();
+    let atlases = loaded.set.atlases().iter();
+    atlases.map(|atlas| view(agent, &loaded, atlas)).collect()
+}
+
+pub(crate) fn view(agent: &Agent, loaded: &Loaded, atlas: &Arc<Atlas>) -> AtlasView {
+    let unbound = atlas
+        .actions
+        .iter()
+        .filter(|action| agent.carp.tool_of(action, &agent.catalog).is_none());
+    AtlasView {
+        unbound: unbound.map(|action| action.shown.action_id.to_string()).collect(),
+        origin: loaded
+            .origins
+            .get(&atlas.id)
+            .cloned()
+            .unwrap_or(Origin::Configured),
+        atlas: Arc::clone(atlas),
+    }
+}
+
+/// Loads an Atlas beside the others: all are compiled together, or nothing changes.
+pub(crate) async fn load(agent: &Agent, upload: Upload, by: &str) -> Result<AtlasView, CarpError> {
+    let _one = agent.carp.changing.lock().await;
+    let atlas = Arc::new(upload.atlas().map_err(CarpError::Invalid)?);
+    let before = agent.carp.loaded();
+    if before.origins.contains_key(&atlas.id) {
+        return Err(CarpError::Conflict(format!(
+            "the Atlas `{}` is loaded already; remove it first",
+            atlas.id
+        )));
+    }
+    if before.origins.len() >= MAX_ATLASES {
+        return Err(CarpError::TooMany(format!(
+            "{MAX_ATLASES} Atlases are loaded; remove some"
+        )));
+    }
+    let at = agent.scribe.now().to_string();
+    let after = with(&agent.carp, &before, &atlas, by, &at)?;
+    let bytes = canonical(&upload);
+    let payload = AtlasLoaded {
+        atlas_id: atlas.id.to_string(),
+        by: by.to_owned(),
+        upload_hash: digest(&bytes),
+        version: atlas.version.to_string(),
+    };
+    let hash = payload.upload_hash;
+    let thread = agent.root.child(agent.clock().uuid());
+    let draft = agent
+        .scribe
+        .entry(&thread, kind::ATLAS_LOADED, &payload)
+        .content(hash, bytes);
+    agent.scribe.write(vec![draft]).await?;
+    let view = view(agent, &after, &atlas);
+    agent.carp.replace(after);
+    Ok(view)
+}
+
+/// Removes an Atlas that came over the API.
+pub(crate) async fn remove(agent: &Agent, id: &str, by: &str) -> Result<(), CarpError> {
+    let _one = agent.carp.changing.lock().await;
+    let before = agent.carp.loaded();
+    match before.origins.get(id) {
+        None => return Err(CarpError::UnknownAtlas(vec![id.chars().take(255).collect()])),
+        Some(Origin::Configured) => {
+            return Err(CarpError::Conflict(format!(
+                "the Atlas `{id}` stands in the configuration"
+            )));
+        }
+        Some(Origin::Uploaded { .. }) => {}
+    }
+    let after = without(&agent.carp, &before, id)
+        .map_err(|cause| CarpError::Conflict(format!("the Atlas `{id}` is needed: {cause}")))?;
+    let payload = AtlasRemoved {
+        atlas_id: id.to_owned(),
+        by: by.to_owned(),
+    };
+    let thread = agent.root.child(agent.clock().uuid());
+    agent
+        .scribe
+        .write(vec![agent.scribe.entry(&thread, kind::ATLAS_REMOVED, &payload)])
+        .await?;
+    agent.carp.replace(after);
+    Ok(())
+}
+
+pub(crate) fn with(
+    carp: &Carp,
+    before: &Loaded,
+    atlas: &Arc<Atlas>,
+    by: &str,
+    at: &str,
+) -> Result<Loaded, clawk_carp::set::SetError> {
+    let mut atlases = before.set.atlases().to_vec();
+    atlases.push(Arc::clone(atlas));
+    let mut origins = before.origins.clone();
+    let origin = Origin::Uploaded {
+        by: by.to_owned(),
+        at: at.to_owned(),
+    };
+    origins.insert(Arc::clone(&atlas.id), origin);
+    Loaded::new(atlases, origins, &carp.config)
+}
+
+pub(crate) fn without(carp: &Carp, before: &Loaded, id: &str) -> Result<Loaded, clawk_carp::set::SetError> {
+    let kept = before.set.atlases().iter().filter(|atlas| *atlas.id != *id);
+    let mut origins = before.origins.clone();
+    origins.remove(id);
+    Loaded::new(kept.cloned().collect(), origins, &carp.config)
+}

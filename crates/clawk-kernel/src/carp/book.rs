@@ -1,0 +1,368 @@
+//! The books: sessions, their live resolutions, what has been spent, what waits for a person. Every map has a bound.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use clawk_carp::Ledger;
+use clawk_carp::execute::Issued;
+use clawk_proto::carp::ExecuteResponse;
+use clawk_proto::{Digest, SessionId};
+use jiff::Timestamp;
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::error::CarpError;
+use crate::call::Grant;
+
+/// Sessions that may be live at the same time.
+pub(crate) const MAX_LIVE: usize = 10_000;
+/// Sessions that are remembered at all: live ones, and the last that have ended.
+const MAX_KNOWN: usize = 20_000;
+/// Resolutions of one session that may be executed under; beyond, the oldest lapses.
+const MAX_RESOLUTIONS: usize = 64;
+/// Request ids of one session that are remembered.
+const MAX_REQUESTS: usize = 4_096;
+/// Answers of one session that are kept for their idempotency keys.
+const MAX_ANSWERS: usize = 256;
+/// Questions that may wait at the same time.
+const MAX_APPROVALS: usize = 10_000;
+
+/// A session to be opened.
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    /// Who will ask in it; 1–255 characters.
+    pub agent_id: String,
+    /// What for; 1–10,000 characters.
+    pub goal: String,
+    /// The session above it.
+    pub parent: Option<SessionId>,
+    /// Whose it is: the name of the token that opened it.
+    pub owner: String,
+    /// A given id, for harnesses; `None`: a fresh one.
+    pub id: Option<SessionId>,
+}
+
+/// A session as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionView {
+    /// Its id, which is its trace's id, too.
+    pub id: SessionId,
+    /// Who asks in it.
+    pub agent_id: String,
+    /// What for; empty for those of before a restart.
+    pub goal: String,
+    /// Whose it is; `None`: the agent's own conversation.
+    pub owner: Option<String>,
+    /// The session above it.
+    pub parent: Option<SessionId>,
+    /// When it began, RFC 3339.
+    pub started: String,
+    /// When it ended.
+    pub ended: Option<String>,
+    /// Resolutions that may be executed under.
+    pub resolutions: usize,
+}
+
+/// How a question stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalState {
+    /// Nobody has answered.
+    Pending,
+    /// A person agreed; the next execution with these parameters runs, once.
+    Approved,
+    /// A person did not.
+    Denied,
+}
+
+/// A question as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalView {
+    /// Its id.
+    pub id: Uuid,
+    /// Whose call.
+    pub session: SessionId,
+    /// Under which resolution.
+    pub resolution: Uuid,
+    /// What is to run.
+    pub action_id: String,
+    /// With what: SHA-256 of the parameters' canonical JSON.
+    pub parameters: Digest,
+    /// Why it is asked.
+    pub reason: String,
+    /// Who asks: the policy.
+    pub policy_id: Option<String>,
+    /// How it stands.
+    pub state: ApprovalState,
+    /// Until when it may be answered and used, RFC 3339.
+    pub expires_at: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) view: ApprovalView,
+    pub(crate) expires: Timestamp,
+    /// What the approval is bound to.
+    pub(crate) shown: Grant,
+    pub(crate) answered_by: Option<(String, Option<String>)>,
+}
+
+/// What the runtime knows of a session.
+#[derive(Debug)]
+pub(crate) struct Book {
+    pub(crate) agent_id: String,
+    pub(crate) goal: String,
+    pub(crate) owner: Option<String>,
+    pub(crate) parent: Option<SessionId>,
+    pub(crate) started: Timestamp,
+    pub(crate) ended: Option<Timestamp>,
+    resolutions: VecDeque<Issued>,
+    requests: HashSet<Uuid>,
+    request_order: VecDeque<Uuid>,
+    answers: VecDeque<(String, Digest, ExecuteResponse)>,
+}
+
+impl Book {
+    pub(crate) fn new(agent_id: String, goal: String, owner: Option<String>, started: Timestamp) -> Self {
+        Self {
+            agent_id,
+            goal,
+            owner,
+            parent: None,
+            started,
+            ended: None,
+            resolutions: VecDeque::new(),
+            requests: HashSet::new(),
+            request_order: VecDeque::new(),
+            answers: VecDeque::new(),
+        }
+    }
+
+    fn view(&self, id: SessionId, now: Timestamp) -> SessionView {
+        SessionView {
+            id,
+            agent_id: self.agent_id.clone(),
+            goal: self.goal.clone(),
+            owner: self.owner.clone(),
+            parent: self.parent,
+            started: format!("{:.6}", self.started),
+            ended: self.ended.map(|at| format!("{at:.6}")),
+            resolutions: self
+                .resolutions
+                .iter()
+                .filter(|issued| now < issued.expires)
+                .count(),
+        }
+    }
+
+    pub(crate) fn issued(&self, id: Uuid) -> Option<&Issued> {
+        self.resolutions.iter().find(|issued| issued.resolution_id == id)
+    }
+
+    pub(crate) fn issued_mut(&mut self, id: Uuid) -> Option<&mut Issued> {
+        self.resolutions
+            .iter_mut()
+            .find(|issued| issued.resolution_id == id)
+    }
+
+    pub(crate) fn issue(&mut self, issued: Issued, now: Timestamp) {
+        self.resolutions.retain(|known| now < known.expires);
+        if self.resolutions.len() >= MAX_RESOLUTIONS {
+            self.resolutions.pop_front();
+        }
+        self.resolutions.push_back(issued);
+    }
+
+    /// `false`: it was used before.
+    pub(crate) fn take_request(&mut self, id: Uuid) -> bool {
+        if !self.requests.insert(id) {
+            return false;
+        }
+        self.request_order.push_back(id);
+        if self.request_order.len() > MAX_REQUESTS
+            && let Some(old) = self.request_order.pop_front()
+        {
+            self.requests.remove(&old);
+        }
+        true
+    }
+
+    /// The answer to an idempotency key: the same execution's, or `Err` when the key was used for another one.
+    pub(crate) fn answer(&self, key: &str, hash: Digest) -> Result<Option<ExecuteResponse>, ()> {
+        match self.answers.iter().find(|(known, ..)| known == key) {
+            Some((_, known, answer)) if *known == hash => Ok(Some(answer.clone())),
+            Some(_) => Err(()),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn keep_answer(&mut self, key: String, hash: Digest, answer: ExecuteResponse) {
+        if self.answers.len() >= MAX_ANSWERS {
+            self.answers.pop_front();
+        }
+        self.answers.push_back((key, hash, answer));
+    }
+}
+
+/// All books.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    pub(crate) ledger: Ledger,
+    sessions: BTreeMap<SessionId, Book>,
+    live: usize,
+    approvals: HashMap<Uuid, Waiting>,
+}
+
+impl Books {
+    /// Opens a book for a CRA session.
+    ///
+    /// # Errors
+    /// Too many are live, or the id is taken.
+    pub(crate) fn open(&mut self, id: SessionId, book: Book) -> Result<(), CarpError> {
+        if self.sessions.contains_key(&id) {
+            return Err(CarpError::Conflict(format!("the session {id} exists already")));
+        }
+        if self.live >= MAX_LIVE {
+            return Err(CarpError::TooMany(format!(
+                "{MAX_LIVE} sessions are live; end some"
+            )));
+        }
+        self.insert(id, book);
+        Ok(())
+    }
+
+    /// Takes up a book as the journal tells it, or one of the agent's own conversations.
+    pub(crate) fn insert(&mut self, id: SessionId, book: Book) {
+        while self.sessions.len() >= MAX_KNOWN {
+            let old = self
+                .sessions
+                .iter()
+                .find(|(_, book)| book.ended.is_some() || book.owner.is_none())
+                .map(|(id, _)| *id);
+            let Some(old) = old.or_else(|| self.sessions.keys().next().copied()) else {
+                break;
+            };
+            self.remove(old);
+        }
+        let live = book.owner.is_some() && book.ended.is_none();
+        self.remove(id);
+        self.sessions.insert(id, book);
+        self.live += usize::from(live);
+    }
+
+    pub(crate) fn remove(&mut self, id: SessionId) {
+        if let Some(book) = self.sessions.remove(&id) {
+            self.live -= usize::from(book.owner.is_some() && book.ended.is_none()).min(self.live);
+        }
+    }
+
+    pub(crate) fn end(&mut self, id: SessionId, at: Timestamp) {
+        if let Some(book) = self.sessions.get_mut(&id).filter(|book| book.ended.is_none()) {
+            book.ended = Some(at);
+            book.resolutions.clear();
+            book.answers.clear();
+            book.requests.clear();
+            book.request_order.clear();
+            self.live -= usize::from(book.owner.is_some()).min(self.live);
+        }
+        self.approvals.retain(|_, waiting| waiting.view.session != id);
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Book> {
+        self.sessions.get(&id)
+    }
+
+    /// A session that has not ended.
+    pub(crate) fn live(&mut self, id: SessionId) -> Result<&mut Book, CarpError> {
+        self.sessions
+            .get_mut(&id)
+            .filter(|book| book.ended.is_none())
+            .ok_or_else(|| CarpError::UnknownSession(id.to_string()))
+    }
+
+    /// The session and the ledger, which `execute::check` wants together.
+    pub(crate) fn parts(&mut self, id: SessionId) -> (Option<&mut Book>, &mut Ledger) {
+        (self.sessions.get_mut(&id), &mut self.ledger)
+    }
+
+    pub(crate) fn view(&self, id: SessionId, now: Timestamp) -> Option<SessionView> {
+        self.sessions.get(&id).map(|book| book.view(id, now))
+    }
+
+    /// The latest first.
+    pub(crate) fn views(
+        &self,
+        wanted: impl Fn(&Book) -> bool,
+        limit: usize,
+        now: Timestamp,
+    ) -> Vec<SessionView> {
+        self.sessions
+            .iter()
+            .rev()
+            .filter(|(_, book)| wanted(book))
+            .take(limit)
+            .map(|(id, book)| book.view(*id, now))
+            .collect()
+    }
+
+    /// Puts a question; the same question twice is one.
+    pub(crate) fn ask(&mut self, waiting: Waiting, now: Timestamp) -> Result<ApprovalView, CarpError> {
+        self.approvals.retain(|_, known| now < known.expires);
+        let same = self.approvals.values().find(|known| {
+            let (have, want) = (&known.view, &waiting.view);
+            (have.session, have.resolution, have.parameters)
+                == (want.session, want.resolution, want.parameters)
+                && have.action_id == want.action_id
+        });
+        if let Some(same) = same {
+            return Ok(same.view.clone());
+        }
+        if self.approvals.len() >= MAX_APPROVALS {
+            return Err(CarpError::TooMany(format!(
+                "{MAX_APPROVALS} questions wait already"
+            )));
+        }
+        let view = waiting.view.clone();
+        self.approvals.insert(view.id, waiting);
+        Ok(view)
+    }
+
+    /// A person's answer to exactly this call, if there is one. A yes is used up by it.
+    pub(crate) fn take_answer(
+        &mut self,
+        under: &super::Under,
+        action_id: &str,
+        parameters: Digest,
+        now: Timestamp,
+    ) -> Option<Waiting> {
+        let id = self.approvals.iter().find(|(_, waiting)| {
+            let view = &waiting.view;
+            now < waiting.expires
+                && view.state != ApprovalState::Pending
+                && view.session == under.requester.session_id
+                && view.resolution == under.resolution
+                && view.parameters == parameters
+                && view.action_id == action_id
+        });
+        let id = id.map(|(id, _)| *id)?;
+        self.approvals.remove(&id)
+    }
+
+    pub(crate) fn approvals(&self, now: Timestamp) -> Vec<ApprovalView> {
+        let mut views: Vec<ApprovalView> = self
+            .approvals
+            .values()
+            .filter(|waiting| now < waiting.expires)
+            .map(|waiting| waiting.view.clone())
+            .collect();
+        views.sort_by_key(|view| view.id);
+        views
+    }
+
+    /// The question, if it waits.
+    pub(crate) fn waiting(&mut self, id: Uuid, now: Timestamp) -> Result<&mut Waiting, CarpError> {
+        self.approvals
+            .get_mut(&id)
+            .filter(|waiting| now < waiting.expires && waiting.view.state == ApprovalState::Pending)
+            .ok_or_else(|| CarpError::UnknownApproval(id.to_string()))
+    }
+}

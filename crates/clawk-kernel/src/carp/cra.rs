@@ -1,0 +1,237 @@
+//! The kernel as a CRA runtime: what the HTTP API, the harness and the command line ask of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clawk_proto::SessionId;
+use clawk_proto::carp::{ExecuteResponse, Request, Resolution, ValidateResponse};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::atlases::{self, AtlasView, Upload};
+use super::book::{ApprovalState, ApprovalView, Book, NewSession, SessionView};
+use super::error::CarpError;
+use super::event::{Answered, Opened, Started};
+use super::resolve::{self, check_skew, now, thread};
+use super::turn::fault;
+use crate::agent::Agent;
+use crate::event::{digest, kind};
+
+/// A handle to the CRA side of an agent; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Cra {
+    agent: Arc<Agent>,
+}
+
+impl Cra {
+    pub(crate) const fn new(agent: Arc<Agent>) -> Self {
+        Self { agent }
+    }
+
+    /// Opens a session; durable when this returns.
+    ///
+    /// # Errors
+    /// Names that are too long or empty, too many sessions, or the journal can't be written.
+    pub async fn open(&self, new: NewSession) -> Result<SessionView, CarpError> {
+        let agent = &self.agent;
+        let _working = agent.life.enter().map_err(CarpError::NotReady)?;
+        for (path, text, most) in [("/agent_id", &new.agent_id, 255), ("/goal", &new.goal, 10_000)] {
+            let length = text.chars().count();
+            if length == 0 || length > most {
+                let message = format!("1 to {most} characters are wanted, found {length}");
+                return Err(CarpError::Invalid(fault(path, "length", message)));
+            }
+        }
+        let id = new.id.unwrap_or_else(|| SessionId(agent.clock().uuid()));
+        let mut book = Book::new(
+            new.agent_id.clone(),
+            new.goal.clone(),
+            Some(new.owner.clone()),
+            now(agent),
+        );
+        book.parent = new.parent;
+        agent.carp.books().open(id, book)?;
+        let started = Started {
+            agent_id: &new.agent_id,
+            goal: &new.goal,
+        };
+        let goal_hash = digest(new.goal.as_bytes());
+        let opened = Opened {
+            agent_id: new.agent_id.clone(),
+            goal_hash,
+            owner: new.owner.clone(),
+            parent_session_id: new.parent.map(|parent| parent.0),
+            session_id: id.0,
+        };
+        let scribe = &agent.scribe;
+        let root = agent.root.child(agent.clock().uuid());
+        let drafts = vec![
+            scribe.entry(&thread(id), kind::SESSION_STARTED, &started),
+            scribe
+                .entry(&root, kind::CARP_SESSION, &opened)
+                .content(goal_hash, new.goal.clone().into_bytes()),
+        ];
+        if let Err(error) = scribe.write(drafts).await {
+            agent.carp.books().remove(id);
+            return Err(error.into());
+        }
+        self.session(id)
+            .ok_or_else(|| CarpError::UnknownSession(id.to_string()))
+    }
+
+    /// Sessions, the latest first, at most `limit`; only those of `owner` when it is given.
+    #[must_use]
+    pub fn sessions(&self, owner: Option<&str>, limit: usize) -> Vec<SessionView> {
+        let wanted = |book: &Book| owner.is_none() || book.owner.as_deref() == owner;
+        self.agent.carp.books().views(wanted, limit, now(&self.agent))
+    }
+
+    /// A session, live or ended.
+    #[must_use]
+    pub fn session(&self, id: SessionId) -> Option<SessionView> {
+        self.agent.carp.books().view(id, now(&self.agent))
+    }
+
+    /// Ends a live session; its chain gets its last event.
+    ///
+    /// # Errors
+    /// It is not live, or the journal can't be written.
+    pub async fn close(&self, id: SessionId, reason: &'static str) -> Result<(), CarpError> {
+        let agent = &self.agent;
+        let _working = agent.life.enter().map_err(CarpError::NotReady)?;
+        let at = now(agent);
+        let started = {
+            let mut books = agent.carp.books();
+            let started = books.live(id)?.started;
+            books.end(id, at);
+            started
+        };
+        let duration_ms = u64::try_from(at.duration_since(started).as_millis()).unwrap_or(0);
+        let ended = crate::event::SessionEnded { duration_ms, reason };
+        let span = thread(id).child(agent.clock().uuid());
+        agent
+            .scribe
+            .write(vec![agent.scribe.entry(&span, kind::SESSION_ENDED, &ended)])
+            .await?;
+        Ok(())
+    }
+
+    /// Resolves a request.
+    ///
+    /// # Errors
+    /// See [`CarpError`].
+    pub async fn resolve(&self, request: &Request) -> Result<Resolution, CarpError> {
+        let agent = &self.agent;
+        let _working = agent.life.enter().map_err(CarpError::NotReady)?;
+        check_skew(agent, request, now(agent))?;
+        {
+            let mut books = agent.carp.books();
+            let book = books.live(request.requester.session_id)?;
+            if book.agent_id != request.requester.agent_id {
+                return Err(CarpError::NotYours);
+            }
+            if !book.take_request(request.request_id) {
+                return Err(CarpError::DuplicateRequest(request.request_id.to_string()));
+            }
+        }
+        resolve::resolve(agent, request, None).await
+    }
+
+    /// Executes one action under a resolution, on the one path. It runs to its end even when the caller goes away.
+    ///
+    /// # Errors
+    /// It was not run.
+    pub async fn execute(&self, request: Request) -> Result<ExecuteResponse, CarpError> {
+        super::execute::execute(&self.agent, request).await
+    }
+
+    /// What would stand in the way of a request; nothing happens.
+    #[must_use]
+    pub fn validate(&self, request: &Request) -> ValidateResponse {
+        let loaded = self.agent.carp.loaded();
+        let at = now(&self.agent);
+        let mut books = self.agent.carp.books();
+        let (book, ledger) = books.parts(request.requester.session_id);
+        let wanted = request
+            .execution
+            .as_ref()
+            .map(|execution| execution.resolution_id);
+        let issued = wanted.and_then(|id| book.as_deref()?.issued(id));
+        clawk_carp::validate::validate(&loaded.set, request, issued, at, ledger)
+    }
+
+    /// The Atlases in force, by id.
+    #[must_use]
+    pub fn atlases(&self) -> Vec<AtlasView> {
+        atlases::views(&self.agent)
+    }
+
+    /// Loads an Atlas beside the others, durably: it governs from now on, and after a restart.
+    ///
+    /// # Errors
+    /// It is not valid, one of its id is loaded, it does not go with the others, or the journal can't be written.
+    pub async fn load(
+        &self,
+        manifest: Value,
+        files: BTreeMap<String, String>,
+        by: &str,
+    ) -> Result<AtlasView, CarpError> {
+        let _working = self.agent.life.enter().map_err(CarpError::NotReady)?;
+        atlases::load(&self.agent, Upload { files, manifest }, by).await
+    }
+
+    /// Removes an Atlas that came by [`Self::load`].
+    ///
+    /// # Errors
+    /// There is none, it stands in the configuration, others need it, or the journal can't be written.
+    pub async fn remove(&self, id: &str, by: &str) -> Result<(), CarpError> {
+        let _working = self.agent.life.enter().map_err(CarpError::NotReady)?;
+        atlases::remove(&self.agent, id, by).await
+    }
+
+    /// Questions of executions that nobody waits for, oldest first; answered ones until they are used.
+    #[must_use]
+    pub fn approvals(&self) -> Vec<ApprovalView> {
+        self.agent.carp.books().approvals(now(&self.agent))
+    }
+
+    /// Answers a question; the first answer counts. A yes holds for the parameters that were asked about, once.
+    ///
+    /// # Errors
+    /// Nothing waits under this id, or the answer can't be recorded: then nobody has answered.
+    pub async fn answer(
+        &self,
+        id: Uuid,
+        approve: bool,
+        by: &str,
+        reason: Option<String>,
+    ) -> Result<ApprovalView, CarpError> {
+        let agent = &self.agent;
+        let _working = agent.life.enter().map_err(CarpError::NotReady)?;
+        let view = agent.carp.books().waiting(id, now(agent))?.view.clone();
+        let payload = Answered {
+            action_id: &view.action_id,
+            answer: if approve { "approve" } else { "deny" },
+            approval_id: id,
+            by,
+            parameters_hash: view.parameters,
+            reason: reason.as_deref(),
+            resolution_id: view.resolution,
+            session_id: view.session.0,
+        };
+        let root = agent.root.child(agent.clock().uuid());
+        agent
+            .scribe
+            .write(vec![agent.scribe.entry(&root, kind::CARP_ANSWERED, &payload)])
+            .await?;
+        let mut books = agent.carp.books();
+        let waiting = books.waiting(id, now(agent))?;
+        waiting.view.state = if approve {
+            ApprovalState::Approved
+        } else {
+            ApprovalState::Denied
+        };
+        waiting.answered_by = Some((by.to_owned(), reason));
+        Ok(waiting.view.clone())
+    }
+}

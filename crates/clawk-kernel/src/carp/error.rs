@@ -1,0 +1,91 @@
+//! Why the kernel did not do what a CRA request asks for. `clawk-server` alone maps these to status codes.
+
+use clawk_carp::Faults;
+use clawk_carp::set::SetError;
+use clawk_proto::method::LifecycleState;
+
+use crate::error::DeniedBy;
+use crate::ports::JournalError;
+
+/// A CRA request that was not done.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CarpError {
+    /// The request, or the parameters in it, are wrong.
+    #[error("{0}")]
+    Invalid(Faults),
+    /// Its timestamp is too far off.
+    #[error(
+        "the request's timestamp is {off_ms} ms away from this runtime's clock; {limit_ms} ms are tolerated"
+    )]
+    ClockSkew {
+        /// By how much.
+        off_ms: u64,
+        /// What is tolerated.
+        limit_ms: u64,
+    },
+    /// The `request_id` was used before in this session.
+    #[error("request_id {0} was used before in this session")]
+    DuplicateRequest(
+        /// The id.
+        String,
+    ),
+    /// No such session, or it has ended.
+    #[error("there is no live session {0}")]
+    UnknownSession(
+        /// The id asked for.
+        String,
+    ),
+    /// The session is another agent's.
+    #[error("the session does not belong to this agent")]
+    NotYours,
+    /// A request names Atlases that are not loaded.
+    #[error("no such Atlas: {}", .0.join(", "))]
+    UnknownAtlas(
+        /// Their ids.
+        Vec<String>,
+    ),
+    /// The resolution is not known or has expired.
+    #[error("the resolution is not known or no longer valid")]
+    UnknownResolution,
+    /// Nothing waits under this approval id.
+    #[error("nothing waits for approval {0}")]
+    UnknownApproval(
+        /// The id.
+        String,
+    ),
+    /// An action is not to run.
+    #[error("`{action_id}` is denied: {reason}")]
+    Denied {
+        /// The action.
+        action_id: String,
+        /// Why.
+        reason: String,
+        /// The Atlas policy, or the manifest's.
+        policy_id: Option<String>,
+        /// Which layer said no.
+        by: Option<DeniedBy>,
+        /// For a limit: when to try again.
+        retry_after_ms: Option<u64>,
+    },
+    /// Too much is open.
+    #[error("{0}")]
+    TooMany(
+        /// What, and the bound.
+        String,
+    ),
+    /// An Atlas of this id is loaded, or others need the one to be removed.
+    #[error("{0}")]
+    Conflict(
+        /// Why.
+        String,
+    ),
+    /// The Atlases can't be compiled together.
+    #[error(transparent)]
+    Set(#[from] SetError),
+    /// The agent does not take work in this state.
+    #[error("the agent is {}", .0.name())]
+    NotReady(LifecycleState),
+    /// The journal can't be written or read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}

@@ -1,0 +1,295 @@
+//! What CARP writes into the journal: the standard list in the protocol's order, and what a restart needs.
+//!
+//! A session's own chain holds the standard events. What only the runtime needs stands in the runtime's chain, so that a
+//! session's trace reads as the protocol has it.
+
+use std::sync::Arc;
+
+use clawk_carp::resolve::{Evaluation, Violation};
+use clawk_proto::Digest;
+use clawk_proto::carp::{AllowedAction, ContextBlock, Request, Resolution, RiskTier, Task};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::event::{Draft, Scribe, Thread, canonical, digest, kind};
+
+/// `ckp.carp.session`: whose a session is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Opened {
+    pub(crate) agent_id: String,
+    pub(crate) goal_hash: Digest,
+    pub(crate) owner: String,
+    pub(crate) parent_session_id: Option<Uuid>,
+    pub(crate) session_id: Uuid,
+}
+
+/// `ckp.carp.issued`: a resolution that may be executed under; its content is an [`Kept`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct IssuedEvent {
+    pub(crate) kept_hash: Digest,
+    pub(crate) resolution_id: Uuid,
+    pub(crate) session_id: Uuid,
+}
+
+/// A request and what its resolution allows, without the context.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) request: Request,
+    pub(crate) resolution: Resolution,
+}
+
+/// `ckp.carp.charged`: what an execution took from limits.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Charged {
+    pub(crate) action_id: String,
+    pub(crate) agent_id: String,
+    pub(crate) session_id: Uuid,
+    pub(crate) spends: Vec<Spent>,
+}
+
+/// One limit's part of a charge.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Spent {
+    pub(crate) amount: u64,
+    pub(crate) key: String,
+    pub(crate) limit: u64,
+    pub(crate) window_seconds: u64,
+}
+
+/// `ckp.atlas.loaded`; its content is an `atlases::Upload`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct AtlasLoaded {
+    pub(crate) atlas_id: String,
+    pub(crate) by: String,
+    pub(crate) upload_hash: Digest,
+    pub(crate) version: String,
+}
+
+/// `ckp.atlas.removed`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct AtlasRemoved {
+    pub(crate) atlas_id: String,
+    pub(crate) by: String,
+}
+
+/// `ckp.carp.approved`: a person's answer to an action that waited.
+#[derive(Debug, Serialize)]
+pub(crate) struct Answered<'a> {
+    pub(crate) action_id: &'a str,
+    pub(crate) answer: &'a str,
+    pub(crate) approval_id: Uuid,
+    pub(crate) by: &'a str,
+    pub(crate) parameters_hash: Digest,
+    pub(crate) reason: Option<&'a str>,
+    pub(crate) resolution_id: Uuid,
+    pub(crate) session_id: Uuid,
+}
+
+/// `session.started` as the protocol has it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Started<'a> {
+    pub(crate) agent_id: &'a str,
+    pub(crate) goal: &'a str,
+}
+
+#[derive(Serialize)]
+struct Injected<'a> {
+    block_id: &'a str,
+    source: &'a str,
+    token_count: u64,
+}
+
+#[derive(Serialize)]
+struct Redacted<'a> {
+    block_id: &'a str,
+    redaction_reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct Completed<'a> {
+    allowed_count: usize,
+    context_block_count: usize,
+    decision_type: &'a str,
+    denied_count: usize,
+    request_id: Uuid,
+    resolution_id: Uuid,
+    ttl_seconds: u32,
+}
+
+#[derive(Serialize)]
+struct Violated<'a> {
+    details: Details<'a>,
+    policy_id: &'a str,
+    violation_type: Violation,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    action_id: &'a str,
+    reason: Option<&'a str>,
+}
+
+/// `carp.request.received`: what a replay needs; what was not given, or is the default, is left out.
+fn received(request: &Request) -> Box<RawValue> {
+    let nothing = Task::default();
+    let task = request.task.as_ref().unwrap_or(&nothing);
+    let mut payload = Map::new();
+    let mut put = |key: &str, given: bool, value: Value| {
+        if given {
+            payload.insert(key.to_owned(), value);
+        }
+    };
+    put("request_id", true, json!(request.request_id));
+    put("operation", true, json!(request.operation));
+    put("goal", true, json!(task.goal));
+    put(
+        "risk_tier",
+        task.risk_tier != RiskTier::Low,
+        json!(task.risk_tier),
+    );
+    let (capabilities, hints) = (&task.required_capabilities, &task.context_hints);
+    put(
+        "required_capabilities",
+        !capabilities.is_empty(),
+        json!(capabilities),
+    );
+    put("context_hints", !hints.is_empty(), json!(hints));
+    put(
+        "atlas_ids",
+        !request.atlas_ids.is_empty(),
+        json!(request.atlas_ids),
+    );
+    put("context", !request.context.is_empty(), json!(request.context));
+    match clawk_trace::canonical::payload_of(&payload) {
+        Ok(raw) => raw,
+        // A number that two readers write differently stays out of the chain (R27); its digest does not.
+        Err(_) => {
+            let hash = digest(&canonical(&request.context));
+            payload.remove("context");
+            payload.insert("context_hash".to_owned(), json!(hash));
+            // silent-ok: texts and counts always have a canonical form
+            clawk_trace::canonical::payload_of(&payload).unwrap_or_else(|_| RawValue::NULL.to_owned())
+        }
+    }
+}
+
+/// `policy.evaluated`.
+pub(crate) fn evaluated(scribe: &Scribe, thread: &Thread, evaluation: &Evaluation) -> Draft {
+    let mut text = Vec::with_capacity(96);
+    evaluation.write_payload(&mut text);
+    // silent-ok: what serde_json wrote is UTF-8 and JSON
+    let text = String::from_utf8(text).unwrap_or_default();
+    let raw = RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    scribe.entry(thread, kind::POLICY_EVALUATED, &raw)
+}
+
+/// `policy.violated`.
+pub(crate) fn violated(
+    scribe: &Scribe,
+    thread: &Thread,
+    action_id: &str,
+    policy_id: &str,
+    violation: Violation,
+    reason: Option<&str>,
+) -> Draft {
+    let payload = Violated {
+        details: Details { action_id, reason },
+        policy_id,
+        violation_type: violation,
+    };
+    scribe.entry(thread, kind::POLICY_VIOLATED, &payload)
+}
+
+/// From the request to the answer, in the protocol's order. `redacted`: blocks that the reader is not given, and why.
+pub(crate) fn resolution(
+    scribe: &Scribe,
+    thread: &Thread,
+    request: &Request,
+    resolution: &Resolution,
+    evaluations: &[Evaluation],
+    redacted: &[&ContextBlock],
+) -> Vec<Draft> {
+    let blocks = &resolution.context_blocks;
+    let mut drafts = Vec::with_capacity(evaluations.len() + blocks.len() + 2);
+    drafts.push(scribe.entry(thread, kind::CARP_REQUEST, &received(request)));
+    drafts.extend(evaluations.iter().map(|one| evaluated(scribe, thread, one)));
+    for block in blocks {
+        let out = redacted
+            .iter()
+            .any(|other| other.block_id == block.block_id && other.source == block.source);
+        drafts.push(if out {
+            let payload = Redacted {
+                block_id: &block.block_id,
+                redaction_reason: "max_context_tokens",
+            };
+            scribe.entry(thread, kind::CONTEXT_REDACTED, &payload)
+        } else {
+            let payload = Injected {
+                block_id: &block.block_id,
+                source: &block.source,
+                token_count: block.token_estimate,
+            };
+            scribe.entry(thread, kind::CONTEXT_INJECTED, &payload)
+        });
+    }
+    let payload = Completed {
+        allowed_count: resolution.allowed_actions.len(),
+        context_block_count: blocks.len() - redacted.len().min(blocks.len()),
+        decision_type: resolution.decision.kind.name(),
+        denied_count: resolution.denied_actions.len(),
+        request_id: resolution.request_id,
+        resolution_id: resolution.resolution_id,
+        ttl_seconds: resolution.ttl_seconds,
+    };
+    drafts.push(scribe.entry(thread, kind::CARP_COMPLETED, &payload));
+    drafts
+}
+
+/// `ckp.carp.issued`, in the runtime's chain.
+pub(crate) fn issued(scribe: &Scribe, root: &Thread, request: &Request, resolution: &Resolution) -> Draft {
+    let bytes = canonical(&kept(request, resolution));
+    let payload = IssuedEvent {
+        kept_hash: digest(&bytes),
+        resolution_id: resolution.resolution_id,
+        session_id: request.requester.session_id.0,
+    };
+    let hash = payload.kept_hash;
+    scribe
+        .entry(root, kind::CARP_ISSUED, &payload)
+        .content(hash, bytes)
+}
+
+/// What execution asks about, and no more: neither texts nor schemas.
+fn kept(request: &Request, resolution: &Resolution) -> Kept {
+    let bare = |action: &Arc<AllowedAction>| {
+        Arc::new(AllowedAction {
+            action_id: Arc::clone(&action.action_id),
+            name: String::new(),
+            description: String::new(),
+            parameters_schema: Value::Object(Map::new()),
+            returns_schema: None,
+            risk_tier: action.risk_tier,
+            requires_confirmation: action.requires_confirmation,
+            idempotent: action.idempotent,
+            rate_limit: action.rate_limit,
+        })
+    };
+    Kept {
+        request: request.clone(),
+        resolution: Resolution {
+            carp_version: resolution.carp_version.clone(),
+            resolution_id: resolution.resolution_id,
+            request_id: resolution.request_id,
+            timestamp: resolution.timestamp.clone(),
+            decision: resolution.decision.clone(),
+            context_blocks: Vec::new(),
+            allowed_actions: resolution.allowed_actions.iter().map(bare).collect(),
+            denied_actions: resolution.denied_actions.clone(),
+            constraints: resolution.constraints.clone(),
+            ttl_seconds: resolution.ttl_seconds,
+            trace_id: resolution.trace_id,
+        },
+    }
+}

@@ -1,0 +1,387 @@
+//! The Atlas layer of the one path (R12): what the resolution and the policies say now, and what is charged.
+
+use std::sync::Arc;
+
+use clawk_carp::execute::{self, Refusal};
+use clawk_carp::resolve::{Evaluation, Violation};
+use clawk_policy::{Approval, Effect, Verdict};
+use clawk_proto::Digest;
+use clawk_proto::carp::Execution;
+use jiff::SignedDuration;
+use serde_json::{Map, Value};
+
+use super::book::{ApprovalState, ApprovalView, Waiting};
+use super::event::{Charged, Spent};
+use super::resolve::now;
+use super::{CarpError, Loaded, Under, turn};
+use crate::agent::Agent;
+use crate::call::{Caller, Grant, Request};
+use crate::error::{ArgumentFault, CallError, DeniedBy};
+
+/// How long a question of an HTTP execution stands, seconds; no longer than its resolution.
+const QUESTION_SECONDS: i64 = 3_600;
+
+/// A call that names an action.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    loaded: Arc<Loaded>,
+    pub(crate) under: Under,
+    action_id: String,
+    /// The tool that runs it.
+    pub(crate) tool: String,
+    /// Its own time limit, milliseconds.
+    pub(crate) timeout_ms: u64,
+    confirm: bool,
+}
+
+/// What the Atlases say of one call.
+#[derive(Debug)]
+pub(crate) struct Judgement {
+    pub(crate) verdict: Verdict,
+    pub(crate) evaluation: Option<Evaluation>,
+    pub(crate) violation: Option<Violation>,
+    /// The refusal in full, where the verdict is one.
+    refused: Option<CallError>,
+    /// A person is to be asked because of the Atlas.
+    pub(crate) asks: bool,
+}
+
+impl Judgement {
+    /// The Atlas's own words, if it was the Atlas that refused.
+    pub(crate) fn words(&self, error: CallError) -> CallError {
+        let ours = matches!(
+            &error,
+            CallError::Denied {
+                by: DeniedBy::Atlas,
+                ..
+            }
+        );
+        self.refused.clone().filter(|_| ours).unwrap_or(error)
+    }
+}
+
+fn denied(action_id: &str, reason: String, policy: Option<&str>, retry_after_ms: Option<u64>) -> CallError {
+    CallError::Denied {
+        tool: action_id.chars().take(255).collect(),
+        by: DeniedBy::Atlas,
+        rule_id: None,
+        policy: policy.map(str::to_owned),
+        reason,
+        retry_after_ms,
+    }
+}
+
+impl Gate {
+    /// The gate before a call, if what it names is an action. A call without a resolution is resolved for itself.
+    ///
+    /// # Errors
+    /// The name is that of a tool which only actions reach, nothing runs the action, or it can't be resolved.
+    pub(crate) async fn of(
+        agent: &Agent,
+        caller: &Caller,
+        request: &Request,
+    ) -> Result<Option<Self>, CallError> {
+        let carp = &agent.carp;
+        let loaded = carp.loaded();
+        let Some(action) = loaded.set.action(&request.tool) else {
+            if loaded.executors.contains(request.tool.as_str()) {
+                let reason = "an Atlas governs it: call the action that it runs".to_owned();
+                return Err(denied(&request.tool, reason, None, None));
+            }
+            return Ok(None);
+        };
+        let action_id = action.shown.action_id.to_string();
+        let (timeout_ms, confirm) = (
+            action.timeout_seconds.saturating_mul(1000),
+            action.shown.requires_confirmation,
+        );
+        let tool = carp
+            .tool_of(action, &agent.catalog)
+            .ok_or_else(|| CallError::Unavailable {
+                tool: action_id.clone(),
+                reason: "nothing here runs this action; its `executor` names no tool of this agent"
+                    .to_owned(),
+            })?;
+        let under = match &request.under {
+            Some(under) => under.clone(),
+            None => turn::for_call(agent, caller.thread.session, &action_id)
+                .await
+                .map_err(|error| unresolved(&action_id, &error))?,
+        };
+        Ok(Some(Self {
+            loaded,
+            under,
+            action_id,
+            tool,
+            timeout_ms,
+            confirm,
+        }))
+    }
+
+    fn execution(&self, arguments: &Map<String, Value>) -> Execution {
+        Execution {
+            resolution_id: self.under.resolution,
+            action_id: self.action_id.clone(),
+            parameters: arguments.clone(),
+            idempotency_key: None,
+        }
+    }
+
+    /// Asks the resolution and the policies; spends nothing (R29).
+    ///
+    /// # Errors
+    /// The arguments do not fit the action's schema.
+    pub(crate) fn judge(
+        &self,
+        agent: &Agent,
+        arguments: &Map<String, Value>,
+    ) -> Result<Judgement, CallError> {
+        let execution = self.execution(arguments);
+        let (requester, task) = (&self.under.requester, self.under.task.as_ref());
+        let at = now(agent);
+        let mut books = agent.carp.books();
+        let (book, ledger) = books.parts(requester.session_id);
+        let issued = book
+            .as_deref()
+            .and_then(|book| book.issued(execution.resolution_id));
+        let checked = execute::check(&self.loaded.set, issued, requester, task, &execution, at, ledger);
+        match checked {
+            Ok(grant) => {
+                let mut verdict = Verdict::allow();
+                verdict.policy = grant.evaluation.policy_id.clone();
+                if self.confirm {
+                    verdict.effect = Effect::Ask(Approval::default());
+                    verdict.reason = Some("the action asks for confirmation each time".into());
+                }
+                Ok(Judgement {
+                    verdict,
+                    evaluation: Some(grant.evaluation),
+                    violation: None,
+                    refused: None,
+                    asks: false,
+                })
+            }
+            Err(refusal) => self.refused(refusal),
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Result<Judgement, CallError> {
+        let violation = refusal.violation();
+        let text = refusal.to_string();
+        let deny = |evaluation: Option<Evaluation>, reason: String, retry_after_ms| {
+            let policy = evaluation.as_ref().and_then(|found| found.policy_id.clone());
+            let mut verdict = Verdict::deny(reason.clone());
+            verdict.policy.clone_from(&policy);
+            Judgement {
+                verdict,
+                refused: Some(denied(&self.action_id, reason, policy.as_deref(), retry_after_ms)),
+                evaluation,
+                violation,
+                asks: false,
+            }
+        };
+        Ok(match refusal {
+            Refusal::InvalidParameters(faults) => return Err(self.invalid(faults)),
+            Refusal::PendingApproval {
+                policy_id,
+                evaluation,
+                ..
+            } => {
+                let mut verdict = Verdict::allow();
+                verdict.effect = Effect::Ask(Approval::default());
+                verdict.reason = evaluation.reason.clone();
+                verdict.policy = Some(policy_id);
+                Judgement {
+                    verdict,
+                    evaluation: Some(evaluation),
+                    violation: None,
+                    refused: None,
+                    asks: true,
+                }
+            }
+            Refusal::Denied {
+                evaluation,
+                retry_after_ms,
+                ..
+            } => {
+                let reason = evaluation
+                    .reason
+                    .as_deref()
+                    .unwrap_or("denied_by_policy")
+                    .to_owned();
+                deny(Some(evaluation), reason, retry_after_ms)
+            }
+            Refusal::Expired | Refusal::Unauthorized | Refusal::NotAllowed(_) => deny(None, text, None),
+        })
+    }
+
+    fn invalid(&self, faults: clawk_carp::Faults) -> CallError {
+        let base = "/execution/parameters";
+        let faults = faults.errors.into_iter().take(16).map(|fault| ArgumentFault {
+            path: fault
+                .path
+                .strip_prefix(base)
+                .map(str::to_owned)
+                .unwrap_or(fault.path),
+            message: fault.message,
+        });
+        CallError::InvalidArguments {
+            tool: self.action_id.clone(),
+            faults: faults.collect(),
+        }
+    }
+
+    /// Charges the execution: everything or nothing, at the moment that it is decided. `approved`: what the Atlas asked
+    /// of a person has been answered with a yes.
+    ///
+    /// # Errors
+    /// A limit was spent meanwhile, or the policies changed their mind.
+    pub(crate) fn charge(
+        &self,
+        agent: &Agent,
+        arguments: &Map<String, Value>,
+        approved: bool,
+    ) -> Result<Option<Charged>, CallError> {
+        let execution = self.execution(arguments);
+        let Under {
+            requester,
+            task,
+            resolution,
+            ..
+        } = &self.under;
+        let at = now(agent);
+        let mut books = agent.carp.books();
+        let (book, ledger) = books.parts(requester.session_id);
+        let Some(book) = book else {
+            return Err(denied(&self.action_id, Refusal::Expired.to_string(), None, None));
+        };
+        if approved && let Some(issued) = book.issued_mut(*resolution) {
+            issued.approve(&self.action_id);
+        }
+        let issued = book.issued(*resolution);
+        let checked = execute::check(
+            &self.loaded.set,
+            issued,
+            requester,
+            task.as_ref(),
+            &execution,
+            at,
+            ledger,
+        );
+        if approved && let Some(issued) = book.issued_mut(*resolution) {
+            issued.use_approval(&self.action_id);
+        }
+        let grant = checked.map_err(|refusal| {
+            let reason = refusal.to_string();
+            denied(&self.action_id, reason, None, None)
+        })?;
+        ledger
+            .spend(&requester.agent_id, &grant.spends, at)
+            .map_err(|error| {
+                let wait = match &error {
+                    clawk_carp::rate::SpendError::Exceeded { retry_after_ms, .. } => Some(*retry_after_ms),
+                    clawk_carp::rate::SpendError::Full => None,
+                };
+                denied(
+                    &self.action_id,
+                    clawk_carp::set::RATE_LIMIT_EXCEEDED.to_owned(),
+                    None,
+                    wait,
+                )
+            })?;
+        let spends: Vec<Spent> = grant
+            .spends
+            .iter()
+            .map(|spend| Spent {
+                amount: spend.amount,
+                key: spend.bucket.key.to_string(),
+                limit: spend.bucket.limit,
+                window_seconds: spend.bucket.window_seconds,
+            })
+            .collect();
+        Ok((!spends.is_empty()).then(|| Charged {
+            action_id: self.action_id.clone(),
+            agent_id: requester.agent_id.clone(),
+            session_id: requester.session_id.0,
+            spends,
+        }))
+    }
+}
+
+fn unresolved(action_id: &str, error: &CarpError) -> CallError {
+    match error {
+        CarpError::Journal(error) => CallError::Journal(error.to_string()),
+        other => denied(action_id, other.to_string(), None, None),
+    }
+}
+
+/// What became of a question that nobody waits for.
+#[derive(Debug)]
+pub(crate) enum Pended {
+    /// A person agreed to exactly this call, as it was shown.
+    Approved { by: String, shown: Grant },
+    /// A person did not.
+    Denied { by: String, reason: Option<String> },
+    /// It waits.
+    Waits(ApprovalView),
+}
+
+/// Puts a question whose asker does not wait (HTTP), or finds its answer. A yes holds for these parameters, once.
+pub(crate) fn pend(
+    agent: &Agent,
+    under: &Under,
+    action_id: &str,
+    parameters: Digest,
+    verdict: &Verdict,
+    shown: Grant,
+) -> Result<Pended, CallError> {
+    let at = now(agent);
+    let mut books = agent.carp.books();
+    if let Some(answered) = books.take_answer(under, action_id, parameters, at) {
+        let (by, reason) = answered.answered_by.unwrap_or_default();
+        return Ok(match answered.view.state {
+            ApprovalState::Approved => Pended::Approved {
+                by,
+                shown: answered.shown,
+            },
+            ApprovalState::Denied | ApprovalState::Pending => Pended::Denied { by, reason },
+        });
+    }
+    let session = under.requester.session_id;
+    let expires = at
+        .checked_add(SignedDuration::from_secs(QUESTION_SECONDS))
+        .unwrap_or(at); // silent-ok: beyond the calendar nothing can be asked
+    let expires = match books.get(session).and_then(|book| book.issued(under.resolution)) {
+        Some(issued) => expires.min(issued.expires),
+        None => expires,
+    };
+    let view = ApprovalView {
+        id: agent.clock().uuid(),
+        session,
+        resolution: under.resolution,
+        action_id: action_id.to_owned(),
+        parameters,
+        reason: verdict
+            .reason
+            .as_deref()
+            .unwrap_or("a policy asks for approval")
+            .to_owned(),
+        policy_id: verdict
+            .policy
+            .as_deref()
+            .or(verdict.rule_id.as_deref())
+            .map(str::to_owned),
+        state: ApprovalState::Pending,
+        expires_at: format!("{expires:.6}"),
+    };
+    let waiting = Waiting {
+        view,
+        expires,
+        shown,
+        answered_by: None,
+    };
+    books
+        .ask(waiting, at)
+        .map(Pended::Waits)
+        .map_err(|error| denied(action_id, error.to_string(), None, None))
+}

@@ -1,0 +1,118 @@
+//! Resolving: decided by `clawk-carp`, recorded here, and handed out only when the record is durable.
+
+use clawk_carp::execute::Issued;
+use clawk_carp::message;
+use clawk_carp::resolve::{Ids, ResolveError};
+use clawk_proto::carp::{ContextBlock, Request, Resolution};
+use jiff::Timestamp;
+
+use super::error::CarpError;
+use super::event;
+use crate::agent::Agent;
+use crate::event::Thread;
+
+impl From<ResolveError> for CarpError {
+    fn from(error: ResolveError) -> Self {
+        match error {
+            ResolveError::UnknownAtlas(ids) => Self::UnknownAtlas(ids),
+            ResolveError::NoTask => Self::Invalid(clawk_carp::Faults {
+                errors: vec![clawk_proto::carp::Fault {
+                    path: "/task".to_owned(),
+                    code: "missing".to_owned(),
+                    message: "`task` is required".to_owned(),
+                }],
+                left_out: 0,
+            }),
+        }
+    }
+}
+
+/// The clock as CARP reads it.
+pub(crate) fn now(agent: &Agent) -> Timestamp {
+    // silent-ok: a clock beyond the year 9999 makes every resolution expired, never valid
+    Timestamp::from_microsecond(agent.scribe.now().0).unwrap_or(Timestamp::MAX)
+}
+
+/// The session's chain.
+pub(crate) const fn thread(session: clawk_proto::SessionId) -> Thread {
+    Thread {
+        session,
+        span: session.0,
+        parent: None,
+    }
+}
+
+/// A request's clock must agree with ours.
+pub(crate) fn check_skew(agent: &Agent, request: &Request, now: Timestamp) -> Result<(), CarpError> {
+    let Some(limit_ms) = agent.carp.config.clock_skew_ms else {
+        return Ok(());
+    };
+    let off_ms = message::skew_ms(request, now).map_err(CarpError::Invalid)?;
+    if off_ms <= limit_ms {
+        return Ok(());
+    }
+    Err(CarpError::ClockSkew { off_ms, limit_ms })
+}
+
+/// Resolves a request of a live session. `most_tokens`: context beyond is left out, and recorded as left out.
+pub(crate) async fn resolve(
+    agent: &Agent,
+    request: &Request,
+    most_tokens: Option<u64>,
+) -> Result<Resolution, CarpError> {
+    let loaded = agent.carp.loaded();
+    let now = now(agent);
+    let session = request.requester.session_id;
+    let ids = Ids {
+        resolution: agent.clock().uuid(),
+        approval: agent.clock().uuid(),
+        trace: session.0,
+    };
+    let resolved = {
+        let books = agent.carp.books();
+        clawk_carp::resolve(&loaded.set, request, now, ids, &books.ledger)?
+    };
+    let mut resolution = resolved.resolution;
+    let thread = thread(session).child(agent.clock().uuid());
+    let drafts = {
+        let redacted = most_tokens
+            .map(|most| over(&resolution, most))
+            .unwrap_or_default();
+        let mut drafts = event::resolution(
+            &agent.scribe,
+            &thread,
+            request,
+            &resolution,
+            &resolved.evaluations,
+            &redacted,
+        );
+        let root = agent.root.child(thread.span);
+        drafts.push(event::issued(&agent.scribe, &root, request, &resolution));
+        drafts
+    };
+    agent.scribe.write(drafts).await?;
+    if let Some(most) = most_tokens {
+        let kept = resolution.context_blocks.len() - over(&resolution, most).len();
+        let mut left = most;
+        resolution.context_blocks.retain(|block| fits(block, &mut left));
+        debug_assert_eq!(kept, resolution.context_blocks.len());
+    }
+    let issued = Issued::new(request, &resolution, now);
+    agent.carp.books().live(session)?.issue(issued, now);
+    Ok(resolution)
+}
+
+fn fits(block: &ContextBlock, left: &mut u64) -> bool {
+    let fits = block.token_estimate <= *left;
+    if fits {
+        *left -= block.token_estimate;
+    }
+    fits
+}
+
+/// Blocks that do not fit into `most` tokens, the important ones first.
+fn over(resolution: &Resolution, most: u64) -> Vec<&ContextBlock> {
+    let mut left = most;
+    let blocks = resolution.context_blocks.iter().map(|block| &**block);
+    blocks.filter(|block| !fits(block, &mut left)).collect()
+}

@@ -1,0 +1,160 @@
+//! After a restart: sessions, resolutions, what was spent, and Atlases that came over the API, folded from the journal.
+
+use std::sync::Arc;
+
+use clawk_carp::execute::Issued;
+use clawk_carp::rate::{Bucket, Spend};
+use clawk_proto::SessionId;
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+
+use super::atlases::{self, Upload};
+use super::book::Book;
+use super::event::{AtlasLoaded, AtlasRemoved, Charged, IssuedEvent, Kept, Opened};
+use super::resolve::now;
+use crate::agent::Agent;
+use crate::error::StartError;
+use crate::event::kind;
+use crate::ports::{Recorded, Scan};
+
+/// Events read at a time.
+const PAGE: usize = 1_000;
+
+/// Takes up what is in the journal. Without Atlases and without a CRA door there is nothing to take up.
+///
+/// # Errors
+/// The journal can't be read, or an Atlas of before no longer goes with the configuration's.
+pub(crate) async fn restore(agent: &Agent) -> Result<(), StartError> {
+    if !agent.carp.config.served && agent.carp.is_empty() {
+        return Ok(());
+    }
+    let mut scan = Scan {
+        kinds: &[
+            kind::CARP_SESSION,
+            kind::CARP_ISSUED,
+            kind::CARP_CHARGED,
+            kind::ATLAS_LOADED,
+            kind::ATLAS_REMOVED,
+            kind::SESSION_ENDED,
+        ],
+        limit: PAGE,
+        with_content: true,
+        ..Scan::default()
+    };
+    let at = now(agent);
+    loop {
+        let page = agent.scribe.journal().scan(scan.clone()).await?;
+        for event in &page {
+            take(agent, event, at)?;
+        }
+        match page.last() {
+            Some(last) if page.len() == PAGE => scan.after_row = last.row,
+            Some(_) | None => return Ok(()),
+        }
+    }
+}
+
+fn take(agent: &Agent, event: &Recorded, now: Timestamp) -> Result<(), StartError> {
+    let at = Timestamp::from_microsecond(event.at.0).unwrap_or(Timestamp::MIN); // silent-ok: dates of ours are in range
+    let served = agent.carp.config.served;
+    match event.kind.as_str() {
+        kind::CARP_SESSION if served => {
+            if let Some(opened) = payload::<Opened>(event) {
+                let mut book = Book::new(opened.agent_id, text(event), Some(opened.owner), at);
+                book.parent = opened.parent_session_id.map(SessionId);
+                agent.carp.books().insert(SessionId(opened.session_id), book);
+            }
+        }
+        kind::SESSION_ENDED => agent.carp.books().end(event.session, at),
+        kind::CARP_ISSUED if served => {
+            let kept = content::<Kept>(event).filter(|_| payload::<IssuedEvent>(event).is_some());
+            if let Some(kept) = kept {
+                let issued = Issued::new(&kept.request, &kept.resolution, at);
+                let mut books = agent.carp.books();
+                // silent-ok: a session that has ended has no live resolutions
+                if let Ok(book) = books.live(kept.request.requester.session_id) {
+                    book.take_request(kept.request.request_id);
+                    book.issue(issued, now);
+                }
+            }
+        }
+        kind::CARP_CHARGED => {
+            if let Some(charged) = payload::<Charged>(event) {
+                let spends: Vec<Spend> = charged
+                    .spends
+                    .iter()
+                    .map(|spent| Spend {
+                        bucket: Bucket {
+                            key: spent.key.as_str().into(),
+                            // What was spent was spent, whatever the limit is now.
+                            limit: u64::MAX,
+                            window_seconds: spent.window_seconds,
+                        },
+                        amount: spent.amount,
+                    })
+                    .collect();
+                let spent = agent.carp.books().ledger.spend(&charged.agent_id, &spends, at);
+                if let Err(error) = spent {
+                    tracing::warn!(%error, "a charge of before the restart could not be taken up");
+                }
+            }
+        }
+        kind::ATLAS_LOADED if served => loaded(agent, event)?,
+        kind::ATLAS_REMOVED if served => {
+            if let Some(removed) = payload::<AtlasRemoved>(event) {
+                let before = agent.carp.loaded();
+                if before.origins.contains_key(removed.atlas_id.as_str()) {
+                    let after =
+                        atlases::without(&agent.carp, &before, &removed.atlas_id).map_err(unserved)?;
+                    agent.carp.replace(after);
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// An Atlas governs: one that can't be taken up again keeps the agent from starting, instead of leaving it ungoverned.
+fn loaded(agent: &Agent, event: &Recorded) -> Result<(), StartError> {
+    let Some(known) = payload::<AtlasLoaded>(event) else {
+        return Ok(());
+    };
+    let before = agent.carp.loaded();
+    if before.origins.contains_key(known.atlas_id.as_str()) {
+        return Ok(());
+    }
+    let upload = content::<Upload>(event).ok_or_else(|| {
+        unserved(format!(
+            "the Atlas `{}` was erased from the content store",
+            known.atlas_id
+        ))
+    })?;
+    let atlas = Arc::new(upload.atlas().map_err(unserved)?);
+    let after =
+        atlases::with(&agent.carp, &before, &atlas, &known.by, &event.at.to_string()).map_err(unserved)?;
+    agent.carp.replace(after);
+    Ok(())
+}
+
+fn unserved(cause: impl std::fmt::Display) -> StartError {
+    StartError::Unserved(vec![format!(
+        "an Atlas that came over the API can't be loaded again: {cause}"
+    )])
+}
+
+fn payload<T: DeserializeOwned>(event: &Recorded) -> Option<T> {
+    serde_json::from_str(&event.payload).ok() // silent-ok: a payload of ours always reads; a foreign one counts for nothing
+}
+
+fn content<T: DeserializeOwned>(event: &Recorded) -> Option<T> {
+    let bytes = &event.content.as_ref()?.bytes;
+    serde_json::from_slice(bytes).ok() // silent-ok: as above
+}
+
+fn text(event: &Recorded) -> String {
+    let bytes = event.content.as_ref().map(|content| content.bytes.clone());
+    bytes
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .unwrap_or_default() // silent-ok: erased content is an ordinary state
+}

@@ -1,0 +1,206 @@
+//! What an agent's own turn gets from its Atlases: context for the prompt, actions as tools.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clawk_carp::Faults;
+use clawk_proto::SessionId;
+use clawk_proto::carp::{
+    CARP_VERSION, ConstraintType, ContentType, ContextBlock, Operation, Request, Requester, Resolution, Task,
+};
+use serde_json::{Value, json};
+
+use super::book::Book;
+use super::resolve::{now, resolve};
+use super::{CarpError, Under};
+use crate::agent::Agent;
+use crate::ports::{Message, ToolOffer};
+
+/// The longest goal, characters (CRA PROTOCOL §3).
+const GOAL_CHARS: usize = 10_000;
+/// The longest name that models take for a tool.
+const NAME_CHARS: usize = 64;
+
+/// What one turn was granted.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    under: Under,
+    /// Joins the system prompt.
+    pub(crate) context: String,
+    pub(crate) offers: Vec<ToolOffer>,
+    /// From the name that a model sees to the action.
+    names: BTreeMap<String, Arc<str>>,
+}
+
+impl Granted {
+    /// The action that a model means by a name.
+    pub(crate) fn action(&self, name: &str) -> Option<&str> {
+        self.names.get(name).map(|id| &**id)
+    }
+
+    /// For one call of this turn.
+    pub(crate) fn under(&self, agent: &Agent) -> Under {
+        Under {
+            execution: agent.clock().uuid(),
+            ..self.under.clone()
+        }
+    }
+}
+
+/// An action's name as models take it: no dots. Action ids hold no underscores, so it can't mean two.
+fn offered_name(action_id: &str) -> String {
+    action_id.replace('.', "_")
+}
+
+/// Resolves a turn's message. `None`: no Atlas governs.
+///
+/// # Errors
+/// It can't be resolved or recorded: the turn must not go on ungoverned.
+pub(crate) async fn for_turn(
+    agent: &Agent,
+    session: SessionId,
+    messages: &[Message],
+) -> Result<Option<Arc<Granted>>, CarpError> {
+    if agent.carp.is_empty() {
+        return Ok(None);
+    }
+    let said = messages.iter().rev().find_map(|message| match message {
+        Message::User { text, .. } => Some(text.as_str()),
+        _ => None,
+    });
+    let request = own_request(agent, session, said.unwrap_or_default());
+    let most = agent.carp.config.max_context_tokens;
+    let resolution = resolve(agent, &request, Some(most)).await?;
+    Ok(Some(Arc::new(grant(agent, request, &resolution))))
+}
+
+/// Resolves for one call that came without a resolution.
+///
+/// # Errors
+/// As [`for_turn`].
+pub(crate) async fn for_call(agent: &Agent, session: SessionId, action_id: &str) -> Result<Under, CarpError> {
+    let request = own_request(agent, session, &format!("call {action_id}"));
+    let resolution = resolve(agent, &request, Some(0)).await?;
+    Ok(Under {
+        resolution: resolution.resolution_id,
+        execution: agent.clock().uuid(),
+        requester: request.requester,
+        task: request.task,
+    })
+}
+
+/// A request in the agent's own name, in a session of its own.
+fn own_request(agent: &Agent, session: SessionId, goal: &str) -> Request {
+    let agent_id = agent.manifest.identity.name.clone();
+    let at = now(agent);
+    {
+        let mut books = agent.carp.books();
+        if books
+            .get(session)
+            .is_none_or(|book| book.ended.is_some() || book.owner.is_some())
+        {
+            let book = Book::new(agent_id.clone(), goal.chars().take(200).collect(), None, at);
+            books.insert(session, book);
+        }
+    }
+    let goal: String = goal.chars().take(GOAL_CHARS).collect();
+    Request {
+        carp_version: CARP_VERSION.to_owned(),
+        request_id: agent.clock().uuid(),
+        timestamp: format!("{at:.6}"),
+        operation: Operation::Resolve,
+        requester: Requester {
+            agent_id,
+            session_id: session,
+            parent_session_id: None,
+        },
+        task: Some(Task {
+            goal: if goal.is_empty() {
+                "(nothing said)".to_owned()
+            } else {
+                goal
+            },
+            ..Task::default()
+        }),
+        execution: None,
+        atlas_ids: Vec::new(),
+        context: serde_json::Map::new(),
+    }
+}
+
+fn grant(agent: &Agent, request: Request, resolution: &Resolution) -> Granted {
+    let loaded = agent.carp.loaded();
+    // What waits for a person is offered: calling it asks.
+    let waiting = resolution
+        .constraints
+        .iter()
+        .filter(|constraint| constraint.kind == ConstraintType::RequireApproval)
+        .filter_map(|constraint| constraint.parameters.get("actions")?.as_array())
+        .flatten()
+        .filter_map(Value::as_str);
+    let allowed = resolution.allowed_actions.iter().map(|action| &*action.action_id);
+    let mut names = BTreeMap::new();
+    let mut offers = Vec::new();
+    for action in allowed.chain(waiting).filter_map(|id| loaded.set.action(id)) {
+        let name = offered_name(&action.shown.action_id);
+        let runs = agent.carp.tool_of(action, &agent.catalog).is_some();
+        if !runs || name.len() > NAME_CHARS || names.contains_key(&name) {
+            continue;
+        }
+        let mut schema = action.shown.parameters_schema.clone();
+        if schema.get("type").is_none()
+            && let Some(schema) = schema.as_object_mut()
+        {
+            schema.insert("type".to_owned(), json!("object"));
+        }
+        offers.push(ToolOffer {
+            name: name.clone(),
+            description: format!("{}: {}", action.shown.name, action.shown.description),
+            input_schema: schema,
+        });
+        names.insert(name, Arc::clone(&action.shown.action_id));
+    }
+    Granted {
+        under: Under {
+            resolution: resolution.resolution_id,
+            execution: resolution.resolution_id,
+            requester: request.requester,
+            task: request.task,
+        },
+        context: context(&resolution.context_blocks),
+        offers,
+        names,
+    }
+}
+
+/// The blocks as data: each says where it is from, and none can end its own frame.
+fn context(blocks: &[Arc<ContextBlock>]) -> String {
+    let mut parts = Vec::new();
+    for block in blocks {
+        let kind = match block.content_type {
+            ContentType::Markdown => "text/markdown",
+            ContentType::Plain => "text/plain",
+            ContentType::Json => "application/json",
+        };
+        let id = block.block_id.replace(['"', '<', '>', '\n'], "_");
+        let text = block.content.replace("</atlas-context", "<\\/atlas-context");
+        parts.push(format!(
+            "<atlas-context source=\"{}\" block=\"{id}\" type=\"{kind}\" note=\"reference data\">\n{}\n</atlas-context>",
+            block.source,
+            text.trim_end()
+        ));
+    }
+    parts.join("\n\n")
+}
+
+/// A fault without a place.
+pub(crate) fn fault(path: &str, code: &str, message: String) -> Faults {
+    Faults {
+        errors: vec![clawk_proto::carp::Fault {
+            path: path.to_owned(),
+            code: code.to_owned(),
+            message,
+        }],
+        left_out: 0,
+    }
+}

@@ -1,0 +1,75 @@
+//! `/v1/approvals`: what waits for a person. An extension: the protocol has approval ids and no way to answer them.
+
+use axum::extract::{Path, Request, State};
+use axum::{Extension, Json};
+use http::StatusCode;
+use uuid::Uuid;
+
+use super::App;
+use super::auth::{Principal, Scope};
+use super::error::ApiError;
+use super::model::{AnswerApproval, Approval, ApprovalDecision, Approvals};
+
+/// What waits for a person, oldest first: of the caller's sessions; an admin sees all.
+#[utoipa::path(
+    get, path = "/v1/approvals", tag = "approvals",
+    responses((status = 200, description = "Open questions, and answers that were not used yet.", body = Approvals)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Json<Approvals>, ApiError> {
+    principal.needs(Scope::Read)?;
+    let cra = app.cra()?;
+    let seen = |session| {
+        cra.session(session)
+            .is_some_and(|view| principal.owns(view.owner.as_deref()))
+    };
+    let mut views = cra.approvals();
+    views.retain(|view| seen(view.session));
+    Ok(Json(Approvals {
+        approvals: views.into_iter().map(Approval::from).collect(),
+    }))
+}
+
+/// Answers a question; the first answer counts. A yes holds for the parameters that were asked about, once.
+#[utoipa::path(
+    post, path = "/v1/approvals/{id}", tag = "approvals", request_body = AnswerApproval,
+    params(("id" = uuid::Uuid, Path, description = "The approval.")),
+    responses((status = 200, description = "Answered.", body = Approval)),
+)]
+pub(crate) async fn answer(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Approval>, ApiError> {
+    // Who may execute may not agree to it.
+    principal.needs(Scope::Admin)?;
+    let cra = app.cra()?;
+    let wanted: AnswerApproval = super::body::json(&app, request).await?;
+    if wanted
+        .reason
+        .as_ref()
+        .is_some_and(|reason| reason.chars().count() > 1_000)
+    {
+        return Err(ApiError::invalid(
+            "invalid_request",
+            "/reason: at most 1000 characters",
+        ));
+    }
+    let id = Uuid::try_parse(&id).map_err(|_| {
+        // silent-ok: what is no id waits for nothing
+        ApiError::new(
+            StatusCode::NOT_FOUND,
+            "approval_not_found",
+            "nothing waits for this approval",
+        )
+    })?;
+    let approve = wanted.decision == ApprovalDecision::Approve;
+    Ok(Json(
+        cra.answer(id, approve, &principal.name, wanted.reason)
+            .await?
+            .into(),
+    ))
+}

@@ -1,0 +1,145 @@
+//! `/v1/atlases`: which govern, and those that come and go over the API.
+
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use clawk_kernel::carp::{AtlasView, Origin};
+use http::StatusCode;
+use http::header::LOCATION;
+use serde_json::Value;
+
+use super::App;
+use super::auth::{Principal, Scope};
+use super::error::ApiError;
+use super::model::{Atlas, AtlasPolicy, AtlasSummary, Atlases, LoadAtlas};
+
+/// The Atlases in force, by id.
+#[utoipa::path(
+    get, path = "/v1/atlases", tag = "atlases",
+    responses((status = 200, description = "All of them.", body = Atlases)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Json<Atlases>, ApiError> {
+    principal.needs(Scope::Read)?;
+    let atlases = app.cra()?.atlases().iter().map(summary).collect();
+    Ok(Json(Atlases { atlases }))
+}
+
+/// Loads an Atlas: it governs everybody from now on, and after a restart.
+#[utoipa::path(
+    post, path = "/v1/atlases", tag = "atlases", request_body = LoadAtlas,
+    responses(
+        (status = 201, description = "It governs.", body = Atlas, headers(("Location" = String, description = "Its path."))),
+        (status = 409, description = "One of its id is loaded.", body = super::model::Error),
+    ),
+)]
+pub(crate) async fn load(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    principal.needs(Scope::Admin)?;
+    let cra = app.cra()?;
+    // An Atlas by itself, or with its context files beside it.
+    let body: Value = super::body::json(&app, request).await?;
+    let wanted = if body.get("atlas_version").is_some() || body.get("atlas_id").is_some() {
+        LoadAtlas {
+            manifest: body,
+            files: std::collections::BTreeMap::new(),
+        }
+    } else {
+        serde_json::from_value(body)
+            .map_err(|error| ApiError::invalid("invalid_request", format!("the body is wrong: {error}")))?
+    };
+    let view = cra.load(wanted.manifest, wanted.files, &principal.name).await?;
+    let location = format!("/v1/atlases/{}", view.atlas.id);
+    Ok((StatusCode::CREATED, [(LOCATION, location)], Json(whole(&view))).into_response())
+}
+
+/// One Atlas.
+#[utoipa::path(
+    get, path = "/v1/atlases/{id}", tag = "atlases", params(("id" = String, Path, description = "The Atlas's id.")),
+    responses((status = 200, description = "It.", body = Atlas)),
+)]
+pub(crate) async fn show(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Atlas>, ApiError> {
+    principal.needs(Scope::Read)?;
+    let views = app.cra()?.atlases();
+    let view = views.iter().find(|view| *view.atlas.id == *id).ok_or_else(|| {
+        let shown: String = id.chars().take(255).collect();
+        ApiError::new(
+            StatusCode::NOT_FOUND,
+            "atlas_not_found",
+            format!("there is no Atlas `{shown}`"),
+        )
+    })?;
+    Ok(Json(whole(view)))
+}
+
+/// Removes an Atlas that came over the API.
+#[utoipa::path(
+    delete, path = "/v1/atlases/{id}", tag = "atlases", params(("id" = String, Path, description = "The Atlas's id.")),
+    responses(
+        (status = 204, description = "It governs no more."),
+        (status = 409, description = "It stands in the configuration, or others need it.", body = super::model::Error),
+    ),
+)]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    principal.needs(Scope::Admin)?;
+    app.cra()?.remove(&id, &principal.name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn summary(view: &AtlasView) -> AtlasSummary {
+    let atlas = &view.atlas;
+    let (loaded_by, loaded_at) = match &view.origin {
+        Origin::Configured => (None, None),
+        Origin::Uploaded { by, at } => (Some(by.clone()), Some(at.clone())),
+    };
+    AtlasSummary {
+        atlas_id: atlas.id.to_string(),
+        version: atlas.version.to_string(),
+        name: atlas.name.clone(),
+        description: atlas.description.clone(),
+        action_count: atlas.actions.len(),
+        policy_count: atlas.policies.len(),
+        context_pack_count: atlas.packs.len(),
+        configured: view.origin == Origin::Configured,
+        loaded_by,
+        loaded_at,
+    }
+}
+
+fn whole(view: &AtlasView) -> Atlas {
+    let atlas = &view.atlas;
+    let policies = atlas.policies_in_order().into_iter().map(|policy| AtlasPolicy {
+        policy_id: policy.id.to_string(),
+        priority: policy.priority,
+    });
+    Atlas {
+        summary: summary(view),
+        actions: atlas
+            .actions
+            .iter()
+            .map(|action| (*action.shown).clone())
+            .collect(),
+        policies: policies.collect(),
+        context_packs: atlas.packs.iter().map(|pack| pack.id.to_string()).collect(),
+        dependencies: atlas
+            .dependencies
+            .iter()
+            .map(|(id, range)| (id.clone(), range.to_string()))
+            .collect(),
+        unbound_actions: view.unbound.clone(),
+        warnings: atlas.warnings.clone(),
+    }
+}

@@ -1,0 +1,58 @@
+//! Bodies: JSON, and no more of it than the limit.
+
+use axum::body::Bytes;
+use axum::extract::Request;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use serde::de::DeserializeOwned;
+
+use super::App;
+use super::error::ApiError;
+
+/// Reads a JSON body's bytes. The content type must say JSON: a page of another origin can't send that unasked.
+///
+/// # Errors
+/// 415, 413, or 400 when the body breaks off.
+pub(crate) async fn json_bytes(app: &App, request: Request) -> Result<Bytes, ApiError> {
+    let kind = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok()); // silent-ok: an unreadable type is not JSON
+    let kind = kind
+        .and_then(|value| value.split(';').next())
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    let json = kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"));
+    if !json {
+        let message = "a body of type `application/json` is wanted";
+        return Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            message,
+        ));
+    }
+    let limit = app.options.max_body_bytes;
+    axum::body::to_bytes(request.into_body(), limit)
+        .await
+        .map_err(|error| {
+            let too_large = std::error::Error::source(&error)
+                .is_some_and(|cause| cause.to_string().contains("length limit exceeded"));
+            if too_large {
+                let message = format!("a body has at most {limit} bytes");
+                ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+            } else {
+                ApiError::invalid("broken_body", "the body could not be read to its end")
+            }
+        })
+}
+
+/// Reads a closed JSON object.
+///
+/// # Errors
+/// As [`json_bytes`]; 400 with what is wrong and where.
+pub(crate) async fn json<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, ApiError> {
+    let bytes = json_bytes(app, request).await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| ApiError::invalid("invalid_request", format!("the body is wrong: {error}")))
+}

@@ -1,0 +1,85 @@
+//! `/v1/resolve`, `/v1/execute`, `/v1/validate`: CARP messages as they are.
+
+use axum::extract::{Request, State};
+use axum::{Extension, Json};
+use clawk_carp::message::{self, Shape};
+use clawk_kernel::Cra;
+use clawk_proto::carp::{self, ExecuteResponse, Operation, Resolution, ValidateResponse};
+
+use super::App;
+use super::auth::{Principal, Scope};
+use super::error::ApiError;
+use super::sessions::visible;
+
+/// A CARP request of one operation, in a session that the caller sees.
+async fn read(
+    app: &App,
+    principal: &Principal,
+    request: Request,
+    operation: Operation,
+) -> Result<(Cra, carp::Request), ApiError> {
+    let cra = app.cra()?;
+    let bytes = super::body::json_bytes(app, request).await?;
+    let request = message::parse(&bytes, Shape::Wire)?;
+    if request.operation != operation && operation != Operation::Validate {
+        let message = format!("/operation: `{}` is wanted here", operation.name());
+        return Err(ApiError::invalid("wrong_operation", message).to(request.request_id));
+    }
+    let session = request.requester.session_id.to_string();
+    visible(&cra, principal, &session).map_err(|error| error.to(request.request_id))?;
+    Ok((cra, request))
+}
+
+/// What the agent may see and do for its goal.
+#[utoipa::path(
+    post, path = "/v1/resolve", tag = "carp", request_body = carp::Request,
+    responses((status = 200, description = "The resolution, whatever it decides.", body = Resolution)),
+)]
+pub(crate) async fn resolve(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Json<Resolution>, ApiError> {
+    principal.needs(Scope::Resolve)?;
+    let (cra, request) = read(&app, &principal, request, Operation::Resolve).await?;
+    let resolution = cra
+        .resolve(&request)
+        .await
+        .map_err(|error| ApiError::from(error).to(request.request_id))?;
+    Ok(Json(resolution))
+}
+
+/// Runs one action under a resolution. 403: denied; `pending_approval`: answer `/v1/approvals/{id}`, then execute again.
+#[utoipa::path(
+    post, path = "/v1/execute", tag = "carp", request_body = carp::Request,
+    responses((status = 200, description = "It ran, or waits for a person.", body = ExecuteResponse)),
+)]
+pub(crate) async fn execute(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Json<ExecuteResponse>, ApiError> {
+    principal.needs(Scope::Execute)?;
+    let (cra, request) = read(&app, &principal, request, Operation::Execute).await?;
+    let id = request.request_id;
+    let response = cra
+        .execute(request)
+        .await
+        .map_err(|error| ApiError::from(error).to(id))?;
+    Ok(Json(response))
+}
+
+/// What would stand in the way of a request; nothing happens. An extension: the protocol names the operation, not a path.
+#[utoipa::path(
+    post, path = "/v1/validate", tag = "carp", request_body = carp::Request,
+    responses((status = 200, description = "What is wrong with it.", body = ValidateResponse)),
+)]
+pub(crate) async fn validate(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Json<ValidateResponse>, ApiError> {
+    principal.needs(Scope::Resolve)?;
+    let (cra, request) = read(&app, &principal, request, Operation::Validate).await?;
+    Ok(Json(cra.validate(&request)))
+}

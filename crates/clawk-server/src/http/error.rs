@@ -1,0 +1,221 @@
+//! The one mapping from what was refused to status, code and `Error` (CRA). No wildcard arms: a new refusal of the kernel
+//! does not compile until it has a status.
+
+use axum::response::{IntoResponse, Response};
+use clawk_kernel::{CarpError, DeniedBy};
+use http::header::{ALLOW, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
+use http::{HeaderValue, StatusCode};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::model;
+
+/// A refusal on its way out. `guard` writes its body, because it knows the request's id.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    code: &'static str,
+    message: String,
+    details: Map<String, Value>,
+    request_id: Option<Uuid>,
+    retry_after_ms: Option<u64>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code,
+            message: message.into(),
+            details: Map::new(),
+            request_id: None,
+            retry_after_ms: None,
+        }
+    }
+
+    pub(crate) fn invalid(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        let message = "a valid token is wanted: `Authorization: Bearer …` or `X-API-Key: …`";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    }
+
+    pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code, message)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub(crate) fn no_session(id: &str) -> Self {
+        let shown: String = id.chars().take(64).collect();
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "session_not_found",
+            format!("there is no session `{shown}`"),
+        )
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let message = "this path knows no such method";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    }
+
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message).after_ms(1_000)
+    }
+
+    pub(crate) fn too_many(code: &'static str, message: impl Into<String>, wait_ms: u64) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, code, message).after_ms(wait_ms)
+    }
+
+    /// Something of ours failed: the log has the cause, the answer does not.
+    pub(crate) fn internal(cause: &str) -> Self {
+        tracing::error!(cause, "a request failed for a reason of ours");
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "the request could not be answered",
+        )
+    }
+
+    pub(crate) fn after_ms(mut self, wait_ms: u64) -> Self {
+        self.retry_after_ms = Some(wait_ms);
+        self
+    }
+
+    pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
+        self.details.insert(key.to_owned(), value);
+        self
+    }
+
+    /// As the answer to this CARP request.
+    pub(crate) fn to(mut self, request_id: Uuid) -> Self {
+        self.request_id = Some(request_id);
+        self
+    }
+
+    /// The whole answer.
+    pub(crate) fn render(self, request_id: Uuid) -> Response {
+        let error = model::Error {
+            error: model::ErrorBody {
+                code: self.code.to_owned(),
+                message: self.message,
+                details: self.details,
+                request_id: self.request_id.unwrap_or(request_id),
+            },
+        };
+        let mut response = (self.status, axum::Json(error)).into_response();
+        let headers = response.headers_mut();
+        if let Some(wait) = self.retry_after_ms {
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait.div_ceil(1000).max(1)));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.status == StatusCode::UPGRADE_REQUIRED {
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        }
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Writes the body of a refusal; keeps what the router said beside it.
+pub(crate) fn finish(mut response: Response, request_id: Uuid) -> Response {
+    let Some(error) = response.extensions_mut().remove::<ApiError>() else {
+        return response;
+    };
+    let allow = response.headers_mut().remove(ALLOW);
+    let mut rendered = error.render(request_id);
+    if let Some(allow) = allow {
+        rendered.headers_mut().insert(ALLOW, allow);
+    }
+    rendered
+}
+
+impl From<clawk_carp::Faults> for ApiError {
+    fn from(faults: clawk_carp::Faults) -> Self {
+        let errors = json!(faults.errors);
+        Self::invalid("invalid_request", clip(&faults.to_string())).with("errors", errors)
+    }
+}
+
+/// Messages repeat what was sent; not all of it.
+fn clip(text: &str) -> String {
+    const MOST: usize = 2_000;
+    if text.len() <= MOST {
+        return text.to_owned();
+    }
+    format!("{}…", text.chars().take(MOST / 4).collect::<String>())
+}
+
+impl From<CarpError> for ApiError {
+    fn from(error: CarpError) -> Self {
+        let text = clip(&error.to_string());
+        match error {
+            CarpError::Invalid(faults) => faults.into(),
+            CarpError::ClockSkew { off_ms, limit_ms } => Self::invalid("clock_skew", text)
+                .with("off_ms", json!(off_ms))
+                .with("limit_ms", json!(limit_ms)),
+            CarpError::DuplicateRequest(_) => Self::invalid("duplicate_request", text),
+            CarpError::UnknownSession(_) => Self::new(StatusCode::NOT_FOUND, "session_not_found", text),
+            CarpError::NotYours => Self::forbidden("unauthorized_agent", text),
+            CarpError::UnknownAtlas(ids) => {
+                Self::new(StatusCode::NOT_FOUND, "atlas_not_found", text).with("atlas_ids", json!(ids))
+            }
+            CarpError::UnknownResolution => Self::new(StatusCode::NOT_FOUND, "resolution_not_found", text),
+            CarpError::UnknownApproval(_) => Self::new(StatusCode::NOT_FOUND, "approval_not_found", text),
+            CarpError::Denied {
+                action_id,
+                reason,
+                policy_id,
+                by,
+                retry_after_ms,
+            } => {
+                let denied = Self::forbidden("action_denied", text)
+                    .with("action_id", json!(action_id))
+                    .with("reason", json!(reason))
+                    .with("policy_id", json!(policy_id))
+                    .with("denied_by", json!(by.map(layer)));
+                match retry_after_ms {
+                    // A limit that never frees is no invitation.
+                    Some(wait) if wait < u64::from(u32::MAX) => {
+                        denied.with("retry_after_ms", json!(wait)).after_ms(wait)
+                    }
+                    Some(_) | None => denied,
+                }
+            }
+            CarpError::TooMany(_) => Self::too_many("too_many", text, 1_000),
+            CarpError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", text),
+            CarpError::Set(_) => Self::invalid("invalid_atlas", text),
+            CarpError::NotReady(_) => Self::unavailable(text),
+            CarpError::Journal(cause) => {
+                tracing::error!(%cause, "the journal refused");
+                Self::unavailable("the journal can't be written; nothing was done")
+            }
+        }
+    }
+}
+
+fn layer(by: DeniedBy) -> &'static str {
+    match by {
+        DeniedBy::Autonomy => "autonomy",
+        DeniedBy::Policy => "policy",
+        DeniedBy::Skill => "skill",
+        DeniedBy::Rate => "rate",
+        DeniedBy::Role => "role",
+        DeniedBy::Stop => "stop",
+        DeniedBy::Atlas => "atlas",
+    }
+}

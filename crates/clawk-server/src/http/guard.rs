@@ -1,0 +1,142 @@
+//! What every request passes: where it is from, who sends it, how often, and for how long it may take.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use http::header::{CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+
+use super::error::{ApiError, finish};
+use super::{App, Inner};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Answers without a token: it says nothing but that it is there.
+const OPEN: &str = "/v1/health";
+
+/// Host, Origin, token, rate; then the handler, within its time.
+pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let id = app.clock.uuid();
+    let admitted = admit(&app, &mut request);
+    let response = match admitted {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) => {
+            let limit = Duration::from_millis(app.options.deadline_ms);
+            match tokio::time::timeout(limit, next.run(request)).await {
+                Ok(response) => response,
+                Err(_) => {
+                    let message = format!(
+                        "not answered within {} ms; what was begun goes on",
+                        app.options.deadline_ms
+                    );
+                    ApiError::new(StatusCode::GATEWAY_TIMEOUT, "deadline", message).into_response()
+                }
+            }
+        }
+    };
+    let mut response = finish(response, id);
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+        headers.insert(REQUEST_ID, value);
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn admit(app: &App, request: &mut Request) -> Result<(), ApiError> {
+    let host = check_host(app, request.headers(), request.uri())?;
+    check_origin(app, request.headers(), &host)?;
+    let open = request.uri().path() == OPEN;
+    let principal = match app.tokens.principal(request.headers()) {
+        Ok(principal) => Some(principal),
+        Err(_) if open => None,
+        Err(refusal) => {
+            app.limiter.take(None).map_err(limited)?;
+            return Err(refusal);
+        }
+    };
+    app.limiter
+        .take(principal.as_ref().map(|principal| principal.index))
+        .map_err(limited)?;
+    if let Some(principal) = principal {
+        request.extensions_mut().insert(principal);
+    }
+    Ok(())
+}
+
+fn limited(wait_ms: u64) -> ApiError {
+    ApiError::too_many("rate_limited", "too many requests", wait_ms)
+}
+
+/// The `Host` names this server: else a page of somebody else's may have been pointed at us by its DNS.
+fn check_host(app: &Inner, headers: &HeaderMap, uri: &Uri) -> Result<String, ApiError> {
+    let refused = |shown: &str| {
+        let shown: String = shown.chars().take(100).collect();
+        ApiError::forbidden(
+            "host_refused",
+            format!("`{shown}` is not a name of this server; see `[http] hosts`"),
+        )
+    };
+    let mut given = headers.get_all(HOST).iter();
+    let host = match (given.next(), uri.authority()) {
+        (Some(value), _) => value.to_str().map_err(|_| refused("(unreadable)"))?, // silent-ok: the bytes help nobody
+        (None, Some(authority)) => authority.as_str(),
+        (None, None) => return Err(refused("(no Host header)")),
+    };
+    if given.next().is_some() {
+        return Err(refused("(two Host headers)"));
+    }
+    let name = without_port(host);
+    let configured = app
+        .options
+        .hosts
+        .iter()
+        .any(|known| known.eq_ignore_ascii_case(name));
+    let open = !app.loopback && app.options.hosts.is_empty();
+    if open || configured || (app.loopback && is_loopback_name(name)) {
+        return Ok(host.to_ascii_lowercase());
+    }
+    Err(refused(host))
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        Some(_) | None => host,
+    }
+}
+
+fn is_loopback_name(name: &str) -> bool {
+    if name.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    let bare = name
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(name);
+    bare.parse::<std::net::IpAddr>()
+        .is_ok_and(|address| address.is_loopback())
+}
+
+/// A browser says where its page is from: from here, or from an origin that is configured.
+fn check_origin(app: &Inner, headers: &HeaderMap, host: &str) -> Result<(), ApiError> {
+    for origin in headers.get_all(ORIGIN) {
+        let origin = origin.to_str().unwrap_or("(unreadable)"); // silent-ok: such an origin fits nothing
+        let own = origin
+            .split_once("://")
+            .is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host));
+        let configured = app
+            .options
+            .origins
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(origin));
+        if !own && !configured {
+            let shown: String = origin.chars().take(100).collect();
+            let message = format!("pages of `{shown}` may not call this server; see `[http] origins`");
+            return Err(ApiError::forbidden("origin_refused", message));
+        }
+    }
+    Ok(())
+}

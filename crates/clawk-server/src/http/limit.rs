@@ -1,0 +1,63 @@
+//! Requests per second, per token: a bucket each.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    /// Millionths of a request.
+    left: u64,
+    at: Instant,
+}
+
+const WHOLE: u64 = 1_000_000;
+
+/// All buckets; the last one is for those whose token is not known.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    per_second: u64,
+    buckets: Mutex<Vec<Bucket>>,
+}
+
+impl Limiter {
+    /// For so many tokens. 0 per second: no limit.
+    pub(crate) fn new(per_second: u32, tokens: usize) -> Self {
+        let per_second = u64::from(per_second);
+        let full = Bucket {
+            left: per_second * 2 * WHOLE,
+            at: Instant::now(),
+        };
+        Self {
+            per_second,
+            buckets: Mutex::new(vec![full; tokens.max(1) + 1]),
+        }
+    }
+
+    /// Takes one request; else milliseconds to wait. `None`: an unknown token, whose guesses share one bucket.
+    pub(crate) fn take(&self, index: Option<usize>) -> Result<(), u64> {
+        if self.per_second == 0 {
+            return Ok(());
+        }
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = buckets.len().saturating_sub(1);
+        let Some(bucket) = buckets.get_mut(index.unwrap_or(last).min(last)) else {
+            return Ok(());
+        };
+        let now = Instant::now();
+        let micros = u64::try_from(now.duration_since(bucket.at).as_micros()).unwrap_or(u64::MAX);
+        let most = self.per_second * 2 * WHOLE;
+        bucket.left = bucket
+            .left
+            .saturating_add(micros.saturating_mul(self.per_second))
+            .min(most);
+        bucket.at = now;
+        match bucket.left.checked_sub(WHOLE) {
+            Some(left) => {
+                bucket.left = left;
+                Ok(())
+            }
+            None => Err((WHOLE - bucket.left).div_ceil(self.per_second).div_ceil(1000)),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The CRA HTTP API: sessions, resolutions, executions, traces, Atlases (CRA-Full).
+//!
+//! A request passes `guard` (Host, Origin, token, rate, deadline), then one handler; `error` is the one mapping from what
+//! the kernel refuses to status codes. `docs/reference/http-api.md` is for people, `schema/openapi.json` for machines.
+
+mod approvals;
+mod atlases;
+mod auth;
+mod body;
+mod carp;
+mod error;
+mod guard;
+mod health;
+mod limit;
+mod listen;
+mod model;
+mod openapi;
+mod sessions;
+mod stream;
+mod traces;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use clawk_kernel::Cra;
+use clawk_kernel::ports::Later;
+use clawk_kernel::time::Clock;
+use clawk_proto::SessionId;
+use clawk_proto::trace::SealedEvent;
+use clawk_trace::Report;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+pub use auth::{Scope, Token};
+pub use listen::{Http, HttpError};
+pub use openapi::document;
+
+use crate::agent::Current;
+use auth::Tokens;
+use error::ApiError;
+use limit::Limiter;
+
+/// Which events of a session are wanted.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// The chain.
+    pub session: SessionId,
+    /// The first sequence number.
+    pub since: u64,
+    /// Only these types; empty: all.
+    pub kinds: Vec<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Reads whole events with their hashes, beside the running agent.
+pub trait Traces: Send + Sync + fmt::Debug {
+    /// Events in chain order; empty when there are none, also of a session that nobody knows.
+    fn page(&self, page: Page) -> Later<'_, Result<Vec<SealedEvent>, String>>;
+
+    /// Verifies a session's chain from its first event to the head that was recorded.
+    fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>>;
+}
+
+/// Limits and who may do what.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// Who may do what; empty: everybody may do everything, on loopback only.
+    pub tokens: Vec<Token>,
+    /// Addresses beyond loopback may be listened on.
+    pub public: bool,
+    /// Names that a `Host` header may have, besides loopback's and the address's own.
+    pub hosts: Vec<String>,
+    /// Origins of browsers that may call, such as `https://console.example.com`.
+    pub origins: Vec<String>,
+    /// Bytes of a request's body.
+    pub max_body_bytes: usize,
+    /// Requests per second of one token, sustained; twice as many at once. 0: no limit.
+    pub requests_per_second: u32,
+    /// Trace streams that are open at the same time.
+    pub max_streams: usize,
+    /// Connections that are open at the same time; beyond, new ones are closed at once.
+    pub max_connections: usize,
+    /// How long a request may take, milliseconds.
+    pub deadline_ms: u64,
+    /// How long a reader may not read before its connection is cut, milliseconds.
+    pub stall_ms: u64,
+    /// How long the end waits for what is under way, milliseconds.
+    pub drain_ms: u64,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            tokens: Vec::new(),
+            public: false,
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            max_body_bytes: 4 << 20,
+            requests_per_second: 1_000,
+            max_streams: 64,
+            max_connections: 1_024,
+            deadline_ms: 60_000,
+            stall_ms: 15_000,
+            drain_ms: 5_000,
+        }
+    }
+}
+
+/// What every handler has at hand.
+#[derive(Debug, Clone)]
+pub(crate) struct App(Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    current: Current,
+    traces: Arc<dyn Traces>,
+    clock: Arc<dyn Clock>,
+    options: HttpOptions,
+    tokens: Tokens,
+    limiter: Limiter,
+    streams: Arc<Semaphore>,
+    over: CancellationToken,
+    /// Listening on loopback only.
+    loopback: bool,
+}
+
+impl std::ops::Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl App {
+    fn cra(&self) -> Result<Cra, ApiError> {
+        let kernel = self.current.get();
+        kernel
+            .map(|kernel| kernel.cra())
+            .ok_or_else(|| ApiError::unavailable("no agent runs yet"))
+    }
+}
+
+/// All routes, guarded.
+fn router(app: App) -> Router {
+    Router::new()
+        .route("/v1/health", get(health::health))
+        .route("/v1/sessions", get(sessions::list).post(sessions::create))
+        .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
+        .route("/v1/resolve", post(carp::resolve))
+        .route("/v1/execute", post(carp::execute))
+        .route("/v1/validate", post(carp::validate))
+        .route("/v1/traces/stream", get(stream::stream))
+        .route("/v1/traces/{session_id}", get(traces::show))
+        .route("/v1/traces/{session_id}/verify", post(traces::verify))
+        .route("/v1/atlases", get(atlases::list).post(atlases::load))
+        .route("/v1/atlases/{id}", get(atlases::show).delete(atlases::remove))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}", post(approvals::answer))
+        .route("/v1/openapi.json", get(openapi::serve))
+        .fallback(|| async { ApiError::not_found("no such path") })
+        .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
+        .layer(axum::middleware::from_fn_with_state(app.clone(), guard::guard))
+        .with_state(app)
+}

@@ -1,0 +1,344 @@
+//! The API's own shapes. CARP's and TRACE's are `clawk-proto`'s.
+
+use std::collections::BTreeMap;
+
+use clawk_kernel::carp::{ApprovalState, ApprovalView, SessionView};
+use clawk_proto::carp::{AllowedAction, Fault};
+use clawk_proto::trace::{SealedEvent, TraceEvent};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+/// A refusal.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Error {
+    pub(crate) error: ErrorBody,
+}
+
+/// What was refused, and why.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    /// For machines, such as `action_denied`.
+    pub(crate) code: String,
+    /// For people.
+    pub(crate) message: String,
+    /// More facts.
+    #[schema(value_type = Object)]
+    pub(crate) details: Map<String, Value>,
+    /// The CARP request's id, else this HTTP request's.
+    pub(crate) request_id: Uuid,
+}
+
+/// That it answers.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `healthy`, or `starting`.
+    pub(crate) status: String,
+    /// Of clawk.
+    pub(crate) version: String,
+    /// The CARP that is spoken.
+    pub(crate) carp_version: String,
+    /// The TRACE that is written.
+    pub(crate) trace_version: String,
+}
+
+/// A session to be opened.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateSession {
+    /// Who will ask in it.
+    #[schema(min_length = 1, max_length = 255)]
+    pub(crate) agent_id: String,
+    /// What for.
+    #[schema(min_length = 1, max_length = 10000)]
+    pub(crate) goal: String,
+    /// The session above it.
+    #[serde(default)]
+    pub(crate) parent_session_id: Option<Uuid>,
+}
+
+/// A session.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Session {
+    /// Its id.
+    pub(crate) session_id: Uuid,
+    /// Its trace's id: the same.
+    pub(crate) trace_id: Uuid,
+    /// Who asks in it.
+    pub(crate) agent_id: String,
+    /// What for.
+    pub(crate) goal: String,
+    /// Still open, or ended.
+    pub(crate) status: SessionStatus,
+    /// The token that opened it; null: a conversation of the agent's own.
+    pub(crate) owner: Option<String>,
+    /// The session above it.
+    pub(crate) parent_session_id: Option<Uuid>,
+    /// RFC 3339.
+    pub(crate) started_at: String,
+    /// RFC 3339.
+    pub(crate) ended_at: Option<String>,
+    /// Resolutions that may be executed under.
+    pub(crate) active_resolutions: usize,
+}
+
+/// Whether a session is open.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SessionStatus {
+    /// It takes requests.
+    Active,
+    /// It does not.
+    Ended,
+}
+
+impl From<SessionView> for Session {
+    fn from(view: SessionView) -> Self {
+        Self {
+            session_id: view.id.0,
+            trace_id: view.id.0,
+            agent_id: view.agent_id,
+            goal: view.goal,
+            status: if view.ended.is_some() {
+                SessionStatus::Ended
+            } else {
+                SessionStatus::Active
+            },
+            owner: view.owner,
+            parent_session_id: view.parent.map(|parent| parent.0),
+            started_at: view.started,
+            ended_at: view.ended,
+            active_resolutions: view.resolutions,
+        }
+    }
+}
+
+/// Sessions.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Sessions {
+    /// The latest first.
+    pub(crate) sessions: Vec<Session>,
+}
+
+/// How much of a list is wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    /// 1 to 1000; 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
+    pub(crate) limit: Option<u32>,
+}
+
+/// Which events of a trace are wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TraceQuery {
+    /// Only these types, joined by commas.
+    pub(crate) event_type: Option<String>,
+    /// The first sequence number; the next page's is `next_sequence`.
+    #[param(minimum = 0)]
+    pub(crate) since_sequence: Option<u64>,
+    /// 1 to 1000; 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
+    pub(crate) limit: Option<u32>,
+}
+
+/// Which trace is followed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StreamQuery {
+    /// The session.
+    #[param(value_type = uuid::Uuid)]
+    pub(crate) session_id: String,
+    /// The first sequence number; 0 when absent.
+    #[param(minimum = 0)]
+    pub(crate) since_sequence: Option<u64>,
+}
+
+/// A page of events as it is sent: payloads are the very text that was hashed.
+#[derive(Debug, Serialize)]
+pub(crate) struct Trace {
+    pub(crate) session_id: Uuid,
+    pub(crate) trace_id: Uuid,
+    pub(crate) events: Vec<SealedEvent>,
+    pub(crate) next_sequence: Option<u64>,
+}
+
+/// A page of events.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TracePage {
+    /// The session.
+    session_id: Uuid,
+    /// Its trace.
+    trace_id: Uuid,
+    /// In order of their sequence.
+    events: Vec<TraceEvent>,
+    /// Where the next page begins; null at the end.
+    next_sequence: Option<u64>,
+}
+
+/// Whether a chain holds.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Verified {
+    /// The session.
+    pub(crate) session_id: Uuid,
+    /// Every event holds.
+    pub(crate) valid: bool,
+    /// Events read.
+    pub(crate) event_count: u64,
+    /// What is wrong first, such as `chain_broken`.
+    pub(crate) error: Option<String>,
+    /// At which event, from 0.
+    pub(crate) error_at: Option<u64>,
+    /// The hash of the last event.
+    pub(crate) head: Option<String>,
+}
+
+/// An Atlas to be loaded, with its context files. The manifest alone is taken, too.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LoadAtlas {
+    /// `atlas.json`.
+    #[schema(value_type = Object)]
+    pub(crate) manifest: Value,
+    /// Context files: path as in the manifest, to text.
+    #[serde(default)]
+    pub(crate) files: BTreeMap<String, String>,
+}
+
+/// An Atlas in a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AtlasSummary {
+    /// Reverse domain notation.
+    pub(crate) atlas_id: String,
+    /// Its version.
+    pub(crate) version: String,
+    /// For people.
+    pub(crate) name: String,
+    /// For people.
+    pub(crate) description: String,
+    /// How many.
+    pub(crate) action_count: usize,
+    /// How many.
+    pub(crate) policy_count: usize,
+    /// How many.
+    pub(crate) context_pack_count: usize,
+    /// It stands in the configuration, and can't be removed here.
+    pub(crate) configured: bool,
+    /// Else, which token loaded it.
+    pub(crate) loaded_by: Option<String>,
+    /// And when, RFC 3339.
+    pub(crate) loaded_at: Option<String>,
+}
+
+/// Atlases.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Atlases {
+    /// By id.
+    pub(crate) atlases: Vec<AtlasSummary>,
+}
+
+/// A whole Atlas, without its texts.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Atlas {
+    #[serde(flatten)]
+    pub(crate) summary: AtlasSummary,
+    /// In manifest order.
+    pub(crate) actions: Vec<AllowedAction>,
+    /// In the order in which they are asked.
+    pub(crate) policies: Vec<AtlasPolicy>,
+    /// Their ids.
+    pub(crate) context_packs: Vec<String>,
+    /// Atlas id to range.
+    pub(crate) dependencies: BTreeMap<String, String>,
+    /// Actions that nothing here runs: they resolve, and their execution says so.
+    pub(crate) unbound_actions: Vec<String>,
+    /// What is odd but not wrong.
+    pub(crate) warnings: Vec<Fault>,
+}
+
+/// A policy in a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AtlasPolicy {
+    /// Its id.
+    pub(crate) policy_id: String,
+    /// High first, within its type.
+    pub(crate) priority: i64,
+}
+
+/// A question to a person.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Approval {
+    /// Its id.
+    pub(crate) approval_id: Uuid,
+    /// Whose execution.
+    pub(crate) session_id: Uuid,
+    /// Under which resolution.
+    pub(crate) resolution_id: Uuid,
+    /// What is to run.
+    pub(crate) action_id: String,
+    /// SHA-256 of the parameters' canonical JSON.
+    pub(crate) parameters_hash: String,
+    /// Why it is asked.
+    pub(crate) reason: String,
+    /// Who asks.
+    pub(crate) policy_id: Option<String>,
+    /// `pending`, `approved` or `denied`.
+    pub(crate) status: String,
+    /// RFC 3339.
+    pub(crate) expires_at: String,
+}
+
+impl From<ApprovalView> for Approval {
+    fn from(view: ApprovalView) -> Self {
+        Self {
+            approval_id: view.id,
+            session_id: view.session.0,
+            resolution_id: view.resolution,
+            action_id: view.action_id,
+            parameters_hash: view.parameters.to_hex(),
+            reason: view.reason,
+            policy_id: view.policy_id,
+            status: match view.state {
+                ApprovalState::Pending => "pending",
+                ApprovalState::Approved => "approved",
+                ApprovalState::Denied => "denied",
+            }
+            .to_owned(),
+            expires_at: view.expires_at,
+        }
+    }
+}
+
+/// Questions.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Approvals {
+    /// The oldest first.
+    pub(crate) approvals: Vec<Approval>,
+}
+
+/// An answer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnswerApproval {
+    /// Yes or no.
+    pub(crate) decision: ApprovalDecision,
+    /// In the answerer's words.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    pub(crate) reason: Option<String>,
+}
+
+/// Yes or no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ApprovalDecision {
+    /// The next execution with these parameters runs.
+    Approve,
+    /// It does not.
+    Deny,
+}

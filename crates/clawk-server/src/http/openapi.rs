@@ -1,0 +1,111 @@
+//! The OpenAPI document, from the handlers themselves. Committed as `schema/openapi.json`; a test holds it there.
+
+use axum::Extension;
+use axum::response::{IntoResponse as _, Response};
+use http::header::CONTENT_TYPE;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
+
+use super::auth::{Principal, Scope};
+use super::error::ApiError;
+use super::{approvals, atlases, carp, health, model, sessions, stream, traces};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "clawk: CRA",
+        description = "Sessions, CARP resolutions and executions, TRACE, Atlases.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    paths(
+        health::health, sessions::create, sessions::list, sessions::show, sessions::end, carp::resolve, carp::execute,
+        carp::validate, traces::show, traces::verify, stream::stream, atlases::list, atlases::load, atlases::show,
+        atlases::remove, approvals::list, approvals::answer,
+    ),
+    components(schemas(model::Error)),
+    security(("bearer" = []), ("api_key" = [])),
+    modifiers(&Everywhere),
+)]
+struct Api;
+
+/// The document.
+#[must_use]
+pub fn document() -> Document {
+    Api::openapi()
+}
+
+/// `GET /v1/openapi.json`.
+pub(crate) async fn serve(Extension(principal): Extension<Principal>) -> Result<Response, ApiError> {
+    principal.needs(Scope::Read)?;
+    let text = document()
+        .to_json()
+        .map_err(|error| ApiError::internal(&error.to_string()))?;
+    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// What every operation may answer, because of what stands before all of them.
+struct Everywhere;
+
+impl Modify for Everywhere {
+    fn modify(&self, document: &mut Document) {
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+        let key = ApiKey::Header(ApiKeyValue::new("X-API-Key"));
+        components.add_security_scheme("api_key", SecurityScheme::ApiKey(key));
+        for (path, item) in &mut document.paths.paths {
+            let named = path.contains('{') || path.ends_with("/stream") || carries_session(path);
+            for operation in operations(item) {
+                refusals(operation, path == "/v1/health", named);
+            }
+        }
+    }
+}
+
+/// Its body names a session.
+fn carries_session(path: &str) -> bool {
+    [
+        "/v1/resolve",
+        "/v1/execute",
+        "/v1/validate",
+        "/v1/sessions",
+        "/v1/atlases",
+    ]
+    .contains(&path)
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.post, &mut item.delete]
+        .into_iter()
+        .filter_map(Option::as_mut)
+}
+
+fn refusals(operation: &mut Operation, open: bool, named: bool) {
+    let body = operation.request_body.is_some();
+    let everywhere = [
+        ("400", "The request is wrong.", !open),
+        ("401", "A valid token is wanted.", !open),
+        ("403", "This token, this host or this action may not.", true),
+        ("404", "There is no such thing.", named),
+        ("413", "The body is too large.", body),
+        ("415", "A JSON body is wanted.", body),
+        ("429", "Too many requests; see Retry-After.", true),
+        ("503", "It can't be done now; see Retry-After.", !open),
+        ("504", "It took too long.", true),
+    ];
+    for (status, description, may) in everywhere {
+        if may && !operation.responses.responses.contains_key(status) {
+            let content = ContentBuilder::new()
+                .schema(Some(Ref::from_schema_name("Error")))
+                .build();
+            let response = ResponseBuilder::new()
+                .description(description)
+                .content("application/json", content);
+            operation
+                .responses
+                .responses
+                .insert(status.to_owned(), response.build().into());
+        }
+    }
+}

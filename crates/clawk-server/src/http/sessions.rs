@@ -1,0 +1,130 @@
+//! `/v1/sessions`: who asks, what for, and the trace that it makes.
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use clawk_kernel::Cra;
+use clawk_kernel::carp::{NewSession, SessionView};
+use clawk_proto::SessionId;
+use http::StatusCode;
+use http::header::LOCATION;
+
+use super::App;
+use super::auth::{Principal, Scope};
+use super::error::ApiError;
+use super::model::{CreateSession, ListQuery, Session, Sessions};
+
+/// A session that the caller sees.
+///
+/// # Errors
+/// 404: there is none, or it is somebody else's; it doesn't say which.
+pub(crate) fn visible(cra: &Cra, principal: &Principal, id: &str) -> Result<SessionView, ApiError> {
+    let parsed: Option<SessionId> = id.parse().ok(); // silent-ok: what is no id is no session
+    parsed
+        .and_then(|id| cra.session(id))
+        .filter(|view| principal.owns(view.owner.as_deref()))
+        .ok_or_else(|| ApiError::no_session(id))
+}
+
+/// The bounds of a list.
+pub(crate) fn limit(given: Option<u32>) -> Result<usize, ApiError> {
+    match given.unwrap_or(100) {
+        limit @ 1..=1000 => Ok(usize::try_from(limit).unwrap_or(1000)),
+        _ => Err(ApiError::invalid("invalid_query", "`limit` is 1 to 1000")),
+    }
+}
+
+pub(crate) fn bad_query(error: &QueryRejection) -> ApiError {
+    ApiError::invalid("invalid_query", error.body_text())
+}
+
+/// Opens a session. It belongs to the token that opens it.
+#[utoipa::path(
+    post, path = "/v1/sessions", tag = "sessions", request_body = CreateSession,
+    responses((status = 201, description = "It is open.", body = Session, headers(("Location" = String, description = "Its path.")))),
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    principal.needs(Scope::Resolve)?;
+    let cra = app.cra()?;
+    let wanted: CreateSession = super::body::json(&app, request).await?;
+    let parent = match wanted.parent_session_id {
+        Some(parent) => Some(visible(&cra, &principal, &parent.to_string())?.id),
+        None => None,
+    };
+    let new = NewSession {
+        agent_id: wanted.agent_id,
+        goal: wanted.goal,
+        parent,
+        owner: principal.name.to_string(),
+        id: None,
+    };
+    let view = cra.open(new).await?;
+    let location = format!("/v1/sessions/{}", view.id);
+    Ok((
+        StatusCode::CREATED,
+        [(LOCATION, location)],
+        Json(Session::from(view)),
+    )
+        .into_response())
+}
+
+/// The latest sessions of the caller; an admin's are everybody's.
+#[utoipa::path(
+    get, path = "/v1/sessions", tag = "sessions", params(ListQuery),
+    responses((status = 200, description = "The latest first.", body = Sessions)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Json<Sessions>, ApiError> {
+    principal.needs(Scope::Read)?;
+    let Query(query) = query.map_err(|error| bad_query(&error))?;
+    let owner = (!principal.is_admin()).then_some(&*principal.name);
+    let views = app.cra()?.sessions(owner, limit(query.limit)?);
+    Ok(Json(Sessions {
+        sessions: views.into_iter().map(Session::from).collect(),
+    }))
+}
+
+/// One session.
+#[utoipa::path(
+    get, path = "/v1/sessions/{id}", tag = "sessions", params(("id" = uuid::Uuid, Path, description = "The session.")),
+    responses((status = 200, description = "It.", body = Session)),
+)]
+pub(crate) async fn show(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Session>, ApiError> {
+    principal.needs(Scope::Read)?;
+    Ok(Json(visible(&app.cra()?, &principal, &id)?.into()))
+}
+
+/// Ends a session. Its trace stays.
+#[utoipa::path(
+    delete, path = "/v1/sessions/{id}", tag = "sessions", params(("id" = uuid::Uuid, Path, description = "The session.")),
+    responses((status = 204, description = "It has ended.")),
+)]
+pub(crate) async fn end(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    principal.needs(Scope::Resolve)?;
+    let cra = app.cra()?;
+    let view = visible(&cra, &principal, &id)?;
+    if view.owner.is_none() {
+        return Err(ApiError::forbidden(
+            "not_a_cra_session",
+            "this is a conversation of the agent's own",
+        ));
+    }
+    cra.close(view.id, "completed").await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,166 @@
+//! `/v1/traces/stream`: a session's events as they become durable, one JSON text message each.
+
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::{Query, State};
+use axum::response::Response;
+use clawk_proto::SessionId;
+use http::StatusCode;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::auth::Principal;
+use super::error::ApiError;
+use super::model::StreamQuery;
+use super::sessions::bad_query;
+use super::traces::readable;
+use super::{App, Page};
+
+/// How often a quiet chain is looked at, milliseconds.
+const LOOK_MS: u64 = 150;
+/// How often a quiet stream is pinged, in looks: 30 s.
+const PING_LOOKS: u32 = 200;
+/// Events read at a time.
+const PAGE: usize = 100;
+/// Bytes of a client's message; we expect none but control frames.
+const MAX_INBOUND: usize = 4_096;
+/// Bytes that may wait for a client that reads slowly.
+const MAX_BEHIND: usize = 1 << 20;
+
+/// A session's events as they come, over a WebSocket.
+#[utoipa::path(
+    get, path = "/v1/traces/stream", tag = "traces", params(StreamQuery),
+    responses(
+        (status = 101, description = "Each message is one event."),
+        (status = 426, description = "A WebSocket is wanted.", body = super::model::Error),
+    ),
+)]
+pub(crate) async fn stream(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    query: Result<Query<StreamQuery>, QueryRejection>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|error| bad_query(&error))?;
+    let session = readable(&app, &principal, &query.session_id).await?;
+    let upgrade = upgrade.map_err(|error| {
+        ApiError::new(
+            StatusCode::UPGRADE_REQUIRED,
+            "upgrade_required",
+            error.body_text(),
+        )
+    })?;
+    let place = std::sync::Arc::clone(&app.streams)
+        .try_acquire_owned()
+        .map_err(|_| {
+            // silent-ok: only ever full
+            let message = format!("{} streams are open", app.options.max_streams);
+            ApiError::too_many("too_many_streams", message, 1_000)
+        })?;
+    let since = query.since_sequence.unwrap_or(0);
+    let upgrade = upgrade
+        .max_message_size(MAX_INBOUND)
+        .max_frame_size(MAX_INBOUND)
+        .max_write_buffer_size(MAX_BEHIND);
+    Ok(upgrade.on_upgrade(move |socket| follow(app, socket, session, since, place)))
+}
+
+/// Sends until the client goes, does not read, or the server ends.
+async fn follow(
+    app: App,
+    mut socket: WebSocket,
+    session: SessionId,
+    since: u64,
+    place: OwnedSemaphorePermit,
+) {
+    let code = match send_all(&app, &mut socket, session, since).await {
+        End::Gone => return,
+        End::Stalled => close_code::POLICY,
+        End::Over => close_code::AWAY,
+        End::Failed => close_code::ERROR,
+    };
+    let frame = CloseFrame {
+        code,
+        reason: "".into(),
+    };
+    // silent-ok: a client that is gone or stuck needs no good-bye
+    let _said = timeout(
+        Duration::from_millis(500),
+        socket.send(Message::Close(Some(frame))),
+    )
+    .await;
+    drop(place);
+}
+
+enum End {
+    Gone,
+    Stalled,
+    Over,
+    Failed,
+}
+
+async fn send_all(app: &App, socket: &mut WebSocket, session: SessionId, mut since: u64) -> End {
+    let stall = Duration::from_millis(app.options.stall_ms);
+    let mut quiet = 0;
+    loop {
+        let page = Page {
+            session,
+            since,
+            kinds: Vec::new(),
+            limit: PAGE,
+        };
+        let events = match app.traces.page(page).await {
+            Ok(events) => events,
+            Err(cause) => {
+                tracing::error!(cause, "a stream could not be read");
+                return End::Failed;
+            }
+        };
+        for event in &events {
+            let Ok(text) = serde_json::to_string(event) else {
+                return End::Failed;
+            };
+            match timeout(stall, socket.send(Message::Text(text.into()))).await {
+                Ok(Ok(())) => since = event.sequence + 1,
+                Ok(Err(_)) => return End::Gone, // silent-ok: the client went
+                Err(_) => return End::Stalled,
+            }
+        }
+        if events.len() == PAGE {
+            continue;
+        }
+        quiet = if events.is_empty() { quiet + 1 } else { 0 };
+        if quiet >= PING_LOOKS {
+            quiet = 0;
+            match timeout(stall, socket.send(Message::Ping(Bytes::new()))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return End::Gone, // silent-ok: the client went
+                Err(_) => return End::Stalled,
+            }
+        }
+        if let Some(end) = wait(app, socket).await {
+            return end;
+        }
+    }
+}
+
+/// Until it is time to look again. What the client says meanwhile is read and counts for nothing.
+async fn wait(app: &App, socket: &mut WebSocket) -> Option<End> {
+    let look = tokio::time::sleep(Duration::from_millis(LOOK_MS));
+    tokio::pin!(look);
+    loop {
+        tokio::select! {
+            () = app.over.cancelled() => return Some(End::Over),
+            () = &mut look => return None,
+            message = socket.recv() => match message {
+                None | Some(Err(_) | Ok(Message::Close(_))) => return Some(End::Gone),
+                Some(Ok(_)) => {}
+            },
+        }
+    }
+}

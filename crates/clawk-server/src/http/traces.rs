@@ -1,0 +1,147 @@
+//! `/v1/traces/{session_id}`: the events of a session, and whether their chain holds.
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use clawk_proto::SessionId;
+use clawk_proto::trace::SealedEvent;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
+
+use super::auth::{Principal, Scope};
+use super::error::ApiError;
+use super::model::{Trace, TracePage, TraceQuery, Verified};
+use super::sessions::{bad_query, limit, visible};
+use super::{App, Page};
+
+const NDJSON: &str = "application/x-ndjson";
+
+/// A session whose trace the caller may read. An admin reads every chain that there is.
+pub(crate) async fn readable(app: &App, principal: &Principal, id: &str) -> Result<SessionId, ApiError> {
+    principal.needs(Scope::Read)?;
+    let refusal = match visible(&app.cra()?, principal, id) {
+        Ok(view) => return Ok(view.id),
+        Err(refusal) => refusal,
+    };
+    let parsed: Option<SessionId> = id.parse().ok(); // silent-ok: what is no id is no session
+    let Some(session) = parsed.filter(|_| principal.is_admin()) else {
+        return Err(refusal);
+    };
+    let first = Page {
+        session,
+        since: 0,
+        kinds: Vec::new(),
+        limit: 1,
+    };
+    let found = app
+        .traces
+        .page(first)
+        .await
+        .map_err(|cause| ApiError::internal(&cause))?;
+    if found.is_empty() {
+        Err(refusal)
+    } else {
+        Ok(session)
+    }
+}
+
+/// The events of a session, in order; as NDJSON when that is what `Accept` asks for.
+#[utoipa::path(
+    get, path = "/v1/traces/{session_id}", tag = "traces",
+    params(("session_id" = uuid::Uuid, Path, description = "The session."), TraceQuery),
+    responses((status = 200, description = "One page.", content(
+        (TracePage = "application/json"),
+        (String = "application/x-ndjson"),
+    ))),
+)]
+pub(crate) async fn show(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path(id): Path<String>,
+    query: Result<Query<TraceQuery>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let session = readable(&app, &principal, &id).await?;
+    let Query(query) = query.map_err(|error| bad_query(&error))?;
+    let limit = limit(query.limit)?;
+    let kinds = query
+        .event_type
+        .as_deref()
+        .unwrap_or_default()
+        .split(',')
+        .map(str::trim);
+    let page = Page {
+        session,
+        since: query.since_sequence.unwrap_or(0),
+        kinds: kinds
+            .filter(|kind| !kind.is_empty())
+            .take(32)
+            .map(str::to_owned)
+            .collect(),
+        limit: limit + 1,
+    };
+    let mut events = app
+        .traces
+        .page(page)
+        .await
+        .map_err(|cause| ApiError::internal(&cause))?;
+    let more = events.len() > limit;
+    events.truncate(limit);
+    let next_sequence = events.last().filter(|_| more).map(|last| last.sequence + 1);
+    let accept = headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default(); // silent-ok: unreadable asks for nothing
+    if accept.contains(NDJSON) {
+        return lines(&events);
+    }
+    Ok(Json(Trace {
+        session_id: session.0,
+        trace_id: session.0,
+        events,
+        next_sequence,
+    })
+    .into_response())
+}
+
+fn lines(events: &[SealedEvent]) -> Result<Response, ApiError> {
+    let mut out = Vec::new();
+    for event in events {
+        serde_json::to_writer(&mut out, event).map_err(|error| ApiError::internal(&error.to_string()))?;
+        out.push(b'\n');
+    }
+    Ok((StatusCode::OK, [(CONTENT_TYPE, NDJSON)], out).into_response())
+}
+
+/// Verifies the chain from its first event. A chain that does not hold is an answer, not an error.
+#[utoipa::path(
+    post, path = "/v1/traces/{session_id}/verify", tag = "traces",
+    params(("session_id" = uuid::Uuid, Path, description = "The session.")),
+    responses((status = 200, description = "Whether it holds.", body = Verified)),
+)]
+pub(crate) async fn verify(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Verified>, ApiError> {
+    let session = readable(&app, &principal, &id).await?;
+    let report = app
+        .traces
+        .verify(session)
+        .await
+        .map_err(|cause| ApiError::internal(&cause))?;
+    let head = report
+        .sessions
+        .iter()
+        .find(|one| one.session_id == session)
+        .map(|one| one.head.to_hex());
+    Ok(Json(Verified {
+        session_id: session.0,
+        valid: report.valid,
+        event_count: report.event_count,
+        error: report.fault.as_ref().map(|fault| fault.kind.code().to_owned()),
+        error_at: report.fault.as_ref().map(|fault| fault.index),
+        head,
+    }))
+}

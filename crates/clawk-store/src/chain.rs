@@ -1,0 +1,76 @@
+//! One session's chain by sequence, for whoever follows it from outside of the kernel.
+
+use clawk_proto::SessionId;
+use clawk_proto::trace::SealedEvent;
+use clawk_trace::Report;
+use rusqlite::types::ToSql;
+
+use crate::append::integer;
+use crate::dir::StateDir;
+use crate::error::StateError;
+use crate::reader::{Reader, stored};
+
+impl Reader {
+    /// Events of a chain from sequence `since` on, in order, at most `limit`; only of these types, if any are given. The
+    /// index on chain and sequence finds the first of them.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn chain(
+        &self,
+        session: SessionId,
+        since: u64,
+        kinds: &[String],
+        limit: usize,
+    ) -> Result<Vec<SealedEvent>, StateError> {
+        let mut sql =
+            "SELECT e.row, s.session, s.trace_id, e.sequence, e.at, e.kind, e.event_id, e.span, e.parent, \
+             e.payload, e.hash, e.content_digest, \
+             (SELECT p.hash FROM events p WHERE p.session = e.session AND p.sequence = e.sequence - 1) \
+             FROM sessions s CROSS JOIN events e ON e.session = s.id \
+             WHERE s.session = ?1 AND e.sequence >= ?2"
+                .to_owned();
+        let (session, since) = (session.0.into_bytes(), integer(since));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut values: Vec<&dyn ToSql> = vec![&session, &since, &limit];
+        if !kinds.is_empty() {
+            let places: Vec<String> = (4..4 + kinds.len()).map(|n| format!("?{n}")).collect();
+            sql.push_str(&format!(" AND e.kind IN ({})", places.join(",")));
+            values.extend(kinds.iter().map(|kind| kind as &dyn ToSql));
+        }
+        sql.push_str(" ORDER BY e.sequence LIMIT ?3");
+        self.with(|connection| {
+            let mut select = connection.prepare_cached(&sql)?;
+            let rows = select.query_map(values.as_slice(), |row| stored(row).map(|stored| stored.event))?;
+            rows.collect()
+        })
+    }
+}
+
+impl StateDir {
+    /// As [`Reader::chain`], off the async threads.
+    ///
+    /// # Errors
+    /// The database can't be read, or the directory is closed.
+    pub async fn chain(
+        &self,
+        session: SessionId,
+        since: u64,
+        kinds: Vec<String>,
+        limit: usize,
+    ) -> Result<Vec<SealedEvent>, String> {
+        let read = move |reader: &Reader| reader.chain(session, since, &kinds, limit);
+        self.inner.readers.run(read).await
+    }
+
+    /// As [`Reader::verify`] of one chain, off the async threads.
+    ///
+    /// # Errors
+    /// The database can't be read, or the directory is closed.
+    pub async fn verify(&self, session: SessionId) -> Result<Report, String> {
+        self.inner
+            .readers
+            .run(move |reader| reader.verify(Some(session)))
+            .await
+    }
+}

@@ -1,0 +1,162 @@
+//! `[http]`: who may use the CRA API, and its limits; the traces that it shows.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::ports::Later;
+use clawk_kernel::time::SystemClock;
+use clawk_proto::trace::SealedEvent;
+use clawk_proto::{Digest, SessionId};
+use clawk_secrets::Resolver;
+use clawk_server::Current;
+use clawk_server::http::{Http, HttpOptions, Page, Scope, Token, Traces};
+use clawk_store::StateDir;
+use clawk_trace::Report;
+use serde::{Deserialize, Serialize};
+
+/// The fewest characters of a token: what is shorter can be guessed.
+const MIN_TOKEN_CHARS: usize = 16;
+
+/// `[http]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct HttpConfig {
+    /// Who may do what. None: everybody on this machine may do everything, and no other address is listened on.
+    pub(crate) tokens: Vec<TokenConfig>,
+    /// Addresses beyond loopback may be listened on; tokens are then required.
+    pub(crate) public: bool,
+    /// Names that a `Host` header may have, besides loopback's.
+    pub(crate) hosts: Vec<String>,
+    /// Origins of browsers that may call, such as `https://console.example.com`.
+    pub(crate) origins: Vec<String>,
+    /// Bytes of a request's body.
+    pub(crate) max_body_bytes: usize,
+    /// Requests per second of one token, sustained; 0: no limit.
+    pub(crate) requests_per_second: u32,
+    /// Trace streams open at the same time.
+    pub(crate) max_streams: usize,
+    /// Connections open at the same time.
+    pub(crate) max_connections: usize,
+    /// How long a request may take, seconds.
+    pub(crate) deadline_seconds: u32,
+    /// How long a client may not read before its connection is cut, seconds.
+    pub(crate) stall_seconds: u32,
+}
+
+/// An entry of `[http] tokens`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TokenConfig {
+    /// Whose: sessions belong to this name.
+    pub(crate) name: String,
+    /// A reference to the token's text; only its digest is kept in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) secret_ref: Option<String>,
+    /// Or the token's SHA-256 in hex: then its text is nowhere here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sha256: Option<String>,
+    /// What it may do.
+    pub(crate) scopes: Vec<Scope>,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        let limits = HttpOptions::default();
+        Self {
+            tokens: Vec::new(),
+            public: false,
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            max_body_bytes: limits.max_body_bytes,
+            requests_per_second: limits.requests_per_second,
+            max_streams: limits.max_streams,
+            max_connections: limits.max_connections,
+            deadline_seconds: 60,
+            stall_seconds: 15,
+        }
+    }
+}
+
+impl HttpConfig {
+    /// The server's options; secrets are looked up now.
+    ///
+    /// # Errors
+    /// A token has no value, two, or a weak one; two tokens have one name.
+    pub(crate) fn options(&self, secrets: &Resolver) -> Result<HttpOptions> {
+        let mut tokens: Vec<Token> = Vec::new();
+        for given in &self.tokens {
+            let token =
+                token(given, secrets).with_context(|| format!("`[http] tokens`: `{}`", given.name))?;
+            if tokens.iter().any(|known| known.name() == token.name()) {
+                bail!("`[http] tokens`: `{}` stands there twice", given.name);
+            }
+            tokens.push(token);
+        }
+        Ok(HttpOptions {
+            tokens,
+            public: self.public,
+            hosts: self.hosts.clone(),
+            origins: self.origins.clone(),
+            max_body_bytes: self.max_body_bytes,
+            requests_per_second: self.requests_per_second,
+            max_streams: self.max_streams,
+            max_connections: self.max_connections,
+            deadline_ms: u64::from(self.deadline_seconds.max(1)) * 1000,
+            stall_ms: u64::from(self.stall_seconds.max(1)) * 1000,
+            ..HttpOptions::default()
+        })
+    }
+}
+
+fn token(given: &TokenConfig, secrets: &Resolver) -> Result<Token> {
+    if given.name.is_empty() || given.scopes.is_empty() {
+        bail!("it needs a `name` and at least one of the scopes read, resolve, execute, admin");
+    }
+    match (&given.secret_ref, &given.sha256) {
+        (Some(reference), None) => {
+            let secret = secrets.resolve(reference)?;
+            let text = secret.expose().trim();
+            if text.len() < MIN_TOKEN_CHARS {
+                bail!("a token has at least {MIN_TOKEN_CHARS} characters");
+            }
+            Ok(Token::of_text(&given.name, text, given.scopes.clone()))
+        }
+        (None, Some(hex)) => {
+            let digest = Digest::from_hex(hex).context("`sha256` is 64 lower-case hex digits")?;
+            Ok(Token::new(&given.name, digest.0, given.scopes.clone()))
+        }
+        _ => bail!("it needs exactly one of `secret_ref` and `sha256`"),
+    }
+}
+
+/// Binds the API to an address.
+///
+/// # Errors
+/// It may not be, or can't be, listened on.
+pub(crate) async fn bind(
+    address: SocketAddr,
+    config: &HttpConfig,
+    secrets: &Resolver,
+    current: Current,
+    state: &StateDir,
+) -> Result<Http> {
+    let options = config.options(secrets)?;
+    let traces = Arc::new(StateTraces(state.clone()));
+    let clock = Arc::new(SystemClock::default());
+    Ok(Http::bind(address, options, current, traces, clock).await?)
+}
+
+/// Traces from the agent's own state directory.
+#[derive(Debug)]
+struct StateTraces(StateDir);
+
+impl Traces for StateTraces {
+    fn page(&self, page: Page) -> Later<'_, Result<Vec<SealedEvent>, String>> {
+        Box::pin(self.0.chain(page.session, page.since, page.kinds, page.limit))
+    }
+
+    fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>> {
+        Box::pin(self.0.verify(session))
+    }
+}
