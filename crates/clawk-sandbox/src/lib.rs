@@ -15,8 +15,8 @@ pub mod plan;
 pub mod preflight;
 
 pub use launch::{
-    Door, Gate, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Placed, Service,
-    ServiceEnd, Spec,
+    Door, Gate, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Placed, Probed,
+    Service, ServiceEnd, Spec,
 };
 pub use level::{Level, Obtained, Place, Refusal};
 pub use plan::{Defaults, Filesystem, FsMode, Limits, Mount, Network, NetworkMode, Plan, Shell, ShellMode};

@@ -2,7 +2,7 @@
 
 mod manifest;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use globset::GlobMatcher;
 use regex::Regex;
@@ -114,6 +114,26 @@ impl Denied {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// It is a pattern, and not one path.
+    pub(crate) fn is_pattern(&self) -> bool {
+        self.glob.is_some()
+    }
+
+    /// The folder that all that fits a pattern lies in, as far as the text says it; the whole path of one that is none.
+    pub(crate) fn fixed_part(&self) -> &str {
+        if !self.is_pattern() {
+            return &self.text;
+        }
+        if self.text.starts_with('~') {
+            return "/";
+        }
+        let end = self.text.find(['*', '?', '[', '{']).unwrap_or(self.text.len());
+        self.text
+            .get(..end)
+            .and_then(|fixed| fixed.rfind('/').and_then(|at| fixed.get(..=at)))
+            .unwrap_or(".")
     }
 }
 
@@ -282,7 +302,12 @@ impl Plan {
         if let Some(defect) = &self.defect {
             return Err(defect.clone());
         }
-        // Whether a level can be had here is seen when one of its sandboxes is started (R32): `Launcher::probe`.
+        // What counts is what a probe really found (R32, `Launcher::probe`); without one, the run itself finds out.
+        if self.level == Level::Process
+            && let Some(Err(refusal)) = crate::launch::found()
+        {
+            return Err(refusal.clone());
+        }
         if cfg!(target_os = "linux") {
             return Ok(());
         }
@@ -302,28 +327,6 @@ impl Plan {
         self.available()?;
         preflight::check(self, request)
     }
-
-    /// What of the plan a process back end cannot hold in this version; for the trace.
-    #[must_use]
-    pub fn not_walled(&self) -> Vec<String> {
-        let mut missing = Vec::new();
-        if self.level < Level::Process {
-            return missing;
-        }
-        match self.network.mode {
-            NetworkMode::AllowAll => {}
-            NetworkMode::Deny => missing.push("network:deny".to_owned()),
-            NetworkMode::Allowlist => missing.push("network:allowlist".to_owned()),
-        }
-        match self.filesystem.mode {
-            FsMode::Full if self.filesystem.denied.is_empty() => {}
-            FsMode::Full => missing.push("filesystem:denied_paths".to_owned()),
-            FsMode::Deny => missing.push("filesystem:deny".to_owned()),
-            FsMode::ReadOnly => missing.push("filesystem:read-only".to_owned()),
-            FsMode::Scoped => missing.push("filesystem:scoped".to_owned()),
-        }
-        missing
-    }
 }
 
 impl Filesystem {
@@ -338,6 +341,27 @@ impl Filesystem {
             }],
             denied: Vec::new(),
         }
+    }
+
+    /// The mounts that a view of this mode holds, with what may really be written (R33).
+    pub(crate) fn shown_mounts(&self) -> Vec<(PathBuf, bool)> {
+        let all = |writable: fn(&Mount) -> bool| {
+            let mounts = self.mounts.iter();
+            mounts
+                .map(|mount| (mount.path.clone(), writable(mount)))
+                .collect()
+        };
+        match self.mode {
+            FsMode::Deny | FsMode::Full => Vec::new(),
+            FsMode::ReadOnly => all(|_| false),
+            FsMode::Scoped => all(|mount| mount.writable),
+        }
+    }
+
+    /// Whether `denied_paths` hold this absolute path.
+    #[must_use]
+    pub fn denies(&self, absolute: &Path, base: &Path) -> bool {
+        self.denied.iter().any(|denied| denied.covers(absolute, base))
     }
 }
 

@@ -77,7 +77,11 @@ pub(crate) fn manifest(tools: Value, dir: &Path) -> Manifest {
         skills: Vec::new(),
         memory: None,
         world_models: Vec::new(),
-        sandbox: None,
+        sandbox: Some(
+            serde_json::from_value(json!({"name": "s", "level": "process", "capabilities": {
+                "filesystem": {"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "rw"}]}}}))
+            .expect("a sandbox"),
+        ),
         policies: Vec::new(),
         swarm: None,
         telemetry: None,

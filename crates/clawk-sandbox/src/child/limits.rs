@@ -5,7 +5,6 @@ use std::os::fd::RawFd;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::launch::wire::Order;
-use crate::level::Level;
 
 /// Largest file a tool may write, bytes: a stop against filling the disk by accident.
 const MAX_FILE_BYTES: u64 = 16 << 30;
@@ -56,16 +55,9 @@ pub(super) fn apply(order: &Order) -> std::io::Result<(Vec<String>, Vec<String>)
         "subreaper".to_owned(),
     ];
     held.push("environment:explicit".to_owned());
-    let mut missing = order.not_walled.clone();
+    let mut missing = Vec::new();
     setrlimit(Resource::Core, exactly(0))?;
     held.push("rlimit:core".to_owned());
-    if order.level >= Level::Process {
-        rustix::thread::set_no_new_privs(true)?;
-        held.push("no_new_privs".to_owned());
-        if rustix::process::getuid().is_root() {
-            missing.push("uid:non-root".to_owned());
-        }
-    }
     let data = order
         .memory_mb
         .saturating_mul(2 << 20)
@@ -99,7 +91,7 @@ pub(super) fn apply(order: &Order) -> std::io::Result<(Vec<String>, Vec<String>)
     }
     held.push("watcher:memory".to_owned());
     held.push("watcher:processes".to_owned());
-    weigh(order.cpu_shares, &mut held, &mut missing);
+    weigh(None, order.cpu_shares, &mut held, &mut missing);
     Ok((held, missing))
 }
 
@@ -118,7 +110,12 @@ fn exactly(value: u64) -> Rlimit {
 }
 
 /// Serves a weight by niceness: the kernel gives each step 1.25 times less, 1024 being step 0.
-fn weigh(shares: u64, held: &mut Vec<String>, missing: &mut Vec<String>) {
+pub(super) fn weigh(
+    whom: Option<rustix::process::Pid>,
+    shares: u64,
+    held: &mut Vec<String>,
+    missing: &mut Vec<String>,
+) {
     let mut nice = 0;
     let mut weight = 1024_u64;
     while weight > shares.max(1) && nice < 19 {
@@ -129,7 +126,7 @@ fn weigh(shares: u64, held: &mut Vec<String>, missing: &mut Vec<String>) {
         // More than one core's weight needs a privilege that a tool must not have.
         missing.push("cpu_shares:above-1024".to_owned());
     }
-    match rustix::process::nice(nice) {
+    match rustix::process::setpriority_process(whom, nice) {
         Ok(_) => held.push(format!("nice:{nice}")),
         Err(_) => missing.push("cpu_shares".to_owned()), // silent-ok: told as missing
     }

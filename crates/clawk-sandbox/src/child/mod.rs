@@ -4,8 +4,10 @@
 //! to it), holds the limits, and ends only when no process of the run is left. When clawk dies, its socket closes and
 //! the whole tree is killed at once; a parent-death signal would be bound to a thread of clawk's, which may end earlier.
 
+pub(crate) mod cell;
 mod limits;
 mod supervise;
+mod sys;
 pub(crate) mod tree;
 
 use std::io::{Read, Write};
@@ -26,9 +28,12 @@ pub fn main() -> ExitCode {
         Ok(fd) => UnixStream::from(fd),
         Err(_) => return ExitCode::from(2), // silent-ok: nobody can be told without the socket
     };
-    let ended = read_order(&socket).and_then(|(order, input)| {
+    let ended = read_order(&socket).and_then(|(order, input, door)| {
         limits::detach_stdin()?;
-        supervise::run(&socket, &order, input)
+        match &order.enclosure {
+            None => supervise::run(&socket, &order, input),
+            Some(enclosure) => cell::run(&socket, &order, enclosure, input, door),
+        }
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -44,10 +49,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Reads the order and the tool's standard input.
-fn read_order(socket: &UnixStream) -> std::io::Result<(Order, OwnedFd)> {
+/// Reads the order, the tool's standard input, and where the box's listening socket is to be sent, if it is to have one.
+fn read_order(socket: &UnixStream) -> std::io::Result<(Order, OwnedFd, Option<OwnedFd>)> {
     let mut length = [0_u8; 4];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut into = [std::io::IoSliceMut::new(&mut length)];
     let got = rustix::net::recvmsg(
@@ -56,10 +61,12 @@ fn read_order(socket: &UnixStream) -> std::io::Result<(Order, OwnedFd)> {
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
     )?;
-    let input = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+    let mut sent = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
+    let mut fds = sent.next().into_iter().flatten();
+    let (input, door) = (fds.next(), fds.next());
     let input = input
         .filter(|_| got.bytes == 4)
         .ok_or_else(|| std::io::Error::other("the order has no input"))?;
@@ -71,7 +78,7 @@ fn read_order(socket: &UnixStream) -> std::io::Result<(Order, OwnedFd)> {
     }
     let mut text = vec![0; length];
     (&mut &*socket).read_exact(&mut text)?;
-    Ok((serde_json::from_slice(&text)?, input))
+    Ok((serde_json::from_slice(&text)?, input, door))
 }
 
 fn tell(socket: &UnixStream, report: &Report) -> std::io::Result<()> {

@@ -43,10 +43,11 @@ impl Launcher {
     /// Why the level can't be served here, and what would mend it.
     pub async fn probe(&self, level: Level) -> Result<Obtained, Refusal> {
         match level {
-            Level::None | Level::Process => Ok(Obtained {
+            Level::None => Ok(Obtained {
                 level,
                 ..Obtained::default()
             }),
+            Level::Process => self.probe_process().await,
             Level::Container => {
                 let found = self.levels.container.found(self).await?;
                 self.levels.container.rootfs().await?;
@@ -66,7 +67,11 @@ impl Launcher {
     /// The level can't be served here.
     pub fn known(&self, level: Level) -> Result<(), Refusal> {
         match level {
-            Level::None | Level::Process => Ok(()),
+            Level::None => Ok(()),
+            Level::Process => match super::found() {
+                Some(Err(refusal)) => Err(refusal.clone()),
+                Some(Ok(_)) | None => Ok(()),
+            },
             Level::Container => container::known_refusal(&self.levels.container).map_or(Ok(()), Err),
             Level::Wasm | Level::Vm => Err(no_back_end(level)),
         }

@@ -1,7 +1,9 @@
 //! Starting programs: one run to its end ([`Launcher::launch`]), or a service that lives on ([`Launcher::serve`]).
 
 pub mod door;
+mod install;
 mod levels;
+mod probe;
 mod run;
 mod service;
 mod streams;
@@ -12,14 +14,18 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use door::{Door, Gate, Keep, Placed};
+pub use door::{Door, Gate, Keep, PORT, Placed};
+pub use probe::Probed;
+pub(crate) use probe::found;
+pub(crate) use run::receive;
 pub use service::{Service, ServiceEnd};
 
 pub use levels::LevelSettings;
 use levels::Levels;
 
-use crate::level::{Obtained, Refusal};
-use crate::plan::{Limits, Plan};
+use crate::child::cell::order::Enclosure;
+use crate::level::{Level, Obtained, Refusal};
+use crate::plan::{Limits, NetworkMode, Plan, ShellMode};
 
 /// Search path for programs whose environment names none.
 pub const MINIMAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -77,8 +83,10 @@ pub struct Spec {
     pub args: Vec<String>,
     /// The whole environment; nothing is inherited.
     pub env: Vec<(String, String)>,
-    /// Where it runs; clawk's own folder when absent.
+    /// Where it runs; clawk's own folder when absent, `/` in a box.
     pub workdir: Option<PathBuf>,
+    /// The agent's working directory, absolute: where the plan's relative paths start. [`Spec::workdir`] when absent.
+    pub base: Option<PathBuf>,
     /// Standard input. Services have a pipe instead.
     pub stdin: Input,
     /// How it is enclosed.
@@ -103,6 +111,7 @@ impl Spec {
             args: Vec::new(),
             env: Vec::new(),
             workdir: None,
+            base: None,
             stdin: Input::Null,
             plan,
             timeout_ms: None,
@@ -135,10 +144,30 @@ impl Spec {
                     .ok_or_else(|| self.setup("the folder's name is no UTF-8"))?,
             ),
         };
+        let program = self.resolve()?;
+        let enclosure = match self.plan.level() {
+            Level::None => None,
+            Level::Process | Level::Wasm | Level::Container | Level::Vm => Some(self.enclosure(&program)),
+        };
+        let mut env = self.env.clone();
+        if enclosure.as_ref().is_some_and(|enclosure| enclosure.door) {
+            let proxy = format!("http://127.0.0.1:{PORT}");
+            for name in [
+                "HTTP_PROXY",
+                "HTTPS_PROXY",
+                "ALL_PROXY",
+                "http_proxy",
+                "https_proxy",
+                "all_proxy",
+            ] {
+                env.retain(|(given, _)| given != name);
+                env.push((name.to_owned(), proxy.clone()));
+            }
+        }
         Ok(wire::Order {
-            program: self.resolve()?,
+            program,
             args: self.args.clone(),
-            env: self.env.clone(),
+            env,
             workdir,
             level: self.plan.level(),
             memory_mb: limits.memory_mb,
@@ -146,8 +175,48 @@ impl Spec {
             max_processes: limits.max_processes,
             max_open_files: limits.max_open_files,
             timeout_ms,
-            not_walled: self.plan.not_walled(),
+            enclosure,
         })
+    }
+
+    /// The walls of level `process`.
+    fn enclosure(&self, program: &str) -> Enclosure {
+        let own = self.program == OWN_PROGRAM;
+        let mut read_paths = self.read_paths.clone();
+        if !own {
+            read_paths.extend(install::paths(std::path::Path::new(program), self.search()));
+        }
+        let base = self.base.clone().or_else(|| self.workdir.clone());
+        Enclosure {
+            filesystem: self.plan.filesystem().clone(),
+            base: base.unwrap_or_else(|| PathBuf::from("/")),
+            read_paths,
+            files: self
+                .files
+                .iter()
+                .map(|file| (file.name.clone(), file.bytes.clone()))
+                .collect(),
+            strict: self.plan.shell_mode() != ShellMode::Full,
+            own,
+            door: self.way_out().is_some(),
+            probe: false,
+        }
+    }
+
+    /// Who serves the box's listening socket, if the plan allows any host.
+    fn way_out(&self) -> Option<&Gate> {
+        match self.plan.network().mode {
+            NetworkMode::Deny => None,
+            NetworkMode::Allowlist | NetworkMode::AllowAll if self.plan.level() == Level::None => None,
+            NetworkMode::Allowlist | NetworkMode::AllowAll => self.gate.as_ref(),
+        }
+    }
+
+    fn search(&self) -> &str {
+        self.env
+            .iter()
+            .find(|(name, _)| name == "PATH")
+            .map_or(MINIMAL_PATH, |(_, value)| value.as_str())
     }
 
     /// The program's file. A relative path with a slash is taken from the working directory.
@@ -169,20 +238,12 @@ impl Spec {
                 .map(str::to_owned)
                 .ok_or_else(|| self.setup("the program's name is no UTF-8"));
         }
-        let path = self
-            .env
-            .iter()
-            .find(|(name, _)| name == "PATH")
-            .map_or(MINIMAL_PATH, |(_, value)| value.as_str());
-        path.split(':')
-            .filter(|folder| folder.starts_with('/'))
-            .map(|folder| format!("{folder}/{}", self.program))
-            .find(|candidate| rustix::fs::access(candidate.as_str(), rustix::fs::Access::EXEC_OK).is_ok())
-            .ok_or_else(|| {
-                self.setup(&format!(
-                    "no such program in `{path}`; install it or give its full path"
-                ))
-            })
+        let path = self.search();
+        find(&self.program, path).ok_or_else(|| {
+            self.setup(&format!(
+                "no such program in `{path}`; install it or give its full path"
+            ))
+        })
     }
 
     pub(crate) fn setup(&self, reason: &str) -> LaunchError {
@@ -192,6 +253,14 @@ impl Spec {
             reason: reason.to_owned(),
         })
     }
+}
+
+/// A program in a search path.
+fn find(program: &str, path: &str) -> Option<String> {
+    path.split(':')
+        .filter(|folder| folder.starts_with('/'))
+        .map(|folder| format!("{folder}/{program}"))
+        .find(|candidate| rustix::fs::access(candidate.as_str(), rustix::fs::Access::EXEC_OK).is_ok())
 }
 
 impl fmt::Debug for Spec {

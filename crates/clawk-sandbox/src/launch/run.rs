@@ -1,22 +1,28 @@
 //! One run from order to outcome; and the part of it that a service shares.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
+use super::door::{Door, Gate, Keep};
 use super::streams::{Budget, keep};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec};
 use crate::child::tree::kill_session;
 use crate::level::{Obtained, Place};
+use crate::plan::Plan;
 
 /// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
 const PATIENCE_MS: u64 = 10_000;
@@ -32,8 +38,15 @@ impl Launcher {
         if let Some(result) = self.above(spec).await {
             return result;
         }
+        self.launch_as(spec, false).await
+    }
+
+    pub(super) async fn launch_as(&self, spec: &Spec, probe: bool) -> Result<Outcome, LaunchError> {
         let timeout_ms = spec.effective_timeout_ms();
-        let order = spec.order(Some(timeout_ms))?;
+        let mut order = spec.order(Some(timeout_ms))?;
+        if let Some(enclosure) = &mut order.enclosure {
+            enclosure.probe = probe;
+        }
         let started = Instant::now();
         let (input, feed) = match &spec.stdin {
             Input::Null => (null(spec)?, None),
@@ -58,7 +71,7 @@ impl Launcher {
                 Some(Report::Ended { .. } | Report::Refused { .. })
             ) {
                 // The supervisor is gone, killed perhaps by the tool itself: what is left of its session must not live.
-                session.into_iter().for_each(kill_session);
+                session.into_iter().for_each(give_up);
             }
             reports
         };
@@ -73,7 +86,7 @@ impl Launcher {
         let patience = Duration::from_millis(timeout_ms.saturating_add(GRACE_MS + PATIENCE_MS));
         let (reports, stdout, stderr, ()) =
             tokio::time::timeout(patience, whole).await.map_err(|_elapsed| {
-                session.into_iter().for_each(kill_session);
+                session.into_iter().for_each(give_up);
                 lost(spec, "it does not answer")
             })?;
         let _ = parts.child.wait().await; // silent-ok: the report says how the program ended
@@ -112,7 +125,25 @@ impl Launcher {
         let text = serde_json::to_vec(order).map_err(|error| spec.setup(&error.to_string()))?;
         let length = u32::try_from(text.len())
             .map_err(|_large| spec.setup("arguments and environment are too long"))?;
-        send_with_input(&ours, &length.to_le_bytes(), input).map_err(failed)?;
+        let door = match (&order.enclosure, spec.way_out()) {
+            (Some(enclosure), Some(gate)) if enclosure.door => {
+                let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
+                let plan = spec.plan.clone();
+                let gate = gate.clone();
+                Some((
+                    Entrance {
+                        socket: ours,
+                        gate,
+                        plan,
+                    },
+                    OwnedFd::from(theirs),
+                ))
+            }
+            _ => None,
+        };
+        let mut fds = vec![input.as_fd()];
+        fds.extend(door.as_ref().map(|(_, theirs)| theirs.as_fd()));
+        send_with(&ours, &length.to_le_bytes(), &fds).map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let stream = UnixStream::from_std(ours).map_err(failed)?;
         let (gone_sender, gone) = tokio::sync::watch::channel(false);
@@ -123,6 +154,8 @@ impl Launcher {
             order: Some(text),
             line: Vec::new(),
             gone: gone_sender,
+            door: door.map(|(entrance, _)| entrance),
+            keep: None,
         };
         Ok(Parts { child, control, gone })
     }
@@ -144,6 +177,26 @@ pub(super) struct Control {
     /// The report being read: kept here so that giving up a wait loses nothing of it.
     line: Vec<u8>,
     gone: tokio::sync::watch::Sender<bool>,
+    door: Option<Entrance>,
+    /// What serves the box's way out, for as long as the box lives.
+    keep: Option<Keep>,
+}
+
+/// Where the box's listening socket arrives, and who serves it.
+struct Entrance {
+    socket: StdUnixStream,
+    gate: Gate,
+    plan: Arc<Plan>,
+}
+
+impl Entrance {
+    fn open(self) -> std::io::Result<Keep> {
+        let listener = receive(&self.socket)?;
+        self.gate.serve(Door {
+            listener: listener.into(),
+            plan: self.plan,
+        })
+    }
 }
 
 impl Control {
@@ -160,9 +213,21 @@ impl Control {
         if line.is_empty() {
             return Ok(None);
         }
-        serde_json::from_slice(&line)
-            .map(Some)
-            .map_err(std::io::Error::from)
+        let report = serde_json::from_slice(&line)?;
+        if matches!(report, Report::Enclosed { .. })
+            && let Some(entrance) = self.door.take()
+        {
+            // The box waits for this before it starts the tool.
+            match entrance.open() {
+                Ok(keep) => self.keep = Some(keep),
+                Err(error) => {
+                    let reason = format!("its way out can't be served: {error}");
+                    return Ok(Some(Report::Refused { reason }));
+                }
+            }
+            self.writer.write_all(&[super::wire::OPENED]).await?;
+        }
+        Ok(Some(report))
     }
 
     /// Asks for a gentle end.
@@ -268,11 +333,31 @@ fn null(spec: &Spec) -> Result<OwnedFd, LaunchError> {
         .map_err(|error| spec.setup(&format!("its input: {error}")))
 }
 
-fn send_with_input(socket: &StdUnixStream, bytes: &[u8], input: &OwnedFd) -> std::io::Result<()> {
+/// What is left when a supervisor was lost must not live, nor leave anything.
+fn give_up(supervisor: i32) {
+    kill_session(supervisor);
+    crate::child::cell::remove_left(supervisor);
+}
+
+/// The one descriptor that the box sends.
+pub(crate) fn receive(socket: &StdUnixStream) -> std::io::Result<OwnedFd> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0_u8; 1];
+    let mut into = [std::io::IoSliceMut::new(&mut byte)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    rustix::net::recvmsg(socket, &mut into, &mut ancillary, flags)?;
+    let fd = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    fd.ok_or_else(|| std::io::Error::other("the box sent no socket"))
+}
+
+fn send_with(socket: &StdUnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = [input.as_fd()];
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(std::io::Error::other("no room for the descriptor"));
     }
     let sent = rustix::net::sendmsg(

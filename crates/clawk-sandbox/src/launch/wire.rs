@@ -1,15 +1,19 @@
 //! What the launcher and its supervisor (`clawk __sandbox`) say to each other over their socket.
 //!
 //! Launcher to supervisor: the length of the request (4 bytes, little endian) with the tool's standard input as an
-//! attached descriptor, the request as JSON, and later one byte [`TERMINATE`]. End of file means that the launcher is
+//! attached descriptor (and, for a box with a way out, the socket that its listening socket goes to), the request as JSON, and later one byte [`TERMINATE`]. End of file means that the launcher is
 //! gone: everything is killed at once. Supervisor to launcher: one JSON [`Report`] per line.
 
 use serde::{Deserialize, Serialize};
 
+use crate::child::cell::order::Enclosure;
 use crate::level::Level;
 
 /// Ends the run gently: SIGTERM, [`GRACE_MS`], SIGKILL.
 pub(crate) const TERMINATE: u8 = b't';
+
+/// The box's listening socket is served: the tool may start.
+pub(crate) const OPENED: u8 = b'o';
 
 /// Milliseconds between SIGTERM and SIGKILL.
 pub(crate) const GRACE_MS: u64 = 2_000;
@@ -34,8 +38,8 @@ pub(crate) struct Order {
     pub(crate) max_open_files: u64,
     /// Absent for services.
     pub(crate) timeout_ms: Option<u64>,
-    /// What the plan asks for and the level can't hold.
-    pub(crate) not_walled: Vec<String>,
+    /// The walls; absent at level `none`.
+    pub(crate) enclosure: Option<Enclosure>,
 }
 
 /// What the supervisor tells.

@@ -42,13 +42,3 @@ fn a_pattern_that_cannot_be_read_refuses_every_call() {
         .expect_err("no such syntax");
     assert!(refusal.to_string().contains("(?=x)"), "{refusal}");
 }
-
-#[test]
-fn what_a_process_cannot_wall_off_is_named() {
-    let given = sandbox(
-        serde_json::json!({"name": "s", "level": "process", "capabilities": {
-        "network": {"mode": "allowlist"}, "filesystem": {"mode": "full"}}}),
-    );
-    let plan = Plan::compile(Some(&given), &Defaults::default());
-    assert_eq!(plan.not_walled(), ["network:allowlist"]);
-}

@@ -11,6 +11,7 @@ mod containers;
 mod image;
 mod runs;
 mod services;
+mod walls;
 
 use std::sync::Arc;
 use std::time::Duration;

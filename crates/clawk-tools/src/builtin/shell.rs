@@ -47,6 +47,7 @@ pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, 
         args.workdir
             .map_or_else(|| call.workdir.to_path_buf(), |folder| call.workdir.join(folder)),
     );
+    spec.base = Some(call.workdir.to_path_buf());
     spec.stdin = args
         .stdin
         .map_or(Input::Null, |text| Input::Bytes(text.into_bytes()));

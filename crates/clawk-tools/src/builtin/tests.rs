@@ -307,16 +307,20 @@ async fn denied_paths_hold_through_links_and_in_walks_at(level: &str) {
         bench.refused("file-read", json!({"path": "private/key"})).await,
         "filesystem.denied_paths"
     );
-    assert_eq!(
-        bench.refused("file-read", json!({"path": "innocent/key"})).await,
-        "filesystem.denied_paths"
-    );
-    assert_eq!(
-        bench
-            .refused("file-write", json!({"path": "innocent/new", "content": ""}))
-            .await,
-        "filesystem.denied_paths"
-    );
+    // In a box there is nothing behind the link: the denied folder is covered before the tool looks.
+    for (tool, arguments) in [
+        ("file-read", json!({"path": "innocent/key"})),
+        ("file-write", json!({"path": "innocent/new", "content": ""})),
+    ] {
+        match bench.call(tool, arguments).await {
+            Err(RunError::Sandbox(Refusal::Blocked { rule, .. })) => {
+                assert_eq!(rule, "filesystem.denied_paths")
+            }
+            Ok(outcome) if level == "process" => assert!(outcome.is_error, "{outcome:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(!bench.path("private/new").exists());
     assert_eq!(
         bench
             .refused("file-write", json!({"path": "warm/new", "content": ""}))
@@ -465,7 +469,7 @@ async fn shell_gives_output_facts_and_the_level() {
             .obtained
             .mechanisms
             .iter()
-            .any(|mechanism| mechanism == "subreaper")
+            .any(|mechanism| mechanism == "view")
     );
 }
 

@@ -51,6 +51,7 @@ pub(super) fn spec(call: &Call<'_>, job: &Job) -> Result<Spec, RunError> {
     let mut spec = Spec::new(OWN_PROGRAM, call.plan.clone());
     spec.args = vec![MODE.to_owned()];
     spec.workdir = Some(PathBuf::from("/"));
+    spec.base = Some(call.workdir.to_path_buf());
     spec.stdin = Input::Bytes(text);
     spec.timeout_ms = Some(call.timeout_ms);
     Ok(spec)

@@ -1,0 +1,243 @@
+//! Limits by control groups: version 2 where its controllers can be used, version 1 else; a group of our own below or
+//! beside ours. Without either, the supervisor's watcher holds (R32).
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::Pid;
+
+use crate::launch::wire::{Hit, Order};
+
+/// First part of the name of every group that is made.
+const PREFIX: &str = "clawk-";
+
+/// Processes of ours in the group beside the tool's: the box's first process.
+const OWN_PROCESSES: u64 = 1;
+
+/// The groups of one run.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    memory: Option<PathBuf>,
+    pids: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    unified: bool,
+}
+
+impl Groups {
+    /// Makes what can be made here. What is missing is another mechanism's to hold.
+    pub(super) fn make(order: &Order) -> Self {
+        let name = format!("{PREFIX}{}", rustix::process::getpid().as_raw_nonzero());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::unified(&mounts, &own, &name, order)
+            .unwrap_or_else(|| Self::single(&mounts, &own, &name, order))
+    }
+
+    fn unified(mounts: &str, own: &str, name: &str, order: &Order) -> Option<Self> {
+        let top = mount_of(mounts, "cgroup2", None)?;
+        let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let mut holder = below(&top, path);
+        // Our own group holds us, so its children may have no controllers, unless it is the root: then a sibling.
+        loop {
+            let control = std::fs::read_to_string(holder.join("cgroup.subtree_control")).unwrap_or_default();
+            let has = |name: &str| control.split_ascii_whitespace().any(|word| word == name);
+            let group = holder.join(name);
+            if has("memory") && has("pids") && std::fs::create_dir(&group).is_ok() {
+                let limits = [
+                    ("memory.max", (order.memory_mb << 20).to_string()),
+                    ("pids.max", (order.max_processes + OWN_PROCESSES).to_string()),
+                ];
+                let set = limits
+                    .iter()
+                    .all(|(file, value)| std::fs::write(group.join(file), value).is_ok());
+                let _ = std::fs::write(group.join("memory.swap.max"), "0"); // silent-ok: no swap accounting
+                let _ = std::fs::write(group.join("memory.oom.group"), "1"); // silent-ok: the supervisor ends the rest
+                let weighed =
+                    has("cpu") && std::fs::write(group.join("cpu.weight"), weight(order.cpu_shares)).is_ok();
+                if set {
+                    return Some(Self {
+                        memory: Some(group.clone()),
+                        pids: Some(group.clone()),
+                        cpu: weighed.then_some(group),
+                        unified: true,
+                    });
+                }
+                let _ = std::fs::remove_dir(&group); // silent-ok: nothing was in it
+            }
+            if holder == top || !holder.pop() {
+                return None;
+            }
+        }
+    }
+
+    fn single(mounts: &str, own: &str, name: &str, order: &Order) -> Self {
+        let group = |controller: &str, limits: &[(&str, String)]| {
+            let top = mount_of(mounts, "cgroup", Some(controller))?;
+            let path = own.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':').skip(1);
+                let listed = fields.next()?.split(',').any(|one| one == controller);
+                fields.next().filter(|_| listed)
+            })?;
+            let group = below(&top, path).join(name);
+            std::fs::create_dir(&group).ok()?; // silent-ok: another mechanism holds, and is named
+            let set = limits
+                .iter()
+                .all(|(file, value)| std::fs::write(group.join(file), value).is_ok());
+            if set {
+                Some(group)
+            } else {
+                let _ = std::fs::remove_dir(&group); // silent-ok: nothing was in it
+                None
+            }
+        };
+        let memory = group(
+            "memory",
+            &[("memory.limit_in_bytes", (order.memory_mb << 20).to_string())],
+        );
+        if let Some(memory) = &memory {
+            // silent-ok: no swap accounting
+            let _ = std::fs::write(
+                memory.join("memory.memsw.limit_in_bytes"),
+                (order.memory_mb << 20).to_string(),
+            );
+        }
+        let most = (order.max_processes + OWN_PROCESSES).to_string();
+        Self {
+            memory,
+            pids: group("pids", &[("pids.max", most)]),
+            cpu: group(
+                "cpu",
+                &[("cpu.shares", order.cpu_shares.clamp(2, 262_144).to_string())],
+            ),
+            unified: false,
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        let mut all: Vec<&PathBuf> = [&self.memory, &self.pids, &self.cpu]
+            .into_iter()
+            .flatten()
+            .collect();
+        all.dedup();
+        all.into_iter()
+    }
+
+    /// Moves a process in, before it has started anything. A group that does not take it is given up.
+    pub(super) fn take_in(&mut self, pid: Pid) {
+        let text = pid.as_raw_nonzero().to_string();
+        for group in [&mut self.memory, &mut self.pids, &mut self.cpu] {
+            let refused = |path: &PathBuf| std::fs::write(path.join("cgroup.procs"), &text).is_err();
+            if group.as_ref().is_some_and(refused)
+                && let Some(path) = group.take()
+            {
+                let _ = std::fs::remove_dir(path); // silent-ok: shared with another controller that took the process
+            }
+        }
+    }
+
+    /// What is held, for the trace.
+    pub(super) fn held(&self) -> Vec<String> {
+        let version = if self.unified { "cgroup2" } else { "cgroup1" };
+        let named = [("memory", &self.memory), ("pids", &self.pids), ("cpu", &self.cpu)];
+        let there = named.into_iter().filter(|(_, group)| group.is_some());
+        there.map(|(name, _)| format!("{version}:{name}")).collect()
+    }
+
+    pub(super) fn holds_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    pub(super) fn holds_processes(&self) -> bool {
+        self.pids.is_some()
+    }
+
+    pub(super) fn holds_cpu(&self) -> bool {
+        self.cpu.is_some()
+    }
+
+    /// The limit that was hit so far.
+    pub(super) fn hit(&self) -> Option<Hit> {
+        let counted = |path: &Option<PathBuf>, file: &str, key: &str| {
+            let text = std::fs::read_to_string(path.as_ref()?.join(file)).ok()?; // silent-ok: an old kernel counts less
+            let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+            line.trim().parse::<u64>().ok()
+        };
+        let oom = if self.unified {
+            "memory.events"
+        } else {
+            "memory.oom_control"
+        };
+        if counted(&self.memory, oom, "oom_kill ").is_some_and(|kills| kills > 0) {
+            return Some(Hit::Memory);
+        }
+        counted(&self.pids, "pids.events", "max ")
+            .is_some_and(|refused| refused > 0)
+            .then_some(Hit::Processes)
+    }
+
+    /// Removes the groups; the kernel may need a moment after the last process is gone.
+    pub(super) fn remove(&self) {
+        for group in self.all() {
+            for _ in 0..200 {
+                match std::fs::remove_dir(group) {
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                    Ok(()) | Err(_) => break, // silent-ok: gone
+                }
+            }
+        }
+    }
+}
+
+/// Removes the groups that a lost supervisor left behind.
+pub(crate) fn remove_left(supervisor: i32) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let name = format!("{PREFIX}{supervisor}");
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let top = if controllers.is_empty() {
+            mount_of(&mounts, "cgroup2", None)
+        } else {
+            controllers
+                .split(',')
+                .find_map(|controller| mount_of(&mounts, "cgroup", Some(controller)))
+        };
+        let Some(top) = top else { continue };
+        let mut holder = below(&top, path);
+        loop {
+            let _ = std::fs::remove_dir(holder.join(&name)); // silent-ok: most are not there
+            if holder == top || !holder.pop() {
+                break;
+            }
+        }
+    }
+}
+
+/// 1024 shares are a weight of 100.
+fn weight(shares: u64) -> String {
+    (shares.saturating_mul(100) / 1024).clamp(1, 10_000).to_string()
+}
+
+fn below(top: &Path, path: &str) -> PathBuf {
+    top.join(path.trim_start_matches('/'))
+}
+
+/// Where a hierarchy is mounted.
+fn mount_of(mounts: &str, kind: &str, controller: Option<&str>) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut right = right.split_ascii_whitespace();
+        let fits = right.next()? == kind
+            && controller.is_none_or(|wanted| {
+                right
+                    .nth(1)
+                    .is_some_and(|options| options.split(',').any(|option| option == wanted))
+            });
+        let point = left.split_ascii_whitespace().nth(4)?;
+        fits.then(|| PathBuf::from(point))
+    })
+}

@@ -1,0 +1,88 @@
+//! A made-up `/etc`: what programs need to start, nothing about the host's users, services or network.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::view::{View, copy_of, open_host};
+use crate::child::sys::{self, ATTR_NODEV, ATTR_NOSUID, ATTR_RDONLY};
+
+/// Taken from the host, read-only, where they exist: libraries, certificates, names of services, alternatives, and what
+/// language runtimes keep there. No accounts, no keys, no settings of a person.
+const TAKEN: [&str; 19] = [
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "ca-certificates.conf",
+    "pki/tls/certs",
+    "pki/ca-trust/extracted",
+    "crypto-policies",
+    "alternatives",
+    "localtime",
+    "timezone",
+    "services",
+    "protocols",
+    "mime.types",
+    "fonts",
+    "perl",
+    "terminfo",
+    "magic",
+];
+
+/// Makes `/etc` in the view.
+pub(super) fn make(view: &mut View<'_>) -> io::Result<()> {
+    view.folder(Path::new("/etc"))?;
+    let etc = view.open(Path::new("/etc"))?;
+    let (uid, gid) = (view.identity.uid, view.identity.gid);
+    let write = |name: &str, text: &str| write(&etc, name, text);
+    write(
+        "passwd",
+        &format!(
+            "root:x:0:0:root:/:/usr/sbin/nologin\nclawk:x:{uid}:{gid}:clawk:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+        ),
+    )?;
+    write("group", &format!("root:x:0:\nclawk:x:{gid}:\nnogroup:x:65534:\n"))?;
+    write("hosts", "127.0.0.1 localhost clawk\n::1 localhost\n")?;
+    write("hostname", "clawk\n")?;
+    // No name is resolved in the box: the proxy does that, after it has judged the name.
+    write(
+        "resolv.conf",
+        "# names are resolved by the proxy: see HTTPS_PROXY\n",
+    )?;
+    write(
+        "nsswitch.conf",
+        "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
+    )?;
+    if Path::new("/usr/lib/os-release").exists() {
+        rustix::fs::symlinkat("../usr/lib/os-release", &etc, "os-release")?;
+    }
+    rustix::fs::symlinkat("/proc/self/mounts", &etc, "mtab")?;
+    for name in TAKEN {
+        let path = Path::new("/etc").join(name);
+        // A link into the system view is a link in the box, too: time zones, certificates.
+        let target = std::fs::read_link(&path)
+            .ok()
+            .filter(|target| target.starts_with("/usr"));
+        if let Some(target) = target {
+            view.folder(path.parent().unwrap_or(Path::new("/etc")))?;
+            rustix::fs::symlinkat(&target, &etc, name)?;
+            continue;
+        }
+        let Ok(source) = open_host(&path) else { continue };
+        let copy = copy_of(&source, true)?;
+        sys::set_attributes(&copy, true, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, 0)?;
+        view.place(&copy, &path, path.is_dir())?;
+    }
+    view.readable.push("/etc".into());
+    Ok(())
+}
+
+fn write(etc: &OwnedFd, name: &str, text: &str) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(etc, name, flags, Mode::from_raw_mode(0o444))?;
+    io::Write::write_all(&mut std::fs::File::from(fd), text.as_bytes())
+}

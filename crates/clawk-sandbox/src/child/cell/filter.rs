@@ -1,0 +1,299 @@
+//! Which system calls a tool may make (R34). Two filters: a deny-list that always holds, and, unless the Sandbox's shell is
+//! `full`, an allow-list ([`super::allowed`]). Calls of other architectures' tables end the process (seccompiler's own
+//! first check), those of x32 are refused.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, sock_filter,
+};
+
+use super::{allowed, guard};
+
+/// Bits of `clone` that make a namespace.
+const NAMESPACES: u64 = 0x7e02_0000;
+/// Set-user-id and set-group-id.
+const SET_ID: [u64; 2] = [0o4000, 0o2000];
+const FILE_KIND: u64 = 0o170_000;
+/// Character device, block device, socket: what `mknod` must not make.
+const KINDS: [u64; 3] = [0o020_000, 0o060_000, 0o140_000];
+/// Terminal requests that put words into another's mouth: TIOCSTI, TIOCLINUX; and TIOCCONS, which takes the console.
+const TERMINAL: [u64; 3] = [0x5412, 0x541c, 0x541d];
+
+/// Refused whatever the arguments: kernel, devices, other processes' memory, namespaces, mounts, keys, handles, clocks.
+const NEVER: &[i64] = &[
+    // The kernel itself.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_reboot,
+    libc::SYS_syslog,
+    libc::SYS_acct,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_vhangup,
+    libc::SYS_lookup_dcookie,
+    // Other processes' memory, registers and descriptors.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_getfd,
+    // Namespaces, mounts, roots.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_mount_setattr,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    // Files by handle, which know no path; fanotify sees others' files.
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
+    // Keys.
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    // Clocks of the machine.
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    // A filter of the tool's own could answer in the place of ours.
+    libc::SYS_seccomp,
+    // Memory that not even the kernel reads.
+    libc::SYS_memfd_secret,
+    // Other processes' pages.
+    libc::SYS_move_pages,
+    libc::SYS_migrate_pages,
+];
+
+/// Refused as if the kernel did not have them, so that programs take the older way, which is looked at.
+const UNKNOWN: &[i64] = &[
+    // Their arguments lie in memory, where a filter can't look.
+    libc::SYS_clone3,
+    libc::SYS_openat2,
+    // A queue of calls past every filter.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
+
+#[cfg(target_arch = "x86_64")]
+const NEVER_HERE: &[i64] = &[
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_uselib,
+    libc::SYS_ustat,
+    libc::SYS_sysfs,
+    libc::SYS__sysctl,
+    libc::SYS_nfsservctl,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const NEVER_HERE: &[i64] = &[libc::SYS_nfsservctl];
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// The filters of a box, in the order of their installation: the last one refuses to install another.
+pub(super) struct Filters {
+    pub(super) programs: Vec<BpfProgram>,
+    /// The one among them whose calls the guard answers.
+    pub(super) notifies: Option<usize>,
+}
+
+/// Makes the filters. `own`: our own file tools, which may open with `openat2`.
+pub(super) fn make(strict: bool, own: bool, guarded: bool) -> io::Result<Filters> {
+    let failed = |error: seccompiler::BackendError| io::Error::other(format!("seccomp: {error}"));
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
+    let errno = |number: i32| SeccompAction::Errno(number.unsigned_abs());
+    let build = |rules: Rules, default: SeccompAction, hit: SeccompAction| {
+        SeccompFilter::new(rules, default, hit, arch)
+            .and_then(BpfProgram::try_from)
+            .map_err(failed)
+    };
+    let mut unknown: Rules = UNKNOWN.iter().map(|call| (*call, Vec::new())).collect();
+    if own {
+        unknown.remove(&libc::SYS_openat2);
+    }
+    let mut never: Rules = NEVER
+        .iter()
+        .chain(NEVER_HERE)
+        .map(|call| (*call, Vec::new()))
+        .collect();
+    arguments(&mut never).map_err(failed)?;
+    let mut family = Rules::new();
+    sockets(&mut family).map_err(failed)?;
+    let mut filters = Vec::with_capacity(4);
+    if strict {
+        let mut calls: Rules = allowed::calls().map(|call| (call, Vec::new())).collect();
+        if own {
+            calls.insert(libc::SYS_openat2, Vec::new());
+        }
+        // What is unknown must look unknown, not refused: the next filter answers for it.
+        calls.extend(UNKNOWN.iter().map(|call| (*call, Vec::new())));
+        filters.push(build(calls, errno(libc::EPERM), SeccompAction::Allow)?);
+    }
+    filters.push(without_x32(build(
+        unknown,
+        SeccompAction::Allow,
+        errno(libc::ENOSYS),
+    )?));
+    filters.push(build(family, SeccompAction::Allow, errno(libc::EAFNOSUPPORT))?);
+    let notifies = guarded.then_some(filters.len());
+    if guarded {
+        filters.push(guard::filter()?);
+    }
+    filters.push(build(never, SeccompAction::Allow, errno(libc::EPERM))?);
+    Ok(Filters {
+        programs: filters,
+        notifies,
+    })
+}
+
+type Made<T> = Result<T, seccompiler::BackendError>;
+
+fn when(argument: u8, length: Len, op: Op, value: u64) -> Made<SeccompCondition> {
+    SeccompCondition::new(argument, length, op, value)
+}
+
+fn rule(conditions: Vec<SeccompCondition>) -> Made<SeccompRule> {
+    SeccompRule::new(conditions)
+}
+
+/// Calls that are refused with some arguments only.
+fn arguments(rules: &mut Rules) -> Made<()> {
+    let mut add = |call: i64, conditions: Vec<SeccompCondition>| -> Made<()> {
+        rules.entry(call).or_default().push(rule(conditions)?);
+        Ok(())
+    };
+    let bits = |argument: u8, mask: u64| when(argument, Len::Dword, Op::MaskedEq(mask), mask);
+    let mut single = NAMESPACES;
+    while single != 0 {
+        let bit = single & single.wrapping_neg();
+        add(libc::SYS_clone, vec![bits(0, bit)?])?;
+        single &= !bit;
+    }
+    for id in SET_ID {
+        for (call, mode) in [
+            (libc::SYS_fchmod, 1),
+            (libc::SYS_fchmodat, 2),
+            (SYS_FCHMODAT2, 2),
+            (libc::SYS_mknodat, 2),
+        ] {
+            add(call, vec![bits(mode, id)?])?;
+        }
+        // The mode counts only when a file is made.
+        for made in [u64::from(libc::O_CREAT.unsigned_abs()), 0o20_000_000] {
+            add(libc::SYS_openat, vec![bits(2, made)?, bits(3, id)?])?;
+            #[cfg(target_arch = "x86_64")]
+            add(libc::SYS_open, vec![bits(1, made)?, bits(2, id)?])?;
+        }
+        #[cfg(target_arch = "x86_64")]
+        for (call, mode) in [(libc::SYS_chmod, 1), (libc::SYS_creat, 1), (libc::SYS_mknod, 1)] {
+            add(call, vec![bits(mode, id)?])?;
+        }
+    }
+    for kind in KINDS {
+        let of = |argument: u8| when(argument, Len::Dword, Op::MaskedEq(FILE_KIND), kind);
+        add(libc::SYS_mknodat, vec![of(2)?])?;
+        #[cfg(target_arch = "x86_64")]
+        add(libc::SYS_mknod, vec![of(1)?])?;
+    }
+    for request in TERMINAL {
+        add(libc::SYS_ioctl, vec![when(1, Len::Dword, Op::Eq, request)?])?;
+    }
+    // Another personality could bring back executable data or a fixed address space; asking for the present one is fine.
+    add(
+        libc::SYS_personality,
+        vec![
+            when(0, Len::Dword, Op::Ne, 0)?,
+            when(0, Len::Dword, Op::Ne, 0xffff_ffff)?,
+        ],
+    )
+}
+
+/// The old way to packets, which libc calls obsolete and the kernel still takes.
+const SOCK_PACKET: i32 = 10;
+
+/// `fchmodat2`, Linux 6.6: the same number on every architecture.
+const SYS_FCHMODAT2: i64 = 452;
+
+/// IPv4 and IPv6, streams and datagrams; pairs of local streams. No socket file can be reached: a datagram pair could be
+/// sent to one by name, so it is refused, too.
+fn sockets(rules: &mut Rules) -> Made<()> {
+    let kind = |wanted: i32| when(1, Len::Dword, Op::MaskedEq(0xf), u64::from(wanted.unsigned_abs()));
+    let not = |wanted: i32| when(0, Len::Dword, Op::Ne, u64::from(wanted.unsigned_abs()));
+    rules
+        .entry(libc::SYS_socket)
+        .or_default()
+        .push(rule(vec![not(libc::AF_INET)?, not(libc::AF_INET6)?])?);
+    for raw in [
+        libc::SOCK_RAW,
+        libc::SOCK_RDM,
+        libc::SOCK_SEQPACKET,
+        libc::SOCK_DCCP,
+        SOCK_PACKET,
+    ] {
+        rules
+            .entry(libc::SYS_socket)
+            .or_default()
+            .push(rule(vec![kind(raw)?])?);
+    }
+    let pairs = rules.entry(libc::SYS_socketpair).or_default();
+    pairs.push(rule(vec![not(libc::AF_UNIX)?])?);
+    pairs.push(rule(vec![kind(libc::SOCK_DGRAM)?])?);
+    pairs.push(rule(vec![kind(libc::SOCK_RAW)?])?);
+    Ok(())
+}
+
+/// Puts before a program: a number of the x32 table is refused. (Its architecture is x86-64's, so that the first check of
+/// seccompiler lets it through.)
+fn without_x32(program: BpfProgram) -> BpfProgram {
+    const LOAD_NUMBER: u16 = 0x20;
+    const JUMP_IF_LESS_NOT: u16 = 0x35;
+    const RETURN: u16 = 0x06;
+    const REFUSED: u32 = 0x0005_0000 | 38;
+    let mut whole = vec![
+        sock_filter {
+            code: LOAD_NUMBER,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        },
+        sock_filter {
+            code: JUMP_IF_LESS_NOT,
+            jt: 0,
+            jf: 1,
+            k: 0x4000_0000,
+        },
+        sock_filter {
+            code: RETURN,
+            jt: 0,
+            jf: 0,
+            k: REFUSED,
+        },
+    ];
+    whole.extend(program);
+    whole
+}

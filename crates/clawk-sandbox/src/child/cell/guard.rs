@@ -1,0 +1,401 @@
+//! The guard over `denied_paths` (R33): where a plan denies something that a mount could show, every way to a file by its
+//! name goes through here. The tool's call waits (seccomp's user notification); the box's first process, which has the same
+//! root, user and rules, resolves the path itself, looks where it really led, and hands the opened file over. So a rule
+//! holds for files made later, for files that the host puts in the place of covered ones, through links and for other names
+//! of the same file; and nothing can change between the look and the use, because what was looked at is what is given.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::io::Errno;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+use crate::child::sys::{self, Notice};
+use crate::plan::Filesystem;
+use crate::preflight::path::lexical;
+
+/// Longest path, bytes, as the kernel's.
+const MAX_PATH: usize = 4096;
+const PAGE: u64 = 4096;
+
+/// The calls that are answered here.
+#[cfg(target_arch = "x86_64")]
+const CALLS: &[i64] = &[
+    libc::SYS_openat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_truncate,
+    libc::SYS_open,
+    libc::SYS_creat,
+    libc::SYS_rename,
+    libc::SYS_link,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const CALLS: &[i64] = &[
+    libc::SYS_openat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_truncate,
+];
+
+const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// What the filter gives back for these calls: seccompiler knows TRACE, whose place USER_NOTIF takes.
+const TRACE: u32 = 0x7ff0_0000;
+const USER_NOTIF: u32 = 0x7fc0_0000;
+
+/// The filter that sends the calls here.
+pub(super) fn filter() -> io::Result<BpfProgram> {
+    let failed = |error: seccompiler::BackendError| io::Error::other(format!("seccomp: {error}"));
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
+    let rules = CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    let mut program = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Trace(0), arch)
+        .and_then(BpfProgram::try_from)
+        .map_err(failed)?;
+    for instruction in program
+        .iter_mut()
+        .filter(|instruction| instruction.code == 0x06 && instruction.k == TRACE)
+    {
+        instruction.k = USER_NOTIF;
+    }
+    Ok(program)
+}
+
+/// The guard at work.
+pub(super) struct Guard {
+    pub(super) listener: OwnedFd,
+    pub(super) filesystem: Filesystem,
+    pub(super) base: PathBuf,
+    /// Denied files that have further names, by device and inode.
+    pub(super) aliases: HashSet<(u64, u64)>,
+}
+
+/// Where a name leads: the folder, and the last part.
+struct Name {
+    folder: OwnedFd,
+    last: std::ffi::OsString,
+    /// The whole, really.
+    real: PathBuf,
+}
+
+impl Guard {
+    /// Answers the next call that waits.
+    pub(super) fn serve(&self) -> io::Result<()> {
+        let Some(notice) = sys::next_notice(&self.listener)? else {
+            return Ok(());
+        };
+        let [a, b, c, d, e, _] = notice.args;
+        let here = u64::MAX - 99; // AT_FDCWD
+        let result = match notice.call {
+            libc::SYS_openat => return self.open(&notice, a, b, c, d),
+            libc::SYS_renameat => self.rename(&notice, (a, b), (c, d), 0),
+            libc::SYS_renameat2 => self.rename(&notice, (a, b), (c, d), e),
+            libc::SYS_linkat => self.link(&notice, (a, b), (c, d), e),
+            libc::SYS_truncate => self.truncate(&notice, a, b),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_open => return self.open(&notice, here, a, b, c),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_creat => {
+                let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+                return self.open(&notice, here, a, u64::from(flags.unsigned_abs()), b);
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_rename => self.rename(&notice, (here, a), (here, b), 0),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_link => self.link(&notice, (here, a), (here, b), 0),
+            _ => Err(Errno::NOSYS),
+        };
+        sys::answer(
+            &self.listener,
+            notice.id,
+            result.map(|()| 0).map_err(Errno::raw_os_error),
+        );
+        Ok(())
+    }
+
+    fn open(&self, notice: &Notice, folder: u64, path: u64, flags: u64, mode: u64) -> io::Result<()> {
+        let flags = OFlags::from_bits_retain(u32::try_from(flags & 0xffff_ffff).unwrap_or(0));
+        let close = flags.contains(OFlags::CLOEXEC);
+        let opened = self.opened(notice, folder, path, flags, mode);
+        match opened {
+            Ok(Opened::File(fd)) => {
+                if let Err(error) = sys::answer_with(&self.listener, notice.id, &fd, close) {
+                    let number = error.raw_os_error().unwrap_or(libc::EACCES);
+                    sys::answer(&self.listener, notice.id, Err(number));
+                }
+            }
+            // Opening a pipe waits for its other end, which may come from another call that waits here.
+            Ok(Opened::Pipe(place)) => {
+                if sys::fork_into(0)?.is_none() {
+                    match reopen(&place, flags) {
+                        Ok(fd) => drop(sys::answer_with(&self.listener, notice.id, &fd, close)),
+                        Err(error) => sys::answer(&self.listener, notice.id, Err(error.raw_os_error())),
+                    }
+                    sys::end(0);
+                }
+            }
+            Err(error) => sys::answer(&self.listener, notice.id, Err(error.raw_os_error())),
+        }
+        Ok(())
+    }
+
+    fn opened(
+        &self,
+        notice: &Notice,
+        folder: u64,
+        path: u64,
+        flags: OFlags,
+        mode: u64,
+    ) -> Result<Opened, Errno> {
+        let path = text(notice.pid, path)?;
+        let (base, path) = start(notice.pid, folder, path)?;
+        let resolve = if is_own_link(&path) {
+            ResolveFlags::empty()
+        } else {
+            ResolveFlags::NO_MAGICLINKS
+        };
+        let creating = flags.contains(OFlags::CREATE);
+        let follow = flags & OFlags::NOFOLLOW;
+        match rustix::fs::openat2(&base, &path, PATH_ONLY | follow, Mode::empty(), resolve) {
+            Ok(place) => {
+                self.admit(&place)?;
+                if creating && flags.contains(OFlags::EXCL) {
+                    return Err(Errno::EXIST);
+                }
+                if flags.contains(OFlags::PATH) {
+                    return Ok(Opened::File(place));
+                }
+                match FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) {
+                    FileType::Symlink => Err(Errno::LOOP),
+                    FileType::Fifo if !flags.contains(OFlags::NONBLOCK) => Ok(Opened::Pipe(place)),
+                    _ => reopen(&place, flags).map(Opened::File),
+                }
+            }
+            Err(Errno::NOENT) if creating => {
+                let name = self.name(&base, &path)?;
+                if self.denies(&name.real) {
+                    return Err(Errno::ACCESS);
+                }
+                let mode = u32::try_from(mode & 0o7777).unwrap_or(0) & !umask_of(notice.pid);
+                let fd = rustix::fs::openat(
+                    &name.folder,
+                    &name.last,
+                    flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                    Mode::from_raw_mode(mode),
+                )?;
+                // The folder may have been moved meanwhile.
+                self.admit(&fd)?;
+                Ok(Opened::File(fd))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn rename(&self, notice: &Notice, from: (u64, u64), to: (u64, u64), flags: u64) -> Result<(), Errno> {
+        let from = self.named(notice, from)?;
+        let to = self.named(notice, to)?;
+        // Neither what is denied, nor a folder that a rule speaks of.
+        let spoken_of = |path: &Path| {
+            self.denies(path)
+                || self.filesystem.denied.iter().any(|denied| {
+                    let fixed = lexical(&self.base, Path::new(denied.fixed_part()));
+                    fixed != Path::new("/") && fixed.starts_with(path)
+                })
+        };
+        if spoken_of(&from.real) || spoken_of(&to.real) {
+            return Err(Errno::ACCESS);
+        }
+        if let Ok(place) = rustix::fs::openat(
+            &from.folder,
+            &from.last,
+            PATH_ONLY | OFlags::NOFOLLOW,
+            Mode::empty(),
+        ) {
+            self.admit(&place)?;
+        }
+        let flags = RenameFlags::from_bits_retain(u32::try_from(flags).map_err(|_large| Errno::INVAL)?);
+        rustix::fs::renameat_with(&from.folder, &from.last, &to.folder, &to.last, flags)
+    }
+
+    fn link(&self, notice: &Notice, from: (u64, u64), to: (u64, u64), flags: u64) -> Result<(), Errno> {
+        let path = text(notice.pid, from.1)?;
+        let (base, path) = start(notice.pid, from.0, path)?;
+        let follow = u64::from(AtFlags::SYMLINK_FOLLOW.bits());
+        let nofollow = if flags & follow == 0 {
+            OFlags::NOFOLLOW
+        } else {
+            OFlags::empty()
+        };
+        let place = rustix::fs::openat2(
+            &base,
+            &path,
+            PATH_ONLY | nofollow,
+            Mode::empty(),
+            ResolveFlags::NO_MAGICLINKS,
+        )?;
+        self.admit(&place)?;
+        let to = self.named(notice, to)?;
+        if self.denies(&to.real) {
+            return Err(Errno::ACCESS);
+        }
+        let by_descriptor = format!("/proc/self/fd/{}", place.as_raw_fd());
+        rustix::fs::linkat(CWD, by_descriptor, &to.folder, &to.last, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    fn truncate(&self, notice: &Notice, path: u64, length: u64) -> Result<(), Errno> {
+        let path = text(notice.pid, path)?;
+        let (base, path) = start(notice.pid, u64::MAX - 99, path)?;
+        let place = rustix::fs::openat2(
+            &base,
+            &path,
+            PATH_ONLY,
+            Mode::empty(),
+            ResolveFlags::NO_MAGICLINKS,
+        )?;
+        self.admit(&place)?;
+        let file = reopen(&place, OFlags::WRONLY | OFlags::NONBLOCK)?;
+        rustix::fs::ftruncate(&file, length)
+    }
+
+    fn named(&self, notice: &Notice, (folder, path): (u64, u64)) -> Result<Name, Errno> {
+        let path = text(notice.pid, path)?;
+        let (base, path) = start(notice.pid, folder, path)?;
+        self.name(&base, &path)
+    }
+
+    fn name(&self, base: &OwnedFd, path: &Path) -> Result<Name, Errno> {
+        let last = path.file_name().ok_or(Errno::BUSY)?.to_owned();
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let flags = PATH_ONLY | OFlags::DIRECTORY;
+        let folder = rustix::fs::openat2(base, parent, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?;
+        let real = real(&folder)?.join(&last);
+        Ok(Name { folder, last, real })
+    }
+
+    /// Whether the opened place may be had.
+    fn admit(&self, place: &OwnedFd) -> Result<(), Errno> {
+        let real = real(place)?;
+        let stat = rustix::fs::fstat(place)?;
+        // The first process's own folder in `/proc`, reached as `self` by a way that was not seen as the tool's own.
+        let ours = real.starts_with("/proc/1") || real.starts_with("/proc/self");
+        if ours || self.denies(&real) || self.aliases.contains(&(stat.st_dev, stat.st_ino)) {
+            Err(Errno::ACCESS)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn denies(&self, real: &Path) -> bool {
+        self.filesystem.denies(real, &self.base)
+    }
+}
+
+enum Opened {
+    File(OwnedFd),
+    Pipe(OwnedFd),
+}
+
+/// Opens for use what was looked at.
+fn reopen(place: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags =
+        flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::open(
+        format!("/proc/self/fd/{}", place.as_raw_fd()),
+        flags,
+        Mode::from_raw_mode(0o600),
+    )
+}
+
+fn real(place: impl AsFd) -> Result<PathBuf, Errno> {
+    let name = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
+    let text = rustix::fs::readlink(name, Vec::new())?.into_bytes();
+    // A file that was removed keeps its name, with a word behind it.
+    let text = text.strip_suffix(b" (deleted)").unwrap_or(&text);
+    Ok(PathBuf::from(OsStr::from_bytes(text)))
+}
+
+/// Reads a path of the tool.
+fn text(pid: u32, address: u64) -> Result<PathBuf, Errno> {
+    let mut whole = Vec::new();
+    let mut address = address;
+    while whole.len() < MAX_PATH {
+        // Never over the end of a page: the next one may not be there.
+        let room = usize::try_from(PAGE - address % PAGE).unwrap_or(1);
+        let mut part = vec![0; room];
+        let read = sys::read_memory(pid, address, &mut part).map_err(|_error| Errno::FAULT)?;
+        let part = part.get(..read).unwrap_or_default();
+        if let Some(end) = part.iter().position(|byte| *byte == 0) {
+            whole.extend_from_slice(part.get(..end).unwrap_or_default());
+            if whole.is_empty() {
+                return Err(Errno::NOENT);
+            }
+            return Ok(PathBuf::from(std::ffi::OsString::from_vec(whole)));
+        }
+        if read == 0 {
+            return Err(Errno::FAULT);
+        }
+        whole.extend_from_slice(part);
+        address = address.saturating_add(u64::try_from(read).unwrap_or(1));
+    }
+    Err(Errno::NAMETOOLONG)
+}
+
+/// Where a path of the tool starts, and the path with what means "myself" replaced by the one who asks.
+fn start(pid: u32, folder: u64, path: PathBuf) -> Result<(OwnedFd, PathBuf), Errno> {
+    let own = format!("/proc/{pid}");
+    let path = if let Ok(rest) = path.strip_prefix("/proc/self") {
+        Path::new(&own).join(rest)
+    } else if let Ok(rest) = path.strip_prefix("/proc/thread-self") {
+        Path::new(&own).join("task").join(pid.to_string()).join(rest)
+    } else if let Ok(rest) = path.strip_prefix("/dev/fd") {
+        Path::new(&own).join("fd").join(rest)
+    } else {
+        match path.to_str() {
+            Some("/dev/stdin") => Path::new(&own).join("fd/0"),
+            Some("/dev/stdout") => Path::new(&own).join("fd/1"),
+            Some("/dev/stderr") => Path::new(&own).join("fd/2"),
+            Some(_) | None => path,
+        }
+    };
+    let number = i32::try_from(folder & 0xffff_ffff).unwrap_or_else(|_negative| -1);
+    let base = if path.is_absolute() {
+        "/".to_owned()
+    } else if number < 0 {
+        format!("{own}/cwd")
+    } else {
+        format!("{own}/fd/{number}")
+    };
+    // A trailing slash asks for a folder; the parts say the same.
+    let path = path.components().as_path().to_owned();
+    Ok((rustix::fs::open(base, PATH_ONLY, Mode::empty())?, path))
+}
+
+/// `/proc/PID/fd/N` and `/proc/PID/exe` of the one who asks, which are links by object.
+fn is_own_link(path: &Path) -> bool {
+    let parts: Vec<&str> = path.to_str().unwrap_or_default().split('/').skip(1).collect();
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match parts.as_slice() {
+        ["proc", pid, "fd", fd] => number(pid) && *pid != "1" && number(fd),
+        ["proc", pid, "task", task, "fd", fd] => number(pid) && *pid != "1" && number(task) && number(fd),
+        ["proc", pid, "exe"] => number(pid) && *pid != "1",
+        _ => false,
+    }
+}
+
+/// The mask of new files' modes of the one who asks.
+fn umask_of(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .unwrap_or(0o077)
+}

@@ -1,0 +1,167 @@
+//! `denied_paths` in the view (R33). What exists is covered by something empty that nobody may open, and the folders above
+//! it are made mount points, so that the tool can't move them away from the rule. What comes later, or by another name, is
+//! the guard's matter: it judges every opened file by where it really is.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::view::{View, attach, copy_of, tmpfs};
+use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
+use crate::plan::FsMode;
+use crate::preflight::path::lexical;
+
+/// Entries of mounted folders that are looked through for files that fit a pattern. Beyond, only the guard holds.
+const MAX_ENTRIES: usize = 50_000;
+
+/// Covers a place with something empty.
+pub(super) fn cover(target: &OwnedFd) -> io::Result<()> {
+    let folder = FileType::from_raw_mode(rustix::fs::fstat(target)?.st_mode) == FileType::Directory;
+    // One empty file and one empty folder of their own file system each time: nothing links them to anything.
+    let empty = tmpfs(64 << 10, "000", None)?;
+    let cover = if folder {
+        empty
+    } else {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        drop(rustix::fs::openat(&empty, "e", flags, Mode::empty())?);
+        let file = rustix::fs::openat(&empty, "e", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        copy_of(&file, false)?
+    };
+    sys::set_attributes(
+        &cover,
+        false,
+        ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC,
+        0,
+    )?;
+    Ok(attach(&cover, target)?)
+}
+
+/// Covers what the plan denies and what exists of it.
+pub(super) fn put(view: &mut View<'_>) -> io::Result<()> {
+    let order = view.order;
+    let denied = &order.filesystem.denied;
+    if denied.is_empty() {
+        return Ok(());
+    }
+    let mut found: Vec<PathBuf> = Vec::new();
+    let mut pinned = HashSet::new();
+    for entry in denied {
+        let place = lexical(&order.base, Path::new(entry.fixed_part()));
+        if entry.is_pattern() {
+            pin(view, &place, &mut pinned)?;
+        } else {
+            if place == Path::new("/") {
+                return Err(io::Error::other(
+                    "`denied_paths` denies everything: nothing can run",
+                ));
+            }
+            pin(view, place.parent().unwrap_or(Path::new("/")), &mut pinned)?;
+            found.push(place);
+        }
+    }
+    if denied.iter().any(crate::plan::Denied::is_pattern) {
+        let mut left = MAX_ENTRIES;
+        for root in order.binds().iter().map(|bind| bind.path.clone()) {
+            fitting(view, &root, &mut left, &mut found)?;
+        }
+    }
+    let mut covered = 0_usize;
+    for path in found {
+        // Following links: what is behind the name is what must not be read.
+        if let Ok(target) = view.open(&path) {
+            aliases(&target, &mut view.aliases)?;
+            cover(&target)?;
+            covered += 1;
+        }
+    }
+    view.held.push(format!("masks:{covered}"));
+    Ok(())
+}
+
+/// Remembers denied files that have further names, which no cover reaches.
+fn aliases(target: &OwnedFd, found: &mut HashSet<(u64, u64)>) -> io::Result<()> {
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
+    let stat = rustix::fs::fstat(target)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile if stat.st_nlink > 1 => {
+            found.insert((stat.st_dev, stat.st_ino));
+        }
+        FileType::Directory => {
+            let mut open = vec![PathBuf::from(format!("/proc/self/fd/{}", target.as_raw_fd()))];
+            let mut left = MAX_ENTRIES;
+            while let Some(folder) = open.pop() {
+                let Ok(listing) = std::fs::read_dir(&folder) else {
+                    continue;
+                };
+                for entry in listing.flatten() {
+                    let Some(rest) = left.checked_sub(1) else {
+                        return Ok(());
+                    };
+                    left = rest;
+                    let Ok(about) = entry.metadata() else { continue };
+                    if about.is_dir() {
+                        open.push(entry.path());
+                    } else if about.nlink() > 1 {
+                        found.insert((about.dev(), about.ino()));
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Makes a folder and those above it, up to the writable mount that holds it, mount points: they can't be renamed then.
+fn pin(view: &View<'_>, folder: &Path, pinned: &mut HashSet<PathBuf>) -> io::Result<()> {
+    let root = match view.order.filesystem.mode {
+        FsMode::Full => PathBuf::from("/"),
+        FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => {
+            let holder = view.writable.iter().filter(|root| folder.starts_with(root));
+            match holder.max_by_key(|root| root.components().count()) {
+                Some(root) => root.clone(),
+                None => return Ok(()),
+            }
+        }
+    };
+    let mut chain: Vec<&Path> = folder.ancestors().take_while(|part| **part != *root).collect();
+    chain.reverse();
+    for part in chain {
+        let Ok(fd) = view.open(part) else { return Ok(()) };
+        if pinned.insert(part.to_path_buf()) {
+            attach(&copy_of(fd.as_fd(), true)?, &fd)?;
+        }
+    }
+    Ok(())
+}
+
+/// Existing files and folders below `root` that fit a pattern.
+fn fitting(view: &View<'_>, root: &Path, left: &mut usize, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    use std::os::fd::AsRawFd as _;
+    let mut open = vec![root.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        let Ok(fd) = view.open(&folder) else { continue };
+        let Ok(listing) = std::fs::read_dir(format!("/proc/self/fd/{}", fd.as_raw_fd())) else {
+            continue;
+        };
+        for entry in listing {
+            let entry = entry?;
+            let Some(rest) = left.checked_sub(1) else {
+                return Ok(());
+            };
+            *left = rest;
+            let path = folder.join(entry.file_name());
+            let kind = entry.file_type()?;
+            if view.order.filesystem.denies(&path, &view.order.base) {
+                found.push(path);
+            } else if kind.is_dir() {
+                open.push(path);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! A box: the walls of level `process`. Here is the supervisor's side, outside of them: it makes the namespaces and groups,
+//! keeps the clock, and sees to it that nothing lives on.
+
+mod allowed;
+mod cgroup;
+mod etc;
+mod filter;
+mod guard;
+mod identity;
+mod init;
+mod inside;
+mod landlock;
+mod masks;
+pub(crate) mod order;
+mod rlimits;
+mod view;
+mod watch;
+
+pub(crate) use cgroup::remove_left;
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Pid, PidfdFlags, WaitOptions};
+
+use self::cgroup::Groups;
+use self::identity::Identity;
+use self::init::{BUILD, Init};
+use self::order::Enclosure;
+use super::sys;
+use crate::launch::wire::Order;
+
+const NAMESPACES: i32 =
+    libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+
+/// Runs an order in a box to its end; returns when no process of it is left.
+pub(super) fn run(
+    socket: &UnixStream,
+    order: &Order,
+    enclosure: &Enclosure,
+    input: OwnedFd,
+    door: Option<OwnedFd>,
+) -> io::Result<()> {
+    rustix::process::setsid()?;
+    let identity = Identity::choose()?;
+    let mut idmaps = HashMap::new();
+    if identity.dropped {
+        for owner in view::owners(enclosure) {
+            let userns = identity
+                .shown_as(owner)
+                .map_err(|error| io::Error::other(format!("an id map: {error}")))?;
+            idmaps.insert(owner, userns);
+        }
+    }
+    let mut groups = Groups::make(order);
+    let ended = enclose(
+        socket,
+        order,
+        enclosure,
+        Parts {
+            identity,
+            idmaps,
+            input,
+            door,
+        },
+        &mut groups,
+    );
+    groups.remove();
+    ended
+}
+
+struct Parts {
+    identity: Identity,
+    idmaps: HashMap<(u32, u32), OwnedFd>,
+    input: OwnedFd,
+    door: Option<OwnedFd>,
+}
+
+fn enclose(
+    socket: &UnixStream,
+    order: &Order,
+    enclosure: &Enclosure,
+    parts: Parts,
+    groups: &mut Groups,
+) -> io::Result<()> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let identity = parts.identity;
+    let user = if identity.dropped { 0 } else { libc::CLONE_NEWUSER };
+    let started = sys::fork_into(NAMESPACES | user).map_err(|error| {
+        let mend = "user namespaces must be allowed: `sysctl user.max_user_namespaces`, `kernel.apparmor_restrict_unprivileged_userns=0`";
+        io::Error::other(format!("namespaces: {error}; {mend}"))
+    })?;
+    let Some(first) = started else {
+        drop(ours);
+        let Parts {
+            identity,
+            idmaps,
+            input,
+            door,
+        } = parts;
+        let init = Init {
+            order,
+            enclosure,
+            identity,
+            idmaps,
+            control: theirs,
+            input,
+            door,
+        };
+        init.live();
+    };
+    drop((theirs, parts));
+    let built = prepare(identity, first, groups, &ours);
+    let mut watch = watch::Watch::new(socket, &ours, order, first, enclosure.door, groups);
+    // Among a thousand children of a tool gone wild, the one that ends them must get its turn. Only root may.
+    let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
+    let ended = match (built, rustix::process::pidfd_open(first, PidfdFlags::empty())) {
+        (Ok(()), Ok(handle)) => watch.until_end(&handle),
+        (Err(error), _) => Err(error),
+        (_, Err(error)) => Err(error.into()),
+    };
+    // Whatever happened: the first process ends, and with it all of them; reaping it waits for that.
+    let _ = rustix::process::kill_process(first, rustix::process::Signal::KILL); // silent-ok: it has ended
+    reap(first);
+    ended?;
+    watch.tell_end()
+}
+
+fn prepare(identity: Identity, first: Pid, groups: &mut Groups, control: &UnixStream) -> io::Result<()> {
+    if !identity.dropped {
+        identity
+            .map(first)
+            .map_err(|error| io::Error::other(format!("user namespace: {error}")))?;
+    }
+    groups.take_in(first);
+    rustix::io::write(control, &[BUILD])?;
+    Ok(())
+}
+
+fn reap(first: Pid) {
+    loop {
+        match rustix::process::waitpid(Some(first), WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(_) => return, // silent-ok: it is gone
+        }
+    }
+}
+
+/// Sends one descriptor over a socket.
+fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd.as_fd()];
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::Error::other("no room for the descriptor"));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(b"d")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

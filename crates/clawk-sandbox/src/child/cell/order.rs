@@ -1,0 +1,85 @@
+//! What a box is made of, as the launcher asks for it.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Filesystem, FsMode};
+use crate::preflight::path::lexical;
+
+/// The enclosing part of an order. Its files may hold secrets: no `Debug`.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Enclosure {
+    /// What of the host's files is visible.
+    pub(crate) filesystem: Filesystem,
+    /// The agent's working directory, absolute: relative paths of the plan start here.
+    pub(crate) base: PathBuf,
+    /// Further host paths, read-only: where the program is installed.
+    pub(crate) read_paths: Vec<PathBuf>,
+    /// Files in memory: name and content.
+    pub(crate) files: Vec<(String, Vec<u8>)>,
+    /// The allow-list of system calls on top of the deny-list.
+    pub(crate) strict: bool,
+    /// The tool is this very program: executed by descriptor, in a view that need not hold it.
+    pub(crate) own: bool,
+    /// Bind the proxy's listening socket.
+    pub(crate) door: bool,
+    /// Look from inside whether the walls stand, instead of starting a program.
+    pub(crate) probe: bool,
+}
+
+/// One piece of the host in the view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bind {
+    pub(super) path: PathBuf,
+    pub(super) writable: bool,
+}
+
+impl Enclosure {
+    /// Whether something is denied that a mount could show: then every opened file is looked at.
+    pub(super) fn guarded(&self) -> bool {
+        let shows = self.filesystem.mode == FsMode::Full || !self.binds().is_empty();
+        shows && !self.filesystem.denied.is_empty() && !self.own
+    }
+
+    /// What is bound beyond the system view, shallow ones first. A path that a mount covers already is not repeated.
+    pub(super) fn binds(&self) -> Vec<Bind> {
+        let mut binds: Vec<Bind> = Vec::new();
+        let mounts = self.filesystem.shown_mounts();
+        for (path, writable) in mounts {
+            let path = lexical(&self.base, &path);
+            match binds.iter_mut().find(|bind| bind.path == path) {
+                // Said twice: the narrower word counts.
+                Some(bind) => bind.writable &= writable,
+                None => binds.push(Bind { path, writable }),
+            }
+        }
+        for path in &self.read_paths {
+            let path = lexical(&self.base, path);
+            if !binds.iter().any(|bind| path.starts_with(&bind.path)) && !is_system(&path) {
+                binds.push(Bind {
+                    path,
+                    writable: false,
+                });
+            }
+        }
+        binds.sort_by_key(|bind| bind.path.components().count());
+        binds
+    }
+}
+
+/// In the system view anyway.
+pub(super) fn is_system(path: &Path) -> bool {
+    [
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/nix/store",
+        "/gnu/store",
+    ]
+    .iter()
+    .any(|root| path.starts_with(root))
+}

@@ -1,0 +1,57 @@
+//! Limits per process that the tool inherits.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::launch::wire::Order;
+
+/// Largest file a tool may write, bytes.
+const MAX_FILE_BYTES: u64 = 2 << 30;
+/// Beyond `max_processes`: the box's first process, and room in which the group or the watcher sees the limit passed and
+/// says so, instead of a `fork` that fails without a word.
+const PROCESS_ROOM: u64 = 32;
+/// RLIMIT_DATA is a stop for one process between two looks; runtimes reserve far more than they use.
+const DATA_HEADROOM_BYTES: u64 = 1 << 30;
+
+/// Sets them; what is held, for the trace.
+pub(super) fn apply(order: &Order) -> io::Result<Vec<String>> {
+    let data = order
+        .memory_mb
+        .saturating_mul(2 << 20)
+        .saturating_add(DATA_HEADROOM_BYTES);
+    let mut all = vec![
+        ("core", Resource::Core, 0),
+        ("nofile", Resource::Nofile, order.max_open_files),
+        ("fsize", Resource::Fsize, MAX_FILE_BYTES),
+        ("data", Resource::Data, data),
+        // The id of the box counts alone, or its user in the box's user namespace: no other process of the machine.
+        (
+            "nproc",
+            Resource::Nproc,
+            order.max_processes.saturating_add(PROCESS_ROOM),
+        ),
+        ("memlock", Resource::Memlock, 8 << 20),
+        ("msgqueue", Resource::Msgqueue, 1 << 20),
+    ];
+    if let Some(timeout_ms) = order.timeout_ms {
+        let cores = std::thread::available_parallelism().map_or(1, |n| u64::try_from(n.get()).unwrap_or(1));
+        all.push((
+            "cpu",
+            Resource::Cpu,
+            (timeout_ms / 1000 + 5).saturating_mul(cores),
+        ));
+    }
+    for (_, resource, value) in &all {
+        let ceiling = getrlimit(*resource).maximum.unwrap_or(u64::MAX);
+        let value = Some((*value).min(ceiling));
+        setrlimit(
+            *resource,
+            Rlimit {
+                current: value,
+                maximum: value,
+            },
+        )?;
+    }
+    Ok(all.iter().map(|(name, ..)| format!("rlimit:{name}")).collect())
+}

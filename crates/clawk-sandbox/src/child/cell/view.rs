@@ -1,0 +1,591 @@
+//! What a box sees of the host's files (R33). Built on a tmpfs of its own before anything of the tool runs; every piece of
+//! the host is resolved once, to a descriptor, and put in place by descriptor.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+
+use super::identity::Identity;
+use super::order::{Bind, Enclosure};
+use super::{etc, masks};
+use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
+use crate::plan::FsMode;
+
+/// The nodes of `/dev`.
+const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Parts of the system view that are folders on some systems and links on others.
+const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+/// What of `/proc` tells about the host and not about the box.
+const PROC_FILES: [&str; 9] = [
+    "keys",
+    "key-users",
+    "kcore",
+    "cmdline",
+    "sysrq-trigger",
+    "kallsyms",
+    "config.gz",
+    "timer_list",
+    "modules",
+];
+const PROC_FOLDERS: [&str; 6] = ["acpi", "scsi", "bus", "fs", "irq", "driver"];
+
+/// Largest share of the memory limit that files in `/tmp` may take: half of it. The pages count as memory, too.
+const TMP_SHARE: u64 = 2;
+
+const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// A view under construction.
+pub(super) struct View<'a> {
+    pub(super) order: &'a Enclosure,
+    pub(super) identity: Identity,
+    /// User namespaces for idmapped mounts, by the owner that they show as the tool.
+    pub(super) idmaps: &'a HashMap<(u32, u32), OwnedFd>,
+    /// The box's root.
+    pub(super) root: OwnedFd,
+    /// The root's own device: what may be made there without touching the host. `None` in mode `full`.
+    skeleton: Option<u64>,
+    pub(super) readable: Vec<PathBuf>,
+    pub(super) writable: Vec<PathBuf>,
+    pub(super) held: Vec<String>,
+    /// Denied files that have further names, by device and inode.
+    pub(super) aliases: HashSet<(u64, u64)>,
+}
+
+/// What the later walls need to know of the view.
+pub(super) struct Built {
+    pub(super) readable: Vec<PathBuf>,
+    pub(super) writable: Vec<PathBuf>,
+    pub(super) held: Vec<String>,
+    pub(super) aliases: HashSet<(u64, u64)>,
+}
+
+fn named(what: &str) -> impl Fn(rustix::io::Errno) -> io::Error + '_ {
+    move |error| io::Error::new(io::Error::from(error).kind(), format!("{what}: {error}"))
+}
+
+/// Builds the view and makes it this process's root. `memory_mb` bounds what files in memory may take.
+pub(super) fn enter(
+    order: &Enclosure,
+    identity: Identity,
+    idmaps: &HashMap<(u32, u32), OwnedFd>,
+    memory_mb: u64,
+    workdir: Option<&Path>,
+) -> io::Result<Built> {
+    sys::make_all_private()?;
+    let full = order.filesystem.mode == FsMode::Full;
+    let root = if full {
+        host_root(identity, idmaps)?
+    } else {
+        tmpfs(4 << 20, "755", None)?
+    };
+    rustix::mount::move_mount(&root, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(named("the root"))?;
+    let skeleton = match full {
+        true => None,
+        false => Some(rustix::fs::fstat(&root)?.st_dev),
+    };
+    let mut view = View {
+        order,
+        identity,
+        idmaps,
+        root,
+        skeleton,
+        readable: Vec::new(),
+        writable: Vec::new(),
+        held: vec!["view".to_owned(), "nosuid,nodev".to_owned()],
+        aliases: HashSet::new(),
+    };
+    if full {
+        view.host(memory_mb)?;
+    } else {
+        view.system(memory_mb)?;
+    }
+    view.devices(memory_mb)?;
+    view.proc()?;
+    view.files()?;
+    for bind in order.binds() {
+        view.bind(&bind)?;
+    }
+    if let Some(workdir) = workdir {
+        if !workdir.is_dir() {
+            let text = format!("the working directory `{}` is no folder", workdir.display());
+            return Err(io::Error::other(text));
+        }
+        // Where nothing of it is shown, an empty folder stands in its place.
+        if !full {
+            view.folder(workdir)?;
+        }
+    }
+    masks::put(&mut view)?;
+    if view.skeleton.is_some() {
+        sys::set_attributes(&view.root, false, ATTR_RDONLY, 0)?;
+    }
+    view.pivot()
+}
+
+/// A file system in memory.
+pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<Identity>) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named("tmpfs"))?;
+    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context.as_fd(), key, value);
+    set("size", &bytes.to_string())?;
+    // A folder with a million empty files takes memory, too.
+    set("nr_inodes", &(bytes / 4096).clamp(1024, 1 << 20).to_string())?;
+    set("mode", mode)?;
+    if let Some(owner) = owner {
+        set("uid", &owner.uid.to_string())?;
+        set("gid", &owner.gid.to_string())?;
+    }
+    rustix::mount::fsconfig_create(context.as_fd()).map_err(named("tmpfs"))?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(rustix::mount::fsmount(
+        context.as_fd(),
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        flags,
+    )?)
+}
+
+/// A detached copy of what is mounted at a descriptor.
+pub(super) fn copy_of(fd: impl AsFd, recursive: bool) -> rustix::io::Result<OwnedFd> {
+    let mut flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    rustix::mount::open_tree(fd, "", flags)
+}
+
+/// Opens a path of the host: links are followed, links of `/proc` are not.
+pub(super) fn open_host(path: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat2(CWD, path, PATH_ONLY, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
+}
+
+/// Where a descriptor leads.
+pub(super) fn real_path(fd: impl AsFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+}
+
+/// The host's root for mode `full`; what is mounted below it follows in [`View::host`].
+fn host_root(identity: Identity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<OwnedFd> {
+    let root = open_host(Path::new("/"))?;
+    let copy = copy_of(&root, !identity.dropped).map_err(named("the host's root"))?;
+    sys::set_attributes(&copy, true, ATTR_NOSUID | ATTR_NODEV, 0)?;
+    if identity.dropped
+        && let Some(userns) = idmaps.get(&(0, 0))
+    {
+        sys::set_idmap(&copy, false, userns)
+            .map_err(|error| io::Error::other(format!("idmapped mount of `/`: {error}")))?;
+    }
+    Ok(copy)
+}
+
+impl View<'_> {
+    /// The system view: programs and libraries, a made-up `/etc`, a private `/tmp`.
+    fn system(&mut self, memory_mb: u64) -> io::Result<()> {
+        self.bind_system(Path::new("/usr"))?;
+        for name in MERGED {
+            let path = Path::new("/").join(name);
+            match std::fs::read_link(&path) {
+                Ok(target) => rustix::fs::symlinkat(&target, &self.root, name)?,
+                Err(_) if path.is_dir() => self.bind_system(&path)?, // silent-ok: no link
+                Err(_) => {}                                         // silent-ok: not on this system
+            }
+        }
+        for store in ["/nix/store", "/gnu/store"] {
+            if Path::new(store).is_dir() {
+                self.bind_system(Path::new(store))?;
+            }
+        }
+        etc::make(self)?;
+        for (name, mode) in [
+            ("run", 0o755),
+            ("var", 0o755),
+            ("home", 0o755),
+            ("proc", 0o555),
+            ("dev", 0o755),
+        ] {
+            rustix::fs::mkdirat(&self.root, name, Mode::from_raw_mode(mode))?;
+        }
+        rustix::fs::symlinkat("/tmp", &self.root, "var/tmp")?;
+        let bytes = (memory_mb << 20) / TMP_SHARE;
+        let tmp = tmpfs(bytes.max(1 << 20), "1777", None)?;
+        self.place(&tmp, Path::new("/tmp"), true)?;
+        self.writable.push(PathBuf::from("/tmp"));
+        self.held.push(format!("tmpfs:{}MiB", (bytes >> 20).max(1)));
+        Ok(())
+    }
+
+    fn bind_system(&mut self, path: &Path) -> io::Result<()> {
+        let fd = open_host(path).map_err(named(&path.to_string_lossy()))?;
+        let copy = copy_of(&fd, true)?;
+        sys::set_attributes(&copy, true, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, 0)?;
+        self.place(&copy, path, true)?;
+        self.readable.push(path.to_path_buf());
+        Ok(())
+    }
+
+    /// Mode `full`: everything of the host but what shows kernel and devices.
+    fn host(&mut self, _memory_mb: u64) -> io::Result<()> {
+        self.writable.push(PathBuf::from("/"));
+        if self.identity.dropped {
+            for path in mount_points()? {
+                self.host_mount(&path)?;
+            }
+        }
+        for path in ["/sys", "/dev", "/proc"] {
+            if Path::new(path).is_dir() {
+                let empty = tmpfs(1 << 20, "755", None)?;
+                self.place(&empty, Path::new(path), true)?;
+            }
+        }
+        self.held.push("host-view".to_owned());
+        Ok(())
+    }
+
+    fn host_mount(&mut self, path: &Path) -> io::Result<()> {
+        let Ok(fd) = open_host(path) else {
+            return Ok(()); // hidden below another mount
+        };
+        let owner = owner(&fd)?;
+        let copy = copy_of(&fd, false)?;
+        sys::set_attributes(&copy, false, ATTR_NOSUID | ATTR_NODEV, 0)?;
+        if let Some(userns) = self.idmaps.get(&owner).or_else(|| self.idmaps.get(&(0, 0)))
+            && sys::set_idmap(&copy, false, userns).is_err()
+        {
+            // Not every file system knows id maps: the tool is a stranger there, which is stronger.
+            self.held.push(format!("unmapped:{}", path.display()));
+        }
+        self.place(&copy, path, is_folder(&fd)?)
+    }
+
+    /// One of the plan's mounts, or where the program is installed.
+    fn bind(&mut self, bind: &Bind) -> io::Result<()> {
+        let shown = bind.path.display();
+        let fd = open_host(&bind.path).map_err(named(&format!("the mount `{shown}`")))?;
+        let real = real_path(&fd)?;
+        if real == Path::new("/")
+            || ["/proc", "/sys", "/dev"]
+                .iter()
+                .any(|root| real.starts_with(root))
+        {
+            return Err(io::Error::other(format!(
+                "`{shown}` can't be mounted: it is the whole system or shows the kernel; use the mode `full`, or name a folder"
+            )));
+        }
+        let mut copy = copy_of(&fd, true).map_err(named(&format!("the mount `{shown}`")))?;
+        if self.identity.dropped {
+            let owner = owner(&fd)?;
+            let userns = self.idmaps.get(&owner).ok_or_else(|| {
+                io::Error::other(format!("the owner of `{shown}` changed while it was mounted"))
+            })?;
+            if sys::set_idmap(&copy, true, userns).is_err() {
+                // Something below does not know id maps: without what is mounted below, then.
+                copy = copy_of(&fd, false)?;
+                match sys::set_idmap(&copy, false, userns) {
+                    Ok(()) => self.held.push(format!("without-submounts:{shown}")),
+                    Err(error) if bind.writable => {
+                        return Err(io::Error::other(format!(
+                            "the file system of `{shown}` knows no id maps ({error}), so a tool that is not root can't write there; use ext4, xfs, btrfs or tmpfs, or run clawk as an ordinary user"
+                        )));
+                    }
+                    Err(_) => self.held.push(format!("unmapped:{shown}")), // silent-ok: read as a stranger, which is stronger
+                }
+            }
+        }
+        let protect = if bind.writable { 0 } else { ATTR_RDONLY };
+        sys::set_attributes(&copy, true, protect | ATTR_NOSUID | ATTR_NODEV, 0)?;
+        self.place(&copy, &real, is_folder(&fd)?)?;
+        if real != bind.path {
+            self.link(&bind.path, &real)?;
+        }
+        if bind.writable {
+            self.writable.push(real);
+        } else {
+            self.readable.push(real);
+        }
+        Ok(())
+    }
+
+    fn devices(&mut self, memory_mb: u64) -> io::Result<()> {
+        let dev = tmpfs(1 << 20, "755", None)?;
+        for node in NODES {
+            let source = open_host(&Path::new("/dev").join(node)).map_err(named(node))?;
+            if FileType::from_raw_mode(rustix::fs::fstat(&source)?.st_mode) != FileType::CharacterDevice {
+                return Err(io::Error::other(format!("`/dev/{node}` is no device")));
+            }
+            let target = rustix::fs::openat(
+                &dev,
+                node,
+                OFlags::CREATE | OFlags::CLOEXEC,
+                Mode::from_raw_mode(0o666),
+            )?;
+            drop(target);
+        }
+        for (name, target) in [
+            ("fd", "/proc/self/fd"),
+            ("stdin", "/proc/self/fd/0"),
+            ("stdout", "/proc/self/fd/1"),
+            ("stderr", "/proc/self/fd/2"),
+        ] {
+            rustix::fs::symlinkat(target, &dev, name)?;
+        }
+        rustix::fs::mkdirat(&dev, "shm", Mode::from_raw_mode(0o755))?;
+        self.place(&dev, Path::new("/dev"), true)?;
+        for node in NODES {
+            let path = Path::new("/dev").join(node);
+            let copy = copy_of(open_host(&path)?, true)?;
+            // These alone are devices: `nodev` everywhere else.
+            sys::set_attributes(&copy, false, ATTR_NOSUID | ATTR_NOEXEC, 0)?;
+            self.put(&copy, &path)?;
+            self.writable.push(path);
+        }
+        let shm = tmpfs(((memory_mb << 20) / 4).max(1 << 20), "1777", None)?;
+        self.put(&shm, Path::new("/dev/shm"))?;
+        self.writable.push(PathBuf::from("/dev/shm"));
+        let dev = self.open(Path::new("/dev"))?;
+        sys::set_attributes(&dev, false, ATTR_RDONLY | ATTR_NOEXEC, 0)?;
+        self.readable.push(PathBuf::from("/dev"));
+        self.held.push("dev:6".to_owned());
+        Ok(())
+    }
+
+    /// Its own processes, nothing of others', and nothing can be changed there.
+    fn proc(&mut self) -> io::Result<()> {
+        let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named("proc"))?;
+        rustix::mount::fsconfig_set_string(context.as_fd(), "hidepid", "invisible")
+            .map_err(named("proc's `hidepid`"))?;
+        rustix::mount::fsconfig_create(context.as_fd()).map_err(named(
+            "a proc file system of its own (in a container, its /proc must not be covered)",
+        ))?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC
+            | MountAttrFlags::MOUNT_ATTR_RDONLY;
+        let proc = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+        self.place(&proc, Path::new("/proc"), true)?;
+        for name in PROC_FILES.iter().chain(&PROC_FOLDERS) {
+            let path = Path::new("/proc").join(name);
+            if let Ok(fd) = self.open(&path) {
+                masks::cover(&fd)?;
+            }
+        }
+        self.readable.push(PathBuf::from("/proc"));
+        self.held.push("proc:own".to_owned());
+        Ok(())
+    }
+
+    /// Files in memory that only this run sees (R37).
+    fn files(&mut self) -> io::Result<()> {
+        if self.order.files.is_empty() {
+            return Ok(());
+        }
+        let bytes: usize = self.order.files.iter().map(|(_, bytes)| bytes.len()).sum();
+        let store = tmpfs(
+            u64::try_from(bytes).unwrap_or(0) + (1 << 20),
+            "500",
+            Some(self.identity),
+        )?;
+        for (name, bytes) in &self.order.files {
+            if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
+                return Err(io::Error::other("a file of the run has a name that is no name"));
+            }
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            let fd = rustix::fs::openat(&store, name.as_str(), flags, Mode::from_raw_mode(0o400))?;
+            let mut file = std::fs::File::from(fd);
+            io::Write::write_all(&mut file, bytes)?;
+            if self.identity.dropped {
+                std::os::unix::fs::fchown(&file, Some(self.identity.uid), Some(self.identity.gid))?;
+            }
+        }
+        sys::set_attributes(&store, false, ATTR_RDONLY | ATTR_NOEXEC, 0)?;
+        let folder = Path::new(crate::launch::Placed::FOLDER);
+        if self.skeleton.is_none() {
+            return Err(io::Error::other(
+                "files in memory can't be given in the filesystem mode `full`",
+            ));
+        }
+        self.place(&store, folder, true)?;
+        self.readable.push(folder.to_path_buf());
+        Ok(())
+    }
+
+    /// Opens a place in the view; links lead nowhere else.
+    pub(super) fn open(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let flags = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.root, below(path), PATH_ONLY, Mode::empty(), flags)
+    }
+
+    /// Puts a mount on a place that is there.
+    pub(super) fn put(&self, mount: &OwnedFd, path: &Path) -> io::Result<()> {
+        let target = self.open(path).map_err(named(&path.to_string_lossy()))?;
+        attach(mount, &target).map_err(named(&path.to_string_lossy()))
+    }
+
+    /// Puts a mount on a place that is made if it is missing.
+    pub(super) fn place(&self, mount: &OwnedFd, path: &Path, folder: bool) -> io::Result<()> {
+        if folder {
+            self.folder(path)?;
+        } else {
+            self.folder(path.parent().unwrap_or(Path::new("/")))?;
+            if self.open(path).is_err() {
+                let parent = self.open(path.parent().unwrap_or(Path::new("/")))?;
+                self.ours(&parent, path)?;
+                let name = path.file_name().unwrap_or_default();
+                rustix::fs::openat(
+                    &parent,
+                    name,
+                    OFlags::CREATE | OFlags::CLOEXEC,
+                    Mode::from_raw_mode(0o444),
+                )?;
+            }
+        }
+        self.put(mount, path)
+    }
+
+    /// Makes a folder and those above it, in our own file systems only.
+    pub(super) fn folder(&self, path: &Path) -> io::Result<()> {
+        let mut so_far = PathBuf::from("/");
+        for component in path.components() {
+            let Component::Normal(name) = component else {
+                continue;
+            };
+            let parent = self.open(&so_far)?;
+            so_far.push(name);
+            if self.open(&so_far).is_ok() {
+                continue;
+            }
+            self.ours(&parent, path)?;
+            rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))
+                .map_err(named(&so_far.to_string_lossy()))?;
+        }
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let parent = from.parent().unwrap_or(Path::new("/"));
+        self.folder(parent)?;
+        let holder = self.open(parent)?;
+        if self.open(from).is_err() && self.ours(&holder, from).is_ok() {
+            rustix::fs::symlinkat(to, &holder, from.file_name().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    /// INVARIANT: nothing is ever made on a file system of the host.
+    fn ours(&self, folder: &OwnedFd, path: &Path) -> io::Result<()> {
+        let dev = rustix::fs::fstat(folder)?.st_dev;
+        let in_memory = self
+            .open(Path::new("/tmp"))
+            .and_then(rustix::fs::fstat)
+            .map(|stat| stat.st_dev);
+        if Some(dev) == self.skeleton || (self.skeleton.is_some() && in_memory == Ok(dev)) {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!(
+                "`{}` vanished while it was mounted",
+                path.display()
+            )))
+        }
+    }
+
+    fn pivot(self) -> io::Result<Built> {
+        rustix::process::fchdir(&self.root)?;
+        rustix::process::pivot_root(".", ".").map_err(named("pivot_root"))?;
+        rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+        rustix::process::chdir("/")?;
+        Ok(Built {
+            readable: self.readable,
+            writable: self.writable,
+            held: self.held,
+            aliases: self.aliases,
+        })
+    }
+}
+
+/// A path as the root's descriptor takes it.
+fn below(path: &Path) -> &Path {
+    match path.strip_prefix("/") {
+        Ok(rest) if rest.as_os_str().is_empty() => Path::new("."),
+        Ok(rest) => rest,
+        Err(_) => path, // silent-ok: relative already
+    }
+}
+
+/// Puts a detached mount on what a descriptor names.
+pub(super) fn attach(mount: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(mount, "", target, "", flags)
+}
+
+/// Who owns what a descriptor names.
+pub(super) fn owner(fd: impl AsFd) -> io::Result<(u32, u32)> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok((stat.st_uid, stat.st_gid))
+}
+
+fn is_folder(fd: impl AsFd) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::Directory)
+}
+
+/// Mount points of this namespace below `/` that mode `full` shows, shallow ones first.
+pub(super) fn mount_points() -> io::Result<Vec<PathBuf>> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let mut points: Vec<PathBuf> = text
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().nth(4))
+        .map(unescape)
+        .filter(|path| path != Path::new("/"))
+        .filter(|path| {
+            !["/proc", "/sys", "/dev"]
+                .iter()
+                .any(|root| path.starts_with(root))
+        })
+        .collect();
+    points.sort_by_key(|path| path.components().count());
+    points.dedup();
+    Ok(points)
+}
+
+/// mountinfo writes blanks, tabs, line ends and backslashes as three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match (first, octal.and_then(|digits| u8::from_str_radix(digits, 8).ok())) {
+            (b'\\', Some(byte)) => {
+                out.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from(
+        String::from_utf8_lossy(&out).into_owned(),
+    ))
+}
+
+/// Owners of everything that will be bound, so that their id maps can be made while there is the power to.
+pub(super) fn owners(order: &Enclosure) -> Vec<(u32, u32)> {
+    let mut owners: Vec<(u32, u32)> = order
+        .binds()
+        .iter()
+        .filter_map(|bind| owner(open_host(&bind.path).ok()?).ok())
+        .collect();
+    if order.filesystem.mode == FsMode::Full {
+        owners.push((0, 0));
+        let points = mount_points().unwrap_or_default();
+        owners.extend(points.iter().filter_map(|path| owner(open_host(path).ok()?).ok()));
+    }
+    owners.sort_unstable();
+    owners.dedup();
+    owners
+}

@@ -1,0 +1,289 @@
+//! The supervisor's watch over a box: the clock, the limits, what the launcher says, what the first process reports.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Pid;
+
+use super::cgroup::Groups;
+use super::init::{END, RUN};
+use crate::child::{limits, tell, tree};
+use crate::launch::wire::{GRACE_MS, Hit, OPENED, Order, Report, TERMINATE};
+
+/// Shortest and longest pause between two looks at the limits.
+const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+
+/// A look may cost this share of the time: 1/20.
+const LOOK_SHARE: u32 = 20;
+
+/// Longest report of the first process, bytes.
+const MAX_LINE_BYTES: usize = 64 << 10;
+
+pub(super) struct Watch<'a> {
+    socket: &'a UnixStream,
+    control: &'a UnixStream,
+    order: &'a Order,
+    first: Pid,
+    door: bool,
+    groups: &'a Groups,
+    deadline: Option<Instant>,
+    kill_at: Option<Instant>,
+    look_at: Instant,
+    max_pages: u64,
+    heard: Vec<u8>,
+    hit: Option<Hit>,
+    started: bool,
+    /// Nothing ran, and the launcher has been told why.
+    refused: bool,
+    end: Option<Report>,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(
+        socket: &'a UnixStream,
+        control: &'a UnixStream,
+        order: &'a Order,
+        first: Pid,
+        door: bool,
+        groups: &'a Groups,
+    ) -> Self {
+        let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096).max(1);
+        Self {
+            socket,
+            control,
+            order,
+            first,
+            door,
+            groups,
+            deadline: order
+                .timeout_ms
+                .and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms))),
+            kill_at: None,
+            look_at: Instant::now() + LOOK.0,
+            max_pages: order.memory_mb.saturating_mul(1 << 20) / page,
+            heard: Vec::new(),
+            hit: None,
+            started: false,
+            refused: false,
+            end: None,
+        }
+    }
+
+    /// Returns when the first process has ended or must be killed.
+    pub(super) fn until_end(&mut self, handle: &OwnedFd) -> io::Result<()> {
+        loop {
+            let now = Instant::now();
+            if self.kill_at.is_some_and(|at| at <= now) {
+                return Ok(());
+            }
+            if self.deadline.is_some_and(|at| at <= now) {
+                self.deadline = None;
+                self.hit = Some(Hit::Time);
+                self.terminate(now);
+            }
+            if self.look_at <= now && self.look(now) {
+                return Ok(());
+            }
+            let next = [self.deadline, self.kill_at, Some(self.look_at)]
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(now);
+            let [ended, said, reported] = self.wait(handle, next.saturating_duration_since(now));
+            if reported {
+                self.listen()?;
+            }
+            if ended {
+                return Ok(());
+            }
+            if said && !self.obey() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait(&self, handle: &OwnedFd, at_most: Duration) -> [bool; 3] {
+        let mut fds = [
+            PollFd::new(handle, PollFlags::IN),
+            PollFd::new(self.socket, PollFlags::IN),
+            PollFd::new(self.control, PollFlags::IN),
+        ];
+        let timeout = Timespec {
+            tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(at_most.subsec_nanos()),
+        };
+        if rustix::event::poll(&mut fds, Some(&timeout)).is_err() {
+            return [false; 3]; // an interruption
+        }
+        fds.map(|fd| !fd.revents().is_empty())
+    }
+
+    /// Reads what the first process reports.
+    fn listen(&mut self) -> io::Result<bool> {
+        let mut buffer = [0_u8; 4096];
+        let read = match rustix::io::read(self.control, &mut buffer) {
+            Ok(read) => read,
+            Err(rustix::io::Errno::INTR) => return Ok(true),
+            Err(_) => 0, // silent-ok: its end is seen by its handle
+        };
+        if read == 0 {
+            // Nothing more will come; don't spin until the handle says so.
+            std::thread::sleep(Duration::from_micros(200));
+            return Ok(false);
+        }
+        self.heard
+            .extend_from_slice(buffer.get(..read).unwrap_or_default());
+        if self.heard.len() > MAX_LINE_BYTES {
+            return Err(io::Error::other("the box's first process talks nonsense"));
+        }
+        while let Some(at) = self.heard.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.heard.drain(..=at).collect();
+            self.report(serde_json::from_slice(&line)?)?;
+        }
+        Ok(true)
+    }
+
+    fn report(&mut self, report: Report) -> io::Result<()> {
+        match report {
+            Report::Enclosed {
+                mut mechanisms,
+                mut missing,
+            } => {
+                self.limits(&mut mechanisms, &mut missing);
+                tell(self.socket, &Report::Enclosed { mechanisms, missing })?;
+                if !self.door {
+                    rustix::io::write(self.control, &[RUN])?;
+                }
+            }
+            Report::Started => {
+                self.started = true;
+                tell(self.socket, &Report::Started)?;
+            }
+            Report::Refused { reason } if self.started => {
+                // The tool ran; how it ended is not known.
+                let _ = reason; // silent-ok: an end without a status says so
+            }
+            Report::Refused { reason } => {
+                self.refused = true;
+                tell(self.socket, &Report::Refused { reason })?;
+            }
+            end @ Report::Ended { .. } => self.end = Some(end),
+        }
+        Ok(())
+    }
+
+    /// Who holds the limits of the whole tree.
+    fn limits(&self, held: &mut Vec<String>, missing: &mut Vec<String>) {
+        held.extend(self.groups.held());
+        let watched = [
+            ("memory", self.groups.holds_memory()),
+            ("processes", self.groups.holds_processes()),
+        ];
+        held.extend(
+            watched
+                .iter()
+                .filter(|(_, group)| !group)
+                .map(|(name, _)| format!("watcher:{name}")),
+        );
+        if !self.groups.holds_cpu() {
+            limits::weigh(Some(self.first), self.order.cpu_shares, held, missing);
+        }
+        if self.order.timeout_ms.is_some() {
+            held.push("watcher:time".to_owned());
+        }
+    }
+
+    /// What the launcher says. False: it is gone.
+    fn obey(&mut self) -> bool {
+        let mut byte = [0_u8; 1];
+        match rustix::io::read(self.socket, &mut byte) {
+            Ok(1) if byte == [TERMINATE] => self.terminate(Instant::now()),
+            Ok(1) if byte == [OPENED] => {
+                let _ = rustix::io::write(self.control, &[RUN]); // silent-ok: its end is seen by its handle
+            }
+            Ok(1) => {}
+            Ok(_) | Err(_) => return false, // silent-ok: a broken socket is a launcher that is gone
+        }
+        true
+    }
+
+    fn terminate(&mut self, now: Instant) {
+        if self.kill_at.is_none() {
+            let _ = rustix::io::write(self.control, &[END]); // silent-ok: its end is seen by its handle
+            let grace = if self.started { GRACE_MS } else { 0 };
+            self.kill_at = Some(now + Duration::from_millis(grace));
+        }
+    }
+
+    /// True when a limit is passed.
+    fn look(&mut self, now: Instant) -> bool {
+        let hit = self.groups.hit().or_else(|| self.count());
+        self.look_at = Instant::now() + (now.elapsed() * LOOK_SHARE).clamp(LOOK.0, LOOK.1);
+        if hit.is_some() {
+            self.hit = hit;
+        }
+        hit.is_some()
+    }
+
+    /// Counts where no group does.
+    fn count(&self) -> Option<Hit> {
+        if self.groups.holds_memory() && self.groups.holds_processes() {
+            return None;
+        }
+        let (pids, usage) = tree::scan();
+        // The box's first process is ours.
+        if !self.groups.holds_processes() && usage.threads > self.order.max_processes + 1 {
+            return Some(Hit::Processes);
+        }
+        let over = !self.groups.holds_memory()
+            && usage.pages > self.max_pages
+            && tree::distinct_pages(&pids) > self.max_pages;
+        over.then_some(Hit::Memory)
+    }
+
+    /// The last report, when every process is gone.
+    pub(super) fn tell_end(&mut self) -> io::Result<()> {
+        while self.end.is_none() && self.rest()? {}
+        if self.refused {
+            return Ok(());
+        }
+        if !self.started && self.hit.is_none() {
+            return Err(io::Error::other(
+                "the box's first process ended before the tool was started",
+            ));
+        }
+        let (exit_code, signal, swept) = match self.end {
+            Some(Report::Ended {
+                exit_code,
+                signal,
+                swept,
+                ..
+            }) => (exit_code, signal, swept),
+            _ => (None, Some(libc::SIGKILL), 0),
+        };
+        let hit = self.hit.or_else(|| self.groups.hit());
+        tell(
+            self.socket,
+            &Report::Ended {
+                exit_code,
+                signal,
+                hit,
+                swept,
+            },
+        )
+    }
+
+    /// Reads on, now that nobody writes any more.
+    fn rest(&mut self) -> io::Result<bool> {
+        let mut fds = [PollFd::new(self.control, PollFlags::IN)];
+        let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        let [fd] = fds;
+        if ready.is_err() || !fd.revents().contains(PollFlags::IN) {
+            return Ok(false);
+        }
+        self.listen()
+    }
+}

@@ -1,0 +1,360 @@
+//! The system calls that no safe wrapper offers. All `unsafe` of the crate is here.
+#![expect(
+    unsafe_code,
+    reason = "kernel interfaces without a safe wrapper; each use says why it is sound"
+)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::Pid;
+use seccompiler::sock_filter;
+
+/// `MOUNT_ATTR_*` of linux/mount.h.
+pub(in crate::child) const ATTR_RDONLY: u64 = 0x1;
+pub(in crate::child) const ATTR_NOSUID: u64 = 0x2;
+pub(in crate::child) const ATTR_NODEV: u64 = 0x4;
+pub(in crate::child) const ATTR_NOEXEC: u64 = 0x8;
+const ATTR_IDMAP: u64 = 0x0010_0000;
+
+/// `struct mount_attr` of linux/mount.h.
+#[repr(C)]
+#[derive(Default)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+fn last<T>(result: i64, done: impl FnOnce(i64) -> T) -> io::Result<T> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(done(result))
+    }
+}
+
+/// Forks, the child in new namespaces. `None` is the child. Only to be called while the process has one thread: the child
+/// goes on with a copy of the whole memory, as after `fork`.
+pub(in crate::child) fn fork_into(namespaces: i32) -> io::Result<Option<Pid>> {
+    let flags = i64::from(namespaces) | i64::from(libc::SIGCHLD);
+    // SAFETY: without CLONE_VM and with no stack given, clone(2) is fork(2) with namespaces; one thread runs (see above),
+    // so that no lock can be held by a thread that the child lacks.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0_i64, 0_i64, 0_i64, 0_i64) };
+    last(pid, |pid| i32::try_from(pid).ok().and_then(Pid::from_raw))
+}
+
+fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    path: &std::ffi::CStr,
+    recursive: bool,
+    attr: &MountAttr,
+) -> io::Result<()> {
+    let deep = if recursive { libc::AT_RECURSIVE } else { 0 };
+    let flags = libc::AT_EMPTY_PATH | deep;
+    // SAFETY: `attr` lives through the call and its size is passed; the path ends in a null byte; the descriptor is open.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            path.as_ptr(),
+            flags,
+            std::ptr::from_ref(attr),
+            size_of::<MountAttr>(),
+        )
+    };
+    last(done, drop)
+}
+
+/// Changes a mount's attributes, and those of the mounts below it.
+pub(in crate::child) fn set_attributes(
+    mount: impl AsFd,
+    recursive: bool,
+    set: u64,
+    clear: u64,
+) -> io::Result<()> {
+    let attr = MountAttr {
+        set,
+        clear,
+        ..MountAttr::default()
+    };
+    mount_setattr(mount.as_fd(), c"", recursive, &attr)
+}
+
+/// Gives a detached mount the id mapping of a user namespace.
+pub(in crate::child) fn set_idmap(mount: impl AsFd, recursive: bool, userns: &OwnedFd) -> io::Result<()> {
+    let attr = MountAttr {
+        set: ATTR_IDMAP,
+        userns: u64::try_from(userns.as_raw_fd()).unwrap_or(u64::MAX),
+        ..MountAttr::default()
+    };
+    mount_setattr(mount.as_fd(), c"", recursive, &attr)
+}
+
+/// No mount event leaves this namespace or comes into it.
+pub(in crate::child) fn make_all_private() -> io::Result<()> {
+    let attr = MountAttr {
+        propagation: libc::MS_PRIVATE,
+        ..MountAttr::default()
+    };
+    mount_setattr(rustix::fs::CWD, c"/", true, &attr)
+}
+
+/// Installs a filter for this thread and what it starts; no_new_privs must be set. With `listener`, gives the descriptor on
+/// which notifications arrive.
+pub(in crate::child) fn install_filter(
+    program: &[sock_filter],
+    listener: bool,
+) -> io::Result<Option<OwnedFd>> {
+    let length = u16::try_from(program.len())
+        .map_err(|_long| io::Error::other("the system-call filter is too long"))?;
+    let header = libc::sock_fprog {
+        len: length,
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    // Killable: a signal to the tool does not take a call back that is being answered.
+    let flags = match listener {
+        true => libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+        false => 0,
+    };
+    // SAFETY: `header` points to `length` instructions, which the kernel copies and checks; seccompiler's `sock_filter` has
+    // the kernel's layout (repr(C): u16, u8, u8, u32).
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            std::ptr::from_ref(&header),
+        )
+    };
+    let fd = last(done, |fd| RawFd::try_from(fd).unwrap_or(-1))?;
+    // SAFETY: with the listener's flag, the result is a new descriptor that nobody else owns.
+    Ok((listener && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Closes every descriptor from `first` on.
+pub(in crate::child) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: the caller keeps no owner of a descriptor in the range that it would use or close later: it executes another
+    // program or has opened nothing yet.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0_u32) };
+    last(done, drop)
+}
+
+/// Brings the loopback interface of this network namespace up.
+pub(in crate::child) fn loopback_up() -> io::Result<()> {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )?;
+    // SAFETY: all zero bytes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = libc::c_char::try_from(*from).unwrap_or(0);
+    }
+    request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).unwrap_or(0);
+    // SAFETY: the request is a valid `ifreq` that lives through the call.
+    let done = unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS,
+            std::ptr::from_ref(&request),
+        )
+    };
+    last(i64::from(done), drop)
+}
+
+/// Makes `stdin` descriptor 0.
+pub(in crate::child) fn stdin_is(stdin: impl AsFd) -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stdin(stdin)?)
+}
+
+/// Ends a forked copy of this process at once, running nothing of the original's.
+pub(in crate::child) fn end(code: i32) -> ! {
+    // SAFETY: _exit(2) takes any code and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Writes to a descriptor by its number, for the last words of a process that is about to end.
+pub(in crate::child) fn write_raw(fd: i32, bytes: &[u8]) {
+    // SAFETY: the buffer is valid for its length; a closed descriptor is an error that changes nothing.
+    let _ = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) }; // silent-ok: nobody is left to tell
+}
+
+/// Puts a descriptor at a number, closed on execution.
+pub(in crate::child) fn move_to(fd: &OwnedFd, number: i32) -> io::Result<()> {
+    // SAFETY: the caller owns nothing at `number` that it uses later: it is about to execute another program.
+    let done = unsafe { libc::dup3(fd.as_raw_fd(), number, libc::O_CLOEXEC) };
+    last(i64::from(done), drop)
+}
+
+/// A signal to every process that this one may send it to: as the first process of a namespace, to all others in it.
+pub(in crate::child) fn kill_all(signal: i32) {
+    // SAFETY: kill(2) takes any numbers.
+    let _ = unsafe { libc::kill(-1, signal) }; // silent-ok: nobody else is there
+}
+
+/// A descriptor by its number.
+pub(in crate::child) fn borrow(number: i32) -> BorrowedFd<'static> {
+    // SAFETY: the caller has put an open descriptor at this number and closes it only by executing another program.
+    unsafe { BorrowedFd::borrow_raw(number) }
+}
+
+/// Signals as a program expects them at its start: none blocked, none ignored.
+pub(in crate::child) fn reset_signals() -> io::Result<()> {
+    // SAFETY: all zero bytes are a valid empty set, and both calls copy what they are given. SIG_DFL is no handler of ours.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        last(
+            i64::from(libc::sigprocmask(
+                libc::SIG_SETMASK,
+                &raw const none,
+                std::ptr::null_mut(),
+            )),
+            drop,
+        )
+    }
+}
+
+/// Executes the program that a descriptor names. Returns only the reason why it could not.
+pub(in crate::child) fn execute_descriptor(fd: i32, args: &[CString], env: &[CString]) -> io::Error {
+    let list = |texts: &[CString]| -> Vec<*const libc::c_char> {
+        texts
+            .iter()
+            .map(|text| text.as_ptr())
+            .chain([std::ptr::null()])
+            .collect()
+    };
+    let (args, env) = (list(args), list(env));
+    // SAFETY: both lists end in a null pointer and point to texts that end in a null byte and live through the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            fd,
+            c"".as_ptr(),
+            args.as_ptr(),
+            env.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
+}
+
+/// A system call of the tool that waits for an answer.
+pub(in crate::child) struct Notice {
+    pub(in crate::child) id: u64,
+    pub(in crate::child) pid: u32,
+    pub(in crate::child) call: i64,
+    pub(in crate::child) args: [u64; 6],
+}
+
+/// `struct seccomp_notif_addfd` of linux/seccomp.h.
+#[repr(C)]
+struct AddFd {
+    id: u64,
+    flags: u32,
+    source: u32,
+    number: u32,
+    number_flags: u32,
+}
+
+/// `SECCOMP_IOCTL_NOTIF_ADDFD`: _IOW('!', 3, struct seccomp_notif_addfd).
+const ADD_FD: libc::c_ulong = 0x4018_2103;
+/// `SECCOMP_ADDFD_FLAG_SEND`: the new descriptor is the call's result, in one step.
+const ADD_FD_SEND: u32 = 2;
+
+/// The next call that waits. `None`: whoever made it is gone.
+pub(in crate::child) fn next_notice(listener: &OwnedFd) -> io::Result<Option<Notice>> {
+    // SAFETY: all zero bytes are a valid `seccomp_notif`, and the kernel demands them.
+    let mut notice: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `seccomp_notif` to the pointer, which is valid for that.
+    let done = unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_RECV,
+            &raw mut notice,
+        )
+    };
+    match last(i64::from(done), drop) {
+        Ok(()) => Ok(Some(Notice {
+            id: notice.id,
+            pid: notice.pid,
+            call: i64::from(notice.data.nr),
+            args: notice.data.args,
+        })),
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Answers a call with a value or an error number.
+pub(in crate::child) fn answer(listener: &OwnedFd, id: u64, result: Result<i64, i32>) {
+    let mut response = libc::seccomp_notif_resp {
+        id,
+        val: result.unwrap_or(0),
+        error: result.err().map_or(0, |error| -error),
+        flags: 0,
+    };
+    // SAFETY: the kernel reads one `seccomp_notif_resp` from the pointer.
+    let _ = unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_SEND,
+            &raw mut response,
+        )
+    }; // silent-ok: whoever asked is gone
+}
+
+/// Answers a call with a new descriptor of the tool's.
+pub(in crate::child) fn answer_with(
+    listener: &OwnedFd,
+    id: u64,
+    fd: &OwnedFd,
+    close_on_exec: bool,
+) -> io::Result<()> {
+    let request = AddFd {
+        id,
+        flags: ADD_FD_SEND,
+        source: fd.as_raw_fd().unsigned_abs(),
+        number: 0,
+        number_flags: if close_on_exec {
+            libc::O_CLOEXEC.unsigned_abs()
+        } else {
+            0
+        },
+    };
+    // SAFETY: the kernel reads one `seccomp_notif_addfd`, whose layout `AddFd` has.
+    let done = unsafe { libc::ioctl(listener.as_raw_fd(), ADD_FD, &raw const request) };
+    last(i64::from(done), drop)
+}
+
+/// Reads another process's memory, up to `buffer`'s length; how much there was.
+pub(in crate::child) fn read_memory(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
+        iov_len: buffer.len(),
+    };
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: `local` is our buffer; `remote` is only an address in the other process, which the kernel checks.
+    let done = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    last(i64::try_from(done).unwrap_or(-1), |read| {
+        usize::try_from(read).unwrap_or(0)
+    })
+}

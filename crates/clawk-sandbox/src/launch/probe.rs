@@ -1,0 +1,82 @@
+//! Whether this host can enclose a tool: found out by really starting a box (R32), once, at start-up.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{LaunchError, Launcher, Outcome, Spec};
+use crate::level::{Level, Obtained, Refusal};
+use crate::plan::{Defaults, Plan};
+
+/// Milliseconds that the probe may take.
+const PROBE_MS: u64 = 10_000;
+
+/// What the probe found; a plan asks here whether its level can be had.
+static FOUND: OnceLock<Probed> = OnceLock::new();
+
+/// What a box on this host is held by, or why there is none.
+pub type Probed = Result<Obtained, Refusal>;
+
+/// The cached result, if the probe has run.
+pub(crate) fn found() -> Option<&'static Probed> {
+    FOUND.get()
+}
+
+impl Launcher {
+    /// Starts a box, looks from inside whether its walls stand, and keeps the result for [`Plan::available`].
+    ///
+    /// # Errors
+    /// The mechanism that is missing, and the cure.
+    pub(super) async fn probe_process(&self) -> Probed {
+        if let Some(found) = FOUND.get() {
+            return found.clone();
+        }
+        let found = self.look().await;
+        FOUND.get_or_init(|| found).clone()
+    }
+
+    /// Looks anew, without keeping the result: for `clawk doctor`.
+    ///
+    /// # Errors
+    /// The mechanism that is missing, and the cure.
+    pub async fn look(&self) -> Probed {
+        let plan = Plan::undeclared(&Defaults::default());
+        let mut spec = Spec::new(super::OWN_PROGRAM, Arc::new(plan));
+        spec.timeout_ms = Some(PROBE_MS);
+        match self.launch_as(&spec, true).await {
+            Ok(outcome) if outcome.success() => Ok(outcome.obtained),
+            Ok(outcome) => Err(unavailable(&ended(&outcome))),
+            Err(LaunchError::Refused(Refusal::Setup { reason, .. })) => Err(unavailable(&reason)),
+            Err(error) => Err(unavailable(&error.to_string())),
+        }
+    }
+}
+
+fn ended(outcome: &Outcome) -> String {
+    match &outcome.limit {
+        Some(limit) => format!("probe: it was {limit}"),
+        None => format!(
+            "probe: it ended with code {:?}, signal {:?}",
+            outcome.exit_code, outcome.signal
+        ),
+    }
+}
+
+/// `landlock: this kernel has none` names its mechanism.
+fn unavailable(reason: &str) -> Refusal {
+    let (mechanism, missing) = match reason.split_once(": ") {
+        Some((name, rest)) if name.len() < 60 => (name, rest),
+        _ => ("box", reason),
+    };
+    let (missing, hint) = match missing.split_once("; ") {
+        Some((missing, hint)) => (missing, hint),
+        None => (
+            missing,
+            "`clawk doctor` says what this host can enforce; the operator may allow level `none`",
+        ),
+    };
+    Refusal::Unavailable {
+        level: Level::Process,
+        mechanism: mechanism.to_owned(),
+        missing: missing.to_owned(),
+        hint: hint.to_owned(),
+    }
+}
