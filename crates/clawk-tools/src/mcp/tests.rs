@@ -75,7 +75,7 @@ async fn one_lazy_server_for_all_tools_of_a_source() {
             .obtained
             .mechanisms
             .iter()
-            .any(|mechanism| mechanism == "subreaper")
+            .any(|mechanism| mechanism == "view")
     );
     let kinds = bench.call("kinds", json!({})).await.expect("ran");
     assert_eq!(kinds.content.len(), 4);

@@ -49,7 +49,7 @@ async fn at_level_process_a_file_tool_is_another_process_and_says_so() {
     );
     assert_eq!(apart.obtained.label(), "process");
     for mechanism in [
-        "supervisor",
+        "view",
         "environment:explicit",
         "rlimit:nofile",
         "checks:filesystem",
