@@ -15,15 +15,16 @@ use tokio_util::task::TaskTracker;
 use crate::call::{Dedup, Desk, Held, Lasting, suggest};
 use crate::carp::{Atlases, Carp};
 use crate::catalog::Catalog;
-use crate::event::{Scribe, SessionEnded, Thread, Transition, kind};
+use crate::event::{BudgetWarned, Draft, Scribe, SessionEnded, Thread, Transition, kind};
 use crate::lifecycle::Life;
 use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
-use crate::quota::Ledger;
+use crate::purse::{Budgets, Prices, Purse, Purses, Warning};
 use crate::rates::Rates;
 use crate::session::State;
 use crate::stop::Brake;
 use crate::swarm::Board;
 use crate::time::Clock;
+use crate::turn::Bounds;
 
 /// What is local to this machine.
 #[derive(Debug, Clone)]
@@ -34,6 +35,10 @@ pub struct Options {
     pub sandbox: clawk_sandbox::Defaults,
     /// The folder where rules are suggested to the operator; none: they are not.
     pub suggestions: Option<PathBuf>,
+    /// What it may use up.
+    pub budgets: Budgets,
+    /// What models cost.
+    pub prices: Prices,
 }
 
 /// Everything an agent is made of; the composition root fills it in.
@@ -71,7 +76,7 @@ pub(crate) struct Agent {
     pub(crate) life: Life,
     pub(crate) dedup: Dedup,
     pub(crate) desk: Desk,
-    pub(crate) ledger: Ledger,
+    pub(crate) purses: Purses,
     pub(crate) rates: Rates,
     pub(crate) brake: Brake,
     pub(crate) board: Board,
@@ -97,6 +102,48 @@ impl Agent {
 
     pub(crate) fn sessions_lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<State>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was spent today, as rules see it.
+    pub(crate) fn usage(&self) -> UsageView {
+        let (tokens_today, cost_today_microusd) = self.purses.today(self.scribe.now());
+        UsageView {
+            tokens_today,
+            cost_today_microusd,
+        }
+    }
+
+    /// A session's purse; the agent's own where no such session is open.
+    pub(crate) fn purse_of(&self, session: SessionId) -> Purse {
+        let open = self
+            .sessions_lock()
+            .get(&session)
+            .map(|state| state.purse.clone());
+        open.unwrap_or_else(|| self.purses.root().clone())
+    }
+
+    /// What a turn may do at most.
+    pub(crate) fn bounds(&self) -> Bounds {
+        let budgets = self.purses.budgets();
+        Bounds {
+            steps: budgets.steps_per_turn.max(1),
+            repeats: budgets.repeats_per_turn,
+        }
+    }
+
+    /// The events of limits that passed their mark.
+    pub(crate) fn warned(&self, thread: &Thread, warnings: &[Warning]) -> Vec<Draft> {
+        let event = |warning: &Warning| {
+            let payload = BudgetWarned {
+                bound: warning.bound,
+                limit: &warning.limit,
+                purse: &warning.scope,
+                resets_at: warning.resets_at.as_deref(),
+                spent: warning.spent,
+            };
+            self.scribe.entry(thread, kind::BUDGET_WARNED, &payload)
+        };
+        warnings.iter().map(event).collect()
     }
 
     /// The first provider of the manifest; validation says that there is one.
@@ -145,10 +192,7 @@ impl Agent {
             arguments,
             schema: Some(&described.input_schema),
             workdir: &self.options.workdir,
-            usage: UsageView {
-                tokens_today: self.ledger.tokens_today(self.scribe.now()),
-                cost_today_microusd: 0,
-            },
+            usage: self.usage(),
         };
         self.engine
             .explain(&subject)

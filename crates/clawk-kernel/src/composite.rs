@@ -11,11 +11,15 @@ use crate::call::{Caller, Permit};
 use crate::drive::Run;
 use crate::ports::{RunError, RunOutcome};
 use crate::prompt;
+use crate::purse::Purse;
 use crate::skill::Ceiling;
 use crate::turn::{Effect, End, Turn};
 
 /// Composite tools within composite tools.
 pub(crate) const MAX_DEPTH: u8 = 4;
+
+/// How long what a timeout cancels may take to end.
+const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Runs the skill as an inner turn. Its permissions are a ceiling below those of the skills above.
 pub(crate) async fn run(
@@ -23,6 +27,7 @@ pub(crate) async fn run(
     caller: &Caller,
     skill: &Skill,
     permit: Permit,
+    purse: Purse,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, RunError> {
     let inner = cancel.child_token();
@@ -44,22 +49,29 @@ pub(crate) async fn run(
         depth: caller.depth + 1,
         requests: std::collections::BTreeMap::new(),
         notices: crate::session::Notices::default(),
+        purse,
         cancel: &inner,
     };
     let input = Value::Object(permit.arguments().clone());
-    let mut turn = Turn::start(Vec::new(), format!("Run the skill with this input: {input}"));
+    let mut turn =
+        Turn::start(Vec::new(), format!("Run the skill with this input: {input}")).within(agent.bounds());
     let timeout_ms = permit.timeout_ms();
     let limit = std::time::Duration::from_millis(timeout_ms);
-    let end = match tokio::time::timeout(limit, run.drive(&mut turn, vec![Effect::Infer])).await {
-        Ok(end) => end,
-        Err(_) => {
+    let mut driven = Box::pin(run.drive(&mut turn, vec![Effect::Infer]));
+    let end = tokio::select! {
+        end = &mut driven => end,
+        () = tokio::time::sleep(limit) => {
+            // What runs is cancelled and waited for: its end is recorded, and what it took is settled.
             inner.cancel();
+            // silent-ok: past the grace it is dropped, and settled at what was set aside
+            let _ended = tokio::time::timeout(GRACE, driven).await;
             return Err(RunError::Timeout {
                 timeout_ms,
                 obtained: obtained(),
             });
         }
     };
+    drop(driven);
     let (text, is_error) = match end {
         End::Answered => (turn.said().to_owned(), false),
         End::Cancelled => return Err(RunError::Cancelled),

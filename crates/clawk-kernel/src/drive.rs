@@ -13,13 +13,14 @@ use crate::agent::Agent;
 use crate::call::{Caller, Request, call};
 use crate::carp::{self, Granted};
 use crate::event::{
-    ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, canonical, digest,
-    kind,
+    ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, TurnStopped,
+    canonical, digest, kind,
 };
 use crate::infer::{self, NoAnswer};
 use crate::notice::{Notice, TurnEnd};
 use crate::ports::{InboxChange, InferRequest, Message, ToolOffer, ToolUse};
 use crate::prompt;
+use crate::purse::{Amount, Purse};
 use crate::recover::OpenTurn;
 use crate::roles;
 use crate::session::{Notices, State};
@@ -51,6 +52,8 @@ pub(crate) struct Run<'a> {
     /// Calls of an interrupted turn keep their ids.
     pub(crate) requests: BTreeMap<String, RequestId>,
     pub(crate) notices: Notices,
+    /// What pays for it.
+    pub(crate) purse: Purse,
     pub(crate) cancel: &'a CancellationToken,
 }
 
@@ -66,7 +69,10 @@ impl Run<'_> {
                     self.notices.send(Notice::Said(text)).await;
                     continue;
                 }
-                Effect::Done(end) => return end,
+                Effect::Done(end) => {
+                    self.note_stop(turn);
+                    return end;
+                }
             };
             // A cancelled call is told to the model's conversation by the machine, in one place.
             let event = if self.cancel.is_cancelled() {
@@ -77,6 +83,21 @@ impl Run<'_> {
             queue.extend(turn.step(event));
         }
         End::Failed("the turn ended without an end".to_owned())
+    }
+
+    /// The loop guard's word, in the trace.
+    fn note_stop(&self, turn: &Turn) {
+        let Some(stopped) = turn.stopped() else { return };
+        let payload = TurnStopped {
+            guard: stopped.guard,
+            reason: &stopped.reason,
+            turn: self.turn_id,
+        };
+        let scribe = &self.agent.scribe;
+        let draft = scribe.entry(&self.thread, kind::TURN_STOPPED, &payload);
+        if let Err(error) = scribe.submit(vec![draft]) {
+            tracing::warn!(%error, "a turn's stop could not be recorded");
+        }
     }
 
     /// Asks the model, unless the session is frozen: then it waits where it is, and asks again what a stop cut short.
@@ -111,6 +132,7 @@ impl Run<'_> {
             thread: self.thread,
             turn: self.turn_id,
             notices: &self.notices,
+            purse: &self.purse,
         };
         match infer::infer(self.agent, place, self.provider, request, cancel).await {
             Ok(completion) => Event::Inferred(completion),
@@ -194,7 +216,17 @@ impl Run<'_> {
 
     async fn call(&mut self, wanted: ToolUse) -> Event {
         let ToolUse { id, name, arguments } = wanted;
-        let arguments = arguments.unwrap_or_default();
+        let arguments = match arguments {
+            Ok(arguments) => arguments,
+            // The machine tells the model itself and asks for no such call; were it otherwise, nothing runs without them.
+            Err(raw) => {
+                return Event::CallDone {
+                    call_id: id,
+                    text: format!("not run: the arguments are no JSON object: {raw}"),
+                    is_error: true,
+                };
+            }
+        };
         let is_skill = self.skills && self.agent.catalog.get(&name).is_none();
         if let Some(skill) = name
             .strip_prefix(skill::PREFIX)
@@ -229,6 +261,7 @@ impl Run<'_> {
             role: self.role,
             notices: self.notices.clone(),
             pends: false,
+            purse: self.purse.clone(),
         };
         let outcome = call(self.agent, &caller, request, self.cancel).await;
         let (text, is_error) = prompt::result_text(&outcome);
@@ -249,6 +282,8 @@ impl Run<'_> {
         let (text, is_error) = match check_input(skill, &arguments) {
             Ok(()) => {
                 self.ceilings.extend(Ceiling::of(skill));
+                let now = self.agent.scribe.now();
+                self.purse = self.agent.purses.skill(&self.purse, &skill.name, now);
                 (skill::instruction(skill, &arguments), false)
             }
             Err(fault) => (format!("not done: {fault}"), true),
@@ -298,29 +333,22 @@ pub(crate) async fn turn(
     text: String,
     cancel: &CancellationToken,
 ) {
-    let turn = Turn::start(state.history(), text);
-    finish(
-        agent,
-        state,
+    let open = OpenTurn {
         message,
-        turn,
-        vec![Effect::Infer],
-        (Vec::new(), BTreeMap::new()),
-        cancel,
-    )
-    .await;
+        turn: Turn::start(state.history(), text).within(agent.bounds()),
+        effects: vec![Effect::Infer],
+        ceilings: Vec::new(),
+        requests: BTreeMap::new(),
+        skills: Vec::new(),
+        spent: Amount::default(),
+        resumes: 0,
+    };
+    finish(agent, state, open, cancel).await;
 }
 
 /// The rest of an interrupted turn.
 pub(crate) async fn resume(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &CancellationToken) {
-    let OpenTurn {
-        message,
-        turn,
-        effects,
-        ceilings,
-        resumes,
-        requests,
-    } = open;
+    let OpenTurn { message, resumes, .. } = open;
     let effects = if resumes >= MAX_RESUMES {
         let reason = format!("it was interrupted {resumes} times");
         vec![Effect::Done(End::Failed(reason))]
@@ -331,23 +359,29 @@ pub(crate) async fn resume(agent: &Arc<Agent>, state: &State, open: OpenTurn, ca
         };
         let draft = agent.scribe.entry(&state.thread, kind::MESSAGE_RESUMED, &payload);
         match agent.scribe.write(vec![draft]).await {
-            Ok(()) => effects,
+            Ok(()) => open.effects,
             Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
         }
     };
-    let kept = (ceilings, requests);
-    finish(agent, state, message, turn, effects, kept, cancel).await;
+    finish(agent, state, OpenTurn { effects, ..open }, cancel).await;
 }
 
-async fn finish(
-    agent: &Arc<Agent>,
-    state: &State,
-    message: MessageId,
-    mut turn: Turn,
-    effects: Vec<Effect>,
-    (ceilings, requests): (Vec<Ceiling>, BTreeMap<String, RequestId>),
-    cancel: &CancellationToken,
-) {
+async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &CancellationToken) {
+    let OpenTurn {
+        message,
+        mut turn,
+        effects,
+        ceilings,
+        requests,
+        ..
+    } = open;
+    let now = agent.scribe.now();
+    let own = agent.purses.turn(&state.purse, &message.to_string(), now);
+    own.recall(open.spent);
+    let purse = open
+        .skills
+        .iter()
+        .fold(own, |purse, skill| agent.purses.skill(&purse, skill, now));
     let started_us = agent.clock().monotonic_us();
     state.notices.send(Notice::TurnStarted { message }).await;
     let (granted, effects) = match carp::for_turn(agent, state.id, turn.messages()).await {
@@ -384,6 +418,7 @@ async fn finish(
         depth: 0,
         requests,
         notices: state.notices.clone(),
+        purse,
         cancel,
     };
     let end = run.drive(&mut turn, effects).await;

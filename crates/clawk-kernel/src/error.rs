@@ -87,7 +87,7 @@ pub enum CallError {
         retry_after_ms: Option<u64>,
     },
     /// -32021.
-    #[error("{scope}: {limit_name} is {limit}, {used} used{}", if *wanted == 0 { String::new() } else { format!(", {wanted} more wanted") })]
+    #[error("{scope}: {limit_name} is {limit}, {used} used{}{}", if *wanted == 0 { String::new() } else { format!(", {wanted} more wanted") }, resets_at.as_ref().map(|at| format!("; it begins anew at {at}")).unwrap_or_default())]
     Quota {
         /// `provider NAME`, or the policy's rule.
         scope: String,

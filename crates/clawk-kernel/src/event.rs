@@ -11,7 +11,9 @@ use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::ports::{AnswerKey, Batch, Content, Entry, InboxChange, Journal, JournalError, Ticket};
+use crate::ports::{
+    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, Spent, Ticket,
+};
 use crate::time::{Clock, Timestamp};
 
 /// Event types.
@@ -32,6 +34,8 @@ pub mod kind {
     pub const MESSAGE_RESUMED: &str = "ckp.message.resumed";
     /// A message's turn can't be finished; it lies in the dead-letter box.
     pub const MESSAGE_DEAD: &str = "ckp.message.dead";
+    /// A model is about to be asked: what is set aside for it, durable before the request leaves.
+    pub const PROVIDER_REQUESTED: &str = "ckp.provider.requested";
     /// A model answered.
     pub const PROVIDER_COMPLETED: &str = "ckp.provider.completed";
     /// An attempt at a model failed.
@@ -86,6 +90,12 @@ pub mod kind {
     pub const APPROVAL_REVOKED: &str = "ckp.approval.revoked";
     /// An `audit-only` rule let a call pass.
     pub const AUDIT: &str = "ckp.policy.audited";
+    /// A limit passed its warning mark.
+    pub const BUDGET_WARNED: &str = "ckp.budget.warned";
+    /// The loop guard ended a turn.
+    pub const TURN_STOPPED: &str = "ckp.turn.stopped";
+    /// The outcome of an effect that was unknown was found out.
+    pub const EFFECT_RESOLVED: &str = "ckp.effect.resolved";
     /// A skill's instruction joined a turn.
     pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
     /// Old messages left the model's view.
@@ -127,16 +137,26 @@ payloads! {
     MessageAnswered<'a> { duration_ms: u64, end: &'a str, input_tokens: u64, message_id: Uuid, output_tokens: u64, text_hash: Digest }
     /// `ckp.message.dead`.
     MessageDead<'a> { message_id: Uuid, reason: &'a str }
+    /// `ckp.provider.requested`.
+    ProviderRequested<'a> {
+        attempt: u32, bytes_out: u64, cost_microusd: Option<u64>, inference_id: Uuid, input_tokens: u64, model: &'a str,
+        output_tokens: u64, provider: &'a str, purses: &'a [Arc<str>], request_hash: Digest, turn: Uuid,
+    }
     /// `ckp.provider.completed`.
     ProviderCompleted<'a> {
-        attempt: u32, call_count: usize, completion_hash: Digest, duration_ms: u64, estimated: bool, input_tokens: u64,
+        attempt: u32, bytes_out: u64, cached_tokens: u64, call_count: usize, completion_hash: Digest, cost_microusd: Option<u64>,
+        duration_ms: u64, estimated: bool, inference_id: Uuid, input_tokens: u64,
         model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str, turn: Uuid,
     }
     /// `ckp.provider.failed`.
     ProviderFailed<'a> {
-        attempt: u32, input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str,
-        status: Option<u16>, turn: Uuid,
+        attempt: u32, bytes_out: u64, cost_microusd: Option<u64>, duration_ms: u64, estimated: bool, inference_id: Uuid,
+        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str, status: Option<u16>, turn: Uuid,
     }
+    /// `ckp.budget.warned`.
+    BudgetWarned<'a> { bound: u64, limit: &'a str, purse: &'a str, resets_at: Option<&'a str>, spent: u64 }
+    /// `ckp.turn.stopped`.
+    TurnStopped<'a> { guard: &'a str, reason: &'a str, turn: Uuid }
     /// `action.requested`.
     ActionRequested<'a> {
         action_id: &'a str, call_id: Option<&'a str>, door: &'a str, identity: &'a str, parameters_hash: Digest,
@@ -203,7 +223,7 @@ payloads! {
     /// `ckp.swarm.delegated`.
     SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, swarm: &'a str, task_hash: Digest, task_id: &'a str }
     /// `ckp.swarm.reported`.
-    SwarmReported<'a> { duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
+    SwarmReported<'a> { cost_microusd: u64, duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
     /// `ckp.swarm.broadcast`.
     SwarmBroadcast<'a> { message_hash: Digest, peers: usize, swarm: &'a str }
 }
@@ -294,6 +314,22 @@ impl Scribe {
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             inbox,
+            ..Batch::default()
+        })
+    }
+
+    /// Queues entries with what was spent and what became of effects, in one commit.
+    pub(crate) fn account(
+        &self,
+        entries: Vec<Draft>,
+        spent: Vec<Spent>,
+        effects: Vec<EffectChange>,
+    ) -> Result<Ticket, JournalError> {
+        self.journal.submit(Batch {
+            entries: entries.into_iter().map(|draft| draft.0).collect(),
+            inbox: Vec::new(),
+            spent,
+            effects,
         })
     }
 

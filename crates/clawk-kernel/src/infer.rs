@@ -8,10 +8,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::agent::Agent;
-use crate::event::{ProviderCompleted, ProviderFailed, Thread, canonical, digest, kind};
+use crate::event::{
+    Draft, ProviderCompleted, ProviderFailed, ProviderRequested, Thread, canonical, digest, kind,
+};
 use crate::notice::Notice;
 use crate::ports::{Completion, Delta, FaultKind, InferRequest, ProviderError, StopReason, Usage};
-use crate::quota::NoRoom;
+use crate::purse::{Amount, NoRoom, Purse, Set};
 use crate::session::Notices;
 
 /// The longest wait between two attempts, milliseconds (runtime profile §5).
@@ -33,6 +35,8 @@ pub(crate) struct Place<'a> {
     pub(crate) thread: Thread,
     pub(crate) turn: Uuid,
     pub(crate) notices: &'a Notices,
+    /// What pays for it.
+    pub(crate) purse: &'a Purse,
 }
 
 /// The wait before attempt `attempt + 1`, milliseconds; jittered by up to a quarter.
@@ -120,7 +124,7 @@ async fn tell(place: Place<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64
     place.notices.send(notice).await;
 }
 
-/// One attempt, reserved before and recorded after.
+/// One attempt: set aside and recorded before, settled and recorded after.
 async fn once(
     agent: &Agent,
     place: Place<'_>,
@@ -137,9 +141,13 @@ async fn once(
         )));
     };
     let bytes = canonical(request);
-    let estimate = u64::try_from(bytes.len() / 4).unwrap_or(u64::MAX);
-    let reservation = match agent.ledger.reserve(&spec.name, estimate, agent.scribe.now()) {
-        Ok(reservation) => reservation,
+    // The bound on output, still 0 here, will have up to four digits.
+    let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).saturating_add(3);
+    let set = match agent
+        .purses
+        .infer(place.purse, &spec.name, size, agent.scribe.now())
+    {
+        Ok(set) => set,
         Err(NoRoom::Later { wait_ms }) => {
             return Ok(Err(fault(
                 FaultKind::RateLimited,
@@ -147,46 +155,234 @@ async fn once(
                 Some(wait_ms),
             )));
         }
-        // A token limit is the operator's word, not a fault: no fallback goes around it.
+        // A limit is the operator's word, not a fault: no fallback goes around it.
         Err(NoRoom::Quota(error)) => return Err(NoAnswer::Failed(error.to_string())),
     };
     let request = InferRequest {
-        max_output_tokens: reservation.max_output_tokens,
+        max_output_tokens: set.max_output_tokens,
         ..request.clone()
     };
-    let started_us = agent.clock().monotonic_us();
+    let limit_ms = set.reservation.amount.busy_ms;
+    let open = Open::begin(agent, place, spec, attempt, digest(&bytes), set)
+        .await
+        .map_err(|error| NoAnswer::Failed(error.to_string()))?;
     let notices = place.notices.clone();
     let on_delta = move |delta: Delta<'_>| match delta {
         Delta::Text(text) => notices.delta(text),
         Delta::Call(_) => {}
     };
-    let outcome = provider.infer(&request, &on_delta, cancel).await;
-    let duration_ms = agent.clock().monotonic_us().saturating_sub(started_us) / 1000;
-    let spent = match &outcome {
-        Ok(completion) => completion.usage,
-        Err(error) => error.usage.unwrap_or_default(),
+    let limit = Duration::from_millis(limit_ms);
+    let outcome = match tokio::time::timeout(limit, provider.infer(&request, &on_delta, cancel)).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(fault(
+            FaultKind::Timeout,
+            format!("no answer within {limit_ms} ms, the time that was left"),
+            None,
+        )),
     };
-    reservation.settle(spent, agent.scribe.now());
-    let recorded = match &outcome {
-        Ok(completion) => {
-            completed(
-                agent,
-                place,
-                spec,
-                attempt,
-                completion,
-                digest(&bytes),
-                duration_ms,
-            )
-            .await
-        }
-        Err(error) => failed(agent, place, spec, attempt, error, spent).await,
-    };
+    if let Ok(completion) = &outcome {
+        agent.purses.learn(&spec.name, size, &completion.usage);
+    }
     // What a model said counts only once it is recorded: a restart must find the same conversation.
-    recorded.map_err(|error| NoAnswer::Failed(error.to_string()))?;
+    open.end(&outcome)
+        .await
+        .map_err(|error| NoAnswer::Failed(error.to_string()))?;
     match outcome {
         Err(error) if error.kind == FaultKind::Cancelled => Err(NoAnswer::Cancelled),
         outcome => Ok(outcome),
+    }
+}
+
+/// An attempt under way. Dropped before its end, it is settled at what was set aside: the server may have worked.
+struct Open<'a> {
+    agent: &'a Agent,
+    place: Place<'a>,
+    spec: &'a Spec,
+    attempt: u32,
+    id: Uuid,
+    request_hash: clawk_proto::Digest,
+    started_us: u64,
+    set: Option<Set>,
+}
+
+impl<'a> Open<'a> {
+    /// Records what is set aside, durably: what the process takes with it when it dies is settled by the next start.
+    async fn begin(
+        agent: &'a Agent,
+        place: Place<'a>,
+        spec: &'a Spec,
+        attempt: u32,
+        request_hash: clawk_proto::Digest,
+        set: Set,
+    ) -> Result<Self, crate::ports::JournalError> {
+        let id = agent.clock().uuid();
+        let estimate = set.estimate();
+        let purses = set.reservation.kept();
+        let payload = ProviderRequested {
+            attempt,
+            bytes_out: set.reservation.amount.bytes_out,
+            cost_microusd: set
+                .price
+                .map(|price| price.at_most(estimate.input_tokens, estimate.output_tokens)),
+            inference_id: id,
+            input_tokens: estimate.input_tokens,
+            model: &spec.model,
+            output_tokens: estimate.output_tokens,
+            provider: &spec.name,
+            purses: &purses,
+            request_hash,
+            turn: place.turn,
+        };
+        let draft = agent
+            .scribe
+            .entry(&place.thread, kind::PROVIDER_REQUESTED, &payload);
+        agent.scribe.write(vec![draft]).await?;
+        Ok(Self {
+            agent,
+            place,
+            spec,
+            attempt,
+            id,
+            request_hash,
+            started_us: agent.clock().monotonic_us(),
+            set: Some(set),
+        })
+    }
+
+    fn duration_ms(&self) -> u64 {
+        self.agent.clock().monotonic_us().saturating_sub(self.started_us) / 1000
+    }
+
+    /// Settles and records how it ended, in one commit.
+    async fn end(
+        mut self,
+        outcome: &Result<Completion, ProviderError>,
+    ) -> Result<(), crate::ports::JournalError> {
+        let Some(set) = self.set.take() else { return Ok(()) };
+        let duration_ms = self.duration_ms();
+        let usage = match outcome {
+            Ok(completion) => completion.usage,
+            Err(error) => spent_by(error, set.estimate()),
+        };
+        let cost = set.cost(&usage);
+        let took = set.took(&usage, duration_ms);
+        let draft = match outcome {
+            Ok(completion) => self.completed(completion, cost, took, duration_ms),
+            Err(error) => self.failed(error, usage, cost, took),
+        };
+        let settled = set.reservation.settle(took, self.agent.scribe.now());
+        let mut drafts = vec![draft];
+        drafts.extend(self.agent.warned(&self.place.thread, &settled.warnings));
+        self.agent
+            .scribe
+            .account(drafts, settled.spent, Vec::new())?
+            .durable()
+            .await?;
+        for warning in &settled.warnings {
+            self.place.notices.send(Notice::Warned(warning.to_string())).await;
+        }
+        Ok(())
+    }
+
+    fn completed(
+        &self,
+        completion: &Completion,
+        cost_microusd: Option<u64>,
+        took: Amount,
+        duration_ms: u64,
+    ) -> Draft {
+        let bytes = canonical(completion);
+        let completion_hash = digest(&bytes);
+        let usage = completion.usage;
+        let payload = ProviderCompleted {
+            attempt: self.attempt,
+            bytes_out: took.bytes_out,
+            cached_tokens: usage.cached_tokens,
+            call_count: completion.calls.len(),
+            completion_hash,
+            cost_microusd,
+            duration_ms,
+            estimated: usage.estimated,
+            inference_id: self.id,
+            input_tokens: usage.input_tokens,
+            model: &completion.model,
+            output_tokens: usage.output_tokens,
+            provider: &self.spec.name,
+            request_hash: self.request_hash,
+            stop: match completion.stop {
+                StopReason::End => "end",
+                StopReason::ToolUse => "tool-use",
+                StopReason::Length => "length",
+                StopReason::Refusal => "refusal",
+            },
+            turn: self.place.turn,
+        };
+        self.agent
+            .scribe
+            .entry(&self.place.thread, kind::PROVIDER_COMPLETED, &payload)
+            .content(completion_hash, bytes)
+    }
+
+    fn failed(&self, error: &ProviderError, spent: Usage, cost_microusd: Option<u64>, took: Amount) -> Draft {
+        let kind_text = serde_json::to_value(error.kind).ok(); // silent-ok: an enum always serialises
+        let payload = ProviderFailed {
+            attempt: self.attempt,
+            bytes_out: took.bytes_out,
+            cost_microusd,
+            duration_ms: took.busy_ms,
+            estimated: spent.estimated,
+            inference_id: self.id,
+            input_tokens: spent.input_tokens,
+            kind: kind_text
+                .as_ref()
+                .and_then(serde_json::Value::as_str)
+                .unwrap_or("fault"),
+            output_tokens: spent.output_tokens,
+            provider: &self.spec.name,
+            reason: &error.message,
+            status: error.status,
+            turn: self.place.turn,
+        };
+        self.agent
+            .scribe
+            .entry(&self.place.thread, kind::PROVIDER_FAILED, &payload)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let Some(set) = self.set.take() else { return };
+        let usage = set.estimate();
+        let took = set.took(&usage, self.duration_ms());
+        let error = fault(
+            FaultKind::Cancelled,
+            "nobody waits for it any more; settled at what was set aside".to_owned(),
+            None,
+        );
+        let draft = self.failed(&error, usage, set.cost(&usage), took);
+        let settled = set.reservation.settle(took, self.agent.scribe.now());
+        if let Err(error) = self.agent.scribe.account(vec![draft], settled.spent, Vec::new()) {
+            tracing::error!(%error, "an abandoned inference could not be recorded; the next start settles it");
+        }
+    }
+}
+
+/// What a failed attempt cost. A server that had the request and never said what it took is taken to have used all that
+/// was set aside: a stream that is cut is not free.
+fn spent_by(error: &ProviderError, estimate: Usage) -> Usage {
+    let working = match error.kind {
+        FaultKind::Timeout | FaultKind::Cut | FaultKind::Malformed | FaultKind::Cancelled => true,
+        FaultKind::Unreachable
+        | FaultKind::RateLimited
+        | FaultKind::ServerFault
+        | FaultKind::Auth
+        | FaultKind::Rejected
+        | FaultKind::ContextTooLong => false,
+    };
+    match error.usage {
+        Some(counted) if !counted.estimated => counted,
+        Some(_) | None if working => estimate,
+        told => told.unwrap_or_default(),
     }
 }
 
@@ -198,67 +394,4 @@ fn fault(kind: FaultKind, message: String, retry_after_ms: Option<u64>) -> Provi
         retry_after_ms,
         usage: None,
     }
-}
-
-async fn completed(
-    agent: &Agent,
-    place: Place<'_>,
-    spec: &Spec,
-    attempt: u32,
-    completion: &Completion,
-    request_hash: clawk_proto::Digest,
-    duration_ms: u64,
-) -> Result<(), crate::ports::JournalError> {
-    let bytes = canonical(completion);
-    let completion_hash = digest(&bytes);
-    let payload = ProviderCompleted {
-        attempt,
-        call_count: completion.calls.len(),
-        completion_hash,
-        duration_ms,
-        estimated: completion.usage.estimated,
-        input_tokens: completion.usage.input_tokens,
-        model: &completion.model,
-        output_tokens: completion.usage.output_tokens,
-        provider: &spec.name,
-        request_hash,
-        stop: match completion.stop {
-            StopReason::End => "end",
-            StopReason::ToolUse => "tool-use",
-            StopReason::Length => "length",
-            StopReason::Refusal => "refusal",
-        },
-        turn: place.turn,
-    };
-    let draft = agent
-        .scribe
-        .entry(&place.thread, kind::PROVIDER_COMPLETED, &payload)
-        .content(completion_hash, bytes);
-    agent.scribe.write(vec![draft]).await
-}
-
-async fn failed(
-    agent: &Agent,
-    place: Place<'_>,
-    spec: &Spec,
-    attempt: u32,
-    error: &ProviderError,
-    spent: Usage,
-) -> Result<(), crate::ports::JournalError> {
-    let kind_text = serde_json::to_value(error.kind).ok(); // silent-ok: an enum always serialises
-    let payload = ProviderFailed {
-        attempt,
-        input_tokens: spent.input_tokens,
-        kind: kind_text
-            .as_ref()
-            .and_then(serde_json::Value::as_str)
-            .unwrap_or("fault"),
-        output_tokens: spent.output_tokens,
-        provider: &spec.name,
-        reason: &error.message,
-        status: error.status,
-        turn: place.turn,
-    };
-    let draft = agent.scribe.entry(&place.thread, kind::PROVIDER_FAILED, &payload);
-    agent.scribe.write(vec![draft]).await
 }

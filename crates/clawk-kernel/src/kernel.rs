@@ -21,6 +21,7 @@ use crate::error::{CallError, KernelError, StartError};
 use crate::event::{Thread, kind};
 use crate::notice::{Answer, Question};
 use crate::ports::Scan;
+use crate::purse::{Amount, Budget};
 use crate::session::{Door, Notices, Opening, Session};
 use crate::{memory, recover, start, stop, swarm};
 
@@ -118,6 +119,8 @@ impl Kernel {
             provider: self.agent.primary_provider().to_owned(),
             goal: "conversation".to_owned(),
             history: Vec::new(),
+            under: None,
+            spent: Amount::default(),
             surface: true,
             peer_messages: Vec::new(),
         };
@@ -141,6 +144,8 @@ impl Kernel {
             provider: self.agent.primary_provider().to_owned(),
             goal: String::new(),
             history: rebuilt.history,
+            under: None,
+            spent: rebuilt.spent,
             surface: true,
             peer_messages: Vec::new(),
         };
@@ -180,6 +185,7 @@ impl Kernel {
                 role: Role::Admin,
                 notices: Notices::default(),
                 pends: false,
+                purse: agent.purse_of(session),
             };
             let context = params.context;
             let request = Request {
@@ -369,6 +375,12 @@ impl Kernel {
     /// See [`KernelError`].
     pub fn discover(&self, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
         swarm::discover(&self.agent, params)
+    }
+
+    /// What is spent, set aside and left, in every purse.
+    #[must_use]
+    pub fn budget(&self) -> Budget {
+        self.agent.purses.report(self.agent.scribe.now())
     }
 
     /// Messages whose turn could not be finished: id, session, why; the latest last, at most `limit`.

@@ -1,6 +1,6 @@
 //! The kernel: lifecycle, sessions, turns, and the one path that every effect takes.
 //!
-//! *Owns:* lifecycle, sessions, the turn machine, the tool-call path, approvals, provider limits, recovery, ports.
+//! *Owns:* lifecycle, sessions, the turn machine, the tool-call path, approvals, budgets, recovery, ports.
 //! *Depends on:* proto, manifest, trace, policy, sandbox plans.
 //! *Must not know:* HTTP servers, SQL, processes, vendors.
 //! *Start reading at:* [`call`], then [`turn`], then [`ports`].
@@ -16,6 +16,7 @@ pub mod carp;
 mod catalog;
 mod composite;
 mod drive;
+pub mod effect;
 mod error;
 mod event;
 mod infer;
@@ -24,7 +25,7 @@ mod lifecycle;
 mod memory;
 mod notice;
 mod prompt;
-mod quota;
+pub mod purse;
 mod rates;
 mod recover;
 mod roles;

@@ -116,6 +116,8 @@ pub enum Notice {
         /// The sandbox level really obtained, or `built-in` or `remote` where none applies; empty when it did not run.
         level: String,
     },
+    /// A limit is nearly used up; for people: which, how far, until when.
+    Warned(String),
     /// A turn ended.
     TurnEnded {
         /// The message it answered.

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use clawk_proto::method::ToolCallResult;
-use clawk_proto::{MessageId, RequestId, SessionId};
+use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::agent::Agent;
 use crate::call::{Keyed, key};
 use crate::error::CallError;
-use crate::event::{ActionFailed, Thread, canonical, digest, kind};
-use crate::ports::{Completion, JournalError, Message, Recorded, Scan};
+use crate::event::{ActionFailed, Draft, ProviderFailed, Thread, canonical, digest, kind};
+use crate::ports::{Completion, EffectChange, JournalError, Message, OpenEffect, Recorded, Scan, Spent};
 use crate::prompt;
+use crate::purse::{Amount, hour_of};
 use crate::skill::Ceiling;
 use crate::turn::{Effect, Event, Turn};
 
@@ -28,6 +29,10 @@ pub(crate) struct OpenTurn {
     pub(crate) turn: Turn,
     pub(crate) effects: Vec<Effect>,
     pub(crate) ceilings: Vec<Ceiling>,
+    /// Skills that joined it, whose budgets hold from there on.
+    pub(crate) skills: Vec<String>,
+    /// What it spent before it was interrupted.
+    pub(crate) spent: Amount,
     pub(crate) resumes: u32,
     /// The ids of calls that were asked for and have not ended, by the model's id: their questions are found by them.
     pub(crate) requests: BTreeMap<String, RequestId>,
@@ -39,6 +44,8 @@ pub(crate) struct Rebuilt {
     pub(crate) history: Vec<Message>,
     /// Interrupted turns, oldest first; those behind the first have not begun.
     pub(crate) open: Vec<OpenTurn>,
+    /// What it has spent so far.
+    pub(crate) spent: Amount,
     pub(crate) exists: bool,
 }
 
@@ -49,16 +56,47 @@ struct Fields {
     call_id: Option<String>,
     request_id: Option<String>,
     action_id: Option<String>,
-    request_hash: Option<clawk_proto::Digest>,
+    request_hash: Option<Digest>,
     skill: Option<String>,
     #[serde(default)]
     is_error: bool,
     to: Option<String>,
-    provider: Option<String>,
+    side_effects: Option<bool>,
+    parameters_hash: Option<Digest>,
     #[serde(default)]
     input_tokens: u64,
     #[serde(default)]
     output_tokens: u64,
+    #[serde(default)]
+    token_usage: u64,
+    cost_microusd: Option<u64>,
+    #[serde(default)]
+    duration_ms: u64,
+    #[serde(default)]
+    bytes_out: u64,
+}
+
+impl Fields {
+    /// What the event says was spent.
+    fn spent(&self, kind: &str) -> Amount {
+        let tokens = self.input_tokens.saturating_add(self.output_tokens);
+        let by_model = Amount {
+            tokens: tokens.saturating_add(self.token_usage),
+            cost_microusd: self.cost_microusd.unwrap_or(0),
+            busy_ms: self.duration_ms,
+            calls: 0,
+            bytes_out: self.bytes_out,
+        };
+        match kind {
+            kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED | kind::SWARM_REPORTED => by_model,
+            kind::ACTION_EXECUTED | kind::ACTION_FAILED => Amount {
+                calls: 1,
+                busy_ms: self.duration_ms,
+                ..Amount::default()
+            },
+            _ => Amount::default(),
+        }
+    }
 }
 
 fn fields(event: &Recorded) -> Fields {
@@ -85,29 +123,85 @@ async fn all(agent: &Agent, mut scan: Scan, mut see: impl FnMut(&Recorded)) -> R
     }
 }
 
-/// Tokens spent today, back into the ledger.
-pub(crate) async fn restore_usage(agent: &Agent) -> Result<(), JournalError> {
-    let now = agent.scribe.now();
-    let kinds = &[kind::PROVIDER_COMPLETED, kind::PROVIDER_FAILED];
+/// An inference that was under way when the last run died is settled at what was set aside for it, once.
+pub(crate) async fn settle_lost(agent: &Agent, after_row: u64) -> Result<usize, JournalError> {
+    let kinds = &[
+        kind::PROVIDER_REQUESTED,
+        kind::PROVIDER_COMPLETED,
+        kind::PROVIDER_FAILED,
+    ];
+    let mut open: BTreeMap<Uuid, (SessionId, Asked)> = BTreeMap::new();
     let scan = Scan {
         kinds,
-        since: Some(now.day_start()),
+        after_row,
         ..Scan::default()
     };
     all(agent, scan, |event| {
-        let Fields {
-            provider,
-            input_tokens,
-            output_tokens,
-            ..
-        } = fields(event);
-        if let Some(provider) = provider {
-            agent
-                .ledger
-                .restore(&provider, input_tokens.saturating_add(output_tokens), event.at);
+        let Ok(asked) = serde_json::from_str::<Asked>(&event.payload) else {
+            return; // silent-ok: a foreign payload set nothing aside
+        };
+        if event.kind == kind::PROVIDER_REQUESTED {
+            open.insert(asked.inference_id, (event.session, asked));
+        } else {
+            open.remove(&asked.inference_id);
         }
     })
-    .await
+    .await?;
+    let (mut drafts, mut spent) = (Vec::new(), Vec::new());
+    for (inference_id, (session, asked)) in &open {
+        let payload = ProviderFailed {
+            attempt: asked.attempt,
+            bytes_out: asked.bytes_out,
+            cost_microusd: asked.cost_microusd,
+            duration_ms: 0,
+            estimated: true,
+            inference_id: *inference_id,
+            input_tokens: asked.input_tokens,
+            kind: "lost",
+            output_tokens: asked.output_tokens,
+            provider: &asked.provider,
+            reason: "the runtime stopped before the answer; settled at what was set aside",
+            status: None,
+            turn: asked.turn,
+        };
+        let thread = Thread {
+            session: *session,
+            span: agent.clock().uuid(),
+            parent: Some(session.0),
+        };
+        let amount = Amount {
+            tokens: asked.input_tokens.saturating_add(asked.output_tokens),
+            cost_microusd: asked.cost_microusd.unwrap_or(0),
+            bytes_out: asked.bytes_out,
+            ..Amount::default()
+        };
+        drafts.push(agent.scribe.entry(&thread, kind::PROVIDER_FAILED, &payload));
+        spent.extend(asked.purses.iter().map(|purse| Spent {
+            hour: hour_of(agent.scribe.now()),
+            purse: purse.as_str().into(),
+            amount,
+        }));
+    }
+    let count = drafts.len();
+    if count > 0 {
+        agent.scribe.account(drafts, spent, Vec::new())?.durable().await?;
+    }
+    Ok(count)
+}
+
+/// What was set aside for an inference.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    inference_id: Uuid,
+    attempt: u32,
+    provider: String,
+    #[serde(default)]
+    purses: Vec<String>,
+    input_tokens: u64,
+    output_tokens: u64,
+    cost_microusd: Option<u64>,
+    bytes_out: u64,
+    turn: Uuid,
 }
 
 /// What the rates' windows still hold of earlier runs.
@@ -170,45 +264,70 @@ pub(crate) async fn report_unknown(agent: &Agent, after_row: u64) -> Result<usiz
         },
     )
     .await?;
-    let mut drafts = Vec::new();
+    let (mut drafts, mut spent, mut effects) = (Vec::new(), Vec::new(), Vec::new());
     for ((session, request_id), (found, span)) in &open {
-        let tool = found.action_id.clone().unwrap_or_default();
-        let error = CallError::Unknown {
-            tool: tool.clone(),
-            reason: "the runtime stopped while it ran; it has not been run again".to_owned(),
-        };
-        let bytes = canonical(&error);
-        let result_hash = digest(&bytes);
-        let request_hash = found.request_hash.unwrap_or(result_hash);
-        let payload = ActionFailed {
-            action_id: &tool,
-            duration_ms: 0,
-            error_code: "unknown",
-            error_message: &error.to_string(),
-            request_hash,
-            request_id,
-            result_hash,
-            turn: found.turn,
-        };
+        let tool = found.action_id.as_deref().unwrap_or_default();
+        let id = RequestId::parse(request_id).ok(); // silent-ok: ids of ours are UUIDs
         let thread = Thread {
             session: *session,
             span: *span,
             parent: Some(session.0),
         };
-        let key = RequestId::parse(request_id).ok().map(|id| key(Keyed::Call, &id)); // silent-ok: ids of ours are UUIDs
-        drafts.push(
-            agent
-                .scribe
-                .entry(&thread, kind::ACTION_FAILED, &payload)
-                .content(result_hash, bytes)
-                .answers(key),
-        );
+        let draft = unknown(agent, &thread, request_id, tool, found);
+        drafts.push(draft.answers(id.as_ref().map(|id| key(Keyed::Call, id))));
+        if let Some(request_id) = id.filter(|_| found.side_effects != Some(false)) {
+            effects.push(EffectChange::Unknown(OpenEffect {
+                request_id,
+                session: *session,
+                parameters: found.parameters_hash.unwrap_or(digest(b"")),
+                at: agent.scribe.now(),
+                tool: tool.to_owned(),
+            }));
+        }
+        spent.extend(lost_call(agent, tool));
     }
     let count = drafts.len();
     if count > 0 {
-        agent.scribe.write(drafts).await?;
+        agent.scribe.account(drafts, spent, effects)?.durable().await?;
     }
     Ok(count)
+}
+
+/// The event that says of a call that nobody knows what it did.
+fn unknown(agent: &Agent, thread: &Thread, request_id: &str, tool: &str, found: &Fields) -> Draft {
+    let error = CallError::Unknown {
+        tool: tool.to_owned(),
+        reason: "the runtime stopped while it ran; it has not been run again".to_owned(),
+    };
+    let bytes = canonical(&error);
+    let result_hash = digest(&bytes);
+    let payload = ActionFailed {
+        action_id: tool,
+        duration_ms: 0,
+        error_code: "unknown",
+        error_message: &error.to_string(),
+        request_hash: found.request_hash.unwrap_or(result_hash),
+        request_id,
+        result_hash,
+        turn: found.turn,
+    };
+    let draft = agent.scribe.entry(thread, kind::ACTION_FAILED, &payload);
+    draft.content(result_hash, bytes)
+}
+
+/// A call of the last run whose outcome is unknown counts as one that took all its time.
+fn lost_call(agent: &Agent, tool: &str) -> [Spent; 2] {
+    let amount = Amount {
+        calls: 1,
+        busy_ms: agent.catalog.get(tool).map_or(0, |entry| entry.timeout_ms),
+        ..Amount::default()
+    };
+    let hour = hour_of(agent.scribe.now());
+    ["agent".to_owned(), format!("tool:{tool}")].map(|purse| Spent {
+        hour,
+        purse: purse.into(),
+        amount,
+    })
 }
 
 /// Folds a session's chain into its conversation and its interrupted turns.
@@ -220,7 +339,7 @@ pub(crate) async fn rebuild(agent: &Agent, session: SessionId) -> Result<Rebuilt
         ..Scan::default()
     };
     all(agent, scan, |event| fold.see(agent, event)).await?;
-    Ok(fold.end())
+    Ok(fold.end(agent))
 }
 
 #[derive(Debug, Default)]
@@ -229,6 +348,7 @@ struct Fold {
     running: Option<OpenTurn>,
     waiting: Vec<(MessageId, String)>,
     calls: BTreeMap<String, String>,
+    spent: Amount,
     exists: bool,
 }
 
@@ -236,20 +356,26 @@ impl Fold {
     fn see(&mut self, agent: &Agent, event: &Recorded) {
         self.exists = true;
         let found = fields(event);
+        let spent = found.spent(&event.kind);
+        self.spent = self.spent.plus(spent);
+        // Turns of a session are serial: what is spent while one runs is its own.
+        if let Some(open) = &mut self.running {
+            open.spent = open.spent.plus(spent);
+        }
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
                 if let Some(id) = found.message_id {
                     self.waiting.push((MessageId(id), text(event)));
                 }
             }
-            kind::MESSAGE_RESUMED => self.with(found.message_id, |open| open.resumes += 1),
+            kind::MESSAGE_RESUMED => self.with(agent, found.message_id, |open| open.resumes += 1),
             kind::PROVIDER_COMPLETED => {
                 let completion = event
                     .content
                     .as_ref()
                     .and_then(|c| serde_json::from_slice::<Completion>(&c.bytes).ok()); // silent-ok: erased or foreign: the turn is asked again
                 if let Some(completion) = completion {
-                    self.with(found.turn, |open| {
+                    self.with(agent, found.turn, |open| {
                         open.effects = open.turn.step(Event::Inferred(completion))
                     });
                 }
@@ -259,9 +385,9 @@ impl Fold {
                     self.calls.insert(request, call);
                 }
             }
-            kind::ACTION_EXECUTED => self.called(found, read::<ToolCallResult>(event).map(Ok)),
+            kind::ACTION_EXECUTED => self.called(agent, found, read::<ToolCallResult>(event).map(Ok)),
             kind::ACTION_DENIED | kind::ACTION_FAILED => {
-                self.called(found, read::<CallError>(event).map(Err))
+                self.called(agent, found, read::<CallError>(event).map(Err))
             }
             kind::SKILL_INVOKED => self.skill(agent, found, text(event)),
             kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
@@ -270,7 +396,9 @@ impl Fold {
                 } else {
                     Event::Failed(String::new())
                 };
-                self.with(found.message_id, |open| open.effects = open.turn.step(ended));
+                self.with(agent, found.message_id, |open| {
+                    open.effects = open.turn.step(ended)
+                });
                 if let Some(open) = self
                     .running
                     .take_if(|open| Some(open.message.0) == found.message_id)
@@ -283,27 +411,27 @@ impl Fold {
     }
 
     /// The turn of this message, begun if it has not: messages are answered in the order they came.
-    fn with(&mut self, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
+    fn with(&mut self, agent: &Agent, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
         if self.running.as_ref().is_none_or(|open| open.message.0 != id)
             && let Some(at) = self.waiting.iter().position(|(message, _)| message.0 == id)
         {
             let (message, text) = self.waiting.remove(at);
-            self.running = Some(begin(self.history.clone(), message, text));
+            self.running = Some(begin(agent, self.history.clone(), message, text));
         }
         if let Some(open) = self.running.as_mut().filter(|open| open.message.0 == id) {
             change(open);
         }
     }
 
-    fn called(&mut self, found: Fields, outcome: Option<Result<ToolCallResult, CallError>>) {
+    fn called(&mut self, agent: &Agent, found: Fields, outcome: Option<Result<ToolCallResult, CallError>>) {
         let call = found.request_id.and_then(|request| self.calls.remove(&request));
         let Some(call_id) = call else { return };
         let (text, is_error) = match &outcome {
             Some(outcome) => prompt::result_text(outcome),
             None => (ERASED.to_owned(), found.is_error),
         };
-        self.with(found.turn, |open| {
+        self.with(agent, found.turn, |open| {
             open.effects = open.turn.step(Event::CallDone {
                 call_id,
                 text,
@@ -314,13 +442,15 @@ impl Fold {
 
     fn skill(&mut self, agent: &Agent, found: Fields, text: String) {
         let Some(call_id) = found.call_id else { return };
-        let ceiling = found
-            .skill
-            .and_then(|name| agent.manifest.skill(&name).and_then(Ceiling::of));
+        let name = found.skill;
+        let ceiling = name
+            .as_ref()
+            .and_then(|name| agent.manifest.skill(name).and_then(Ceiling::of));
         let is_error = found.is_error;
-        self.with(found.turn, |open| {
+        self.with(agent, found.turn, |open| {
             if !is_error {
                 open.ceilings.extend(ceiling);
+                open.skills.extend(name);
             }
             open.effects = open.turn.step(Event::CallDone {
                 call_id,
@@ -330,7 +460,7 @@ impl Fold {
         });
     }
 
-    fn end(self) -> Rebuilt {
+    fn end(self, agent: &Agent) -> Rebuilt {
         let mut open: Vec<OpenTurn> = self.running.into_iter().collect();
         let requests = self.calls;
         if let Some(running) = open.first_mut() {
@@ -342,23 +472,26 @@ impl Fold {
         open.extend(
             self.waiting
                 .into_iter()
-                .map(|(message, text)| begin(Vec::new(), message, text)),
+                .map(|(message, text)| begin(agent, Vec::new(), message, text)),
         );
         Rebuilt {
             history: self.history,
             open,
+            spent: self.spent,
             exists: self.exists,
         }
     }
 }
 
-fn begin(history: Vec<Message>, message: MessageId, text: String) -> OpenTurn {
-    let turn = Turn::start(history, text);
+fn begin(agent: &Agent, history: Vec<Message>, message: MessageId, text: String) -> OpenTurn {
+    let turn = Turn::start(history, text).within(agent.bounds());
     OpenTurn {
         message,
         turn,
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
+        skills: Vec::new(),
+        spent: Amount::default(),
         resumes: 0,
         requests: BTreeMap::new(),
     }

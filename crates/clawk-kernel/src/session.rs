@@ -14,6 +14,7 @@ use crate::error::KernelError;
 use crate::event::{MessageAccepted, MessageRefused, SessionStarted, Thread, digest, kind};
 use crate::notice::Notice;
 use crate::ports::{InboxChange, Message};
+use crate::purse::{Amount, Purse};
 use crate::recover::OpenTurn;
 
 /// Messages that wait in one session.
@@ -127,6 +128,7 @@ pub(crate) struct State {
     pub(crate) thread: Thread,
     pub(crate) provider: String,
     pub(crate) notices: Notices,
+    pub(crate) purse: Purse,
     pub(crate) started_us: u64,
     pub(crate) peer_messages: Vec<String>,
     history: Mutex<Vec<Message>>,
@@ -167,6 +169,10 @@ pub(crate) struct Opening {
     pub(crate) provider: String,
     pub(crate) goal: String,
     pub(crate) history: Vec<Message>,
+    /// Whose purse its own is a slice of; none: the agent's.
+    pub(crate) under: Option<Purse>,
+    /// What it has spent before.
+    pub(crate) spent: Amount,
     pub(crate) surface: bool,
     pub(crate) peer_messages: Vec<String>,
 }
@@ -183,6 +189,9 @@ pub(crate) async fn open(
         span: id.0,
         parent: None,
     };
+    let above = opening.under.as_ref().unwrap_or(agent.purses.root());
+    let purse = agent.purses.session(above, &id.to_string(), agent.scribe.now());
+    purse.recall(opening.spent);
     let (notices, receiver) = mpsc::channel(NOTICE_BACKLOG);
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let state = Arc::new(State {
@@ -191,6 +200,7 @@ pub(crate) async fn open(
         thread,
         provider: opening.provider,
         notices: Notices(opening.surface.then_some(notices)),
+        purse,
         started_us: agent.clock().monotonic_us(),
         peer_messages: opening.peer_messages,
         history: Mutex::new(opening.history),
@@ -277,6 +287,11 @@ impl Session {
             notice = notices.recv() => notice,
             () = self.agent.over.cancelled() => notices.try_recv().ok(), // silent-ok: empty means over
         }
+    }
+
+    /// What it has spent so far, with all that it started.
+    pub(crate) fn spent(&self) -> Amount {
+        self.state.purse.spent()
     }
 
     /// Cancels the turn that runs; the session goes on.

@@ -16,7 +16,7 @@ use crate::error::StartError;
 use crate::event::{Scribe, SessionStarted, Thread, kind};
 use crate::lifecycle::Life;
 use crate::ports::{ANSWER_KEPT_MS, Scan};
-use crate::quota::Ledger;
+use crate::purse::{Purses, hour_of};
 use crate::rates::Rates;
 use crate::recover;
 use crate::session::{self, Door, Opening};
@@ -40,6 +40,13 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     let unclean = recover::unclean_since(&agent).await?;
     agent.advance(LifecycleState::Starting, "start")?;
     if let Some(row) = unclean {
+        let lost = recover::settle_lost(&agent, row).await?;
+        if lost > 0 {
+            tracing::warn!(
+                lost,
+                "inferences of the last run have no known cost; they are settled at what was set aside"
+            );
+        }
         let unknown = recover::report_unknown(&agent, row).await?;
         if unknown > 0 {
             tracing::warn!(
@@ -48,7 +55,9 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
             );
         }
     }
-    recover::restore_usage(&agent).await?;
+    let (month, _) = agent.scribe.now().month();
+    let kept = agent.scribe.journal().spent_since(hour_of(month)).await?;
+    agent.purses.restore(&kept, agent.scribe.now());
     recover::restore_rates(&agent).await?;
     call::restore(&agent).await?;
     stop::restore(&agent).await?;
@@ -61,7 +70,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
 
 /// Everything that keeps this agent from starting here, at once.
 fn check(parts: &Parts) -> Result<(), StartError> {
-    let mut unserved = Vec::new();
+    let mut unserved = Purses::faults(&parts.manifest, &parts.options.budgets);
     for provider in &parts.manifest.providers {
         if !parts.providers.contains_key(&provider.name) {
             unserved.push(format!("provider `{}` is not connected", provider.name));
@@ -123,7 +132,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     let cold = !journal.scan(recent).await?.is_empty();
     Ok(Agent {
         catalog: Catalog::new(&manifest, &options.sandbox),
-        ledger: Ledger::new(&manifest.providers),
+        purses: Purses::new(&manifest, &options.budgets, &options.prices, scribe.now()),
         rates: Rates::new(&manifest.policies),
         brake: Brake::default(),
         dedup: Dedup::new(scribe.now(), cold),
@@ -167,6 +176,8 @@ async fn resume_open(agent: &Arc<Agent>) -> Result<(), StartError> {
             provider: agent.primary_provider().to_owned(),
             goal: String::new(),
             history: rebuilt.history,
+            under: None,
+            spent: rebuilt.spent,
             surface: false,
             peer_messages: Vec::new(),
         };

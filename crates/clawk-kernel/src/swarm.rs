@@ -16,6 +16,7 @@ use crate::call::{Claim, Keyed, Stored, key};
 use crate::error::KernelError;
 use crate::event::{SwarmBroadcast, SwarmDelegated, SwarmReported, Thread, canonical, digest, kind};
 use crate::notice::{Notice, TurnEnd};
+use crate::purse::Amount;
 use crate::session::{Door, Opening, Session};
 
 /// Broadcast messages kept for a peer's next task.
@@ -104,21 +105,7 @@ pub(crate) async fn delegate(
         }
     };
     let (seat, peer, peer_messages) = take_seat(agent, swarm, &params.task_id)?;
-    let opening = Opening {
-        id: None,
-        door: Door::Peer {
-            identity: peer.identity_ref.clone(),
-            task_id: params.task_id.to_string(),
-        },
-        provider: peer
-            .provider_ref
-            .clone()
-            .unwrap_or_else(|| agent.primary_provider().to_owned()),
-        goal: params.task.description.chars().take(200).collect(),
-        history: Vec::new(),
-        surface: true,
-        peer_messages,
-    };
+    let opening = opening(agent, session, peer, &params, peer_messages);
     let opened = Session::open(agent, opening).await;
     let worker = match opened {
         Ok(worker) => worker,
@@ -154,6 +141,33 @@ pub(crate) async fn delegate(
     let answer = Acknowledged { acknowledged: true };
     guard.settle(Stored::Delegated(answer), agent.scribe.now());
     Ok(answer)
+}
+
+/// The peer's session: its purse is a slice of its asker's.
+fn opening(
+    agent: &Agent,
+    asker: SessionId,
+    peer: &SwarmAgent,
+    params: &DelegateParams,
+    peer_messages: Vec<String>,
+) -> Opening {
+    Opening {
+        id: None,
+        door: Door::Peer {
+            identity: peer.identity_ref.clone(),
+            task_id: params.task_id.to_string(),
+        },
+        provider: peer
+            .provider_ref
+            .clone()
+            .unwrap_or_else(|| agent.primary_provider().to_owned()),
+        goal: params.task.description.chars().take(200).collect(),
+        history: Vec::new(),
+        under: Some(agent.purse_of(asker)),
+        spent: Amount::default(),
+        surface: true,
+        peer_messages,
+    }
 }
 
 /// A free peer, workers before leaders; none free is said, not queued without bound.
@@ -199,7 +213,8 @@ async fn work(agent: Arc<Agent>, asker: SessionId, worker: Session, task: Reques
         token_usage: Some(tokens),
         duration_ms: Some(duration_ms),
     };
-    if let Err(error) = record_report(&agent, asker, params).await {
+    let cost = worker.spent().cost_microusd;
+    if let Err(error) = record_report(&agent, asker, params, cost).await {
         tracing::error!(%error, "a task's report could not be recorded");
     }
     agent.end_session(worker.id, "completed").await;
@@ -244,18 +259,20 @@ pub(crate) async fn report(
     params: ReportParams,
 ) -> Result<Acknowledged, KernelError> {
     let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    record_report(agent, session, params).await
+    record_report(agent, session, params, 0).await
 }
 
 async fn record_report(
     agent: &Agent,
     session: SessionId,
     params: ReportParams,
+    cost_microusd: u64,
 ) -> Result<Acknowledged, KernelError> {
     let known = agent.board.end(&params.task_id);
     let bytes = canonical(&params.result);
     let result_hash = digest(&bytes);
     let payload = SwarmReported {
+        cost_microusd,
         duration_ms: params.duration_ms.unwrap_or(0),
         orphan: !known,
         result_hash,

@@ -29,6 +29,24 @@ impl Timestamp {
         Self(self.0 - self.0.rem_euclid(86_400_000_000))
     }
 
+    /// This UTC month: its start, and the next one's.
+    #[must_use]
+    pub fn month(self) -> (Self, Self) {
+        const DAY_US: i64 = 86_400_000_000;
+        let days = self.0.div_euclid(DAY_US);
+        let (_, month, day) = civil(days);
+        let from = days - (day - 1);
+        // A month has 28 days at least and 31 at most: the first of the next one is among these four.
+        let next = (28..=31)
+            .map(|len| from + len)
+            .find(|first| civil(*first).1 != month)
+            .unwrap_or(from + 31);
+        (
+            Self(from.saturating_mul(DAY_US)),
+            Self(next.saturating_mul(DAY_US)),
+        )
+    }
+
     /// This time, `ms` milliseconds later (earlier when negative).
     #[must_use]
     pub const fn plus_millis(self, ms: i64) -> Self {

@@ -1,11 +1,15 @@
 //! The turn: one user message, answered. Sans-IO: events in, effects out. Replay and recovery run the same code.
 
+mod guard;
+
 use std::collections::VecDeque;
 
-use crate::ports::{Completion, Message, StopReason, ToolUse, Usage};
+use clawk_proto::Digest;
 
-/// Model answers in one turn; past it the turn ends with an explanation.
-pub const MAX_STEPS: u32 = 48;
+use crate::ports::{Completion, Message, StopReason, ToolUse, Usage};
+use guard::{Finding, Trail, call_digest};
+
+pub use guard::{Bounds, MAX_REPEATS, MAX_STEPS, Stopped};
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,11 +60,22 @@ pub enum End {
 pub struct Turn {
     messages: Vec<Message>,
     queue: VecDeque<ToolUse>,
-    running: Option<String>,
+    running: Option<Running>,
     steps: u32,
     usage: Usage,
     said: String,
     over: bool,
+    bounds: Bounds,
+    trail: Trail,
+    stopped: Option<Stopped>,
+}
+
+/// The call that is under way.
+#[derive(Debug, Clone, PartialEq)]
+struct Running {
+    id: String,
+    name: String,
+    digest: Digest,
 }
 
 impl Turn {
@@ -77,7 +92,23 @@ impl Turn {
             usage: Usage::default(),
             said: String::new(),
             over: false,
+            bounds: Bounds::default(),
+            trail: Trail::default(),
+            stopped: None,
         }
+    }
+
+    /// The same turn within these bounds.
+    #[must_use]
+    pub const fn within(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
+        self
+    }
+
+    /// Why the loop guard ended the turn, if it did.
+    #[must_use]
+    pub const fn stopped(&self) -> Option<&Stopped> {
+        self.stopped.as_ref()
     }
 
     /// The conversation so far, this turn included.
@@ -131,6 +162,14 @@ impl Turn {
             .usage
             .output_tokens
             .saturating_add(completion.usage.output_tokens);
+        self.usage.cached_tokens = self
+            .usage
+            .cached_tokens
+            .saturating_add(completion.usage.cached_tokens);
+        self.usage.cache_write_tokens = self
+            .usage
+            .cache_write_tokens
+            .saturating_add(completion.usage.cache_write_tokens);
         self.usage.estimated |= completion.usage.estimated;
         let Completion {
             text, calls, stop, ..
@@ -154,39 +193,70 @@ impl Turn {
             return effects;
         }
         self.queue.extend(calls);
-        if self.steps >= MAX_STEPS {
-            let reason =
-                format!("the turn reached its limit of {MAX_STEPS} model answers; ask again to go on");
-            effects.extend(self.end(End::Failed(reason)));
+        if self.steps >= self.bounds.steps {
+            let reason = format!(
+                "the turn reached its limit of {} model answers (`[budgets] steps_per_turn` of clawk.toml); ask again to go on",
+                self.bounds.steps
+            );
+            effects.extend(self.stop(Stopped {
+                guard: "steps",
+                reason,
+            }));
             return effects;
         }
         effects.extend(self.next());
         effects
     }
 
-    fn call_done(&mut self, call_id: String, text: String, is_error: bool) -> Vec<Effect> {
-        self.running = None;
+    fn call_done(&mut self, call_id: String, mut text: String, is_error: bool) -> Vec<Effect> {
+        let finding = match self.running.take().filter(|running| running.id == call_id) {
+            Some(Running { name, digest, .. }) => self.trail.add(&name, digest, &text, self.bounds),
+            None => Finding::Fine,
+        };
+        if let Finding::Nearly(note) = &finding {
+            text.push('\n');
+            text.push_str(note);
+        }
         self.messages.push(Message::ToolResult {
             call_id,
             text,
             is_error,
         });
-        self.next()
+        match finding {
+            Finding::Stop(stopped) => self.stop(stopped),
+            Finding::Fine | Finding::Nearly(_) => self.next(),
+        }
+    }
+
+    /// The loop guard ends the turn.
+    fn stop(&mut self, stopped: Stopped) -> Vec<Effect> {
+        let reason = stopped.reason.clone();
+        self.stopped = Some(stopped);
+        self.end(End::Failed(reason))
     }
 
     /// The next call, or the model again. Calls run one after the other, in the order asked.
     fn next(&mut self) -> Vec<Effect> {
         while let Some(call) = self.queue.pop_front() {
+            let digest = call_digest(&call.name, &call.arguments);
             if let Err(raw) = &call.arguments {
-                let text = format!("the arguments are no JSON object: {raw}");
+                let text = format!("not run: the arguments are no JSON object: {raw}");
+                let finding = self.trail.add(&call.name, digest, &text, self.bounds);
                 self.messages.push(Message::ToolResult {
                     call_id: call.id,
                     text,
                     is_error: true,
                 });
+                if let Finding::Stop(stopped) = finding {
+                    return self.stop(stopped);
+                }
                 continue;
             }
-            self.running = Some(call.id.clone());
+            self.running = Some(Running {
+                id: call.id.clone(),
+                name: call.name.clone(),
+                digest,
+            });
             return vec![Effect::Call(call)];
         }
         vec![Effect::Infer]
@@ -198,6 +268,7 @@ impl Turn {
         let open = self
             .running
             .take()
+            .map(|running| running.id)
             .into_iter()
             .chain(self.queue.drain(..).map(|call| call.id));
         for call_id in open.collect::<Vec<_>>() {

@@ -25,5 +25,5 @@ pub use change::{Change, Edit, Outcome, Situation};
 pub use engine::{Engine, Subject, UsageView};
 pub use explain::{Explanation, Step, WhyNot};
 pub use layers::{Account, Layer, Layers, Said};
-pub use source::{CompileError, Warning, WarningKind};
+pub use source::{CompileError, Warning, WarningKind, micro_usd};
 pub use verdict::{Approval, Effect, TimeoutDefault, Verdict, autonomy};

@@ -224,8 +224,9 @@ fn limit(policy: &str, rule: &model::Rule, rate: &model::RuleRate) -> Result<Lim
     })
 }
 
-/// Whole millionths of a dollar, rounded down: a limit is never raised.
-fn micro_usd(usd: f64) -> Option<u64> {
+/// Whole millionths of a dollar, rounded down: a limit is never raised. `None`: negative, no number, or more than 10^9 dollars.
+#[must_use]
+pub fn micro_usd(usd: f64) -> Option<u64> {
     if !(0.0..=1e9).contains(&usd) {
         return None;
     }

@@ -260,6 +260,8 @@ fn count(draft: &mut Draft, counts: Option<Counts>, last: bool) {
         let cached = [counts.cache_creation_input_tokens, counts.cache_read_input_tokens];
         let cached = cached.into_iter().flatten().fold(0, u64::saturating_add);
         draft.input_tokens = Some(input.saturating_add(cached));
+        draft.cached_tokens = counts.cache_read_input_tokens.unwrap_or(0);
+        draft.cache_write_tokens = counts.cache_creation_input_tokens.unwrap_or(0);
     }
     if last {
         draft.output_tokens = counts.output_tokens.or(draft.output_tokens);

@@ -24,6 +24,9 @@ pub(crate) struct Draft {
     pub(crate) stop: Option<StopReason>,
     pub(crate) input_tokens: Option<u64>,
     pub(crate) output_tokens: Option<u64>,
+    /// Of the input: read from the server's cache, and written into it.
+    pub(crate) cached_tokens: u64,
+    pub(crate) cache_write_tokens: u64,
     pub(crate) model: Option<String>,
 }
 
@@ -97,6 +100,8 @@ impl Draft {
             output_tokens: self
                 .output_tokens
                 .unwrap_or_else(|| estimate(self.text.len() + calls)),
+            cached_tokens: self.cached_tokens,
+            cache_write_tokens: self.cache_write_tokens,
             estimated: !self.is_counted(),
         }
     }

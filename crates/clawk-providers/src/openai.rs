@@ -136,6 +136,14 @@ struct FunctionPiece {
 struct Counts {
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
+    prompt_tokens_details: Option<Details>,
+    /// As some servers call it.
+    prompt_cache_hit_tokens: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Details {
+    cached_tokens: Option<u64>,
 }
 
 /// Takes one event of a stream.
@@ -178,6 +186,11 @@ fn add(draft: &mut Draft, chunk: Chunk, whole: bool, on_delta: OnDelta<'_>) -> R
             .filter(|&count| count > 0)
             .or(draft.input_tokens);
         draft.output_tokens = counts.completion_tokens.or(draft.output_tokens);
+        let cached = counts
+            .prompt_tokens_details
+            .and_then(|details| details.cached_tokens);
+        let cached = cached.or(counts.prompt_cache_hit_tokens);
+        draft.cached_tokens = cached.unwrap_or(draft.cached_tokens);
     }
     draft.model = draft.model.take().or(chunk.model);
     for choice in chunk

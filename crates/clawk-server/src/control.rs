@@ -217,6 +217,7 @@ async fn act(method: &str, params: &str, current: &Current, by: &str) -> Result<
                 .collect();
             Ok(json!({"sessions": open}))
         }
+        "clawk.budget" => Ok(json!(running()?.budget())),
         _ => orders::act(method, params, &running()?, by).await,
     }
 }

@@ -70,7 +70,7 @@ async fn journal(name: &str, durability: Durability, count: u64, content: bool, 
         let next = journal
             .submit(Batch {
                 entries: vec![entry],
-                inbox: Vec::new(),
+                ..Batch::default()
             })
             .unwrap();
         // Never more than the queue takes: wait for what was sent a good while ago.

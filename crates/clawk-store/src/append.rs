@@ -1,9 +1,11 @@
 //! Linking batches into their chains and inserting them, inside the writer's transaction.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
-use clawk_kernel::ports::{Batch, Entry, InboxChange};
+use clawk_kernel::ports::{Batch, EffectChange, Entry, InboxChange};
+use clawk_kernel::purse::Amount;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, SessionId};
 use clawk_trace::{Chain, Draft, Scratch};
@@ -36,6 +38,8 @@ struct Tip {
 pub(crate) struct Tips {
     tips: HashMap<SessionId, Tip>,
     changed: Vec<SessionId>,
+    /// What this group spent: one row per hour and purse, however many calls there were.
+    spent: BTreeMap<(i64, Arc<str>), Amount>,
     scratch: Scratch,
     time: String,
 }
@@ -88,6 +92,16 @@ impl Tips {
         for change in &batch.inbox {
             apply(connection, change)?;
         }
+        for spent in &batch.spent {
+            let sum = self
+                .spent
+                .entry((spent.hour, Arc::clone(&spent.purse)))
+                .or_default();
+            *sum = sum.plus(spent.amount);
+        }
+        for change in &batch.effects {
+            apply_effect(connection, change)?;
+        }
         Ok(())
     }
 
@@ -103,6 +117,7 @@ impl Tips {
             changed,
             scratch,
             time,
+            ..
         } = self;
         let tip = match tips.entry(entry.session) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
@@ -142,8 +157,11 @@ impl Tips {
         Ok(())
     }
 
-    /// Writes the changed tips; the last act before the commit.
+    /// Writes the changed tips and sums; the last act before the commit.
     pub(crate) fn save(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        for ((hour, purse), amount) in std::mem::take(&mut self.spent) {
+            add_spent(connection, hour, &purse, &amount)?;
+        }
         let mut update = connection.prepare_cached(
             "UPDATE sessions SET events = ?2, head = ?3, started = ?4, last = ?5 WHERE id = ?1",
         )?;
@@ -174,6 +192,7 @@ impl Tips {
     pub(crate) fn forget(&mut self) {
         self.tips.clear();
         self.changed.clear();
+        self.spent.clear();
     }
 }
 
@@ -233,6 +252,43 @@ fn apply(connection: &Connection, change: &InboxChange) -> rusqlite::Result<()> 
             connection
                 .prepare_cached(sql)?
                 .execute(params![message.0.as_bytes(), how, reason])?;
+        }
+    }
+    Ok(())
+}
+
+fn add_spent(connection: &Connection, hour: i64, purse: &str, amount: &Amount) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO spent (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
+        ON CONFLICT (hour, purse) DO UPDATE SET tokens = tokens + excluded.tokens, cost_microusd = cost_microusd + excluded.cost_microusd, \
+        busy_ms = busy_ms + excluded.busy_ms, calls = calls + excluded.calls, bytes_out = bytes_out + excluded.bytes_out";
+    connection.prepare_cached(sql)?.execute(params![
+        hour,
+        purse,
+        integer(amount.tokens),
+        integer(amount.cost_microusd),
+        integer(amount.busy_ms),
+        integer(amount.calls),
+        integer(amount.bytes_out),
+    ])?;
+    Ok(())
+}
+
+fn apply_effect(connection: &Connection, change: &EffectChange) -> rusqlite::Result<()> {
+    match change {
+        EffectChange::Unknown(effect) => {
+            let sql = "INSERT INTO effects_open (request, session, tool, parameters, at) VALUES (?1, ?2, ?3, ?4, ?5) \
+                ON CONFLICT (request) DO NOTHING";
+            connection.prepare_cached(sql)?.execute(params![
+                effect.request_id.as_str(),
+                effect.session.0.as_bytes(),
+                effect.tool,
+                effect.parameters.0,
+                effect.at.0,
+            ])?;
+        }
+        EffectChange::Resolved(request_id) => {
+            let sql = "DELETE FROM effects_open WHERE request = ?1";
+            connection.prepare_cached(sql)?.execute([request_id.as_str()])?;
         }
     }
     Ok(())

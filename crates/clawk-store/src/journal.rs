@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use clawk_kernel::ports::{
-    AnswerKey, Batch, Journal, JournalError, Later, OpenMessage, Recorded, Scan, SessionRow, Ticket,
+    AnswerKey, Batch, Journal, JournalError, Later, OpenEffect, OpenMessage, Recorded, Scan, SessionRow,
+    Spent, Ticket,
 };
 use clawk_proto::Digest;
 use clawk_trace::canonical::is_payload;
@@ -89,6 +90,14 @@ impl Journal for SqliteJournal {
 
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
         Box::pin(self.read(move |reader| reader.sessions(limit)))
+    }
+
+    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>> {
+        Box::pin(self.read(move |reader| reader.spent_since(hour)))
+    }
+
+    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>> {
+        Box::pin(self.read(reader::Reader::open_effects))
     }
 
     fn flush(&self) -> Later<'_, Result<(), JournalError>> {

@@ -1,5 +1,7 @@
 //! Reading: a pool for the agent itself, and [`Reader`] for whoever looks from outside while the agent runs.
 
+mod account;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -11,7 +11,7 @@ use crate::error::StateError;
 const APPLICATION_ID: i64 = 0x636c_776b;
 
 /// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
-const MIGRATIONS: [&str; 2] = [V1, SIGNED];
+const MIGRATIONS: [&str; 3] = [V1, SIGNED, SPENT];
 
 /// The event types that have an index of their own. Queries repeat this text, or SQLite can't use the partial index.
 pub(crate) const RARE_KINDS: &str =
@@ -70,6 +70,23 @@ CREATE TABLE heads (size INTEGER PRIMARY KEY, root BLOB NOT NULL, peaks BLOB NOT
 CREATE TABLE deliveries (place TEXT PRIMARY KEY, size INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT) STRICT, WITHOUT ROWID;
 CREATE TABLE erasing (digest BLOB PRIMARY KEY, session BLOB, before INTEGER, upto INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+";
+
+/// `spent`: sums of what was spent, by hour since the epoch and purse; what earlier versions recorded of models is carried over.
+/// `effects_open`: the index of effects whose outcome is unknown.
+const SPENT: &str = "
+CREATE TABLE spent (
+  hour INTEGER NOT NULL, purse TEXT NOT NULL, tokens INTEGER NOT NULL, cost_microusd INTEGER NOT NULL,
+  busy_ms INTEGER NOT NULL, calls INTEGER NOT NULL, bytes_out INTEGER NOT NULL, PRIMARY KEY (hour, purse)) STRICT, WITHOUT ROWID;
+INSERT INTO spent SELECT at / 3600000000, 'agent',
+  sum(coalesce(payload ->> '$.input_tokens', 0) + coalesce(payload ->> '$.output_tokens', 0)), 0, 0, 0, 0
+  FROM events WHERE kind IN ('ckp.provider.completed','ckp.provider.failed') GROUP BY 1;
+INSERT INTO spent SELECT at / 3600000000, 'provider:' || (payload ->> '$.provider'),
+  sum(coalesce(payload ->> '$.input_tokens', 0) + coalesce(payload ->> '$.output_tokens', 0)), 0, 0, 0, 0
+  FROM events WHERE kind IN ('ckp.provider.completed','ckp.provider.failed') AND payload ->> '$.provider' IS NOT NULL GROUP BY 1, 2;
+CREATE TABLE effects_open (
+  n INTEGER PRIMARY KEY, request TEXT NOT NULL UNIQUE, session BLOB NOT NULL, tool TEXT NOT NULL, parameters BLOB NOT NULL,
+  at INTEGER NOT NULL) STRICT;
 ";
 
 /// Opens the write connection and brings the schema up to date.

@@ -258,6 +258,8 @@ impl Blueprint {
                     workdir: self.workdir.clone(),
                     sandbox: self.config.settings.sandbox.defaults(),
                     suggestions: Some(state.path().to_owned()),
+                    budgets: self.config.settings.budgets.clone(),
+                    prices: self.config.settings.prices.clone(),
                 },
             }),
             (providers, runner) => {

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
+use clawk_kernel::purse::{Budgets, Prices};
 use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
 use clawk_providers::ProviderConfig;
 use clawk_sandbox as sandbox;
@@ -47,6 +48,10 @@ pub(crate) struct Settings {
     pub(crate) http: HttpConfig,
     /// How long contents are kept.
     pub(crate) retention: Retention,
+    /// What the agent may use up.
+    pub(crate) budgets: Budgets,
+    /// What models cost.
+    pub(crate) prices: Prices,
 }
 
 /// When a decision counts as durable.

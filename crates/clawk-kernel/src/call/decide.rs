@@ -1,7 +1,7 @@
 //! What may be done: every layer is asked, the strictest holds (R12, R13).
 
 use clawk_manifest::model::Skill;
-use clawk_policy::{Effect, Subject, UsageView, Verdict, autonomy};
+use clawk_policy::{Effect, Subject, Verdict, autonomy};
 use clawk_proto::Digest;
 
 use super::grant::plan_digest;
@@ -61,7 +61,6 @@ pub(super) fn decide(
     atlas: Option<Verdict>,
 ) -> Judged {
     let arguments = &request.arguments;
-    let tokens_today = agent.ledger.tokens_today(agent.scribe.now());
     let subject = Subject {
         tool: &tool.name,
         labels: &described.labels,
@@ -69,10 +68,7 @@ pub(super) fn decide(
         arguments,
         schema: Some(&described.input_schema),
         workdir: &agent.options.workdir,
-        usage: UsageView {
-            tokens_today,
-            cost_today_microusd: 0,
-        },
+        usage: agent.usage(),
     };
     let first = autonomy(agent.manifest.identity.autonomy, described.read_only());
     let mut judged = Judged {

@@ -14,6 +14,7 @@ mod permit;
 mod reach;
 mod record;
 mod reopen;
+mod spend;
 mod standing;
 mod suggest;
 
@@ -49,6 +50,7 @@ use crate::composite;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
 use crate::ports::{Later, RunError, RunOutcome};
+use crate::purse::Purse;
 use crate::session::Notices;
 use crate::skill::Ceiling;
 use crate::stop;
@@ -87,6 +89,8 @@ pub(crate) struct Caller {
     pub(crate) notices: Notices,
     /// A question is not waited for here: the caller is told that it stands (CRA).
     pub(crate) pends: bool,
+    /// What pays for the call.
+    pub(crate) purse: Purse,
 }
 
 /// Runs one call, governed. Boxed because composite tools come back here.
@@ -173,7 +177,7 @@ async fn path(
     let held = hold(agent, caller, &described, request, cancel)?;
     let cancel = &held.cancel;
     let (verdict, asked) = judge(agent, caller, request, gate.as_ref(), (&tool, &described), record)?;
-    check_quotas(agent, caller, &tool)?;
+    record.hold(spend::reserve(agent, caller, request, &tool, &described)?);
     agent.rates.take_call(&request.tool, agent.scribe.now())?;
     agent
         .runner
@@ -195,7 +199,13 @@ async fn path(
     };
     let leave = match verdict.effect {
         Effect::Ask(_) if caller.pends => asking.pend(record).await?,
-        Effect::Ask(_) => asking.ask(record).await?,
+        Effect::Ask(_) => {
+            // While a person thinks, others may have what was set aside.
+            record.let_go();
+            let leave = asking.ask(record).await?;
+            record.hold(spend::reserve(agent, caller, request, tool, described)?);
+            leave
+        }
         Effect::Allow | Effect::AuditOnly | Effect::Deny => Leave::policy(),
     };
     if let Some(gate) = &gate {
@@ -294,25 +304,6 @@ fn check_arguments(described: &Described, request: &Request) -> Result<(), CallE
     described.check(&request.tool, &Value::Object(request.arguments.clone()))
 }
 
-/// The provider's day must have room: for a composite tool, for what its skill says it takes.
-fn check_quotas(agent: &Agent, caller: &Caller, tool: &Entry) -> Result<(), CallError> {
-    let wanted = tool
-        .skill
-        .as_ref()
-        .and_then(|skill| skill.estimates.avg_tokens)
-        .unwrap_or(0);
-    agent
-        .ledger
-        .check_day(agent.primary_provider(), wanted, agent.scribe.now())?;
-    if tool.skill.is_some() && caller.depth >= composite::MAX_DEPTH {
-        return Err(CallError::Unavailable {
-            tool: tool.name.to_string(),
-            reason: format!("composite tools may be nested {} deep", composite::MAX_DEPTH),
-        });
-    }
-    Ok(())
-}
-
 /// Who let a call pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Approver {
@@ -355,13 +346,13 @@ async fn run(
             digest: record.parameters,
             plan: Arc::clone(&tool.plan),
             workdir: agent.options.workdir.clone(),
-            timeout_ms,
+            timeout_ms: record.timeout_ms(timeout_ms),
             request_id: request.request_id.clone(),
             session: caller.thread.session,
             marks: Arc::clone(&leave.marks),
         };
         let outcome = match &tool.skill {
-            Some(skill) => composite::run(agent, caller, skill, permit, cancel).await,
+            Some(skill) => composite::run(agent, caller, skill, permit, record.purse(), cancel).await,
             None => agent.runner.run(permit, cancel).await,
         };
         let again = record.attempts < attempts

@@ -16,13 +16,15 @@ use crate::agent::Agent;
 use crate::carp::event::Charged;
 use crate::carp::{self, ApprovalView, Judgement, Under};
 use crate::catalog::Described;
+use crate::effect;
 use crate::error::{CallError, DeniedBy};
 use crate::event::{
     ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ApprovalAnswered,
     ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, canonical, digest, kind,
 };
 use crate::notice::{Answer, Notice, Question};
-use crate::ports::RunOutcome;
+use crate::ports::{EffectChange, OpenEffect, RunOutcome, Spent};
+use crate::purse::{Place, Purse, Warning};
 
 /// Bytes of a result shown to a surface.
 const SUMMARY_BYTES: usize = 400;
@@ -43,12 +45,18 @@ pub(super) struct Record<'a> {
     side_effects: bool,
     started: bool,
     open: bool,
+    started_us: u64,
     level: String,
     verdict: Option<Verdict>,
     /// Of the CARP resolution and of this execution of it.
     under: Option<(Uuid, Uuid)>,
     /// Follows a denial.
     violated: Option<Draft>,
+    /// What is set aside for the run.
+    place: Option<Place>,
+    spent: Vec<Spent>,
+    effects: Vec<EffectChange>,
+    warned: Vec<Warning>,
 }
 
 impl<'a> Record<'a> {
@@ -94,10 +102,15 @@ impl<'a> Record<'a> {
             side_effects: true,
             started: false,
             open: false,
+            started_us: 0,
             level: String::new(),
             verdict: None,
             under: None,
             violated: None,
+            place: None,
+            spent: Vec::new(),
+            effects: Vec::new(),
+            warned: Vec::new(),
         }
     }
 
@@ -148,6 +161,45 @@ impl<'a> Record<'a> {
         self.waiting
             .push(scribe.entry(&self.thread, kind::APPROVAL_REQUESTED, &payload));
         self.flush().await
+    }
+
+    /// Keeps what is set aside until the outcome.
+    pub(super) fn hold(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    /// Gives back what is set aside.
+    pub(super) fn let_go(&mut self) {
+        self.place = None;
+    }
+
+    /// How long the run may take: the tool's own bound, or the time that is left.
+    pub(super) fn timeout_ms(&self, own: u64) -> u64 {
+        self.place.as_ref().map_or(own, |place| place.timeout_ms.min(own))
+    }
+
+    /// What an inner turn draws from.
+    pub(super) fn purse(&self) -> Purse {
+        self.place
+            .as_ref()
+            .map_or_else(|| self.caller.purse.clone(), |place| place.purse.clone())
+    }
+
+    /// What ran is spent, in the commit of its outcome; what did not run is given back.
+    fn settle(&mut self) {
+        let Some(place) = self.place.take().filter(|_| self.started) else {
+            return;
+        };
+        let ran_us = self.agent.clock().monotonic_us().saturating_sub(self.started_us);
+        let took = place.took(ran_us / 1000);
+        let settled = place.reservation.settle(took, self.agent.scribe.now());
+        self.spent = settled.spent;
+        for warning in &settled.warnings {
+            tracing::warn!(%warning, "a budget is nearly used up");
+        }
+        self.waiting
+            .extend(self.agent.warned(&self.thread, &settled.warnings));
+        self.warned = settled.warnings;
     }
 
     /// The run began.
@@ -323,6 +375,7 @@ impl<'a> Record<'a> {
             self.flush().await?;
         }
         self.started = true;
+        self.started_us = self.agent.clock().monotonic_us();
         let word = match by {
             Approver::Policy => verdict.effect.name(),
             Approver::Person(_) => "approved",
@@ -348,7 +401,13 @@ impl<'a> Record<'a> {
 
     pub(super) async fn flush(&mut self) -> Result<(), CallError> {
         let waiting = std::mem::take(&mut self.waiting);
-        Ok(self.agent.scribe.write(waiting).await?)
+        let (spent, effects) = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
+        Ok(self
+            .agent
+            .scribe
+            .account(waiting, spent, effects)?
+            .durable()
+            .await?)
     }
 
     /// Writes the outcome and waits until it is durable. What cannot be recorded is not told as done.
@@ -365,6 +424,7 @@ impl<'a> Record<'a> {
             // It stands in the journal already, and it is no end.
             Err(pending @ CallError::ApprovalPending { .. }) => return Err(pending),
             Err(error) => {
+                self.settle();
                 self.refused(&error, duration_ms);
                 self.flush().await?;
                 return Err(error);
@@ -376,6 +436,7 @@ impl<'a> Record<'a> {
             structured,
             obtained,
         } = ran;
+        self.settle();
         self.level = obtained.label().to_owned();
         let result = ToolCallResult {
             content,
@@ -425,6 +486,15 @@ impl<'a> Record<'a> {
         let scribe = &self.agent.scribe;
         let draft = if self.started {
             let (error_code, error_message) = (error_code(error), reason.as_str());
+            if self.side_effects && effect::is_unknown(error_code) {
+                self.effects.push(EffectChange::Unknown(OpenEffect {
+                    request_id: self.request.request_id.clone(),
+                    session: self.thread.session,
+                    tool: self.request.tool.clone(),
+                    parameters: self.parameters,
+                    at: scribe.now(),
+                }));
+            }
             let payload = ActionFailed {
                 action_id,
                 duration_ms,
@@ -477,6 +547,12 @@ impl<'a> Record<'a> {
     pub(super) async fn tell(&self, outcome: &Result<ToolCallResult, CallError>, started_us: u64) {
         if !self.caller.notices.attached() {
             return;
+        }
+        for warning in &self.warned {
+            self.caller
+                .notices
+                .send(Notice::Warned(warning.to_string()))
+                .await;
         }
         if !self.started
             && let Err(error) = outcome

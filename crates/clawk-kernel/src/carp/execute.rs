@@ -66,6 +66,7 @@ pub(crate) async fn execute(agent: &Arc<Agent>, request: Request) -> Result<Exec
         role: Role::Admin,
         notices: Notices::default(),
         pends: true,
+        purse: agent.purse_of(session),
     };
     let task = {
         let agent = Arc::clone(agent);

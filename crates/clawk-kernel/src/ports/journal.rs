@@ -1,12 +1,14 @@
 //! The journal: the one log, durable before the effect. It *is* the TRACE log (DESIGN §2).
 
 use std::fmt;
+use std::sync::Arc;
 
-use clawk_proto::{Digest, MessageId, SessionId};
+use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::Later;
+use crate::purse::Amount;
 use crate::time::Timestamp;
 
 /// Bytes that an event refers to by digest. They lie outside the chain and can be erased without breaking it.
@@ -81,6 +83,41 @@ pub enum InboxChange {
     },
 }
 
+/// What was spent: added to the sum of its hour and purse.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spent {
+    /// Hours since the epoch.
+    pub hour: i64,
+    /// Which purse: `agent`, `provider:NAME`, `tool:NAME`, `skill:NAME`.
+    pub purse: Arc<str>,
+    /// How much.
+    pub amount: Amount,
+}
+
+/// An outside effect whose outcome is not known, and that nobody has found out yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenEffect {
+    /// The call.
+    pub request_id: RequestId,
+    /// Its session.
+    pub session: SessionId,
+    /// The tool.
+    pub tool: String,
+    /// SHA-256 of the arguments' canonical JSON.
+    pub parameters: Digest,
+    /// When it became unknown.
+    pub at: Timestamp,
+}
+
+/// A change of the index of unknown effects (promise 4): it holds until somebody knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EffectChange {
+    /// Its outcome is not known.
+    Unknown(OpenEffect),
+    /// It is known now.
+    Resolved(RequestId),
+}
+
 /// Entries that become durable together or not at all.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
@@ -88,6 +125,10 @@ pub struct Batch {
     pub entries: Vec<Entry>,
     /// Changed in the same transaction.
     pub inbox: Vec<InboxChange>,
+    /// Added in the same transaction.
+    pub spent: Vec<Spent>,
+    /// Changed in the same transaction.
+    pub effects: Vec<EffectChange>,
 }
 
 /// Why the journal did not take or find something.
@@ -215,6 +256,12 @@ pub trait Journal: Send + Sync + fmt::Debug {
 
     /// Sessions, the latest first.
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>>;
+
+    /// What was spent in this hour and later, summed by hour and purse.
+    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>>;
+
+    /// Effects whose outcome is still unknown, oldest first.
+    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>>;
 
     /// Waits until all that was submitted is durable.
     fn flush(&self) -> Later<'_, Result<(), JournalError>>;

@@ -9,8 +9,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 pub use journal::{
-    ANSWER_KEPT_MS, AnswerKey, Batch, Content, Entry, InboxChange, Journal, JournalError, OpenMessage,
-    Recorded, Scan, SessionRow, Ticket,
+    ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError,
+    OpenEffect, OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,
 };
 pub use memory::{Memory, MemoryError, Place, StoreQuery};
 pub use model::{

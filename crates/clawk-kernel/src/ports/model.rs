@@ -78,9 +78,20 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens written.
     pub output_tokens: u64,
+    /// Of the input, those that the server had in its cache.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cached_tokens: u64,
+    /// Of the input, those that the server put into its cache.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cache_write_tokens: u64,
     /// The server gave no counts; ours are bytes / 4.
     #[serde(default)]
     pub estimated: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Usage {

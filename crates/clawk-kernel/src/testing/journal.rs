@@ -1,16 +1,17 @@
 //! A journal in memory: chained like the real one, and able to fail.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, MessageId, SessionId};
 use clawk_trace::{Chain, Draft, Scratch};
 
 use crate::ports::{
-    AnswerKey, Batch, Content, InboxChange, Journal, JournalError, Later, OpenMessage, Recorded, Scan,
-    SessionRow, Ticket,
+    AnswerKey, Batch, Content, EffectChange, InboxChange, Journal, JournalError, Later, OpenEffect,
+    OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,
 };
+use crate::purse::Amount;
 
 /// A message and how it ended.
 type Ending = (OpenMessage, Option<&'static str>);
@@ -27,6 +28,9 @@ struct Inner {
     inbox: Vec<Ending>,
     chains: BTreeMap<SessionId, Chain>,
     scratch: Scratch,
+    /// With the number of events before each.
+    spent: Vec<(usize, Spent)>,
+    effects: Vec<(usize, EffectChange)>,
     /// Entries that may still be taken; `None`: any number.
     room: Option<usize>,
 }
@@ -68,6 +72,10 @@ impl MemJournal {
                 cut.answers.insert(*key, *at);
             }
         }
+        let kept = |(before, _): &&(usize, Spent)| *before <= events;
+        cut.spent = inner.spent.iter().filter(kept).cloned().collect();
+        let kept = |(before, _): &&(usize, EffectChange)| *before <= events;
+        cut.effects = inner.effects.iter().filter(kept).cloned().collect();
         cut.inbox = inbox_of(&cut.events);
         Self(Mutex::new(cut))
     }
@@ -192,6 +200,11 @@ impl Inner {
                 content: entry.content,
             });
         }
+        let before = self.events.len();
+        self.spent
+            .extend(batch.spent.into_iter().map(|spent| (before, spent)));
+        self.effects
+            .extend(batch.effects.into_iter().map(|change| (before, change)));
         for change in batch.inbox {
             match change {
                 InboxChange::Accepted { session, message } => {
@@ -291,6 +304,29 @@ impl Journal for MemJournal {
         rows.sort_by_key(|row| std::cmp::Reverse(row.last));
         rows.truncate(limit);
         ready(Ok(rows))
+    }
+
+    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>> {
+        let mut sums: BTreeMap<(i64, Arc<str>), Amount> = BTreeMap::new();
+        for (_, spent) in self.lock().spent.iter().filter(|(_, spent)| spent.hour >= hour) {
+            let sum = sums.entry((spent.hour, Arc::clone(&spent.purse))).or_default();
+            *sum = sum.plus(spent.amount);
+        }
+        let rows = sums
+            .into_iter()
+            .map(|((hour, purse), amount)| Spent { hour, purse, amount });
+        ready(Ok(rows.collect()))
+    }
+
+    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>> {
+        let mut open: Vec<OpenEffect> = Vec::new();
+        for (_, change) in &self.lock().effects {
+            match change {
+                EffectChange::Unknown(effect) => open.push(effect.clone()),
+                EffectChange::Resolved(id) => open.retain(|effect| effect.request_id != *id),
+            }
+        }
+        ready(Ok(open))
     }
 
     fn flush(&self) -> Later<'_, Result<(), JournalError>> {

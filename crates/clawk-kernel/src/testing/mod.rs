@@ -25,6 +25,7 @@ pub use model::{ScriptedModel, calls, says};
 pub use tools::{Behaviour, TestRunner};
 
 use crate::ports::{Provider, ToolRunner};
+use crate::purse::{Budgets, Prices};
 use crate::time::{Clock, Timestamp};
 use crate::{Kernel, Options, Parts};
 
@@ -135,6 +136,10 @@ pub struct Rig {
     pub workdir: PathBuf,
     /// The Atlases.
     pub atlases: crate::Atlases,
+    /// `[budgets]`.
+    pub budgets: Budgets,
+    /// `[prices]`.
+    pub prices: Prices,
 }
 
 impl Rig {
@@ -155,6 +160,8 @@ impl Rig {
             clock: Arc::default(),
             workdir: PathBuf::from("/work"),
             atlases: crate::Atlases::default(),
+            budgets: Budgets::default(),
+            prices: Prices::default(),
         }
     }
 
@@ -178,6 +185,8 @@ impl Rig {
                 workdir: self.workdir.clone(),
                 sandbox: clawk_sandbox::Defaults::default(),
                 suggestions: None,
+                budgets: self.budgets.clone(),
+                prices: self.prices.clone(),
             },
         }
     }

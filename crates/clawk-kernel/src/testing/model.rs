@@ -31,7 +31,7 @@ pub fn says(text: &str) -> Completion {
     let usage = Usage {
         input_tokens: 10,
         output_tokens: 5,
-        estimated: false,
+        ..Usage::default()
     };
     Completion {
         text: text.to_owned(),

@@ -190,7 +190,7 @@ async fn cancelling_ends_the_turn_and_not_the_session() {
 #[tokio::test]
 async fn an_endless_turn_ends_with_an_explanation() {
     let mut rig = rig(agent(allow_all()));
-    let model = ScriptedModel::new(|_, _| Ok(calls(&[("echo", json!({"text": "again"}))])));
+    let model = ScriptedModel::new(|_, n| Ok(calls(&[("echo", json!({"text": format!("again {n}")}))])));
     rig.models.insert("model".to_owned(), std::sync::Arc::new(model));
     let kernel = rig.start().await;
     let (end, _) = say(&kernel, "loop").await;

@@ -8,6 +8,7 @@ mod grants;
 mod limits;
 mod messages;
 mod order;
+mod purse;
 mod recovery;
 mod skills;
 mod stops;

@@ -17,7 +17,7 @@ async fn what_was_written_is_read_in_order_and_verifies() {
     for n in 0..10 {
         let batch = Batch {
             entries: vec![entry(session(1), n), entry(session(2), n)],
-            inbox: Vec::new(),
+            ..Batch::default()
         };
         journal.submit(batch).unwrap().durable().await.unwrap();
     }
@@ -140,7 +140,13 @@ async fn the_inbox_adds_up() {
             message: message(n),
         }];
         let entries = vec![entry(session(1), u64::try_from(n).unwrap())];
-        journal.submit(Batch { entries, inbox }).unwrap();
+        journal
+            .submit(Batch {
+                entries,
+                inbox,
+                ..Batch::default()
+            })
+            .unwrap();
     }
     let closed = |n, how, reason: Option<&str>| InboxChange::Closed {
         message: message(n),
@@ -153,8 +159,8 @@ async fn the_inbox_adds_up() {
     ];
     journal
         .submit(Batch {
-            entries: Vec::new(),
             inbox,
+            ..Batch::default()
         })
         .unwrap()
         .durable()
@@ -225,7 +231,7 @@ async fn a_full_queue_refuses_and_names_its_limit() {
     let entries: Vec<_> = (0..9).map(|n| entry(session(1), n)).collect();
     let refused = journal.submit(Batch {
         entries,
-        inbox: Vec::new(),
+        ..Batch::default()
     });
     assert!(
         matches!(refused, Err(JournalError::Full { limit: 8 })),

@@ -53,7 +53,7 @@ fn with_content(mut entry: Entry, bytes: Vec<u8>) -> Entry {
 fn one(entry: Entry) -> Batch {
     Batch {
         entries: vec![entry],
-        inbox: Vec::new(),
+        ..Batch::default()
     }
 }
 

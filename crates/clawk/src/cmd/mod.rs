@@ -2,6 +2,7 @@
 
 pub(crate) mod approvals;
 pub(crate) mod atlas;
+pub(crate) mod budget;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod conformance;

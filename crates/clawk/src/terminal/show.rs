@@ -86,6 +86,10 @@ impl Show {
                 self.line(&format!("    {verdict}"));
             }
             Notice::Asking(_) => self.break_off()?,
+            Notice::Warned(text) => {
+                self.break_off()?;
+                self.line(&format!("  {} {}", self.paint.yellow("budget:"), harmless(text)));
+            }
             Notice::CallFinished {
                 tool,
                 is_error,

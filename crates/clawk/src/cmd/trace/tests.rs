@@ -49,7 +49,7 @@ async fn state(path: &Path) -> StateDir {
         };
         let batch = Batch {
             entries: vec![entry],
-            inbox: Vec::new(),
+            ..Batch::default()
         };
         state.journal().submit(batch).unwrap().durable().await.unwrap();
     }

@@ -1,0 +1,170 @@
+//! The ledger of outside effects: what was intended, started, done, failed, or is unknown. It is a fold of the journal: there
+//! is no second log. Only what is still unknown has an index of its own, so that a start need not read everything.
+
+use std::collections::BTreeMap;
+
+use clawk_proto::{Digest, RequestId, SessionId};
+use serde::{Deserialize, Serialize};
+
+use crate::event::kind;
+
+/// The event types that [`Ledger::see`] reads.
+pub const KINDS: &[&str] = &[
+    kind::ACTION_REQUESTED,
+    kind::ACTION_APPROVED,
+    kind::ACTION_DENIED,
+    kind::ACTION_EXECUTED,
+    kind::ACTION_FAILED,
+    kind::EFFECT_RESOLVED,
+];
+
+/// Where an effect stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Asked for, and not yet decided on.
+    Intended,
+    /// Decided on, durably: from here on it may have happened.
+    Started,
+    /// It ran and said that it did its work.
+    Done,
+    /// It ran and said that it failed, or it surely did not begin.
+    Failed,
+    /// It may have happened, and nobody knows.
+    Unknown,
+}
+
+/// One effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// The call.
+    pub request_id: RequestId,
+    /// Its session.
+    pub session: SessionId,
+    /// The tool.
+    pub tool: String,
+    /// SHA-256 of the arguments' canonical JSON.
+    pub parameters: Option<Digest>,
+    /// Where it stands.
+    pub state: State,
+    /// When it came to stand there, RFC 3339.
+    pub at: String,
+    /// Why, where it failed or is unknown.
+    pub reason: Option<String>,
+    /// Who or what found out, where it was unknown once: `check`, `same-key`, or a person's name.
+    pub resolved_by: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Fields {
+    request_id: Option<RequestId>,
+    action_id: Option<String>,
+    parameters_hash: Option<Digest>,
+    side_effects: Option<bool>,
+    #[serde(default)]
+    is_error: bool,
+    error_code: Option<String>,
+    error_message: Option<String>,
+    outcome: Option<String>,
+    by: Option<String>,
+    how: Option<String>,
+}
+
+/// What a failure's word in the trace means for an effect: did it surely not happen?
+pub(crate) fn is_unknown(error_code: &str) -> bool {
+    // A run that was cut short may have done its work before.
+    matches!(error_code, "unknown" | "timeout" | "cancelled")
+}
+
+/// Effects in the order they were asked for.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    entries: Vec<Entry>,
+    places: BTreeMap<RequestId, usize>,
+    /// Calls of tools without side effects.
+    pure: Vec<bool>,
+}
+
+impl Ledger {
+    /// Takes one event; others than [`KINDS`] change nothing.
+    pub fn see(&mut self, kind: &str, session: SessionId, at: &str, payload: &str) {
+        if !KINDS.contains(&kind) {
+            return;
+        }
+        let Ok(found) = serde_json::from_str::<Fields>(payload) else {
+            return; // silent-ok: a foreign payload is no effect of ours
+        };
+        let Some(request_id) = found.request_id.clone() else {
+            return;
+        };
+        if kind == kind::ACTION_REQUESTED {
+            let entry = Entry {
+                request_id: request_id.clone(),
+                session,
+                tool: found.action_id.unwrap_or_default(),
+                parameters: found.parameters_hash,
+                state: State::Intended,
+                at: at.to_owned(),
+                reason: None,
+                resolved_by: None,
+            };
+            self.places.insert(request_id, self.entries.len());
+            self.entries.push(entry);
+            self.pure.push(false);
+            return;
+        }
+        let Some(place) = self.places.get(&request_id).copied() else {
+            return;
+        };
+        let (Some(entry), Some(pure)) = (self.entries.get_mut(place), self.pure.get_mut(place)) else {
+            return;
+        };
+        let (state, reason) = match kind {
+            kind::ACTION_APPROVED => {
+                *pure = found.side_effects == Some(false);
+                (State::Started, None)
+            }
+            kind::ACTION_EXECUTED if found.is_error => {
+                (State::Failed, Some("it ran and said that it failed".to_owned()))
+            }
+            kind::ACTION_EXECUTED => (State::Done, None),
+            kind::ACTION_FAILED if found.error_code.as_deref().is_some_and(is_unknown) => {
+                (State::Unknown, found.error_message)
+            }
+            kind::ACTION_FAILED => (State::Failed, found.error_message),
+            kind::EFFECT_RESOLVED => {
+                let who = if found.how.as_deref() == Some("person") {
+                    found.by
+                } else {
+                    found.how
+                };
+                entry.resolved_by = who;
+                match found.outcome.as_deref() {
+                    Some("done") => (State::Done, None),
+                    _ => (
+                        State::Failed,
+                        Some("it was found out that it did not happen".to_owned()),
+                    ),
+                }
+            }
+            // Refused: nothing happened, and nothing is to be told of it.
+            _ => {
+                *pure = true;
+                return;
+            }
+        };
+        entry.state = state;
+        entry.reason = reason;
+        at.clone_into(&mut entry.at);
+    }
+
+    /// The effects, in the order they were asked for.
+    #[must_use]
+    pub fn entries(self) -> Vec<Entry> {
+        let effects = self.entries.into_iter().zip(self.pure);
+        effects
+            .filter(|(_, pure)| !pure)
+            .map(|(entry, _)| entry)
+            .collect()
+    }
+}

@@ -1,0 +1,432 @@
+//! The accounts: what each purse has spent and set aside. One lock over all of them, so that a reservation looks at every
+//! purse above it, and takes from all or from none.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::amount::{Amount, Unit};
+use super::limit::{Limit, Window, hour_of, hour_start};
+use crate::error::CallError;
+use crate::ports::Spent;
+use crate::time::Timestamp;
+
+/// An account's number.
+pub(crate) type Id = u64;
+
+/// All accounts of an agent.
+#[derive(Debug, Default)]
+pub(crate) struct Book(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+pub(super) struct Inner {
+    pub(super) accounts: HashMap<Id, Account>,
+    next: Id,
+    warn_at_percent: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) parent: Option<Id>,
+    pub(super) label: String,
+    pub(super) meters: Vec<Meter>,
+    /// Since it was opened.
+    pub(super) spent: Amount,
+    pub(super) reserved: Amount,
+    /// The name under which spending is kept over restarts; sessions and turns are folded from their chains instead.
+    kept: Option<Arc<str>>,
+    /// Its windows bound more than models' use, so that every call's spending is kept, too.
+    keeps_calls: bool,
+}
+
+/// A limit and what was spent in its present window.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) limit: Limit,
+    pub(super) from: Timestamp,
+    pub(super) until: Timestamp,
+    pub(super) spent: u64,
+    warned: bool,
+}
+
+impl Meter {
+    fn new(limit: Limit, now: Timestamp) -> Self {
+        let (from, until) = limit.window.around(now);
+        Self {
+            limit,
+            from,
+            until,
+            spent: 0,
+            warned: false,
+        }
+    }
+
+    /// Into the present window. A clock that goes back changes nothing.
+    fn roll(&mut self, now: Timestamp) {
+        if now >= self.until {
+            (self.from, self.until) = self.limit.window.around(now);
+            self.spent = 0;
+            self.warned = false;
+        }
+    }
+
+    pub(super) const fn bounded(&self) -> bool {
+        self.limit.bound != u64::MAX
+    }
+
+    pub(super) fn resets_at(&self) -> Option<String> {
+        (self.limit.window != Window::Whole).then(|| self.until.to_string())
+    }
+
+    fn over_mark(&self, percent: u64) -> bool {
+        percent > 0
+            && self.bounded()
+            && u128::from(self.spent) * 100 >= u128::from(self.limit.bound) * u128::from(percent)
+    }
+}
+
+/// A limit passed its mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Warning {
+    pub(crate) scope: String,
+    pub(crate) limit: String,
+    pub(crate) bound: u64,
+    pub(crate) spent: u64,
+    pub(crate) resets_at: Option<String>,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            scope,
+            limit,
+            bound,
+            spent,
+            resets_at,
+        } = self;
+        write!(f, "{scope}: {spent} of {bound} are used up ({limit}")?;
+        match resets_at {
+            Some(at) => write!(f, ", until {at})"),
+            None => f.write_str(")"),
+        }
+    }
+}
+
+/// What a settlement brings about.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    /// To be kept in the same commit as the event that says so.
+    pub(crate) spent: Vec<Spent>,
+    pub(crate) warnings: Vec<Warning>,
+}
+
+/// Why there is no room: the unit, and how much of it was wanted.
+pub(crate) type Lack = (Unit, u64);
+
+impl Account {
+    fn scope(&self, limit: &Limit) -> String {
+        if limit.scope.is_empty() {
+            self.label.clone()
+        } else {
+            limit.scope.clone()
+        }
+    }
+}
+
+impl Inner {
+    fn roll(&mut self, path: &[Id], now: Timestamp) {
+        for id in path {
+            if let Some(account) = self.accounts.get_mut(id) {
+                account.meters.iter_mut().for_each(|meter| meter.roll(now));
+            }
+        }
+    }
+
+    /// What is left in every purse of the path.
+    fn left(&self, path: &[Id]) -> Amount {
+        let mut left = Amount::UNBOUNDED;
+        for account in path.iter().filter_map(|id| self.accounts.get(id)) {
+            for meter in account.meters.iter().filter(|meter| meter.bounded()) {
+                let unit = meter.limit.unit;
+                let used = meter.spent.saturating_add(account.reserved.get(unit));
+                left.cap(unit, meter.limit.bound.saturating_sub(used));
+            }
+        }
+        left
+    }
+
+    /// The refusal by the tightest limit of this unit. `reserved`: what others have set aside counts as used.
+    fn short(&self, path: &[Id], (unit, wanted): Lack, reserved: bool) -> CallError {
+        let accounts = path.iter().filter_map(|id| self.accounts.get(id));
+        let meters = accounts.flat_map(|account| account.meters.iter().map(move |meter| (account, meter)));
+        let used = |account: &Account, meter: &Meter| {
+            let aside = if reserved { account.reserved.get(unit) } else { 0 };
+            meter.spent.saturating_add(aside)
+        };
+        let tightest = meters
+            .filter(|(_, meter)| meter.limit.unit == unit && meter.bounded())
+            .min_by_key(|(account, meter)| meter.limit.bound.saturating_sub(used(account, meter)));
+        match tightest {
+            Some((account, meter)) => CallError::Quota {
+                scope: account.scope(&meter.limit),
+                limit_name: meter.limit.name.clone(),
+                limit: meter.limit.bound,
+                used: used(account, meter),
+                wanted,
+                resets_at: meter.resets_at(),
+            },
+            None => CallError::Quota {
+                scope: "agent".to_owned(),
+                limit_name: unit.name().to_owned(),
+                limit: 0,
+                used: 0,
+                wanted,
+                resets_at: None,
+            },
+        }
+    }
+
+    fn set_aside(&mut self, path: &[Id], amount: Amount) {
+        for id in path {
+            if let Some(account) = self.accounts.get_mut(id) {
+                account.reserved = account.reserved.plus(amount);
+            }
+        }
+    }
+
+    fn give_back(&mut self, path: &[Id], amount: Amount) {
+        for id in path {
+            if let Some(account) = self.accounts.get_mut(id) {
+                account.reserved = account.reserved.minus(amount);
+            }
+        }
+    }
+
+    fn spend(&mut self, path: &[Id], amount: Amount, now: Timestamp) -> Settled {
+        let mut settled = Settled::default();
+        let by_model = amount.tokens > 0 || amount.cost_microusd > 0;
+        for id in path {
+            let Some(account) = self.accounts.get_mut(id) else {
+                continue;
+            };
+            account.spent = account.spent.plus(amount);
+            if let Some(purse) = account.kept.as_ref().filter(|_| by_model || account.keeps_calls) {
+                settled.spent.push(Spent {
+                    hour: hour_of(now),
+                    purse: Arc::clone(purse),
+                    amount,
+                });
+            }
+            for meter in &mut account.meters {
+                meter.spent = meter.spent.saturating_add(amount.get(meter.limit.unit));
+                if !meter.warned && meter.over_mark(self.warn_at_percent) {
+                    meter.warned = true;
+                    let scope = if meter.limit.scope.is_empty() {
+                        &account.label
+                    } else {
+                        &meter.limit.scope
+                    };
+                    settled.warnings.push(Warning {
+                        scope: scope.clone(),
+                        limit: meter.limit.name.clone(),
+                        bound: meter.limit.bound,
+                        spent: meter.spent,
+                        resets_at: meter.resets_at(),
+                    });
+                }
+            }
+        }
+        settled
+    }
+}
+
+impl Book {
+    pub(crate) fn new(warn_at_percent: u8) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Inner {
+            warn_at_percent: u64::from(warn_at_percent),
+            ..Inner::default()
+        })))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens an account. `kept`: its name over restarts.
+    pub(crate) fn open(
+        &self,
+        parent: Option<Id>,
+        label: String,
+        limits: Vec<Limit>,
+        kept: Option<String>,
+        now: Timestamp,
+    ) -> Id {
+        let mut inner = self.lock();
+        inner.next += 1;
+        let id = inner.next;
+        let windowed = |limit: &Limit| {
+            limit.window != Window::Whole && matches!(limit.unit, Unit::BusyMs | Unit::Calls | Unit::BytesOut)
+        };
+        let account = Account {
+            parent,
+            label,
+            keeps_calls: limits.iter().any(windowed),
+            meters: limits.into_iter().map(|limit| Meter::new(limit, now)).collect(),
+            spent: Amount::default(),
+            reserved: Amount::default(),
+            kept: kept.map(Into::into),
+        };
+        inner.accounts.insert(id, account);
+        id
+    }
+
+    pub(super) fn close(&self, id: Id) {
+        self.lock().accounts.remove(&id);
+    }
+
+    /// Sets aside what `want` makes of what is left, in every purse of the path or in none.
+    ///
+    /// # Errors
+    /// -32021: which purse, which limit, what is used and wanted, when it begins anew.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        path: Arc<[Id]>,
+        now: Timestamp,
+        want: impl FnOnce(&Amount) -> Result<Amount, Lack>,
+    ) -> Result<Reservation, CallError> {
+        let mut inner = self.lock();
+        inner.roll(&path, now);
+        let left = inner.left(&path);
+        let amount = want(&left).map_err(|lack| inner.short(&path, lack, true))?;
+        let lacking = Unit::ALL
+            .into_iter()
+            .find(|unit| amount.get(*unit) > left.get(*unit));
+        if let Some(unit) = lacking {
+            return Err(inner.short(&path, (unit, amount.get(unit)), true));
+        }
+        inner.set_aside(&path, amount);
+        drop(inner);
+        Ok(Reservation {
+            book: Arc::clone(self),
+            path,
+            amount,
+            open: true,
+        })
+    }
+
+    /// Refuses when tokens or money of any purse of the path are used up: then nothing begins that a model asked for.
+    ///
+    /// # Errors
+    /// -32021.
+    pub(crate) fn not_used_up(&self, path: &[Id], now: Timestamp) -> Result<(), CallError> {
+        let mut inner = self.lock();
+        inner.roll(path, now);
+        for account in path.iter().filter_map(|id| inner.accounts.get(id)) {
+            for meter in account.meters.iter().filter(|meter| meter.bounded()) {
+                let unit = meter.limit.unit;
+                if matches!(unit, Unit::Tokens | Unit::CostMicrousd) && meter.spent >= meter.limit.bound {
+                    return Err(inner.short(path, (unit, 0), false));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What this account has spent in all.
+    pub(super) fn total(&self, id: Id) -> Amount {
+        self.lock()
+            .accounts
+            .get(&id)
+            .map_or_else(Amount::default, |account| account.spent)
+    }
+
+    /// Counts what was spent before this account was opened: in an earlier run, or earlier in this session.
+    pub(crate) fn recall(&self, id: Id, amount: Amount) {
+        let mut inner = self.lock();
+        let percent = inner.warn_at_percent;
+        if let Some(account) = inner.accounts.get_mut(&id) {
+            account.spent = account.spent.plus(amount);
+            for meter in &mut account.meters {
+                meter.spent = meter.spent.saturating_add(amount.get(meter.limit.unit));
+                meter.warned = meter.over_mark(percent);
+            }
+        }
+    }
+
+    /// Counts what earlier runs have kept. What is of an earlier window counts for nothing.
+    pub(crate) fn restore(&self, kept: &[Spent], now: Timestamp) {
+        let mut inner = self.lock();
+        let percent = inner.warn_at_percent;
+        for account in inner.accounts.values_mut() {
+            let Some(name) = account.kept.clone() else {
+                continue;
+            };
+            for row in kept.iter().filter(|row| row.purse == name) {
+                account.spent = account.spent.plus(row.amount);
+                for meter in &mut account.meters {
+                    meter.roll(now);
+                    if hour_start(row.hour) >= meter.from {
+                        meter.spent = meter.spent.saturating_add(row.amount.get(meter.limit.unit));
+                    }
+                    meter.warned = meter.over_mark(percent);
+                }
+            }
+        }
+    }
+
+    /// Spent in the present window of this account's limit.
+    pub(crate) fn spent(&self, id: Id, unit: Unit, window: Window, now: Timestamp) -> u64 {
+        let mut inner = self.lock();
+        inner.roll(&[id], now);
+        let meters = inner
+            .accounts
+            .get(&id)
+            .into_iter()
+            .flat_map(|account| &account.meters);
+        let mut fitting = meters.filter(|meter| meter.limit.unit == unit && meter.limit.window == window);
+        fitting.next().map_or(0, |meter| meter.spent)
+    }
+
+    pub(super) fn rolled(&self, now: Timestamp) -> MutexGuard<'_, Inner> {
+        let mut inner = self.lock();
+        for account in inner.accounts.values_mut() {
+            account.meters.iter_mut().for_each(|meter| meter.roll(now));
+        }
+        inner
+    }
+}
+
+/// Something set aside in every purse of a path. Dropped unsettled, it is given back.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    book: Arc<Book>,
+    path: Arc<[Id]>,
+    pub(crate) amount: Amount,
+    open: bool,
+}
+
+impl Reservation {
+    /// The purses on its path that are kept over restarts.
+    pub(crate) fn kept(&self) -> Vec<Arc<str>> {
+        let inner = self.book.lock();
+        let accounts = self.path.iter().filter_map(|id| inner.accounts.get(id));
+        accounts.filter_map(|account| account.kept.clone()).collect()
+    }
+
+    /// Replaces what was set aside by what was spent.
+    pub(crate) fn settle(mut self, spent: Amount, now: Timestamp) -> Settled {
+        self.open = false;
+        let mut inner = self.book.lock();
+        inner.give_back(&self.path, self.amount);
+        inner.roll(&self.path, now);
+        inner.spend(&self.path, spent, now)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.open {
+            self.book.lock().give_back(&self.path, self.amount);
+        }
+    }
+}

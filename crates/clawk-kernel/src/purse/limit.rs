@@ -1,0 +1,163 @@
+//! Limits: `[budgets]` of `clawk.toml`, and the windows in which they hold.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::amount::Unit;
+use crate::time::Timestamp;
+
+const HOUR_US: i64 = 3_600_000_000;
+const DAY_US: i64 = 24 * HOUR_US;
+
+/// `[budgets]`: what this agent may use up, beside the manifest's own limits; the stricter one holds. Absent: no bound.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Budgets {
+    /// A notice and an event once a limit is used up so far, per cent; 0: never.
+    pub warn_at_percent: u8,
+    /// Model answers in one turn; beyond, the turn ends with an explanation.
+    pub steps_per_turn: u32,
+    /// The same call with the same answer so often in one turn ends it; 0: never.
+    pub repeats_per_turn: u32,
+    /// The whole agent, in a UTC day.
+    pub day: Allowance,
+    /// The whole agent, in a UTC month.
+    pub month: Allowance,
+    /// One session with all that it delegates.
+    pub session: Allowance,
+    /// One turn with all that it starts.
+    pub turn: Allowance,
+    /// By tool name.
+    pub tools: BTreeMap<String, Named>,
+    /// By skill name: as a composite tool, and from its invocation to the turn's end.
+    pub skills: BTreeMap<String, Named>,
+}
+
+impl Default for Budgets {
+    fn default() -> Self {
+        Self {
+            warn_at_percent: 80,
+            steps_per_turn: 48,
+            repeats_per_turn: 5,
+            day: Allowance::default(),
+            month: Allowance::default(),
+            session: Allowance::default(),
+            turn: Allowance::default(),
+            tools: BTreeMap::new(),
+            skills: BTreeMap::new(),
+        }
+    }
+}
+
+/// One bound per unit; absent: none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Allowance {
+    /// Input and output tokens.
+    pub tokens: Option<u64>,
+    /// Millionths of a US dollar.
+    pub cost_microusd: Option<u64>,
+    /// Milliseconds of work.
+    pub busy_ms: Option<u64>,
+    /// Tool calls.
+    pub calls: Option<u64>,
+    /// Bytes.
+    pub bytes_out: Option<u64>,
+}
+
+impl Allowance {
+    /// Its bounds.
+    pub(crate) fn bounds(&self) -> impl Iterator<Item = (Unit, u64)> {
+        let given = [
+            (Unit::Tokens, self.tokens),
+            (Unit::CostMicrousd, self.cost_microusd),
+            (Unit::BusyMs, self.busy_ms),
+            (Unit::Calls, self.calls),
+            (Unit::BytesOut, self.bytes_out),
+        ];
+        given
+            .into_iter()
+            .filter_map(|(unit, bound)| bound.map(|bound| (unit, bound)))
+    }
+}
+
+/// `[budgets.tools.NAME]`, `[budgets.skills.NAME]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Named {
+    /// Each run by itself.
+    pub run: Allowance,
+    /// All runs of a UTC day.
+    pub day: Allowance,
+}
+
+/// When a limit begins anew. All windows are UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Window {
+    /// On the hour.
+    Hour,
+    /// At midnight.
+    Day,
+    /// On the first.
+    Month,
+    /// Never: as long as the session, turn or run lasts.
+    Whole,
+}
+
+impl Window {
+    /// The window that `now` lies in: from, and up to but not including.
+    #[must_use]
+    pub fn around(self, now: Timestamp) -> (Timestamp, Timestamp) {
+        let fixed = |len: i64| {
+            let from = now.0 - now.0.rem_euclid(len);
+            (Timestamp(from), Timestamp(from.saturating_add(len)))
+        };
+        match self {
+            Self::Hour => fixed(HOUR_US),
+            Self::Day => fixed(DAY_US),
+            Self::Month => now.month(),
+            Self::Whole => (Timestamp(i64::MIN), Timestamp(i64::MAX)),
+        }
+    }
+}
+
+/// Hours since the epoch: what spending is kept by.
+#[must_use]
+pub const fn hour_of(at: Timestamp) -> i64 {
+    at.0.div_euclid(HOUR_US)
+}
+
+/// When such an hour began.
+#[must_use]
+pub const fn hour_start(hour: i64) -> Timestamp {
+    Timestamp(hour.saturating_mul(HOUR_US))
+}
+
+/// One bound, as it is enforced.
+#[derive(Debug, Clone)]
+pub(crate) struct Limit {
+    pub(crate) unit: Unit,
+    pub(crate) window: Window,
+    /// `u64::MAX`: counted, and not bounded.
+    pub(crate) bound: u64,
+    /// Who set it: `provider model`, `policy house`; empty: the purse itself.
+    pub(crate) scope: String,
+    /// As its author calls it: `tokens_per_day`, `budgets.day.tokens`.
+    pub(crate) name: String,
+}
+
+/// The limits of an allowance.
+pub(crate) fn of(allowance: &Allowance, window: Window, prefix: &str) -> Vec<Limit> {
+    allowance
+        .bounds()
+        .map(|(unit, bound)| Limit {
+            unit,
+            window,
+            bound,
+            scope: String::new(),
+            name: format!("{prefix}.{}", unit.name()),
+        })
+        .collect()
+}

@@ -1,0 +1,333 @@
+//! Budgets as one purse: what the whole tree of agent, sessions, turns, skills, composite tools and delegated tasks may use
+//! up is set aside before and settled after. A child's purse is a slice of its parent's: whatever it spends, every purse
+//! above it has spent as well.
+//!
+//! What is set aside lives in memory and dies with the process; what was spent is kept by the journal, in the commit of the
+//! event that says so. An inference that was under way when the process died is settled at what was set aside for it.
+
+mod amount;
+mod book;
+mod limit;
+mod model;
+mod price;
+mod report;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clawk_manifest::model::{Manifest, Policy};
+
+pub use amount::{Amount, Unit};
+pub(crate) use book::{Reservation, Warning};
+pub use limit::{Allowance, Budgets, Named, Window, hour_of, hour_start};
+pub(crate) use model::{NoRoom, Set};
+pub use price::{Price, Prices, TABLE_DATE, Unknown, UnknownWord};
+pub use report::{Budget, LimitState, PurseState};
+
+use book::{Book, Id};
+use limit::Limit;
+use model::ModelPurse;
+
+use crate::error::CallError;
+use crate::ports::Spent;
+use crate::time::Timestamp;
+
+/// One purse of the tree; cheap to clone. It is closed when nobody holds it.
+#[derive(Debug, Clone)]
+pub(crate) struct Purse(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    book: Arc<Book>,
+    id: Id,
+    /// This account, those beside it, and all above.
+    path: Arc<[Id]>,
+    _parent: Option<Purse>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.book.close(self.id);
+    }
+}
+
+impl Purse {
+    /// A slice of this purse. What it spends is counted in the accounts `beside` it, too.
+    fn child(&self, label: String, limits: Vec<Limit>, beside: &[Id], now: Timestamp) -> Self {
+        let book = &self.0.book;
+        let id = book.open(Some(self.0.id), label, limits, None, now);
+        let beside = beside.iter().filter(|side| !self.0.path.contains(side));
+        let path = [id].iter().chain(beside).chain(&*self.0.path).copied().collect();
+        Self(Arc::new(Held {
+            book: Arc::clone(book),
+            id,
+            path,
+            _parent: Some(self.clone()),
+        }))
+    }
+
+    /// What it has spent since it was opened.
+    pub(crate) fn spent(&self) -> Amount {
+        self.0.book.total(self.0.id)
+    }
+
+    /// Counts what was spent from it before it was opened; the purses above know it already.
+    pub(crate) fn recall(&self, amount: Amount) {
+        self.0.book.recall(self.0.id, amount);
+    }
+}
+
+/// The accounts of a tool or skill that has budgets of its own.
+#[derive(Debug)]
+struct Own {
+    day: Id,
+    run: Allowance,
+}
+
+/// All purses of an agent.
+#[derive(Debug)]
+pub(crate) struct Purses {
+    book: Arc<Book>,
+    root: Purse,
+    models: BTreeMap<String, ModelPurse>,
+    tools: BTreeMap<String, Own>,
+    skills: BTreeMap<String, Own>,
+    budgets: Budgets,
+    /// A rule of a policy looks at money.
+    rules_count_money: bool,
+}
+
+/// What a tool is to its purse.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) tool: &'a str,
+    /// The skill of a composite tool, and what it is said to take.
+    pub(crate) skill: Option<&'a str>,
+    pub(crate) tokens: u64,
+    pub(crate) timeout_ms: u64,
+    pub(crate) bytes_out: u64,
+    /// The provider whose day must not be used up.
+    pub(crate) provider: &'a str,
+}
+
+/// A call's place in the purse.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) reservation: Reservation,
+    /// What an inner turn draws from.
+    pub(crate) purse: Purse,
+    /// How long it may take, milliseconds.
+    pub(crate) timeout_ms: u64,
+    pub(crate) composite: bool,
+}
+
+impl Place {
+    /// What a call took that ran so long. An inner turn's own work has been counted where it was done.
+    pub(crate) fn took(&self, duration_ms: u64) -> Amount {
+        Amount {
+            calls: 1,
+            busy_ms: if self.composite { 0 } else { duration_ms },
+            bytes_out: self.reservation.amount.bytes_out,
+            ..Amount::default()
+        }
+    }
+}
+
+impl Purses {
+    pub(crate) fn new(manifest: &Manifest, budgets: &Budgets, prices: &Prices, now: Timestamp) -> Self {
+        let book = Book::new(budgets.warn_at_percent);
+        let mut limits = limit::of(&budgets.day, Window::Day, "budgets.day");
+        limits.extend(limit::of(&budgets.month, Window::Month, "budgets.month"));
+        limits.extend(manifest.policies.iter().flat_map(of_policy));
+        // Counted in any case: rules ask for them, and people.
+        for unit in [Unit::Tokens, Unit::CostMicrousd] {
+            for window in [Window::Hour, Window::Day, Window::Month] {
+                limits.push(Limit {
+                    unit,
+                    window,
+                    bound: u64::MAX,
+                    scope: String::new(),
+                    name: String::new(),
+                });
+            }
+        }
+        let id = book.open(None, "agent".to_owned(), limits, Some("agent".to_owned()), now);
+        let root = Purse(Arc::new(Held {
+            book: Arc::clone(&book),
+            id,
+            path: [id].into(),
+            _parent: None,
+        }));
+        let models = manifest.providers.iter();
+        let models = models.map(|spec| (spec.name.clone(), ModelPurse::new(&book, spec, prices, now)));
+        let own = |what: &str, named: &BTreeMap<String, Named>| {
+            let open = |(name, given): (&String, &Named)| {
+                let prefix = format!("budgets.{what}s.{name}.day");
+                let limits = limit::of(&given.day, Window::Day, &prefix);
+                let label = format!("{what} {name}");
+                let day = book.open(Some(id), label, limits, Some(format!("{what}:{name}")), now);
+                let run = given.run.clone();
+                (name.clone(), Own { day, run })
+            };
+            named.iter().map(open).collect()
+        };
+        let rules = manifest.policies.iter().flat_map(|policy| &policy.rules);
+        let mut rates = rules.filter_map(|rule| rule.rate_limit.as_ref());
+        Self {
+            models: models.collect(),
+            tools: own("tool", &budgets.tools),
+            skills: own("skill", &budgets.skills),
+            rules_count_money: rates.any(|rate| rate.cost_per_day_usd.is_some()),
+            budgets: budgets.clone(),
+            root,
+            book,
+        }
+    }
+
+    /// What is wrong with the budgets of `clawk.toml`: names that the manifest does not know.
+    pub(crate) fn faults(manifest: &Manifest, budgets: &Budgets) -> Vec<String> {
+        let tools = budgets.tools.keys().filter(|name| manifest.tool(name).is_none());
+        let skills = budgets
+            .skills
+            .keys()
+            .filter(|name| manifest.skill(name).is_none());
+        let percent = (budgets.warn_at_percent > 100)
+            .then(|| "`[budgets] warn_at_percent` is more than 100".to_owned());
+        let fault = |what: &str, name: &String| {
+            format!("`[budgets.{what}s.{name}]` of clawk.toml: the manifest has no such {what}")
+        };
+        tools
+            .map(|name| fault("tool", name))
+            .chain(skills.map(|name| fault("skill", name)))
+            .chain(percent)
+            .collect()
+    }
+
+    /// The agent's own purse.
+    pub(crate) const fn root(&self) -> &Purse {
+        &self.root
+    }
+
+    pub(crate) const fn book(&self) -> &Arc<Book> {
+        &self.book
+    }
+
+    pub(crate) const fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// A session's purse; a delegated task's is a slice of its asker's.
+    pub(crate) fn session(&self, parent: &Purse, id: &str, now: Timestamp) -> Purse {
+        let limits = limit::of(&self.budgets.session, Window::Whole, "budgets.session");
+        parent.child(format!("session {id}"), limits, &[], now)
+    }
+
+    /// A turn's purse.
+    pub(crate) fn turn(&self, session: &Purse, id: &str, now: Timestamp) -> Purse {
+        let limits = limit::of(&self.budgets.turn, Window::Whole, "budgets.turn");
+        session.child(format!("turn {id}"), limits, &[], now)
+    }
+
+    /// The purse of a turn from the invocation of a skill on.
+    pub(crate) fn skill(&self, turn: &Purse, name: &str, now: Timestamp) -> Purse {
+        let Some(own) = self.skills.get(name) else {
+            return turn.clone();
+        };
+        let prefix = format!("budgets.skills.{name}.run");
+        let limits = limit::of(&own.run, Window::Whole, &prefix);
+        turn.child(format!("skill {name}"), limits, &[own.day], now)
+    }
+
+    /// Sets aside what a call may take.
+    ///
+    /// # Errors
+    /// -32021.
+    pub(crate) fn call(&self, purse: &Purse, wanted: Wanted<'_>, now: Timestamp) -> Result<Place, CallError> {
+        let purse = self.of_call(purse, wanted, now);
+        let mut path = Arc::clone(&purse.0.path);
+        // A model's purse bounds what a model asks for; the call itself takes nothing of it.
+        let model = self.models.get(wanted.provider).map(|model| model.id);
+        let asked: Vec<Id> = model.into_iter().chain(path.iter().copied()).collect();
+        self.book.not_used_up(&asked, now)?;
+        if wanted.tokens > 0 {
+            let tokens = wanted.tokens;
+            let room = self.book.reserve(asked.into(), now, |_| {
+                Ok(Amount {
+                    tokens,
+                    ..Amount::default()
+                })
+            })?;
+            drop(room);
+        }
+        let composite = wanted.skill.is_some();
+        let mut timeout_ms = wanted.timeout_ms;
+        path = Arc::clone(&path);
+        let reservation = self.book.reserve(path, now, |left| {
+            timeout_ms = timeout_ms.min(left.busy_ms);
+            if timeout_ms == 0 && wanted.timeout_ms > 0 {
+                return Err((Unit::BusyMs, wanted.timeout_ms));
+            }
+            Ok(Amount {
+                calls: 1,
+                busy_ms: if composite { 0 } else { timeout_ms },
+                bytes_out: wanted.bytes_out,
+                ..Amount::default()
+            })
+        })?;
+        Ok(Place {
+            reservation,
+            purse,
+            timeout_ms,
+            composite,
+        })
+    }
+
+    fn of_call(&self, purse: &Purse, wanted: Wanted<'_>, now: Timestamp) -> Purse {
+        let tool = self.tools.get(wanted.tool);
+        let skill = wanted.skill.and_then(|name| self.skills.get(name));
+        if tool.is_none() && skill.is_none() {
+            return purse.clone();
+        }
+        let limits = |own: Option<&Own>, what: &str, name: &str| {
+            own.map_or_else(Vec::new, |own| {
+                limit::of(&own.run, Window::Whole, &format!("budgets.{what}s.{name}.run"))
+            })
+        };
+        let mut all = limits(tool, "tool", wanted.tool);
+        all.extend(limits(skill, "skill", wanted.skill.unwrap_or_default()));
+        let beside: Vec<Id> = tool.into_iter().chain(skill).map(|own| own.day).collect();
+        purse.child(format!("run of {}", wanted.tool), all, &beside, now)
+    }
+
+    /// Counts what earlier runs have kept.
+    pub(crate) fn restore(&self, kept: &[Spent], now: Timestamp) {
+        self.book.restore(kept, now);
+    }
+
+    /// Tokens and millionths of a dollar that the agent has spent in this UTC day.
+    pub(crate) fn today(&self, now: Timestamp) -> (u64, u64) {
+        let spent = |unit| self.book.spent(self.root.0.id, unit, Window::Day, now);
+        (spent(Unit::Tokens), spent(Unit::CostMicrousd))
+    }
+}
+
+/// `rate_limits` of a policy that bound what models use up.
+fn of_policy(policy: &Policy) -> Vec<Limit> {
+    let rates = &policy.rate_limits;
+    let limit = |unit, window, name: &str, bound| Limit {
+        unit,
+        window,
+        bound,
+        scope: format!("policy {}", policy.name),
+        name: name.to_owned(),
+    };
+    let tokens = rates
+        .tokens_per_hour
+        .map(|bound| limit(Unit::Tokens, Window::Hour, "tokens_per_hour", bound));
+    let money = rates.cost_per_day_usd.map(|usd| {
+        // What can't be counted in millionths is no money at all.
+        let bound = clawk_policy::micro_usd(usd).unwrap_or(0);
+        limit(Unit::CostMicrousd, Window::Day, "cost_per_day_microusd", bound)
+    });
+    tokens.into_iter().chain(money).collect()
+}

@@ -1,0 +1,256 @@
+//! A model's own purse: its provider's limits (CKP §5.2), its price, and how many tokens its bytes make.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clawk_manifest::model::{Provider, ProviderLimits, ProviderProtocol};
+
+use super::amount::{Amount, Unit};
+use super::book::{Book, Id, Reservation};
+use super::limit::{Limit, Window};
+use super::price::{Price, Prices, Quote};
+use super::{Purse, Purses};
+use crate::error::CallError;
+use crate::ports::Usage;
+use crate::time::Timestamp;
+
+/// Output tokens asked for when no limit says less.
+const OUTPUT_TOKENS: u64 = 4096;
+/// Milliseconds set aside for one attempt when no limit says less.
+const ATTEMPT_MS: u64 = 600_000;
+const MINUTE_US: i64 = 60_000_000;
+/// Tokens per thousand bytes before a server's own counts are known, and at most.
+const FIRST_RATIO: u64 = 250;
+const MAX_RATIO: u64 = 1000;
+/// Requests shorter than this say nothing about the ratio: the server's own frame outweighs them.
+const TELLING_BYTES: u64 = 2000;
+
+/// What is known and limited of one provider.
+#[derive(Debug)]
+pub(super) struct ModelPurse {
+    pub(super) id: Id,
+    model: String,
+    limits: ProviderLimits,
+    quote: Quote,
+    said_unknown: AtomicBool,
+    /// Tokens per thousand bytes: the most that the server has counted so far.
+    ratio: AtomicU64,
+    requests: Mutex<VecDeque<Timestamp>>,
+}
+
+impl ModelPurse {
+    pub(super) fn new(book: &Book, spec: &Provider, prices: &Prices, now: Timestamp) -> Self {
+        let scope = format!("provider {}", spec.name);
+        let day = Limit {
+            unit: Unit::Tokens,
+            window: Window::Day,
+            bound: spec.limits.tokens_per_day.unwrap_or(u64::MAX),
+            scope: scope.clone(),
+            name: "tokens_per_day".to_owned(),
+        };
+        // A scripted model has no server, and no bill.
+        let quote = match prices.quote(&spec.model) {
+            Quote::Unknown if spec.protocol == ProviderProtocol::Custom => Quote::Known(Price::FREE),
+            quote => quote,
+        };
+        Self {
+            id: book.open(
+                None,
+                scope,
+                vec![day],
+                Some(format!("provider:{}", spec.name)),
+                now,
+            ),
+            model: spec.model.clone(),
+            limits: spec.limits.clone(),
+            quote,
+            said_unknown: AtomicBool::new(false),
+            ratio: AtomicU64::new(FIRST_RATIO),
+            requests: Mutex::default(),
+        }
+    }
+
+    fn estimate(&self, bytes: u64) -> u64 {
+        let ratio = self.ratio.load(Ordering::Relaxed);
+        bytes.saturating_mul(ratio).div_ceil(1000)
+    }
+
+    /// A request of this minute, or how long until there is room for one, milliseconds.
+    fn take_request(&self, now: Timestamp) -> Result<(), u64> {
+        let Some(limit) = self.limits.requests_per_minute else {
+            return Ok(());
+        };
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        while requests.front().is_some_and(|first| now.0 - first.0 >= MINUTE_US) {
+            requests.pop_front();
+        }
+        if u64::try_from(requests.len()).unwrap_or(u64::MAX) >= limit {
+            let oldest = requests.front().copied().unwrap_or(now);
+            let wait_us = (oldest.0 + MINUTE_US - now.0).max(1000);
+            return Err(u64::try_from(wait_us / 1000).unwrap_or(1) + 1);
+        }
+        requests.push_back(now);
+        Ok(())
+    }
+}
+
+/// Why an attempt may not start.
+#[derive(Debug)]
+pub(crate) enum NoRoom {
+    /// A limit: final (-32021).
+    Quota(CallError),
+    /// `requests_per_minute`: room comes in so many milliseconds.
+    Later {
+        /// Milliseconds.
+        wait_ms: u64,
+    },
+}
+
+/// What is set aside for one attempt at a model.
+#[derive(Debug)]
+pub(crate) struct Set {
+    pub(crate) reservation: Reservation,
+    pub(crate) input_tokens: u64,
+    pub(crate) max_output_tokens: u64,
+    pub(crate) price: Option<Price>,
+}
+
+impl Set {
+    /// Tokens as set aside.
+    pub(crate) const fn estimate(&self) -> Usage {
+        Usage {
+            input_tokens: self.input_tokens,
+            output_tokens: self.max_output_tokens,
+            cached_tokens: 0,
+            cache_write_tokens: 0,
+            estimated: true,
+        }
+    }
+
+    /// What this usage cost; `None`: the price is not known.
+    pub(crate) fn cost(&self, usage: &Usage) -> Option<u64> {
+        self.price.map(|price| price.of(usage))
+    }
+
+    /// What the attempt took.
+    pub(crate) fn took(&self, usage: &Usage, duration_ms: u64) -> Amount {
+        Amount {
+            tokens: usage.total(),
+            cost_microusd: self.cost(usage).unwrap_or(0),
+            busy_ms: duration_ms,
+            calls: 0,
+            bytes_out: self.reservation.amount.bytes_out,
+        }
+    }
+}
+
+impl Purses {
+    /// Sets tokens, money and time aside for one attempt at a model whose request has so many bytes.
+    ///
+    /// # Errors
+    /// A limit is reached, or money is limited and the price is not known.
+    pub(crate) fn infer(
+        &self,
+        purse: &Purse,
+        provider: &str,
+        bytes: u64,
+        now: Timestamp,
+    ) -> Result<Set, NoRoom> {
+        let Some(model) = self.models.get(provider) else {
+            return Err(NoRoom::Quota(CallError::Unavailable {
+                tool: provider.to_owned(),
+                reason: "no such provider".to_owned(),
+            }));
+        };
+        let input = model.estimate(bytes);
+        let most = output_by_request(provider, &model.limits, input).map_err(NoRoom::Quota)?;
+        let price = match model.quote {
+            Quote::Known(price) => Some(price),
+            Quote::Unknown => {
+                if !model.said_unknown.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(model = %model.model, "its price is not known; `[prices]` of clawk.toml can give it");
+                }
+                None
+            }
+        };
+        let mut blind = self.rules_count_money && price.is_none();
+        let mut output = most;
+        let path: Arc<[Id]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
+        let reserved = self.book.reserve(path, now, |left| {
+            output = output.min(left.tokens.saturating_sub(input));
+            if output == 0 {
+                return Err((Unit::Tokens, input.max(1)));
+            }
+            blind |= price.is_none() && left.cost_microusd != u64::MAX;
+            let mut cost = 0;
+            if let Some(price) = price.filter(|_| left.cost_microusd != u64::MAX) {
+                output = output.min(price.output_for(left.cost_microusd, input).unwrap_or(0));
+                cost = price.at_most(input, output);
+                if output == 0 {
+                    return Err((Unit::CostMicrousd, price.at_most(input, 1)));
+                }
+            }
+            let busy_ms = left.busy_ms.min(ATTEMPT_MS);
+            if busy_ms == 0 {
+                return Err((Unit::BusyMs, 1));
+            }
+            Ok(Amount {
+                tokens: input.saturating_add(output),
+                cost_microusd: cost,
+                busy_ms,
+                calls: 0,
+                bytes_out: bytes,
+            })
+        });
+        if blind {
+            // Dropped, a reservation that was made is given back.
+            return Err(NoRoom::Quota(CallError::Unavailable {
+                tool: provider.to_owned(),
+                reason: format!(
+                    "money is limited and the price of the model `{0}` is not known; give it in `[prices.\"{0}\"]` of clawk.toml, or say what holds with `[prices] unknown`",
+                    model.model
+                ),
+            }));
+        }
+        let reservation = reserved.map_err(NoRoom::Quota)?;
+        model
+            .take_request(now)
+            .map_err(|wait_ms| NoRoom::Later { wait_ms })?;
+        Ok(Set {
+            reservation,
+            input_tokens: input,
+            max_output_tokens: output,
+            price,
+        })
+    }
+
+    /// Learns from a server's own count how many tokens its bytes make; upwards only.
+    pub(crate) fn learn(&self, provider: &str, bytes: u64, usage: &Usage) {
+        if usage.estimated || bytes < TELLING_BYTES {
+            return;
+        }
+        if let Some(model) = self.models.get(provider) {
+            let seen = usage.input_tokens.saturating_mul(1000).div_ceil(bytes.max(1));
+            model.ratio.fetch_max(seen.min(MAX_RATIO), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The most output tokens that one request may ask for.
+fn output_by_request(provider: &str, limits: &ProviderLimits, input: u64) -> Result<u64, CallError> {
+    let Some(limit) = limits.tokens_per_request else {
+        return Ok(OUTPUT_TOKENS);
+    };
+    match OUTPUT_TOKENS.min(limit.saturating_sub(input)) {
+        0 => Err(CallError::Quota {
+            scope: format!("provider {provider}"),
+            limit_name: "tokens_per_request".to_owned(),
+            limit,
+            used: 0,
+            wanted: input,
+            resets_at: None,
+        }),
+        most => Ok(most),
+    }
+}

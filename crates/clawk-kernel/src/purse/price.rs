@@ -1,0 +1,265 @@
+//! What models cost: `[prices]` of `clawk.toml`, then the table that is shipped.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ports::Usage;
+
+/// When the shipped table was written. Prices change: `[prices]` comes first.
+pub const TABLE_DATE: &str = "2025-12-01";
+
+/// One model's price, in millionths of a US dollar per million tokens: 3 dollars per million tokens are 3,000,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// Tokens read.
+    pub input: u64,
+    /// Tokens written.
+    pub output: u64,
+    /// Tokens read from the server's cache; absent: as `input`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<u64>,
+    /// Tokens written into the server's cache; absent: as `input`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write: Option<u64>,
+}
+
+const MILLION: u128 = 1_000_000;
+
+impl Price {
+    /// Costs nothing.
+    pub const FREE: Self = Self {
+        input: 0,
+        output: 0,
+        cached_input: None,
+        cache_write: None,
+    };
+
+    /// What this usage cost, rounded up.
+    #[must_use]
+    pub fn of(&self, usage: &Usage) -> u64 {
+        let cached = usage.cached_tokens.min(usage.input_tokens);
+        let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
+        let plain = usage.input_tokens - cached - written;
+        let parts = [
+            (plain, self.input),
+            (cached, self.cached_input.unwrap_or(self.input)),
+            (written, self.cache_write.unwrap_or(self.input)),
+            (usage.output_tokens, self.output),
+        ];
+        let sum: u128 = parts
+            .into_iter()
+            .map(|(tokens, price)| u128::from(tokens) * u128::from(price))
+            .sum();
+        u64::try_from(sum.div_ceil(MILLION)).unwrap_or(u64::MAX)
+    }
+
+    /// The most that so many tokens can cost, whatever the cache does.
+    #[must_use]
+    pub fn at_most(&self, input: u64, output: u64) -> u64 {
+        let dearest = self.input.max(self.cache_write.unwrap_or(0));
+        let sum = u128::from(input) * u128::from(dearest) + u128::from(output) * u128::from(self.output);
+        u64::try_from(sum.div_ceil(MILLION)).unwrap_or(u64::MAX)
+    }
+
+    /// The most output tokens that money pays for after `input` tokens; `None`: not even those.
+    #[must_use]
+    pub fn output_for(&self, microusd: u64, input: u64) -> Option<u64> {
+        let left = microusd.checked_sub(self.at_most(input, 0))?;
+        if self.output == 0 {
+            return Some(u64::MAX);
+        }
+        Some(u64::try_from(u128::from(left) * MILLION / u128::from(self.output)).unwrap_or(u64::MAX))
+    }
+}
+
+/// What holds for a model that no table knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Unknown {
+    /// A word.
+    Word(UnknownWord),
+    /// As if it cost this.
+    As(Price),
+}
+
+/// See [`Unknown`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownWord {
+    /// Where money is limited, it is not asked.
+    #[default]
+    Refuse,
+    /// It costs nothing.
+    Free,
+}
+
+impl Default for Unknown {
+    fn default() -> Self {
+        Self::Word(UnknownWord::Refuse)
+    }
+}
+
+/// `[prices]`: by model name; `*` stands for any text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Prices {
+    /// What holds for a model that neither this nor the shipped table names: `"refuse"`, `"free"`, or a price.
+    pub unknown: Unknown,
+    /// By model name.
+    #[serde(flatten)]
+    pub models: BTreeMap<String, Price>,
+}
+
+/// What is known of a model's price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quote {
+    Known(Price),
+    Unknown,
+}
+
+impl Prices {
+    /// The exact name first, then the longest pattern, then the shipped table, then `unknown`.
+    pub(crate) fn quote(&self, model: &str) -> Quote {
+        let own = self.models.get(model).or_else(|| {
+            let fits = self.models.iter().filter(|(name, _)| fits(name, model));
+            fits.max_by_key(|(name, _)| name.len()).map(|(_, price)| price)
+        });
+        let shipped = || {
+            let bare = model.rsplit('/').next().unwrap_or(model);
+            let row = TABLE.iter().find(|(name, ..)| fits(name, bare))?;
+            let (_, input, output, cached, written) = *row;
+            let dollars = |thousandths: u64| thousandths * 1000;
+            Some(Price {
+                input: dollars(input),
+                output: dollars(output),
+                cached_input: Some(dollars(cached)),
+                cache_write: Some(dollars(written)),
+            })
+        };
+        match (own.copied().or_else(shipped), self.unknown) {
+            (Some(price), _) | (None, Unknown::As(price)) => Quote::Known(price),
+            (None, Unknown::Word(UnknownWord::Free)) => Quote::Known(Price::FREE),
+            (None, Unknown::Word(UnknownWord::Refuse)) => Quote::Unknown,
+        }
+    }
+}
+
+/// `*` is any text; everything else is itself.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Model, then thousandths of a dollar per million tokens: input, output, cached input, cache write. The list prices as of
+/// [`TABLE_DATE`]; where a server has tiers, the dearer one. The first that fits counts, so longer names stand first.
+const TABLE: &[(&str, u64, u64, u64, u64)] = &[
+    ("gpt-5-nano*", 50, 400, 5, 50),
+    ("gpt-5-mini*", 250, 2_000, 25, 250),
+    ("gpt-5-pro*", 15_000, 120_000, 15_000, 15_000),
+    ("gpt-5*", 1_250, 10_000, 125, 1_250),
+    ("gpt-4.1-nano*", 100, 400, 25, 100),
+    ("gpt-4.1-mini*", 400, 1_600, 100, 400),
+    ("gpt-4.1*", 2_000, 8_000, 500, 2_000),
+    ("gpt-4o-mini*", 150, 600, 75, 150),
+    ("gpt-4o*", 2_500, 10_000, 1_250, 2_500),
+    ("o4-mini*", 1_100, 4_400, 275, 1_100),
+    ("o3-mini*", 1_100, 4_400, 550, 1_100),
+    ("o3-pro*", 20_000, 80_000, 20_000, 20_000),
+    ("o3*", 2_000, 8_000, 500, 2_000),
+    ("o1-mini*", 1_100, 4_400, 550, 1_100),
+    ("o1-pro*", 150_000, 600_000, 150_000, 150_000),
+    ("o1*", 15_000, 60_000, 7_500, 15_000),
+    ("claude-opus-4-5*", 5_000, 25_000, 500, 10_000),
+    ("claude-opus-4*", 15_000, 75_000, 1_500, 30_000),
+    ("claude-3-opus*", 15_000, 75_000, 1_500, 30_000),
+    ("claude-sonnet-4*", 6_000, 22_500, 600, 12_000),
+    ("claude-3-7-sonnet*", 3_000, 15_000, 300, 6_000),
+    ("claude-3-5-sonnet*", 3_000, 15_000, 300, 6_000),
+    ("claude-haiku-4-5*", 1_000, 5_000, 100, 2_000),
+    ("claude-3-5-haiku*", 800, 4_000, 80, 1_600),
+    ("claude-3-haiku*", 250, 1_250, 30, 500),
+    ("gemini-2.5-pro*", 2_500, 15_000, 625, 2_500),
+    ("gemini-2.5-flash-lite*", 100, 400, 25, 100),
+    ("gemini-2.5-flash*", 300, 2_500, 75, 300),
+    ("gemini-2.0-flash*", 100, 400, 25, 100),
+    ("mistral-large*", 2_000, 6_000, 2_000, 2_000),
+    ("mistral-medium*", 400, 2_000, 400, 400),
+    ("mistral-small*", 200, 600, 200, 200),
+    ("codestral*", 300, 900, 300, 300),
+    ("deepseek-chat*", 280, 1_100, 70, 280),
+    ("deepseek-reasoner*", 550, 2_190, 140, 550),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{Price, Prices, Quote, Unknown, UnknownWord, fits};
+    use crate::ports::Usage;
+
+    #[test]
+    fn the_nearest_name_wins_and_the_operators_come_first() {
+        let mut prices = Prices::default();
+        assert_eq!(prices.quote("house-model"), Quote::Unknown);
+        let Quote::Known(mini) = prices.quote("openai/gpt-4o-mini-2024-07-18") else {
+            panic!("it is in the table")
+        };
+        assert_eq!((mini.input, mini.output), (150_000, 600_000));
+        let cheap = Price {
+            input: 1,
+            output: 2,
+            cached_input: None,
+            cache_write: None,
+        };
+        prices.models.insert("gpt-*".to_owned(), cheap);
+        assert_eq!(prices.quote("gpt-4o-mini"), Quote::Known(cheap));
+        prices.unknown = Unknown::Word(UnknownWord::Free);
+        assert_eq!(prices.quote("house-model"), Quote::Known(Price::FREE));
+        assert!(fits("a*b*c", "axxbyyc") && !fits("a*b*c", "axxbyy") && !fits("ab", "abc") && fits("*", ""));
+    }
+
+    #[test]
+    fn cached_tokens_cost_what_the_cache_costs_and_nothing_is_rounded_down() {
+        let price = Price {
+            input: 3_000_000,
+            output: 15_000_000,
+            cached_input: Some(300_000),
+            cache_write: None,
+        };
+        let usage = Usage {
+            input_tokens: 1_000,
+            cached_tokens: 900,
+            output_tokens: 10,
+            ..Usage::default()
+        };
+        assert_eq!(price.of(&usage), 100 * 3 + 270 + 150);
+        assert_eq!(
+            price.of(&Usage {
+                output_tokens: 0,
+                input_tokens: 1,
+                cached_tokens: 1,
+                ..Usage::default()
+            }),
+            1
+        );
+        assert_eq!(price.output_for(price.at_most(100, 7), 100), Some(7));
+        assert_eq!(price.output_for(299, 100), None);
+    }
+}

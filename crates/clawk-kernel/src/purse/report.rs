@@ -1,0 +1,114 @@
+//! What is spent, set aside and left, for people.
+
+use serde::{Deserialize, Serialize};
+
+use super::Purses;
+use super::amount::{Amount, Unit};
+use super::book::{Account, Id, Inner, Meter};
+use super::limit::Window;
+use crate::time::Timestamp;
+
+/// Every purse, parents before children.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// When this was so, RFC 3339.
+    pub at: String,
+    /// The purses.
+    pub purses: Vec<PurseState>,
+}
+
+/// One purse.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PurseState {
+    /// `agent`, `session …`, `turn …`, `run of …`, `tool …`, `skill …`, `provider …`.
+    pub name: String,
+    /// How many purses are above it.
+    pub depth: usize,
+    /// Since the purse was opened; for the agent and its tools, skills and providers: in this UTC month.
+    pub spent: Amount,
+    /// Set aside for what runs now.
+    pub reserved: Amount,
+    /// Its limits, and what the agent counts without one.
+    pub limits: Vec<LimitState>,
+}
+
+/// One limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitState {
+    /// As its author calls it; empty for what is only counted.
+    pub name: String,
+    /// Who set it, where it is not the purse's own.
+    pub scope: String,
+    /// What it bounds.
+    pub unit: Unit,
+    /// When it begins anew.
+    pub window: Window,
+    /// The bound; none: only counted.
+    pub bound: Option<u64>,
+    /// Spent in this window.
+    pub spent: u64,
+    /// Set aside.
+    pub reserved: u64,
+    /// What is left.
+    pub left: Option<u64>,
+    /// When the window ends, RFC 3339.
+    pub resets_at: Option<String>,
+}
+
+impl Purses {
+    /// The whole tree.
+    pub(crate) fn report(&self, now: Timestamp) -> Budget {
+        let inner = self.book().rolled(now);
+        let mut purses = Vec::new();
+        let mut roots = children(&inner, None);
+        // The agent first: it was opened first.
+        roots.sort_unstable();
+        for id in roots {
+            walk(&inner, id, 0, &mut purses);
+        }
+        Budget {
+            at: now.to_string(),
+            purses,
+        }
+    }
+}
+
+fn children(inner: &Inner, of: Option<Id>) -> Vec<Id> {
+    let own = inner.accounts.iter().filter(|(_, account)| account.parent == of);
+    let mut ids: Vec<Id> = own.map(|(id, _)| *id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+fn walk(inner: &Inner, id: Id, depth: usize, into: &mut Vec<PurseState>) {
+    let Some(account) = inner.accounts.get(&id) else {
+        return;
+    };
+    into.push(PurseState {
+        name: account.label.clone(),
+        depth,
+        spent: account.spent,
+        reserved: account.reserved,
+        limits: account.meters.iter().map(|meter| state(account, meter)).collect(),
+    });
+    for child in children(inner, Some(id)) {
+        walk(inner, child, depth + 1, into);
+    }
+}
+
+fn state(account: &Account, meter: &Meter) -> LimitState {
+    let unit = meter.limit.unit;
+    let reserved = account.reserved.get(unit);
+    let bound = meter.bounded().then_some(meter.limit.bound);
+    LimitState {
+        name: meter.limit.name.clone(),
+        scope: meter.limit.scope.clone(),
+        unit,
+        window: meter.limit.window,
+        bound,
+        spent: meter.spent,
+        reserved,
+        left: bound.map(|bound| bound.saturating_sub(meter.spent.saturating_add(reserved))),
+        resets_at: meter.resets_at(),
+    }
+}

@@ -1,0 +1,188 @@
+//! `clawk budget`: what is spent, set aside and left, by window and by purse.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clawk_kernel::purse::{Amount, Budget, LimitState, PurseState, Unit, Window, hour_of};
+use clawk_kernel::time::{Clock, SystemClock};
+use clawk_server::{Client, ControlError};
+use clawk_store::Reader;
+use serde_json::json;
+
+use crate::out::{self, Format, Paint};
+use crate::{compose, state};
+
+/// Flags of `clawk budget`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    which: state::Which,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk budget --agent hello
+  clawk budget --format json
+
+A running agent tells every purse with its limits, from the agent down to the turns and calls that run now. Of an agent that does
+not run, what it has spent is read from its state.";
+
+/// Shows it.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let dir = args.which.dir()?;
+    match running(&dir)? {
+        Some(budget) => show(&budget, args.format)?,
+        None => kept(&dir, args.format)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the running agent says; `None`: none runs.
+fn running(dir: &Path) -> Result<Option<Budget>> {
+    compose::runtime()?.block_on(async {
+        match Client::connect(dir).await {
+            Ok(mut client) => {
+                let answer = client.ask("clawk.budget", &json!({})).await;
+                let answer = answer.context("the running agent refused")?;
+                Ok(Some(serde_json::from_value(answer)?))
+            }
+            Err(ControlError::NotRunning { .. }) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    })
+}
+
+fn show(budget: &Budget, format: Format) -> Result<()> {
+    if format == Format::Json {
+        return out::json(&json!({"running": true, "at": budget.at, "purses": budget.purses}));
+    }
+    let paint = Paint::stdout();
+    for purse in &budget.purses {
+        let indent = "  ".repeat(purse.depth);
+        let name = out::harmless(&purse.name);
+        out::line(&format!(
+            "{indent}{}  {}",
+            paint.bold(&name),
+            paint.dim(&sums(purse))
+        ))?;
+        for limit in &purse.limits {
+            if let Some(line) = line_of(limit, paint) {
+                out::line(&format!("{indent}  {line}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sums(purse: &PurseState) -> String {
+    let aside = if purse.reserved.is_zero() {
+        String::new()
+    } else {
+        format!(", set aside {}", amount(&purse.reserved))
+    };
+    format!("spent {}{aside}", amount(&purse.spent))
+}
+
+fn line_of(limit: &LimitState, paint: Paint) -> Option<String> {
+    let unit = |count: u64| one(limit.unit, count);
+    let Some(bound) = limit.bound else {
+        let counted = limit.spent > 0 && limit.window != Window::Whole;
+        return counted.then(|| format!("{}: {}", word(limit.window), unit(limit.spent)));
+    };
+    let left = limit.left.unwrap_or(0);
+    let left = if left == 0 {
+        paint.red("nothing left")
+    } else {
+        format!("{} left", unit(left))
+    };
+    let scope = if limit.scope.is_empty() {
+        String::new()
+    } else {
+        format!(" of {}", out::harmless(&limit.scope))
+    };
+    let resets = limit.resets_at.as_ref().map(|at| format!(", until {at}"));
+    Some(format!(
+        "{}{scope}: {} of {}, {left}{}",
+        out::harmless(&limit.name),
+        unit(limit.spent),
+        unit(bound),
+        resets.unwrap_or_default()
+    ))
+}
+
+const fn word(window: Window) -> &'static str {
+    match window {
+        Window::Hour => "this hour",
+        Window::Day => "today",
+        Window::Month => "this month",
+        Window::Whole => "in all",
+    }
+}
+
+fn one(unit: Unit, count: u64) -> String {
+    match unit {
+        Unit::Tokens => format!("{count} tokens"),
+        Unit::CostMicrousd => dollars(count),
+        Unit::BusyMs => format!("{}.{:03} s", count / 1000, count % 1000),
+        Unit::Calls => format!("{count} calls"),
+        Unit::BytesOut => format!("{count} bytes"),
+    }
+}
+
+fn dollars(microusd: u64) -> String {
+    format!("${}.{:06}", microusd / 1_000_000, microusd % 1_000_000)
+}
+
+fn amount(amount: &Amount) -> String {
+    let parts = Unit::ALL.map(|unit| (unit, amount.get(unit)));
+    let parts: Vec<String> = parts
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(unit, count)| one(unit, count))
+        .collect();
+    if parts.is_empty() {
+        "nothing".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+/// What the state directory keeps of this month, hour and day.
+fn kept(dir: &Path, format: Format) -> Result<()> {
+    let now = SystemClock::default().now();
+    let rows = Reader::open(dir)?.spent_since(hour_of(now.month().0))?;
+    let mut purses: BTreeMap<&str, [Amount; 3]> = BTreeMap::new();
+    for row in &rows {
+        let sums = purses.entry(&row.purse).or_default();
+        for (sum, window) in sums.iter_mut().zip([Window::Hour, Window::Day, Window::Month]) {
+            if row.hour >= hour_of(window.around(now).0) {
+                *sum = sum.plus(row.amount);
+            }
+        }
+    }
+    if format == Format::Json {
+        let purses: Vec<_> = purses
+            .iter()
+            .map(|(name, [hour, day, month])| json!({"name": name, "hour": hour, "day": day, "month": month}))
+            .collect();
+        return out::json(&json!({"running": false, "at": now.to_string(), "purses": purses}));
+    }
+    if purses.is_empty() {
+        out::line("nothing spent this month")?;
+    }
+    let paint = Paint::stdout();
+    for (name, [hour, day, month]) in &purses {
+        out::line(&paint.bold(&out::harmless(name)))?;
+        for (sum, window) in [(hour, Window::Hour), (day, Window::Day), (month, Window::Month)] {
+            out::line(&format!("  {}: {}", word(window), amount(sum)))?;
+        }
+    }
+    Ok(())
+}
