@@ -92,7 +92,7 @@ impl StateDir {
         };
         let batch = Batch {
             entries: said(&found, what, reason, by, clock)?,
-            inbox: Vec::new(),
+            ..Batch::default()
         };
         let digests: Vec<Digest> = found.gone.into_values().flatten().collect();
         let (rows, upto, mark, noted) = (found.rows, found.upto, found.mark, digests.clone());

@@ -29,7 +29,7 @@ fn old(n: u128) -> Batch {
     };
     Batch {
         entries: vec![entry],
-        inbox: Vec::new(),
+        ..Batch::default()
     }
 }
 
