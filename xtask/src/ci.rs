@@ -37,6 +37,8 @@ pub(crate) fn run() -> Result<()> {
             plain(command("cargo").args([
                 "clippy",
                 "--workspace",
+                "--features",
+                FEATURES,
                 "--all-targets",
                 "--locked",
                 "--",
@@ -45,7 +47,7 @@ pub(crate) fn run() -> Result<()> {
             ]))
         }),
         ("build", |_| {
-            plain(command("cargo").args(["build", "--workspace", "--locked"]))
+            plain(command("cargo").args(["build", "--workspace", "--features", FEATURES, "--locked"]))
         }),
         ("docs", |_| {
             plain(
@@ -88,6 +90,9 @@ pub(crate) fn run() -> Result<()> {
     summary(&outcomes, &tally, began.elapsed())
 }
 
+/// What a build has only when asked, and CI always tests.
+const FEATURES: &str = "clawk/wasm";
+
 type Step = fn(&mut Tally) -> Result<bool>;
 
 fn summary(outcomes: &[Outcome], tally: &Tally, total: Duration) -> Result<()> {
@@ -121,11 +126,21 @@ fn tests(tally: &mut Tally) -> Result<bool> {
     // nextest shows hung tests and runs each in a process of its own; the ordinary runner is good enough without it.
     let mut command = command("cargo");
     if run::has("cargo", &["nextest", "--version"]) {
-        command.args(["nextest", "run", "--workspace", "--locked", "--no-fail-fast"]);
+        command.args([
+            "nextest",
+            "run",
+            "--workspace",
+            "--features",
+            FEATURES,
+            "--locked",
+            "--no-fail-fast",
+        ]);
     } else {
         command.args([
             "test",
             "--workspace",
+            "--features",
+            FEATURES,
             "--lib",
             "--bins",
             "--tests",

@@ -13,6 +13,8 @@ pub mod launch;
 mod level;
 pub mod plan;
 pub mod preflight;
+#[cfg(feature = "wasm")]
+mod wasm;
 
 pub use launch::{
     Door, Gate, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Placed, Probed,

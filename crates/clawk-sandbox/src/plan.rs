@@ -319,6 +319,28 @@ impl Plan {
         })
     }
 
+    /// This plan for a WebAssembly guest, which is kept as level `wasm` keeps it, also where less is asked for.
+    ///
+    /// # Errors
+    /// More is asked for.
+    pub fn for_guest(&self) -> Result<Self, Refusal> {
+        if self.level > Level::Wasm {
+            return Err(Refusal::Unavailable {
+                level: self.level,
+                mechanism: "wasmtime".to_owned(),
+                missing: format!(
+                    "a WebAssembly guest has level `wasm`, and `{}` is asked for",
+                    self.level
+                ),
+                hint: "bind the tool by `command`, or set the Sandbox's `level` to `wasm`".to_owned(),
+            });
+        }
+        Ok(Self {
+            level: Level::Wasm,
+            ..self.clone()
+        })
+    }
+
     /// Static checks of one part of a call against this plan.
     ///
     /// # Errors

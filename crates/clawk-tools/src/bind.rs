@@ -117,9 +117,7 @@ impl Binder<'_> {
                 return self.command(command, config).map(Binding::Command).map(Some);
             }
             (None, Some(http), None) => return self.endpoint(http).map(Binding::Http).map(Some),
-            (None, None, Some(_)) => {
-                return Err("`wasm` executors are not in this version; bind a `command` instead".to_owned());
-            }
+            (None, None, Some(module)) => return self.guest(module, config).map(Binding::Command).map(Some),
             (None, None, None) => {}
             _ => return Err("only one of `command`, `http` and `wasm` may be set".to_owned()),
         }
@@ -168,6 +166,26 @@ impl Binder<'_> {
             args: args.to_vec(),
             env: self.environment(&config.env),
             secrets,
+            guest: false,
+        })
+    }
+
+    /// A WebAssembly file. It gets the variables that it is given, and no others.
+    fn guest(&self, module: &std::path::Path, config: &ToolConfig) -> Result<Command, String> {
+        let path = self.host.base.join(module);
+        let path = path
+            .canonicalize()
+            .map_err(|error| format!("`wasm` names `{}`: {error}", path.display()))?;
+        let variables = config
+            .env
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()));
+        Ok(Command {
+            program: path.to_string_lossy().into_owned(),
+            args: Vec::new(),
+            env: variables.collect(),
+            secrets: self.secrets(&config.secret_env)?,
+            guest: true,
         })
     }
 

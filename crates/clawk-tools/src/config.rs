@@ -21,7 +21,8 @@ pub struct ToolConfig {
     pub command: Option<Vec<String>>,
     /// An endpoint that gets the call's arguments as a JSON body.
     pub http: Option<HttpTool>,
-    /// A WebAssembly module; not in this version.
+    /// A WebAssembly file: a component of `wasi:cli/command`, or a module of WASI preview 1. It gets the call's arguments as
+    /// JSON on standard input; its standard output is the result.
     pub wasm: Option<PathBuf>,
     /// What the executor or MCP server says of its own effects counts (R13). For `command` and `http`, whose
     /// annotations are the manifest's, it changes nothing.

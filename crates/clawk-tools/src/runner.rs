@@ -57,6 +57,7 @@ impl Runner {
     pub fn executor(&self, tool: &str) -> Option<&'static str> {
         self.bound.get(tool).map(|binding| match binding {
             Binding::Builtin(_) | Binding::Extra(_) => "built-in",
+            Binding::Command(command) if command.guest => "wasm",
             Binding::Command(_) => "command",
             Binding::Http(_) => "http",
             Binding::Mcp(_) => "mcp",

@@ -10,7 +10,7 @@ use crate::preflight::path::lexical;
 
 /// A part of the host that the container sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(crate) struct Shown {
     /// On the host, without links.
     pub(super) source: PathBuf,
     /// In the container.
@@ -20,6 +20,18 @@ pub(super) struct Shown {
     pub(super) system: bool,
 }
 
+#[cfg(feature = "wasm")]
+impl Shown {
+    /// A folder of the plan under its own name.
+    pub(crate) fn mount(source: &Path, target: &Path) -> Self {
+        Self {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            system: false,
+        }
+    }
+}
+
 /// The most files that are looked at; a larger mount with globs to hide is refused.
 const MAX_LOOKED_AT: usize = 200_000;
 
@@ -27,7 +39,7 @@ const MAX_LOOKED_AT: usize = 200_000;
 const MAX_MASKS: usize = 2_048;
 
 /// Paths in the container that must be covered.
-pub(super) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Vec<PathBuf>, String> {
     let mut found = BTreeSet::new();
     let mut inodes = BTreeSet::new();
     for entry in denied.iter().filter(|entry| entry.glob.is_none()) {

@@ -16,6 +16,8 @@ pub mod stage;
 use std::path::PathBuf;
 
 pub use engine::Found;
+#[cfg(feature = "wasm")]
+pub(crate) use mask::{Shown, masks};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 

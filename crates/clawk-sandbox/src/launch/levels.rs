@@ -20,6 +20,8 @@ pub struct LevelSettings {
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     pub(super) container: container::Backend,
+    #[cfg(feature = "wasm")]
+    pub(super) wasm: Arc<crate::wasm::Backend>,
 }
 
 impl Launcher {
@@ -27,6 +29,8 @@ impl Launcher {
     #[must_use]
     pub fn with_levels(mut self, settings: LevelSettings) -> Self {
         self.levels = Arc::new(Levels {
+            #[cfg(feature = "wasm")]
+            wasm: Arc::new(crate::wasm::Backend::new(settings.cache.clone())),
             container: container::Backend::new(settings.container, settings.cache),
         });
         self
@@ -57,8 +61,40 @@ impl Launcher {
                     ..Obtained::default()
                 })
             }
-            Level::Wasm | Level::Vm => Err(no_back_end(level)),
+            Level::Wasm => self.wasm_ready(),
+            Level::Vm => Err(no_back_end(level)),
         }
+    }
+
+    #[cfg(feature = "wasm")]
+    fn wasm_ready(&self) -> Result<Obtained, Refusal> {
+        self.levels.wasm.engine()?;
+        Ok(Obtained {
+            level: Level::Wasm,
+            mechanisms: vec!["wasmtime".to_owned()],
+            ..Obtained::default()
+        })
+    }
+
+    #[cfg(not(feature = "wasm"))]
+    #[expect(clippy::unused_self, reason = "as in a build that has it")]
+    fn wasm_ready(&self) -> Result<Obtained, Refusal> {
+        Err(no_back_end(Level::Wasm))
+    }
+
+    #[cfg(feature = "wasm")]
+    async fn wasm(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
+        crate::wasm::launch(&self.levels.wasm, spec).await
+    }
+
+    #[cfg(not(feature = "wasm"))]
+    #[expect(
+        clippy::unused_async,
+        clippy::unused_self,
+        reason = "as in a build that has it"
+    )]
+    async fn wasm(&self, _: &Spec) -> Result<Outcome, LaunchError> {
+        Err(no_back_end(Level::Wasm).into())
     }
 
     /// What an earlier probe or run has shown about this level, without starting anything.
@@ -73,6 +109,8 @@ impl Launcher {
                 Some(Ok(_)) | None => Ok(()),
             },
             Level::Container => container::known_refusal(&self.levels.container).map_or(Ok(()), Err),
+            // Making the engine takes memory: a run does, a question does not.
+            Level::Wasm if cfg!(feature = "wasm") => Ok(()),
             Level::Wasm | Level::Vm => Err(no_back_end(level)),
         }
     }
@@ -82,7 +120,8 @@ impl Launcher {
         match spec.plan.level() {
             Level::None | Level::Process => None,
             Level::Container => Some(Box::pin(container::launch(self, &self.levels.container, spec)).await),
-            level @ (Level::Wasm | Level::Vm) => Some(Err(no_back_end(level).into())),
+            Level::Wasm => Some(Box::pin(self.wasm(spec)).await),
+            level @ Level::Vm => Some(Err(no_back_end(level).into())),
         }
     }
 
@@ -91,16 +130,30 @@ impl Launcher {
         match spec.plan.level() {
             Level::None | Level::Process => None,
             Level::Container => Some(Box::pin(container::serve(self, &self.levels.container, spec)).await),
-            level @ (Level::Wasm | Level::Vm) => Some(Err(no_back_end(level).into())),
+            Level::Wasm => Some(Err(Refusal::Unavailable {
+                level: Level::Wasm,
+                mechanism: "wasmtime".to_owned(),
+                missing: "a server that lives on is no WebAssembly command".to_owned(),
+                hint: "run MCP servers at level `process` or `container`".to_owned(),
+            }
+            .into())),
+            level @ Level::Vm => Some(Err(no_back_end(level).into())),
         }
     }
 }
 
 fn no_back_end(level: Level) -> Refusal {
+    let (mechanism, hint) = match level {
+        Level::Wasm => (
+            "wasmtime",
+            "build clawk with `--features wasm`, or set the Sandbox's `level` to `process` or `container`",
+        ),
+        _ => ("qemu", "set the Sandbox's `level` to `process` or `container`"),
+    };
     Refusal::Unavailable {
         level,
-        mechanism: if level == Level::Wasm { "wasmtime" } else { "qemu" }.to_owned(),
-        missing: format!("this version has no `{level}` back end"),
-        hint: "set the Sandbox's `level` to `process` or `container`".to_owned(),
+        mechanism: mechanism.to_owned(),
+        missing: format!("this build has no `{level}` back end"),
+        hint: hint.to_owned(),
     }
 }

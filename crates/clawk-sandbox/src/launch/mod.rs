@@ -6,7 +6,7 @@ mod levels;
 mod probe;
 mod run;
 mod service;
-mod streams;
+pub(crate) mod streams;
 pub(crate) mod wire;
 
 use std::ffi::OsString;

@@ -8,25 +8,25 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Bytes that both streams of a run may keep together.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     limit: u64,
     left: AtomicU64,
 }
 
 impl Budget {
-    pub(super) fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self {
             limit,
             left: AtomicU64::new(limit),
         }
     }
 
-    pub(super) fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
     /// Takes up to `wanted` bytes from what is left.
-    fn take(&self, wanted: usize) -> usize {
+    pub(crate) fn take(&self, wanted: usize) -> usize {
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
         let before = self
             .left

@@ -8,6 +8,8 @@
 )]
 
 mod containers;
+#[cfg(feature = "wasm")]
+mod guests;
 mod image;
 mod runs;
 mod services;

@@ -1,5 +1,7 @@
 //! `[tools.NAME] command = ["prog", "arg"]`: arguments as JSON on standard input, the result on standard output.
 
+use std::sync::Arc;
+
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{Input, Launcher, Spec};
@@ -20,11 +22,17 @@ pub(crate) struct Command {
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) secrets: Vec<(String, Secret)>,
+    /// A WebAssembly file: it runs at level `wasm`, also where less is asked for.
+    pub(crate) guest: bool,
 }
 
 impl Command {
     pub(crate) async fn run(&self, call: &Call<'_>, launcher: &Launcher) -> Result<RunOutcome, RunError> {
-        let mut spec = Spec::new(&self.program, call.plan.clone());
+        let plan = match self.guest {
+            true => Arc::new(call.plan.for_guest().map_err(RunError::Sandbox)?),
+            false => call.plan.clone(),
+        };
+        let mut spec = Spec::new(&self.program, plan);
         spec.args.clone_from(&self.args);
         spec.env.clone_from(&self.env);
         spec.env.extend(

@@ -82,3 +82,36 @@ fn a_level_that_is_not_to_be_had_is_refused_with_the_cure() {
         .assert()
         .stdout(contains("sandbox-container").and(contains("`no-such-runtime` is not installed")));
 }
+
+#[cfg(feature = "wasm")]
+#[test]
+fn a_guest_runs_in_wasm_and_the_trace_says_so() {
+    let copy = r#"(module
+      (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+      (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+      (memory (export "memory") 1)
+      (func (export "_start")
+        (i32.store (i32.const 0) (i32.const 1024)) (i32.store (i32.const 4) (i32.const 4096))
+        (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+        (i32.store (i32.const 4) (i32.load (i32.const 8)))
+        (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
+    let agent = agent(Level::Wasm, "hello guest", "");
+    std::fs::write(agent.path("copy.wasm"), wat::parse_str(copy).unwrap()).unwrap();
+    std::fs::write(agent.path("clawk.toml"), "[tools.shell]\nwasm = \"copy.wasm\"\n").unwrap();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "go"])
+        .assert()
+        .success()
+        .stdout(contains("hello guest"));
+    let trace = trace(&agent);
+    assert!(trace.contains("wasmtime"), "{trace}");
+    assert!(
+        agent
+            .state()
+            .join("cache/wasm")
+            .read_dir()
+            .unwrap()
+            .next()
+            .is_some()
+    );
+}

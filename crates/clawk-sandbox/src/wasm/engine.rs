@@ -1,0 +1,285 @@
+//! One engine per agent, and compiled guests: in memory by the file's identity, on disk by the digest of its bytes.
+
+use std::collections::HashMap;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use wasmtime::component::{Component, Linker};
+use wasmtime::{Config, OptLevel};
+use wasmtime_wasi::p2::bindings::CommandPre;
+
+use super::files;
+use super::guest::State;
+
+/// Largest module, bytes.
+const MAX_MODULE_BYTES: u64 = 64 << 20;
+
+/// How often a running guest gives way, so that its deadline and its caller's cancellation are seen, milliseconds.
+const TICK_MS: u64 = 5;
+
+/// The name under which preview 1 modules import the system.
+const PREVIEW1: &str = "wasi_snapshot_preview1";
+
+/// Stack of a guest, bytes.
+const STACK_BYTES: usize = 1 << 20;
+
+type Compiled = CommandPre<State>;
+
+/// A file as it was when it was compiled.
+type Identity = (u64, u64, u64, i64, i64, i64, i64);
+
+pub(crate) struct Engine {
+    engine: Arc<wasmtime::Engine>,
+    linker: Linker<State>,
+    cache: Option<PathBuf>,
+    known: Mutex<HashMap<(PathBuf, Identity), Compiled>>,
+    running: Arc<AtomicU64>,
+    ticking: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("cache", &self.cache)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub(super) fn new(cache: Option<&Path>) -> Result<Self, String> {
+        let mut config = Config::new();
+        config.epoch_interruption(true);
+        config.wasm_component_model(true);
+        config.cranelift_opt_level(OptLevel::Speed);
+        config.max_wasm_stack(STACK_BYTES);
+        config.async_stack_size(STACK_BYTES * 2);
+        let engine = wasmtime::Engine::new(&config).map_err(|error| format!("{error:#}"))?;
+        let mut linker = Linker::new(&engine);
+        let linked = wasmtime_wasi::p2::add_to_linker_async(&mut linker)
+            .and_then(|()| files::add_to_linker(&mut linker));
+        linked.map_err(|error| format!("{error:#}"))?;
+        Ok(Self {
+            engine: Arc::new(engine),
+            linker,
+            cache: cache.map(|cache| cache.join("wasm")),
+            known: Mutex::default(),
+            running: Arc::default(),
+            ticking: Arc::default(),
+        })
+    }
+
+    pub(super) fn raw(&self) -> &wasmtime::Engine {
+        &self.engine
+    }
+
+    /// The file's guest, ready to be instantiated.
+    pub(super) fn guest(&self, path: &Path) -> Result<Compiled, String> {
+        let at = |error: io::Error| format!("`{}`: {error}", path.display());
+        let flags = rustix::fs::OFlags::NONBLOCK.bits();
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(i32::try_from(flags).unwrap_or(0))
+            .open(path)
+            .map_err(at)?;
+        let meta = file.metadata().map_err(at)?;
+        if !meta.is_file() {
+            return Err(format!("`{}` is no file", path.display()));
+        }
+        let times = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
+        let key = (
+            path.to_owned(),
+            (
+                meta.dev(),
+                meta.ino(),
+                meta.size(),
+                times.0,
+                times.1,
+                times.2,
+                times.3,
+            ),
+        );
+        if let Some(known) = self
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)
+        {
+            return Ok(known.clone());
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_MODULE_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .map_err(at)?;
+        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_MODULE_BYTES {
+            return Err(format!(
+                "`{}` is larger than {} MiB",
+                path.display(),
+                MAX_MODULE_BYTES >> 20
+            ));
+        }
+        if !bytes.starts_with(b"\0asm") {
+            return Err(format!("`{}` is no WebAssembly", path.display()));
+        }
+        let component = self
+            .component(&bytes)
+            .map_err(|error| format!("`{}`: {error:#}", path.display()))?;
+        let pre = self.linker.instantiate_pre(&component).and_then(CommandPre::new);
+        let pre =
+            pre.map_err(|error| format!("`{}` wants what a guest does not get: {error:#}", path.display()))?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(other, _), _| other != path);
+        known.insert(key, pre.clone());
+        Ok(pre)
+    }
+
+    fn component(&self, bytes: &[u8]) -> wasmtime::Result<Component> {
+        let stored = self
+            .cache
+            .as_ref()
+            .map(|cache| cache.join(format!("{}.cwasm", self.digest(bytes))));
+        if let Some(kept) = stored.as_deref().and_then(read_kept) {
+            return revive(&self.engine, &kept);
+        }
+        let made = if wasmtime::Engine::detect_precompiled(bytes).is_some() {
+            None // never: native code is taken from our own cache only
+        } else if is_component(bytes) {
+            Some(self.engine.precompile_component(bytes)?)
+        } else {
+            Some(self.engine.precompile_component(&componentize(bytes)?)?)
+        };
+        let made = made.ok_or_else(|| wasmtime::Error::msg("it is compiled already"))?;
+        if let Some(path) = &stored {
+            // A guest that can't be kept is compiled again next time.
+            let _ = keep(path, &made); // silent-ok: see above
+        }
+        revive(&self.engine, &made)
+    }
+
+    /// Of the guest, and of everything in this build that its compilation depends on.
+    fn digest(&self, bytes: &[u8]) -> String {
+        struct Into(Sha256);
+        impl Hasher for Into {
+            fn finish(&self) -> u64 {
+                0
+            }
+            fn write(&mut self, bytes: &[u8]) {
+                self.0.update(bytes);
+            }
+        }
+        let mut hash = Into(Sha256::new_with_prefix(bytes));
+        self.engine.precompile_compatibility_hash().hash(&mut hash);
+        hex::encode(hash.0.finalize())
+    }
+
+    /// Counts epochs while guests run; nothing ticks in an idle agent.
+    pub(super) fn tick(&self) -> Ticking {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        if !self.ticking.swap(true, Ordering::SeqCst) {
+            let engine = Arc::downgrade(&self.engine);
+            let (running, ticking) = (Arc::clone(&self.running), Arc::clone(&self.ticking));
+            std::thread::spawn(move || ticks(&engine, &running, &ticking));
+        }
+        Ticking(Arc::clone(&self.running))
+    }
+}
+
+/// Held while a guest runs.
+#[derive(Debug)]
+pub(super) struct Ticking(Arc<AtomicU64>);
+
+impl Drop for Ticking {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn ticks(engine: &Weak<wasmtime::Engine>, running: &AtomicU64, ticking: &AtomicBool) {
+    loop {
+        std::thread::sleep(Duration::from_millis(TICK_MS));
+        match engine.upgrade() {
+            Some(engine) => engine.increment_epoch(),
+            None => return,
+        }
+        if running.load(Ordering::SeqCst) == 0 {
+            ticking.store(false, Ordering::SeqCst);
+            // Somebody may have come in between and trusted the tick that is about to end.
+            if running.load(Ordering::SeqCst) == 0 || ticking.swap(true, Ordering::SeqCst) {
+                return;
+            }
+        }
+    }
+}
+
+/// The layer of the binary format: 0 is a core module, 1 a component.
+fn is_component(bytes: &[u8]) -> bool {
+    bytes.get(6) == Some(&1)
+}
+
+/// A preview 1 module as a component, through the adapter that wasmtime ships.
+fn componentize(module: &[u8]) -> wasmtime::Result<Vec<u8>> {
+    let adapter = wasi_preview1_component_adapter_provider::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER;
+    let encoded = wit_component::ComponentEncoder::default()
+        .validate(true)
+        .module(module)
+        .and_then(|encoder| encoder.adapter(PREVIEW1, adapter))
+        .and_then(|mut encoder| encoder.encode());
+    encoded.map_err(|error| wasmtime::Error::msg(format!("it is no module of WASI preview 1: {error:#}")))
+}
+
+#[expect(unsafe_code, reason = "native code from our own cache")]
+fn revive(engine: &wasmtime::Engine, bytes: &[u8]) -> wasmtime::Result<Component> {
+    // SAFETY: `bytes` come from `precompile_component`, just now or out of a file that only we can write and whose digest
+    // was checked (`read_kept`); wasmtime refuses those of another version or configuration.
+    unsafe { Component::deserialize(engine, bytes) }
+}
+
+/// Bytes of a digest.
+const DIGEST: usize = 32;
+
+/// Reads what was kept, if it is ours and whole. A file that somebody else could have written is not used.
+fn read_kept(path: &Path) -> Option<Vec<u8>> {
+    let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).ok()?; // silent-ok: compiled anew
+    let mut file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .ok()?; // silent-ok: not there
+    let own =
+        |meta: fs::Metadata| meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o022 == 0;
+    let ours = file.metadata().is_ok_and(own) && path.parent()?.metadata().is_ok_and(own);
+    let mut bytes = Vec::new();
+    if !ours || file.read_to_end(&mut bytes).is_err() {
+        return None;
+    }
+    let body = bytes.split_off(DIGEST.min(bytes.len()));
+    (Sha256::digest(&body).as_slice() == bytes).then_some(body)
+}
+
+fn keep(path: &Path, body: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::os::unix::fs::DirBuilderExt::mode(fs::DirBuilder::new().recursive(true), 0o700).create(folder)?;
+    let work = folder.join(format!(
+        ".{}-{}",
+        std::process::id(),
+        path.file_name().unwrap_or_default().to_string_lossy()
+    ));
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&work)?;
+    let written = io::Write::write_all(&mut file, &Sha256::digest(body))
+        .and_then(|()| io::Write::write_all(&mut file, body))
+        .and_then(|()| fs::rename(&work, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&work); // silent-ok: the error is told
+    }
+    written
+}

@@ -1,0 +1,461 @@
+//! The files of a guest: `wasi:filesystem` with `denied_paths` judged on where a path really leads (R33).
+//!
+//! wasmtime keeps every path beneath its folder. Here it is judged twice more: as text before anything happens, and on the
+//! real place of what it resolves to, links followed; what was opened is judged again by its descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemCtxView};
+use wasmtime_wasi::p2::bindings::filesystem::types::{
+    self, DescriptorFlags, ErrorCode, OpenFlags, PathFlags,
+};
+use wasmtime_wasi::p2::{FsError, FsResult};
+
+use super::guest::State;
+use crate::container::{Shown, masks};
+use crate::plan::Denied;
+use crate::preflight::path::lexical;
+
+/// The agent's own process looks out of these: nothing of them is a guest's, in whatever mode.
+const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// What a guest may not open.
+#[derive(Debug)]
+pub(super) struct Walls {
+    denied: Vec<Denied>,
+    base: PathBuf,
+    /// Each root's real place and the name it has in the plan.
+    roots: Vec<(PathBuf, PathBuf)>,
+    open: u64,
+    max_open: u64,
+}
+
+impl Walls {
+    pub(super) fn new(
+        denied: Vec<Denied>,
+        base: PathBuf,
+        roots: Vec<(PathBuf, PathBuf)>,
+        max_open: u64,
+    ) -> Self {
+        Self {
+            denied,
+            base,
+            roots,
+            open: 0,
+            max_open,
+        }
+    }
+
+    /// Whether a real path, or the name that it has in the plan, is denied.
+    fn covers(&self, real: &Path) -> bool {
+        if NEVER.iter().any(|never| real.starts_with(never)) {
+            return true;
+        }
+        let named = self
+            .roots
+            .iter()
+            .filter_map(|(root, name)| Some(name.join(real.strip_prefix(root).ok()?)));
+        let mut names = named.chain([real.to_owned()]);
+        names.any(|name| self.denied.iter().any(|denied| self.one(denied, &name)))
+    }
+
+    fn one(&self, denied: &Denied, path: &Path) -> bool {
+        let literal = || lexical(&self.base, Path::new(denied.text())).canonicalize();
+        denied.covers(path, &self.base)
+            || (denied.glob.is_none() && literal().is_ok_and(|real| path.starts_with(real)))
+    }
+
+    /// Judges what a descriptor leads to.
+    fn judge_open(&self, fd: BorrowedFd<'_>) -> FsResult<()> {
+        let real = place(fd)?;
+        if self.covers(&real) {
+            return Err(ErrorCode::Access.into());
+        }
+        let meta = rustix::fs::fstat(fd).map_err(io::Error::from)?;
+        // A second name of a denied file is that file.
+        if !self.denied.is_empty() && FileType::from_raw_mode(meta.st_mode).is_file() && meta.st_nlink > 1 {
+            let shown: Vec<Shown> = self
+                .roots
+                .iter()
+                .map(|(root, _)| Shown::mount(root, root))
+                .collect();
+            let covered =
+                masks(&self.denied, &self.base, &shown).map_err(|_| FsError::from(ErrorCode::Access))?;
+            if covered.contains(&real) {
+                return Err(ErrorCode::Access.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a folder's renaming could take a denied path out of its place: something denied is below it, or a glob's
+    /// fit depends on more than the last name.
+    fn holds_denied(&self, real: &Path) -> bool {
+        self.denied.iter().any(|denied| match &denied.glob {
+            None => {
+                let text = lexical(&self.base, Path::new(denied.text()));
+                text.starts_with(real) || text.canonicalize().is_ok_and(|place| place.starts_with(real))
+            }
+            Some(_) => denied
+                .text()
+                .strip_prefix("**/")
+                .is_none_or(|last| last.contains('/')),
+        })
+    }
+}
+
+/// Where a descriptor really leads.
+fn place(fd: BorrowedFd<'_>) -> FsResult<PathBuf> {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let real = rustix::fs::readlink(link, Vec::new()).map_err(io::Error::from)?;
+    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(real.as_bytes())))
+}
+
+/// The guard over wasmtime's own files.
+pub(super) struct Guarded<'a> {
+    pub(super) inner: WasiFilesystemCtxView<'a>,
+    pub(super) walls: &'a mut Walls,
+}
+
+struct Marker;
+
+impl HasData for Marker {
+    type Data<'a> = Guarded<'a>;
+}
+
+/// Puts the guard in the place of wasmtime's own files.
+pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    types::add_to_linker::<State, Marker>(linker, State::guarded)?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+impl Guarded<'_> {
+    /// Judges `path` below a folder before anything is done to it.
+    fn judge(&self, fd: &Resource<Descriptor>, path: &str, follow: bool) -> FsResult<()> {
+        let dir = match self.inner.table.get(fd)? {
+            Descriptor::Dir(dir) => dir,
+            Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
+        };
+        let at = place(dir.dir.as_fd())?;
+        if self.walls.covers(&lexical(&at, Path::new(path))) || self.walls.covers(&at) {
+            return Err(ErrorCode::Access.into());
+        }
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let last = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        match rustix::fs::openat2(&*dir.dir, path, flags | last, Mode::empty(), resolve) {
+            Ok(found) => {
+                self.walls.judge_open(found.as_fd())?;
+                let kind =
+                    FileType::from_raw_mode(rustix::fs::fstat(&found).map_err(io::Error::from)?.st_mode);
+                // A pipe or a device of the host is nobody's to open, nor to be stopped by.
+                match kind {
+                    FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(()),
+                    FileType::Fifo
+                    | FileType::Socket
+                    | FileType::CharacterDevice
+                    | FileType::BlockDevice
+                    | FileType::Unknown => Err(ErrorCode::Access.into()),
+                }
+            }
+            // What is not there yet is judged by where it would be.
+            Err(rustix::io::Errno::NOENT) => {
+                let path = Path::new(path);
+                let (Some(name), parent) = (path.file_name(), path.parent().unwrap_or(Path::new(""))) else {
+                    return Err(ErrorCode::NoEntry.into());
+                };
+                let parent = if parent.as_os_str().is_empty() {
+                    Path::new(".")
+                } else {
+                    parent
+                };
+                let parent = rustix::fs::openat2(
+                    &*dir.dir,
+                    parent,
+                    flags | OFlags::DIRECTORY,
+                    Mode::empty(),
+                    resolve,
+                )
+                .map_err(io::Error::from)?;
+                let dangling = rustix::fs::readlinkat(&parent, name, Vec::new()).is_ok();
+                if dangling || self.walls.covers(&place(parent.as_fd())?.join(name)) {
+                    return Err(ErrorCode::Access.into());
+                }
+                Ok(())
+            }
+            Err(rustix::io::Errno::XDEV) => Err(ErrorCode::NotPermitted.into()),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
+    }
+
+    /// Judges the moving of what is at `path`.
+    fn judge_move(&self, fd: &Resource<Descriptor>, path: &str) -> FsResult<()> {
+        self.judge(fd, path, false)?;
+        if self.walls.denied.is_empty() {
+            return Ok(());
+        }
+        let Descriptor::Dir(dir) = self.inner.table.get(fd)? else {
+            return Err(ErrorCode::NotDirectory.into());
+        };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        if let Ok(found) = rustix::fs::openat2(&*dir.dir, path, flags, Mode::empty(), resolve) {
+            let is_dir =
+                rustix::fs::fstat(&found).is_ok_and(|meta| FileType::from_raw_mode(meta.st_mode).is_dir());
+            if is_dir && self.walls.holds_denied(&place(found.as_fd())?) {
+                return Err(ErrorCode::Access.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What was really opened is judged once more, and closed if it is denied.
+    fn judge_opened(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<Descriptor>> {
+        let judged = match self.inner.table.get(&fd)? {
+            Descriptor::Dir(dir) => self.walls.judge_open(dir.dir.as_fd()),
+            Descriptor::File(file) => self.walls.judge_open(file.file.as_fd()),
+        };
+        match judged {
+            Ok(()) => Ok(fd),
+            Err(error) => {
+                self.inner.table.delete(fd)?;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn follows(flags: PathFlags) -> bool {
+    flags.contains(PathFlags::SYMLINK_FOLLOW)
+}
+
+impl types::Host for Guarded<'_> {
+    fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<ErrorCode> {
+        types::Host::convert_error_code(&mut self.inner, error)
+    }
+
+    fn filesystem_error_code(
+        &mut self,
+        error: Resource<wasmtime::Error>,
+    ) -> wasmtime::Result<Option<ErrorCode>> {
+        types::Host::filesystem_error_code(&mut self.inner, error)
+    }
+}
+
+impl types::HostDescriptor for Guarded<'_> {
+    async fn advise(
+        &mut self,
+        fd: Resource<Descriptor>,
+        offset: u64,
+        len: u64,
+        advice: types::Advice,
+    ) -> FsResult<()> {
+        types::HostDescriptor::advise(&mut self.inner, fd, offset, len, advice).await
+    }
+
+    async fn sync_data(&mut self, fd: Resource<Descriptor>) -> FsResult<()> {
+        types::HostDescriptor::sync_data(&mut self.inner, fd).await
+    }
+
+    async fn get_flags(&mut self, fd: Resource<Descriptor>) -> FsResult<DescriptorFlags> {
+        types::HostDescriptor::get_flags(&mut self.inner, fd).await
+    }
+
+    async fn get_type(&mut self, fd: Resource<Descriptor>) -> FsResult<types::DescriptorType> {
+        types::HostDescriptor::get_type(&mut self.inner, fd).await
+    }
+
+    async fn set_size(&mut self, fd: Resource<Descriptor>, size: u64) -> FsResult<()> {
+        types::HostDescriptor::set_size(&mut self.inner, fd, size).await
+    }
+
+    async fn set_times(
+        &mut self,
+        fd: Resource<Descriptor>,
+        atim: types::NewTimestamp,
+        mtim: types::NewTimestamp,
+    ) -> FsResult<()> {
+        types::HostDescriptor::set_times(&mut self.inner, fd, atim, mtim).await
+    }
+
+    async fn read(&mut self, fd: Resource<Descriptor>, len: u64, offset: u64) -> FsResult<(Vec<u8>, bool)> {
+        types::HostDescriptor::read(&mut self.inner, fd, len, offset).await
+    }
+
+    async fn write(&mut self, fd: Resource<Descriptor>, buf: Vec<u8>, offset: u64) -> FsResult<u64> {
+        types::HostDescriptor::write(&mut self.inner, fd, buf, offset).await
+    }
+
+    async fn read_directory(
+        &mut self,
+        fd: Resource<Descriptor>,
+    ) -> FsResult<Resource<types::DirectoryEntryStream>> {
+        types::HostDescriptor::read_directory(&mut self.inner, fd).await
+    }
+
+    async fn sync(&mut self, fd: Resource<Descriptor>) -> FsResult<()> {
+        types::HostDescriptor::sync(&mut self.inner, fd).await
+    }
+
+    async fn create_directory_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {
+        self.judge(&fd, &path, false)?;
+        types::HostDescriptor::create_directory_at(&mut self.inner, fd, path).await
+    }
+
+    async fn stat(&mut self, fd: Resource<Descriptor>) -> FsResult<types::DescriptorStat> {
+        types::HostDescriptor::stat(&mut self.inner, fd).await
+    }
+
+    async fn stat_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        flags: PathFlags,
+        path: String,
+    ) -> FsResult<types::DescriptorStat> {
+        self.judge(&fd, &path, follows(flags))?;
+        types::HostDescriptor::stat_at(&mut self.inner, fd, flags, path).await
+    }
+
+    async fn set_times_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        flags: PathFlags,
+        path: String,
+        atim: types::NewTimestamp,
+        mtim: types::NewTimestamp,
+    ) -> FsResult<()> {
+        self.judge(&fd, &path, follows(flags))?;
+        types::HostDescriptor::set_times_at(&mut self.inner, fd, flags, path, atim, mtim).await
+    }
+
+    async fn link_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        flags: PathFlags,
+        path: String,
+        new_fd: Resource<Descriptor>,
+        new_path: String,
+    ) -> FsResult<()> {
+        self.judge(&fd, &path, true)?;
+        self.judge(&new_fd, &new_path, false)?;
+        types::HostDescriptor::link_at(&mut self.inner, fd, flags, path, new_fd, new_path).await
+    }
+
+    async fn readlink_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<String> {
+        self.judge(&fd, &path, false)?;
+        types::HostDescriptor::readlink_at(&mut self.inner, fd, path).await
+    }
+
+    async fn remove_directory_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {
+        self.judge(&fd, &path, false)?;
+        types::HostDescriptor::remove_directory_at(&mut self.inner, fd, path).await
+    }
+
+    async fn rename_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        path: String,
+        new_fd: Resource<Descriptor>,
+        new_path: String,
+    ) -> FsResult<()> {
+        self.judge_move(&fd, &path)?;
+        self.judge_move(&new_fd, &new_path)?;
+        types::HostDescriptor::rename_at(&mut self.inner, fd, path, new_fd, new_path).await
+    }
+
+    async fn symlink_at(&mut self, fd: Resource<Descriptor>, target: String, path: String) -> FsResult<()> {
+        self.judge(&fd, &path, false)?;
+        types::HostDescriptor::symlink_at(&mut self.inner, fd, target, path).await
+    }
+
+    async fn unlink_file_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {
+        self.judge(&fd, &path, false)?;
+        types::HostDescriptor::unlink_file_at(&mut self.inner, fd, path).await
+    }
+
+    async fn metadata_hash(&mut self, fd: Resource<Descriptor>) -> FsResult<types::MetadataHashValue> {
+        types::HostDescriptor::metadata_hash(&mut self.inner, fd).await
+    }
+
+    async fn metadata_hash_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        flags: PathFlags,
+        path: String,
+    ) -> FsResult<types::MetadataHashValue> {
+        self.judge(&fd, &path, follows(flags))?;
+        types::HostDescriptor::metadata_hash_at(&mut self.inner, fd, flags, path).await
+    }
+
+    async fn open_at(
+        &mut self,
+        fd: Resource<Descriptor>,
+        path_flags: PathFlags,
+        path: String,
+        open: OpenFlags,
+        flags: DescriptorFlags,
+    ) -> FsResult<Resource<Descriptor>> {
+        if self.walls.open >= self.walls.max_open {
+            return Err(ErrorCode::Quota.into());
+        }
+        self.judge(&fd, &path, follows(path_flags))?;
+        let opened =
+            types::HostDescriptor::open_at(&mut self.inner, fd, path_flags, path, open, flags).await?;
+        let opened = self.judge_opened(opened)?;
+        self.walls.open += 1;
+        Ok(opened)
+    }
+
+    fn drop(&mut self, fd: Resource<Descriptor>) -> wasmtime::Result<()> {
+        self.walls.open = self.walls.open.saturating_sub(1);
+        types::HostDescriptor::drop(&mut self.inner, fd)
+    }
+
+    fn read_via_stream(
+        &mut self,
+        fd: Resource<Descriptor>,
+        offset: u64,
+    ) -> FsResult<Resource<types::InputStream>> {
+        types::HostDescriptor::read_via_stream(&mut self.inner, fd, offset)
+    }
+
+    fn write_via_stream(
+        &mut self,
+        fd: Resource<Descriptor>,
+        offset: u64,
+    ) -> FsResult<Resource<types::OutputStream>> {
+        types::HostDescriptor::write_via_stream(&mut self.inner, fd, offset)
+    }
+
+    fn append_via_stream(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<types::OutputStream>> {
+        types::HostDescriptor::append_via_stream(&mut self.inner, fd)
+    }
+
+    async fn is_same_object(
+        &mut self,
+        a: Resource<Descriptor>,
+        b: Resource<Descriptor>,
+    ) -> wasmtime::Result<bool> {
+        types::HostDescriptor::is_same_object(&mut self.inner, a, b).await
+    }
+}
+
+impl types::HostDirectoryEntryStream for Guarded<'_> {
+    async fn read_directory_entry(
+        &mut self,
+        stream: Resource<types::DirectoryEntryStream>,
+    ) -> FsResult<Option<types::DirectoryEntry>> {
+        types::HostDirectoryEntryStream::read_directory_entry(&mut self.inner, stream).await
+    }
+
+    fn drop(&mut self, stream: Resource<types::DirectoryEntryStream>) -> wasmtime::Result<()> {
+        types::HostDirectoryEntryStream::drop(&mut self.inner, stream)
+    }
+}
