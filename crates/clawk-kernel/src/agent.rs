@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::{Manifest, Provider as ProviderSpec};
@@ -39,6 +40,8 @@ pub struct Options {
     pub budgets: Budgets,
     /// What models cost.
     pub prices: Prices,
+    /// Audit records are being delivered where policies want them. While not, what must be audited does not run.
+    pub audit_writable: Arc<AtomicBool>,
 }
 
 /// Everything an agent is made of; the composition root fills it in.

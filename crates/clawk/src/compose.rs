@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
@@ -24,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::atlases;
 use crate::config::{Config, Durability, Settings};
 use crate::keeper::Keeper;
-use crate::{manifest, state};
+use crate::{audit, manifest, state};
 
 /// How long a chat's end waits for what is in flight, milliseconds.
 const DRAIN_MS: u64 = 5_000;
@@ -62,6 +63,8 @@ pub(crate) struct Blueprint {
     pub(crate) atlases: Atlases,
     /// Where scripts of scripted models may lie.
     scripts: Scripts,
+    /// Every audit that a policy wants is being delivered.
+    audit_writable: Arc<AtomicBool>,
 }
 
 impl Blueprint {
@@ -131,6 +134,7 @@ impl Blueprint {
             models,
             atlases,
             scripts,
+            audit_writable: Arc::new(AtomicBool::new(true)),
         })
     }
 
@@ -175,14 +179,26 @@ impl Blueprint {
     /// What signs the journal and lets contents expire while the agent runs.
     ///
     /// # Errors
-    /// The state is not the one that was signed.
+    /// The state is not the one that was signed, or an audit that a policy wants can't be written.
     pub(crate) fn keeper(&self, state: &StateDir) -> Result<Keeper> {
         let Settings {
             checkpoints,
             retention,
             ..
         } = &self.config.settings;
-        Keeper::start(state, checkpoints, retention, self.resolver.env())
+        let env = self.resolver.env();
+        let journal: Arc<dyn Journal> = state.journal();
+        let audits = audit::of(
+            &self.manifest.policies,
+            &self.config.settings.audit,
+            state.path(),
+            &journal,
+            env,
+            &self.audit_writable,
+        )?;
+        let mut keeper = Keeper::start(state, checkpoints, retention, env)?;
+        keeper.also(audits);
+        Ok(keeper)
     }
 
     /// The providers that the manifest names, by name.
@@ -260,6 +276,7 @@ impl Blueprint {
                     suggestions: Some(state.path().to_owned()),
                     budgets: self.config.settings.budgets.clone(),
                     prices: self.config.settings.prices.clone(),
+                    audit_writable: Arc::clone(&self.audit_writable),
                 },
             }),
             (providers, runner) => {

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) workdir: Option<PathBuf>,
     /// When a decision counts as durable.
     pub(crate) durability: Durability,
+    /// Where audit records go.
+    pub(crate) audit: crate::audit::Settings,
     /// `clawk run`.
     pub(crate) run: Run,
     /// Where secrets come from before the environment.
@@ -173,6 +175,7 @@ impl Config {
         let (mut settings, given) =
             parse(&text).with_context(|| format!("`{}` is not valid", file.display()))?;
         let folder = file.parent().unwrap_or(Path::new(""));
+        settings.audit.file = settings.audit.file.map(|file| folder.join(file));
         settings.state = settings.state.map(|state| folder.join(state));
         settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
         settings.checkpoints.file = settings.checkpoints.file.map(|file| folder.join(file));

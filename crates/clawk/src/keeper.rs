@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use places::{File, Webhook};
 
+use crate::audit::Audit;
+
 /// How often it looks whether something is due; looking costs one atomic load.
 const LOOK: Duration = Duration::from_millis(250);
 /// How often contents are let expire.
@@ -122,6 +124,13 @@ impl Keeper {
             tasks.push(spawn(shared.expire(over.clone())));
         }
         Ok(Self { over, tasks })
+    }
+
+    /// Keeps audits going, too.
+    pub(crate) fn also(&mut self, audits: Vec<Audit>) {
+        let over = &self.over;
+        self.tasks
+            .extend(audits.into_iter().map(|audit| spawn(audit.serve(over.clone()))));
     }
 
     /// Signs what is there and carries it out once more; for a bounded time. The agent has ended before.

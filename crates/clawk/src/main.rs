@@ -6,6 +6,7 @@
 //! *Start reading at:* [`compose`], then [`cmd::run`].
 
 mod atlases;
+mod audit;
 mod cli;
 mod cmd;
 mod companion;

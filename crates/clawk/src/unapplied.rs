@@ -64,7 +64,6 @@ fn of_policy(policy: &Policy) -> Vec<Diagnostic> {
         ("prompt_injection", injection),
         ("secret_scanning", policy.secret_scanning.is_some()),
         ("input_validation", policy.input_validation.is_some()),
-        ("audit", policy.audit.is_some()),
     ];
     let declared = parts.into_iter().filter(|(_, declared)| *declared);
     declared

@@ -1,6 +1,7 @@
 //! Checks of the tree that no compiler makes. Each check returns its findings; all are shown at once.
 
 mod docs;
+mod doors;
 mod layers;
 mod source;
 
@@ -23,6 +24,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             continue;
         }; // silent-ok: binary, or just removed
         findings.extend(source::size(path, &text));
+        findings.extend(doors::check(path, &text));
         findings.extend(source::words(path, &text, &machine_paths(root)));
         if path.extension().is_some_and(|extension| extension == "md") {
             findings.extend(docs::links(root, path, &text));

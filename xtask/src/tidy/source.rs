@@ -40,7 +40,7 @@ pub(super) fn size(path: &Path, text: &str) -> Option<Finding> {
     })
 }
 
-fn is_test(path: &Path) -> bool {
+pub(super) fn is_test(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str() == "tests")
         || path.file_name().is_some_and(|name| name == "tests.rs")
 }

@@ -19,6 +19,7 @@ mod standing;
 mod suggest;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use clawk_manifest::model::Role;
 use clawk_policy::{Effect, Verdict};
@@ -177,6 +178,7 @@ async fn path(
     let held = hold(agent, caller, &described, request, cancel)?;
     let cancel = &held.cancel;
     let (verdict, asked) = judge(agent, caller, request, gate.as_ref(), (&tool, &described), record)?;
+    check_audit(agent, request, &verdict)?;
     record.hold(spend::reserve(agent, caller, request, &tool, &described)?);
     agent.rates.take_call(&request.tool, agent.scribe.now())?;
     agent
@@ -298,6 +300,24 @@ fn hold<'a>(
         .brake
         .hold(caller.thread.session, level, cancel)
         .map_err(|stop| stop::refused(&request.tool, &stop))
+}
+
+/// What must be audited does not run while its audit can't be written.
+fn check_audit(agent: &Agent, request: &Request, verdict: &Verdict) -> Result<(), CallError> {
+    let owed = verdict.audit || verdict.effect == Effect::AuditOnly;
+    if owed && !agent.options.audit_writable.load(Ordering::Acquire) {
+        let reason = "it must be audited, and the audit's destination takes no records now";
+        return Err(decide::denied(
+            &request.tool,
+            &Verdict {
+                rule_id: verdict.rule_id.clone(),
+                policy: verdict.policy.clone(),
+                ..Verdict::deny(reason)
+            },
+            DeniedBy::Policy,
+        ));
+    }
+    Ok(())
 }
 
 fn check_arguments(described: &Described, request: &Request) -> Result<(), CallError> {

@@ -14,7 +14,7 @@ mod tools;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use clawk_manifest::model::Manifest;
 use uuid::Uuid;
@@ -132,6 +132,8 @@ pub struct Rig {
     pub models: BTreeMap<String, Arc<ScriptedModel>>,
     /// The clock.
     pub clock: Arc<TestClock>,
+    /// Audit records find their way.
+    pub audit_writable: Arc<AtomicBool>,
     /// Where tools start.
     pub workdir: PathBuf,
     /// The Atlases.
@@ -158,6 +160,7 @@ impl Rig {
             runner: Arc::default(),
             models,
             clock: Arc::default(),
+            audit_writable: Arc::new(AtomicBool::new(true)),
             workdir: PathBuf::from("/work"),
             atlases: crate::Atlases::default(),
             budgets: Budgets::default(),
@@ -187,6 +190,7 @@ impl Rig {
                 suggestions: None,
                 budgets: self.budgets.clone(),
                 prices: self.prices.clone(),
+                audit_writable: Arc::clone(&self.audit_writable),
             },
         }
     }

@@ -4,6 +4,7 @@
 
 mod approvals;
 mod at_most_once;
+mod doors;
 mod grants;
 mod limits;
 mod messages;

@@ -198,6 +198,15 @@ async fn r16_audit_only_allows_and_leaves_an_audit_event() {
     let session = rpc(&kernel).await;
     kernel.call(session, params("write", json!({}), 1)).await.unwrap();
     assert!(rig.journal.kinds().contains(&kind::AUDIT.to_owned()));
+    // Without a place for its records nothing that must be audited runs.
+    rig.audit_writable
+        .store(false, std::sync::atomic::Ordering::SeqCst);
+    let error = kernel
+        .call(session, params("write", json!({}), 2))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("audit"), "{error}");
+    assert_eq!(rig.runner.runs().len(), 1);
 }
 
 #[tokio::test]

@@ -1,0 +1,214 @@
+//! Audit records to where a policy wants them (CKP §5.8 `audit`). The journal is the queue: records are made from events
+//! that are durable, the place that was reached is kept beside the state, so nothing is lost by a crash or a receiver that
+//! is away; what waits is counted and said.
+
+mod record;
+mod sink;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::ports::{Journal, Scan};
+use clawk_manifest::model::{Audit as Wanted, AuditDestination, Policy};
+use clawk_secrets::Env;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use sink::Sink;
+
+/// How often it looks for new events.
+const LOOK: Duration = Duration::from_millis(250);
+/// The first and the longest wait after a failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Events read and records delivered at a time.
+const BATCH: usize = 256;
+
+/// `[audit]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Settings {
+    /// For `destination: file`; relative to the configuration's folder. Absent: `audit/POLICY.jsonl` in the state directory.
+    pub(crate) file: Option<PathBuf>,
+    /// A file larger than this is put aside and a new one begun, bytes.
+    pub(crate) max_file_bytes: u64,
+    /// For `destination: webhook`: records are posted there as JSON Lines.
+    pub(crate) webhook: Option<String>,
+    /// For `destination: syslog`: `unix:/dev/log`, or `udp:HOST:PORT`.
+    pub(crate) syslog: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            file: None,
+            max_file_bytes: 64 << 20,
+            webhook: None,
+            syslog: "unix:/dev/log".to_owned(),
+        }
+    }
+}
+
+/// One policy's audit.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    policy: String,
+    wanted: Wanted,
+    journal: Arc<dyn Journal>,
+    cursor: PathBuf,
+    sink: Sink,
+    writable: Arc<AtomicBool>,
+}
+
+/// The audits that policies ask for, ready to run. `writable` tells whether all destinations take records.
+///
+/// # Errors
+/// A destination can't be written to now: the agent must not start without its audit.
+pub(crate) fn of(
+    policies: &[Policy],
+    settings: &Settings,
+    state: &Path,
+    journal: &Arc<dyn Journal>,
+    env: &Env,
+    writable: &Arc<AtomicBool>,
+) -> Result<Vec<Audit>> {
+    let mut audits = Vec::new();
+    for policy in policies {
+        let Some(wanted) = &policy.audit else { continue };
+        let folder = state.join("audit");
+        let sink = match wanted.destination {
+            // The state's own database is the record: nothing is copied.
+            AuditDestination::Sqlite => continue,
+            AuditDestination::File => {
+                let file = settings
+                    .file
+                    .clone()
+                    .unwrap_or_else(|| folder.join(format!("{}.jsonl", policy.name)));
+                Sink::file(file, settings.max_file_bytes, wanted.retention)
+            }
+            AuditDestination::Webhook => match &settings.webhook {
+                Some(url) => Sink::webhook(url, env).context("`audit.webhook`")?,
+                None => bail!(
+                    "the policy `{}` audits to a webhook; name it in clawk.toml: `[audit] webhook = \"https://…\"`",
+                    policy.name
+                ),
+            },
+            AuditDestination::Syslog => Sink::syslog(&settings.syslog).context("`audit.syslog`")?,
+        };
+        std::fs::create_dir_all(&folder).with_context(|| format!("can't make `{}`", folder.display()))?;
+        sink.check()
+            .with_context(|| format!("the audit of the policy `{}` can't be written", policy.name))?;
+        audits.push(Audit {
+            cursor: folder.join(format!("{}.cursor", policy.name)),
+            policy: policy.name.clone(),
+            wanted: wanted.clone(),
+            journal: Arc::clone(journal),
+            sink,
+            writable: Arc::clone(writable),
+        });
+    }
+    Ok(audits)
+}
+
+impl Audit {
+    /// Delivers until `over`, and once more at the end.
+    pub(crate) async fn serve(mut self, over: CancellationToken) {
+        let mut pause = FIRST_PAUSE;
+        let mut row = self.reached();
+        let mut failing = false;
+        loop {
+            let ends = over.is_cancelled();
+            match self.deliver(&mut row).await {
+                Ok(delivered) => {
+                    if failing {
+                        tracing::warn!(policy = %self.policy, "audit records are delivered again");
+                    }
+                    failing = false;
+                    self.writable.store(true, Ordering::Release);
+                    pause = FIRST_PAUSE;
+                    if delivered == BATCH {
+                        continue;
+                    }
+                }
+                Err(error) => {
+                    failing = true;
+                    self.writable.store(false, Ordering::Release);
+                    let waiting = self.waiting(row).await;
+                    tracing::error!(policy = %self.policy, waiting, error = format!("{error:#}"), "audit records wait: their destination does not take them");
+                }
+            }
+            if ends {
+                return;
+            }
+            let wait = if failing { pause } else { LOOK };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = over.cancelled() => {}
+            }
+            if failing {
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    /// The next batch; how many events it looked at.
+    async fn deliver(&mut self, row: &mut u64) -> Result<usize> {
+        let events = self.journal.scan(self.scan(*row)).await?;
+        let Some(last) = events.last().map(|event| event.row) else {
+            return Ok(0);
+        };
+        let records: Vec<_> = events
+            .iter()
+            .filter_map(|event| record::of(event, &self.wanted, &self.policy))
+            .collect();
+        if !records.is_empty() {
+            self.sink.put(&records).await?;
+        }
+        *row = last;
+        self.keep(last)?;
+        Ok(events.len())
+    }
+
+    fn scan(&self, after_row: u64) -> Scan {
+        Scan {
+            after_row,
+            limit: BATCH,
+            kinds: record::KINDS,
+            with_content: self.wanted.log_inputs || self.wanted.log_outputs,
+            ..Scan::default()
+        }
+    }
+
+    /// Events that wait, as far as one look tells.
+    async fn waiting(&self, row: u64) -> usize {
+        let scan = Scan {
+            with_content: false,
+            limit: 10_000,
+            ..self.scan(row)
+        };
+        // silent-ok: what can't be counted is said to be nothing known
+        self.journal
+            .scan(scan)
+            .await
+            .map(|events| events.len())
+            .unwrap_or(0)
+    }
+
+    /// The row that was delivered last. Without a record of it, all of the journal is delivered: twice rather than never.
+    fn reached(&self) -> u64 {
+        let text = std::fs::read_to_string(&self.cursor).unwrap_or_default(); // silent-ok: as said
+        text.trim().parse().unwrap_or(0) // silent-ok: as said
+    }
+
+    fn keep(&self, row: u64) -> Result<()> {
+        let fresh = self.cursor.with_extension("cursor.new");
+        std::fs::write(&fresh, row.to_string())?;
+        std::fs::rename(&fresh, &self.cursor)
+            .with_context(|| format!("can't write `{}`", self.cursor.display()))
+    }
+}

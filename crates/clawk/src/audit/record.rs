@@ -1,0 +1,71 @@
+//! From an event to an audit record: what the policy wants in it, and no secret.
+
+use clawk_kernel::kind;
+use clawk_kernel::ports::Recorded;
+use clawk_manifest::model::Audit;
+use clawk_policy::leak::Scanner;
+use serde_json::{Map, Value, json};
+
+/// Events that are audited.
+pub(super) const KINDS: &[&str] = &[
+    kind::ACTION_REQUESTED,
+    kind::ACTION_APPROVED,
+    kind::ACTION_DENIED,
+    kind::ACTION_EXECUTED,
+    kind::ACTION_FAILED,
+    kind::AUDIT,
+    kind::APPROVAL_REQUESTED,
+    kind::APPROVAL_ANSWERED,
+    kind::APPROVAL_VOIDED,
+    kind::APPROVAL_GRANTED,
+    kind::APPROVAL_REVOKED,
+    kind::STOP_ENGAGED,
+    kind::STOP_LIFTED,
+];
+
+/// A record.
+#[derive(Debug, Clone)]
+pub(super) struct Record {
+    /// RFC 3339.
+    pub(super) at: String,
+    /// The event's type.
+    pub(super) kind: String,
+    /// One JSON object.
+    pub(super) line: String,
+}
+
+/// `None`: the policy does not want it.
+pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str) -> Option<Record> {
+    if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
+        return None;
+    }
+    // silent-ok: payloads of ours read; another one is told by its type
+    let mut payload: Value = serde_json::from_str(&event.payload).unwrap_or_default();
+    let scanner = Scanner::new([]);
+    let _found = scanner.redact_json(&mut payload);
+    let mut record = Map::from_iter([
+        ("at".to_owned(), json!(event.at.to_string())),
+        ("type".to_owned(), json!(event.kind)),
+        ("policy".to_owned(), json!(policy)),
+        ("session".to_owned(), json!(event.session)),
+        ("sequence".to_owned(), json!(event.sequence)),
+        ("facts".to_owned(), payload),
+    ]);
+    let member = match event.kind.as_str() {
+        kind::ACTION_REQUESTED if wanted.log_inputs => Some("input"),
+        kind::ACTION_EXECUTED if wanted.log_outputs => Some("output"),
+        _ => None,
+    };
+    if let (Some(member), Some(content)) = (member, &event.content) {
+        let text = String::from_utf8_lossy(&content.bytes);
+        // silent-ok: what is no JSON is kept as text
+        let mut value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned()));
+        let _found = scanner.redact_json(&mut value);
+        record.insert(member.to_owned(), value);
+    }
+    Some(Record {
+        at: event.at.to_string(),
+        kind: event.kind.clone(),
+        line: Value::Object(record).to_string(),
+    })
+}

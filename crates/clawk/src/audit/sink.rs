@@ -1,0 +1,221 @@
+//! Where records go: a file that rotates, a webhook, syslog (RFC 5424).
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{ToSocketAddrs as _, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_kernel::time::{Clock as _, SystemClock};
+use clawk_manifest::model::Duration as Retention;
+use clawk_secrets::Env;
+
+use super::record::Record;
+
+/// Largest answer of a webhook, bytes.
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
+/// Longest syslog message, bytes; a longer record is cut, and says so.
+const MAX_SYSLOG_BYTES: usize = 8 << 10;
+/// Facility 13 (log audit), severity 5 (notice).
+const PRIORITY: u32 = 13 * 8 + 5;
+
+/// A destination.
+#[derive(Debug)]
+pub(super) enum Sink {
+    File {
+        path: PathBuf,
+        max_bytes: u64,
+        retention: Option<Retention>,
+    },
+    Webhook {
+        url: Url,
+        client: Client,
+    },
+    Unix(PathBuf),
+    Udp(String),
+}
+
+impl Sink {
+    pub(super) const fn file(path: PathBuf, max_bytes: u64, retention: Option<Retention>) -> Self {
+        Self::File {
+            path,
+            max_bytes,
+            retention,
+        }
+    }
+
+    pub(super) fn webhook(url: &str, env: &Env) -> Result<Self> {
+        let url: Url = url.parse().context("is no address")?;
+        let deadlines = Deadlines {
+            connect_ms: 3_000,
+            first_byte_ms: 10_000,
+            idle_ms: 5_000,
+            total_ms: 15_000,
+        };
+        let client = Client::for_provider(&url, env, deadlines, MAX_ANSWER_BYTES)?;
+        Ok(Self::Webhook { url, client })
+    }
+
+    pub(super) fn syslog(place: &str) -> Result<Self> {
+        match place.split_once(':') {
+            Some(("unix", path)) => Ok(Self::Unix(PathBuf::from(path))),
+            Some(("udp", address)) => Ok(Self::Udp(address.to_owned())),
+            Some(_) | None => bail!("`{place}` is neither `unix:PATH` nor `udp:HOST:PORT`"),
+        }
+    }
+
+    /// Whether it takes records now, as far as that can be told without one.
+    pub(super) fn check(&self) -> Result<()> {
+        match self {
+            Self::File { path, .. } => {
+                if let Some(folder) = path.parent() {
+                    fs::create_dir_all(folder)
+                        .with_context(|| format!("can't make `{}`", folder.display()))?;
+                }
+                open(path).map(drop)
+            }
+            // Only a request tells; the first failure is said and holds `audit-only` calls.
+            Self::Webhook { .. } => Ok(()),
+            Self::Unix(path) => unix(path).map(drop),
+            Self::Udp(address) => udp(address).map(drop),
+        }
+    }
+
+    /// Delivers all of them, or fails.
+    pub(super) async fn put(&mut self, records: &[Record]) -> Result<()> {
+        match self {
+            Self::File {
+                path,
+                max_bytes,
+                retention,
+            } => {
+                let mut lines = String::new();
+                for record in records {
+                    lines.push_str(&record.line);
+                    lines.push('\n');
+                }
+                let (path, max_bytes, retention) = (path.clone(), *max_bytes, *retention);
+                tokio::task::spawn_blocking(move || append(&path, &lines, max_bytes, retention)).await?
+            }
+            Self::Webhook { url, client } => {
+                let mut body = Vec::new();
+                for record in records {
+                    body.extend_from_slice(record.line.as_bytes());
+                    body.push(b'\n');
+                }
+                let request = Request::post(url.clone(), "application/x-ndjson", body);
+                let status = client.send(request).await?.status();
+                if !status.is_success() {
+                    bail!("it answered {status}");
+                }
+                Ok(())
+            }
+            Self::Unix(path) => {
+                let socket = unix(path)?;
+                for record in records {
+                    socket
+                        .send(message(record).as_bytes())
+                        .with_context(|| format!("can't write `{}`", path.display()))?;
+                }
+                Ok(())
+            }
+            Self::Udp(address) => {
+                let socket = udp(address)?;
+                for record in records {
+                    socket.send(message(record).as_bytes())?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<fs::File> {
+    fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+        .with_context(|| format!("can't write `{}`", path.display()))
+}
+
+fn append(path: &Path, lines: &str, max_bytes: u64, retention: Option<Retention>) -> Result<()> {
+    let mut file = open(path)?;
+    file.write_all(lines.as_bytes())?;
+    file.sync_data()?;
+    if file.metadata()?.len() > max_bytes {
+        rotate(path)?;
+    }
+    if let Some(retention) = retention {
+        expire(path, retention)?;
+    }
+    Ok(())
+}
+
+/// Puts a full file aside: its name and the time.
+fn rotate(path: &Path) -> Result<()> {
+    let now = SystemClock::default().now();
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".{}", now.as_millis()));
+    fs::rename(path, &aside).with_context(|| format!("can't put `{}` aside", path.display()))
+}
+
+/// Removes files that were put aside longer ago than the policy keeps them.
+fn expire(path: &Path, retention: Retention) -> Result<()> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Ok(());
+    };
+    let kept_ms = i64::try_from(retention.as_secs().saturating_mul(1000)).unwrap_or(i64::MAX);
+    let oldest = SystemClock::default().now().as_millis().saturating_sub(kept_ms);
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let aside = entry.file_name();
+        let at = aside
+            .to_str()
+            .and_then(|aside| aside.strip_prefix(name)?.strip_prefix('.')?.parse::<i64>().ok()); // silent-ok: another file
+        if at.is_some_and(|at| at < oldest) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn unix(path: &Path) -> Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket
+        .connect(path)
+        .with_context(|| format!("nothing takes syslog messages at `{}`", path.display()))?;
+    socket.set_write_timeout(Some(std::time::Duration::from_secs(5)))?;
+    Ok(socket)
+}
+
+fn udp(address: &str) -> Result<UdpSocket> {
+    let to = address
+        .to_socket_addrs()
+        .with_context(|| format!("`{address}` is no address"))?
+        .next()
+        .with_context(|| format!("`{address}` names no host"))?;
+    let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+/// RFC 5424: priority, version, time, host, program, process, message id, no structured data, the record.
+fn message(record: &Record) -> String {
+    let kind: String = record.kind.chars().take(32).collect();
+    let mut line = record.line.as_str();
+    let mut cut = "";
+    if line.len() > MAX_SYSLOG_BYTES {
+        let end = line.floor_char_boundary(MAX_SYSLOG_BYTES);
+        line = line.get(..end).unwrap_or_default();
+        cut = " [cut]";
+    }
+    format!(
+        "<{PRIORITY}>1 {} - clawk {} {kind} - {line}{cut}",
+        record.at,
+        std::process::id()
+    )
+}

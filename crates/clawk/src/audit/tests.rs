@@ -1,0 +1,254 @@
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clawk_kernel::testing::{MemJournal, Rig, manifest};
+use clawk_kernel::{Door, Kernel};
+use clawk_manifest::model::Policy;
+use clawk_proto::RequestId;
+use clawk_proto::method::{CallContext, ToolCallParams};
+use clawk_secrets::Env;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{Audit, Settings, of};
+
+const KEY: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+
+fn policy(audit: Value) -> Vec<Policy> {
+    serde_json::from_value(json!([{"name": "p", "audit": audit,
+        "rules": [{"id": "watch", "action": "audit-only", "scope": "all"}]}]))
+    .unwrap()
+}
+
+fn audits(
+    audit: Value,
+    settings: &Settings,
+    state: &Path,
+    journal: &Arc<MemJournal>,
+    writable: &Arc<AtomicBool>,
+) -> anyhow::Result<Vec<Audit>> {
+    let journal: Arc<dyn clawk_kernel::ports::Journal> = Arc::clone(journal) as _;
+    of(
+        &policy(audit),
+        settings,
+        state,
+        &journal,
+        &Env::fixed::<&str, &str>([]),
+        writable,
+    )
+}
+
+fn rig() -> Rig {
+    Rig::new(manifest(
+        json!({"tools": [{"name": "write", "description": "w", "input_schema": {"type": "object"}}],
+        "policies": [{"name": "p", "rules": [{"id": "watch", "action": "audit-only", "scope": "all"}]}]}),
+    ))
+}
+
+async fn call(kernel: &Kernel, n: u32, arguments: Value) {
+    let door = Door::Rpc {
+        client: "test".to_owned(),
+    };
+    let session = kernel.open(door).await.unwrap().id;
+    let params = ToolCallParams {
+        name: "write".to_owned(),
+        arguments: arguments.as_object().cloned().unwrap(),
+        context: CallContext {
+            request_id: RequestId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap(),
+            identity: "t".to_owned(),
+            sandbox: None,
+            policy: None,
+        },
+    };
+    kernel.call(session, params).await.unwrap();
+}
+
+fn start(audits: Vec<Audit>) -> (CancellationToken, Vec<tokio::task::JoinHandle<()>>) {
+    let over = CancellationToken::new();
+    #[expect(clippy::disallowed_methods, reason = "ends by the token")]
+    let tasks = audits
+        .into_iter()
+        .map(|audit| tokio::spawn(audit.serve(over.clone())))
+        .collect();
+    (over, tasks)
+}
+
+async fn end((over, tasks): (CancellationToken, Vec<tokio::task::JoinHandle<()>>)) {
+    over.cancel();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+fn lines(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_file_gets_every_record_once_without_secrets_and_over_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig();
+    let writable = Arc::new(AtomicBool::new(true));
+    let wanted = json!({"destination": "file", "log_inputs": true});
+    let kernel = rig.start().await;
+    for n in 1..=2 {
+        call(&kernel, n, json!({"token": KEY, "n": n})).await;
+        let made = audits(
+            wanted.clone(),
+            &Settings::default(),
+            dir.path(),
+            &rig.journal,
+            &writable,
+        )
+        .unwrap();
+        end(start(made)).await;
+    }
+    let file = dir.path().join("audit/p.jsonl");
+    let found = lines(&file);
+    let of = |kind: &str| found.iter().filter(|line| line["type"] == kind).count();
+    assert_eq!(
+        (
+            of("action.requested"),
+            of("action.executed"),
+            of("ckp.policy.audited")
+        ),
+        (2, 2, 2)
+    );
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(!text.contains(KEY), "no secret");
+    assert!(
+        found.iter().any(|line| line["input"]["n"] == 1),
+        "inputs are wanted"
+    );
+    assert!(
+        found.iter().all(|line| line.get("output").is_none()),
+        "outputs are not"
+    );
+}
+
+#[tokio::test]
+async fn a_full_file_is_put_aside_and_an_old_one_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig();
+    let writable = Arc::new(AtomicBool::new(true));
+    fs::create_dir_all(dir.path().join("audit")).unwrap();
+    fs::write(dir.path().join("audit/p.jsonl.1000"), "old").unwrap();
+    call(&rig.start().await, 1, json!({})).await;
+    let settings = Settings {
+        max_file_bytes: 10,
+        ..Settings::default()
+    };
+    let made = audits(
+        json!({"destination": "file", "retention": "1d"}),
+        &settings,
+        dir.path(),
+        &rig.journal,
+        &writable,
+    )
+    .unwrap();
+    end(start(made)).await;
+    let names: Vec<String> = fs::read_dir(dir.path().join("audit"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(
+        names
+            .iter()
+            .any(|name| name.starts_with("p.jsonl.") && name != "p.jsonl.1000"),
+        "{names:?}"
+    );
+    assert!(!names.contains(&"p.jsonl.1000".to_owned()), "{names:?}");
+}
+
+#[tokio::test]
+async fn syslog_gets_rfc_5424() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig();
+    let writable = Arc::new(AtomicBool::new(true));
+    let place = dir.path().join("log");
+    let settings = Settings {
+        syslog: format!("unix:{}", place.display()),
+        ..Settings::default()
+    };
+    let wanted = json!({"destination": "syslog"});
+    let refused = audits(wanted.clone(), &settings, dir.path(), &rig.journal, &writable);
+    assert!(refused.is_err(), "nobody listens: no start");
+    let socket = UnixDatagram::bind(&place).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    call(&rig.start().await, 1, json!({})).await;
+    end(start(
+        audits(wanted, &settings, dir.path(), &rig.journal, &writable).unwrap(),
+    ))
+    .await;
+    let mut buffer = vec![0; 16 << 10];
+    let read = socket.recv(&mut buffer).unwrap();
+    let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+    assert!(
+        text.starts_with("<109>1 2026-01-02T03:04:05.") && text.contains(" - clawk "),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_webhook_that_is_away_loses_nothing_and_holds_what_must_be_audited() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig();
+    let writable = Arc::new(AtomicBool::new(true));
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let settings = Settings {
+        webhook: Some(format!("http://127.0.0.1:{port}/audit")),
+        ..Settings::default()
+    };
+    let wanted = json!({"destination": "webhook"});
+    assert!(
+        audits(
+            wanted.clone(),
+            &Settings::default(),
+            dir.path(),
+            &rig.journal,
+            &writable
+        )
+        .is_err(),
+        "no address, no start"
+    );
+    call(&rig.start().await, 1, json!({})).await;
+    let running = start(audits(wanted, &settings, dir.path(), &rig.journal, &writable).unwrap());
+    while writable.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut text = String::new();
+        let mut buffer = [0; 4096];
+        while !text.contains("action.executed") {
+            let read = stream.read(&mut buffer).unwrap();
+            text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+        std::io::Write::write_all(
+            &mut stream,
+            b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
+        )
+        .unwrap();
+        text
+    });
+    while !writable.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    end(running).await;
+    let text = server.join().unwrap();
+    assert!(text.contains("ckp.policy.audited"), "{text}");
+}

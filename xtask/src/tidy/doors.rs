@@ -1,0 +1,145 @@
+//! Every place from which an effect can start, and who owns it. A new one is a finding until it is named here: either it
+//! runs by a permit, behind a durable decision, or it is none of the agent's effects and says why.
+
+use std::path::Path;
+
+use super::Finding;
+use super::source::is_test;
+
+/// What starts an effect, by the words that do it.
+struct Door {
+    what: &'static str,
+    words: &'static [&'static str],
+    /// Files, or folders with a final slash.
+    owners: &'static [&'static str],
+}
+
+const DOORS: [Door; 6] = [
+    Door {
+        what: "makes a permit",
+        words: &["Permit {"],
+        // The one path, after the decision is durable; and the type's own lines.
+        owners: &[
+            "crates/clawk-kernel/src/call/mod.rs",
+            "crates/clawk-kernel/src/call/permit.rs",
+        ],
+    },
+    Door {
+        what: "runs a tool",
+        words: &["runner.run(", "run_call("],
+        // The path with a permit; the runner itself, below its permit.
+        owners: &[
+            "crates/clawk-kernel/src/call/mod.rs",
+            "crates/clawk-tools/src/runner.rs",
+            "crates/clawk-tools/src/testing.rs",
+        ],
+    },
+    Door {
+        what: "asks a model",
+        words: &["provider.infer("],
+        owners: &["crates/clawk-kernel/src/infer.rs"],
+    },
+    Door {
+        what: "starts a process",
+        words: &["launcher.launch(", "launcher.serve(", ".launch(&"],
+        owners: &[
+            // Below a permit.
+            "crates/clawk-tools/src/executor/",
+            "crates/clawk-tools/src/builtin/",
+            "crates/clawk-tools/src/mcp/",
+            // The spawner itself.
+            "crates/clawk-sandbox/src/",
+            // A probe of this host, asked for by its owner.
+            "crates/clawk/src/cmd/doctor/",
+        ],
+    },
+    Door {
+        what: "reaches the network",
+        words: &["Client::for_", "egress::Client::new"],
+        owners: &[
+            "crates/clawk-egress/src/",
+            // Below a permit.
+            "crates/clawk-tools/src/",
+            // Models, whose requests are recorded as such.
+            "crates/clawk-providers/src/",
+            // Signed tree heads and audit records to where the operator wants them.
+            "crates/clawk/src/keeper/",
+            "crates/clawk/src/audit/",
+        ],
+    },
+    Door {
+        what: "spawns a process without the sandbox",
+        words: &["Command::new("],
+        owners: &[
+            "crates/clawk-sandbox/src/",
+            "xtask/",
+            // The implementation under test, started by the operator.
+            "crates/clawk/src/conformance/",
+            // The operator's own command that holds secrets.
+            "crates/clawk-secrets/src/store.rs",
+        ],
+    },
+];
+
+/// The places of one file that no owner has.
+pub(super) fn check(path: &Path, text: &str) -> Vec<Finding> {
+    let shown = path.to_string_lossy();
+    let ours = shown.starts_with("crates/") || shown.starts_with("xtask/");
+    // A file that holds this very list finds itself.
+    if !ours || !shown.ends_with(".rs") || is_test(path) || shown.ends_with("tidy/doors.rs") {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        if line.starts_with("#[cfg(test)]") {
+            break;
+        }
+        for door in &DOORS {
+            let owned = door.owners.iter().any(|owner| match owner.strip_suffix('/') {
+                Some(_) => shown.starts_with(owner),
+                None => shown == *owner,
+            });
+            if !owned && door.words.iter().any(|words| line.contains(words)) {
+                findings.push(format!(
+                    "{shown}:{}: {} outside of the governed path; go through `kernel::call`, or name the owner in xtask/src/tidy/doors.rs",
+                    number + 1,
+                    door.what
+                ));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::check;
+
+    #[test]
+    fn a_new_way_to_an_effect_is_found() {
+        let found = |path: &str, line: &str| check(Path::new(path), line).len();
+        for line in [
+            "    let permit = Permit { tool };",
+            "    agent.runner.run(permit, cancel).await",
+            "    provider.infer(&request)",
+            "    launcher.launch(&spec).await",
+            "    let client = Client::for_provider(&url);",
+            "    let child = Command::new(\"sh\");",
+        ] {
+            assert_eq!(found("crates/clawk-kernel/src/memory.rs", line), 1, "{line}");
+        }
+        assert_eq!(
+            found("crates/clawk-kernel/src/call/mod.rs", "let permit = Permit {"),
+            0
+        );
+        assert_eq!(
+            found("crates/clawk-kernel/src/memory.rs", "// launcher.launch(x)"),
+            0
+        );
+    }
+}
