@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Audit, Settings, of};
 
-const KEY: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+const KEY: &str = "AKIAQ3EGRJ7XZ4T2MWPL";
 
 fn policy(audit: Value) -> Vec<Policy> {
     serde_json::from_value(json!([{"name": "p", "audit": audit,

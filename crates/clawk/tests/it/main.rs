@@ -18,6 +18,7 @@ mod levels;
 mod policy;
 mod pty;
 mod serve;
+mod stop;
 mod terminal;
 mod trace;
 mod verbs;
