@@ -220,7 +220,7 @@ impl Run {
                 .into());
             }
         };
-        let base = spec.workdir.clone().unwrap_or_else(|| PathBuf::from("/"));
+        let base = spec.anchor();
         let mut view = View::default();
         if image.is_none() {
             view.system();

@@ -122,6 +122,12 @@ impl Spec {
         }
     }
 
+    /// Where the plan's relative paths start: never what a call chose for itself, where the agent's own folder is known.
+    pub(crate) fn anchor(&self) -> PathBuf {
+        let base = self.base.as_ref().or(self.workdir.as_ref());
+        base.cloned().unwrap_or_else(|| PathBuf::from("/"))
+    }
+
     /// The wall time in force, milliseconds.
     #[must_use]
     pub fn effective_timeout_ms(&self) -> u64 {

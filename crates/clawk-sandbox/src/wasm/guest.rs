@@ -185,7 +185,7 @@ impl Work {
     fn new(spec: &Spec) -> Result<Self, LaunchError> {
         let budget = Arc::new(Budget::new(spec.effective_output_bytes()));
         let (stdout, stderr) = (Output::new(&budget), Output::new(&budget));
-        let base = spec.workdir.clone().unwrap_or_else(|| PathBuf::from("/"));
+        let base = spec.anchor();
         let path = lexical(&base, Path::new(&spec.program));
         let mut ctx = WasiCtxBuilder::new();
         ctx.allow_tcp(false)

@@ -196,6 +196,27 @@ async fn mounts_are_served_as_given_and_their_owner_owns_what_the_tool_makes() {
 }
 
 #[tokio::test]
+async fn a_folder_that_a_call_chooses_is_no_mount() {
+    let (agent, other) = (
+        tempfile::tempdir().expect("a folder"),
+        tempfile::tempdir().expect("a folder"),
+    );
+    fs::write(other.path().join("secret"), "sees-the-host").expect("written");
+    let plan = sandbox(
+        "container",
+        json!({"capabilities": {"filesystem": {"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "ro"}]}}}),
+    );
+    let mut spec = script(
+        &plan,
+        &format!("pwd; cat secret {}/secret", other.path().display()),
+    );
+    spec.base = Some(agent.path().to_owned());
+    spec.workdir = Some(other.path().to_owned());
+    let outcome = run(&spec).await;
+    assert_eq!(text(&outcome.stdout), "/tmp\n", "{}", text(&outcome.stderr));
+}
+
+#[tokio::test]
 async fn denied_paths_are_covered_under_every_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
