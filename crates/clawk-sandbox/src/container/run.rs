@@ -25,9 +25,10 @@ use crate::preflight::path::lexical;
 /// After the deadline the tool has this long to listen to its SIGTERM, milliseconds.
 const LAST_WORDS_MS: u64 = 100;
 
-/// What the supervisor's own count may see beyond the limits: the runtime itself.
-const RUNTIME_MB: u64 = 128;
-const RUNTIME_THREADS: u64 = 64;
+/// What the supervisor's own count may see beyond the limits, the runtime itself: where a group holds them, and where the
+/// count is all that holds them.
+const BESIDE_GROUP: (u64, u64) = (128, 64);
+const BESIDE_NONE: (u64, u64) = (24, 16);
 
 /// Begins the name of everything that a run makes on the host.
 const PREFIX: &str = "clawk-";
@@ -106,7 +107,7 @@ impl Run {
         let folder = base().join(&name);
         private(&folder).map_err(|error| spec.setup(&error.to_string()))?;
         let mut run = Self {
-            spec: inner(launcher, spec, &folder),
+            spec: inner(launcher, spec, &folder, found.cgroup.is_some()),
             folder,
             group: None,
             obtained: Obtained {
@@ -363,11 +364,12 @@ fn identity() -> Identity {
 }
 
 /// The stage under the launcher's supervisor: level `none`, since the walls are the container's.
-fn inner(launcher: &Launcher, spec: &Spec, folder: &Path) -> Spec {
+fn inner(launcher: &Launcher, spec: &Spec, folder: &Path, grouped: bool) -> Spec {
+    let (megabytes, threads) = if grouped { BESIDE_GROUP } else { BESIDE_NONE };
     let limits = spec.plan.limits();
     let limits = crate::plan::Limits {
-        memory_mb: limits.memory_mb.saturating_add(RUNTIME_MB),
-        max_processes: limits.max_processes.saturating_add(RUNTIME_THREADS),
+        memory_mb: limits.memory_mb.saturating_add(megabytes),
+        max_processes: limits.max_processes.saturating_add(threads),
         max_open_files: limits.max_open_files.max(1024),
         ..*limits
     };
