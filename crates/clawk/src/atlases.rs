@@ -78,7 +78,7 @@ pub(crate) fn bind(manifest: &mut Manifest, config: &mut Config) -> Result<Atlas
     let mut loaded = Vec::new();
     for path in &wanted.paths {
         let path = folder.join(path);
-        let atlas = clawk_carp::load::load(&path)
+        let atlas = crate::pack::load(&path)
             .with_context(|| format!("`[atlases] paths` names `{}`", path.display()))?;
         for warning in &atlas.warnings {
             tracing::warn!(atlas = %atlas.id, path = warning.path, "{}", warning.message);

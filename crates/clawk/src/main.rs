@@ -17,6 +17,7 @@ mod http;
 mod keeper;
 mod manifest;
 mod out;
+mod pack;
 mod state;
 mod terminal;
 mod unapplied;

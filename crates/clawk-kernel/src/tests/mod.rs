@@ -4,6 +4,7 @@
 
 mod approvals;
 mod at_most_once;
+mod atlas;
 mod doors;
 mod grants;
 mod limits;

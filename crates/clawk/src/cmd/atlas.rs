@@ -9,7 +9,7 @@ use clap::Subcommand;
 use clawk_carp::atlas::{Action, Executor, Policy, Rule};
 use clawk_carp::depend::{self, DependError};
 use clawk_carp::fault::Fault;
-use clawk_carp::load::{LoadError, load};
+use clawk_carp::load::LoadError;
 use clawk_carp::set::SetError;
 use clawk_carp::{Atlas, AtlasSet, Options};
 use clawk_proto::carp::RiskTier;
@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::pack;
 
 /// Flags of `clawk atlas`.
 #[derive(Debug, clap::Args)]
@@ -30,6 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   clawk atlas validate examples/atlas             everything that is wrong, with its place in atlas.json
   clawk atlas validate one/ two/ --format json    also whether they go together; for scripts
+  clawk atlas pack examples/atlas --out library.atlas
   clawk atlas show examples/atlas                 actions, policies in the order they are asked, context";
 
 #[derive(Debug, Subcommand)]
@@ -40,6 +42,19 @@ enum Verb {
         /// Folders that hold an `atlas.json`, or such files
         #[arg(value_name = "PATH", required = true)]
         paths: Vec<PathBuf>,
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Make one file of an Atlas's folder: the same bytes wherever it is made, every part with its digest
+    #[command(after_help = EXAMPLES)]
+    Pack {
+        /// A folder that holds an `atlas.json`
+        #[arg(value_name = "DIR")]
+        path: PathBuf,
+        /// The file to write; it loads wherever a folder does
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -61,7 +76,37 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Validate { paths, format } => validate(paths, *format),
         Verb::Show { path, format } => show(path, *format),
+        Verb::Pack { path, out, format } => pack_up(path, out, *format),
     }
+}
+
+/// Writes a pack; a file that is there is replaced when the pack is whole.
+fn pack_up(path: &Path, to: &Path, format: Format) -> Result<ExitCode> {
+    let atlas = loaded(path)?;
+    let (_, made) = pack::make(path)?;
+    let bytes = made.bytes()?;
+    let folder = to
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    std::io::Write::write_all(&mut file, &bytes)?;
+    file.persist(to)?;
+    let (id, version, digest, size) = (&atlas.id, atlas.version.to_string(), &made.digest, bytes.len());
+    match format {
+        Format::Json => out::json(&json!({
+            "atlas_id": id, "version": version, "digest": digest, "bytes": size, "files": made.files.len(),
+        }))?,
+        Format::Human => {
+            out::line(&format!(
+                "{} {version}: {} files, {size} bytes",
+                harmless(id),
+                made.files.len() + 1
+            ))?;
+            out::line(&format!("sha256 of its parts: {digest}"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What was found in one Atlas.
@@ -131,7 +176,14 @@ fn check(path: &Path) -> (Option<Atlas>, Checked) {
         left_out: 0,
         warnings: Vec::new(),
     };
-    match load(path) {
+    let loaded = match pack::faults(path) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            found.errors.push(fault("pack", format!("{error:#}")));
+            return (None, found);
+        }
+    };
+    match loaded {
         Ok(mut atlas) => {
             found.atlas_id = Some(Arc::clone(&atlas.id));
             found.version = Some(atlas.version.to_string());

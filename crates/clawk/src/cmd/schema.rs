@@ -12,7 +12,7 @@ use crate::out;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Kind of document: Claw (the default, which knows all of them), Tool, Policy, …
+    /// Kind of document: Claw (the default, which knows all of them), Tool, Policy, …; `openapi` is the CRA API's
     #[arg(value_name = "KIND", default_value = "Claw")]
     kind: String,
 
@@ -21,10 +21,20 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
+/// The kind that is the CRA API's OpenAPI document.
+const OPENAPI: &str = "openapi";
+
+fn write(path: &std::path::Path, text: &str) -> Result<ExitCode> {
+    std::fs::write(path, format!("{text}\n"))
+        .with_context(|| format!("`{}` cannot be written", path.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 const EXAMPLES: &str = "\
 Examples:
   clawk schema > claw.schema.json
   clawk schema Policy
+  clawk schema openapi > schema/openapi.json
   clawk schema --out schema/
 
 An editor with a YAML language server completes a file that starts with
@@ -32,6 +42,14 @@ An editor with a YAML language server completes a file that starts with
 
 /// Prints the schema, or writes all of them.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.kind == OPENAPI {
+        let text = clawk_server::http::document().to_pretty_json()?;
+        if let Some(folder) = &args.out {
+            return write(&folder.join("openapi.json"), &text);
+        }
+        out::line(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let Some(folder) = &args.out else {
         let Some(schema) = schema(&args.kind) else {
             bail!(

@@ -17,6 +17,7 @@ mod tty;
 mod wire;
 
 mod approval;
+mod atlas;
 mod bad_input;
 mod bad_provider;
 mod bad_tool;
