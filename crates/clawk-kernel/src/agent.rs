@@ -95,6 +95,8 @@ pub(crate) struct Agent {
     /// The runtime's own chain: lifecycle.
     pub(crate) root: Thread,
     pub(crate) started_us: u64,
+    /// The outcome of an effect could not be recorded: it is told unknown before the end, at the latest.
+    pub(crate) owes: AtomicBool,
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<State>>>,
 }
 

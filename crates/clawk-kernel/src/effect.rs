@@ -2,11 +2,14 @@
 //! is no second log. Only what is still unknown has an index of its own, so that a start need not read everything.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::event::kind;
+use crate::event::{EffectResolved, Scribe, Thread, kind};
+use crate::ports::{EffectChange, Journal, JournalError};
+use crate::time::Clock;
 
 /// The event types that [`Ledger::see`] reads.
 pub const KINDS: &[&str] = &[
@@ -97,7 +100,7 @@ impl Ledger {
         let Some(request_id) = found.request_id.clone() else {
             return;
         };
-        if kind == kind::ACTION_REQUESTED {
+        if kind == kind::ACTION_REQUESTED && !self.places.contains_key(&request_id) {
             let entry = Entry {
                 request_id: request_id.clone(),
                 session,
@@ -119,10 +122,20 @@ impl Ledger {
         let (Some(entry), Some(pure)) = (self.entries.get_mut(place), self.pure.get_mut(place)) else {
             return;
         };
+        let was_unknown = entry.state == State::Unknown;
         let (state, reason) = match kind {
+            // The same request once more, under its key: what was unknown stays so until the answer.
+            kind::ACTION_REQUESTED => return,
+            kind::ACTION_APPROVED if was_unknown => return,
             kind::ACTION_APPROVED => {
                 *pure = found.side_effects == Some(false);
                 (State::Started, None)
+            }
+            // That it failed now says nothing of before.
+            kind::ACTION_EXECUTED | kind::ACTION_FAILED
+                if was_unknown && (found.is_error || kind == kind::ACTION_FAILED) =>
+            {
+                return;
             }
             kind::ACTION_EXECUTED if found.is_error => {
                 (State::Failed, Some("it ran and said that it failed".to_owned()))
@@ -148,6 +161,7 @@ impl Ledger {
                 }
             }
             // Refused: nothing happened, and nothing is to be told of it.
+            _ if was_unknown => return,
             _ => {
                 *pure = true;
                 return;
@@ -167,4 +181,106 @@ impl Ledger {
             .map(|(entry, _)| entry)
             .collect()
     }
+}
+
+/// What was found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It happened.
+    Done,
+    /// It did not happen.
+    NotDone,
+}
+
+impl Outcome {
+    /// Reads `done` or `not-done`.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        match word.trim().to_ascii_lowercase().as_str() {
+            "done" => Some(Self::Done),
+            "not-done" | "not done" | "not_done" => Some(Self::NotDone),
+            _ => None,
+        }
+    }
+
+    /// The word in the trace.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::NotDone => "not-done",
+        }
+    }
+}
+
+/// How it was found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// By the check that `clawk.toml` gives the tool.
+    Check,
+    /// By the same request again, under its idempotency key.
+    SameKey,
+    /// A person said so.
+    Person,
+}
+
+impl How {
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::SameKey => "same-key",
+            Self::Person => "person",
+        }
+    }
+}
+
+/// Records what was found out. `false`: no effect of this id is unknown.
+pub(crate) async fn resolve(
+    scribe: &Scribe,
+    id: &RequestId,
+    outcome: Outcome,
+    how: How,
+    by: &str,
+    reason: Option<&str>,
+) -> Result<bool, JournalError> {
+    let open = scribe.journal().open_effects().await?;
+    let Some(effect) = open.into_iter().find(|effect| effect.request_id == *id) else {
+        return Ok(false);
+    };
+    let payload = EffectResolved {
+        action_id: &effect.tool,
+        by,
+        how: how.word(),
+        outcome: outcome.word(),
+        reason,
+        request_id: id.as_str(),
+    };
+    let thread = Thread {
+        session: effect.session,
+        span: scribe.clock().uuid(),
+        parent: Some(effect.session.0),
+    };
+    let draft = scribe.entry(&thread, kind::EFFECT_RESOLVED, &payload);
+    let change = EffectChange::Resolved(id.clone());
+    scribe
+        .account(vec![draft], Vec::new(), vec![change])?
+        .durable()
+        .await?;
+    Ok(true)
+}
+
+/// The word of a person, for an agent that does not run. `false`: no effect of this id is unknown.
+///
+/// # Errors
+/// The journal can't be read or written.
+pub async fn resolve_offline(
+    journal: Arc<dyn Journal>,
+    clock: Arc<dyn Clock>,
+    id: &RequestId,
+    outcome: Outcome,
+    by: &str,
+    reason: Option<&str>,
+) -> Result<bool, JournalError> {
+    resolve(&Scribe::new(journal, clock), id, outcome, How::Person, by, reason).await
 }

@@ -157,6 +157,8 @@ payloads! {
     BudgetWarned<'a> { bound: u64, limit: &'a str, purse: &'a str, resets_at: Option<&'a str>, spent: u64 }
     /// `ckp.turn.stopped`.
     TurnStopped<'a> { guard: &'a str, reason: &'a str, turn: Uuid }
+    /// `ckp.effect.resolved`.
+    EffectResolved<'a> { action_id: &'a str, by: &'a str, how: &'a str, outcome: &'a str, reason: Option<&'a str>, request_id: &'a str }
     /// `action.requested`.
     ActionRequested<'a> {
         action_id: &'a str, call_id: Option<&'a str>, door: &'a str, identity: &'a str, parameters_hash: Digest,

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clawk_manifest::model::{Manifest, Role};
@@ -17,10 +18,11 @@ use tokio::sync::broadcast;
 use crate::agent::{Agent, Parts};
 use crate::call::{self, Caller, Held, Person, Reception, Reply, Request, call};
 use crate::carp::Cra;
+use crate::effect::{self, How, Outcome};
 use crate::error::{CallError, KernelError, StartError};
 use crate::event::{Thread, kind};
 use crate::notice::{Answer, Question};
-use crate::ports::Scan;
+use crate::ports::{OpenEffect, Scan};
 use crate::purse::{Amount, Budget};
 use crate::session::{Door, Notices, Opening, Session};
 use crate::{memory, recover, start, stop, swarm};
@@ -377,6 +379,28 @@ impl Kernel {
         swarm::discover(&self.agent, params)
     }
 
+    /// Effects whose outcome is unknown, oldest first (promise 4).
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn open_effects(&self) -> Result<Vec<OpenEffect>, KernelError> {
+        Ok(self.agent.scribe.journal().open_effects().await?)
+    }
+
+    /// A person's word on an effect whose outcome is unknown. `false`: none of this id is.
+    ///
+    /// # Errors
+    /// The journal can't be read or written.
+    pub async fn resolve_effect(
+        &self,
+        id: &RequestId,
+        outcome: Outcome,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<bool, KernelError> {
+        Ok(effect::resolve(&self.agent.scribe, id, outcome, How::Person, by, reason).await?)
+    }
+
     /// What is spent, set aside and left, in every purse.
     #[must_use]
     pub fn budget(&self) -> Budget {
@@ -427,6 +451,11 @@ impl Kernel {
             agent
                 .end_session(id, if drained { "completed" } else { "cancelled" })
                 .await;
+        }
+        if agent.owes.load(Ordering::SeqCst)
+            && let Err(error) = recover::report_owed(agent).await
+        {
+            tracing::error!(%error, "outcomes that are not known could not be recorded");
         }
         if let Err(error) = agent.advance(LifecycleState::Stopped, reason) {
             tracing::error!(%error, "the stop could not be recorded");

@@ -293,6 +293,14 @@ pub(crate) async fn report_unknown(agent: &Agent, after_row: u64) -> Result<usiz
     Ok(count)
 }
 
+/// The same at an orderly end, for outcomes that the journal refused to take.
+pub(crate) async fn report_owed(agent: &Agent) -> Result<usize, JournalError> {
+    match unclean_since(agent).await? {
+        Some(row) => report_unknown(agent, row).await,
+        None => Ok(0),
+    }
+}
+
 /// The event that says of a call that nobody knows what it did.
 fn unknown(agent: &Agent, thread: &Thread, request_id: &str, tool: &str, found: &Fields) -> Draft {
     let error = CallError::Unknown {

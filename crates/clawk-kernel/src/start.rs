@@ -1,5 +1,6 @@
 //! From parts to READY: what can't be served is refused, what a crash left is taken up.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use clawk_policy::Engine;
@@ -65,6 +66,11 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     agent.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
     resume_open(&agent).await?;
+    let own = Arc::clone(&agent);
+    agent.tracker.spawn(async move {
+        let _working = own.life.join();
+        call::reconcile(&own).await;
+    });
     Ok(agent)
 }
 
@@ -150,6 +156,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         closing: CancellationToken::new(),
         stop: CancellationToken::new(),
         over: CancellationToken::new(),
+        owes: AtomicBool::new(false),
         sessions: Mutex::default(),
         manifest,
         engine,

@@ -13,9 +13,10 @@ use clawk_secrets::{Resolver, Secret};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::builtin::{Ask, Builtin, Clients, Extra, Shared};
-use crate::config::{HttpTool, ToolConfig, ToolsConfig};
+use crate::config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
 use crate::executor::{Command, Endpoint};
 use crate::mcp::{self, McpTool, Server, Source};
+use crate::mend::{self, Check, Get, Key, Mending};
 use crate::runner::{Binding, Runner};
 
 /// Largest answer of a declared endpoint, bytes.
@@ -73,7 +74,17 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
     };
     let mut bound = BTreeMap::new();
     let mut unbound = Vec::new();
+    let mut mending = BTreeMap::new();
     for tool in &manifest.tools {
+        match binder.mending(tool) {
+            Ok(ways) => {
+                mending.insert(tool.name.clone(), ways);
+            }
+            Err(reason) => unbound.push(Unbound {
+                tool: tool.name.clone(),
+                reason,
+            }),
+        }
         match binder.tool(tool) {
             Ok(Some(binding)) => {
                 bound.insert(tool.name.clone(), binding);
@@ -96,7 +107,7 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
         clients: Clients::default(),
         ask: host.ask,
     };
-    Ok(Runner::new(bound, servers, shared))
+    Ok(Runner::new(bound, mending, servers, shared))
 }
 
 struct Binder<'a> {
@@ -144,6 +155,64 @@ impl Binder<'_> {
                 "nothing runs it; add `[tools.{}]` with `command = [\"program\"]` or `http` to clawk.toml, give it an `mcp_source`, or use a built-in's name",
                 tool.name
             )),
+        }
+    }
+
+    /// What finds out a tool's unknown outcomes.
+    fn mending(&self, tool: &Tool) -> Result<Mending, String> {
+        let Some(config) = self.config.tools.get(&tool.name) else {
+            return Ok(Mending::default());
+        };
+        let key = config.idempotency_key.as_deref().map(Key::parse).transpose()?;
+        let served = tool.mcp_source.is_some() && config.http.is_none();
+        match &key {
+            Some(Key::Header(_)) if config.http.is_none() => {
+                return Err(
+                    "`idempotency_key` names a header, and only an `http` executor has headers".to_owned(),
+                );
+            }
+            Some(Key::Argument(_)) if config.command.is_none() && config.http.is_none() && !served => {
+                return Err("`idempotency_key` goes with `command`, `http` and MCP tools".to_owned());
+            }
+            Some(_) | None => {}
+        }
+        let check = config.reconcile.as_ref().map(|given| self.check(given, config));
+        Ok(Mending {
+            key,
+            check: check.transpose()?,
+        })
+    }
+
+    fn check(&self, given: &Reconcile, config: &ToolConfig) -> Result<Check, String> {
+        match (&given.command, &given.http, &given.tool) {
+            (Some(command), None, None) => self.command(command, config).map(Check::Command),
+            (None, Some(template), None) => {
+                let url = Url::parse(&mend::fill(template, &serde_json::Map::new()))
+                    .map_err(|error| format!("`reconcile.http` can't be read: {error}"))?;
+                let own = config.http.as_ref().filter(|own| {
+                    // Secrets of one place are not for another.
+                    Url::parse(&own.url).is_ok_and(|own| own.origin() == url.origin())
+                });
+                let headers = match own {
+                    Some(own) => {
+                        let mut headers = plain_headers(&own.headers)?;
+                        let secrets = self.secrets(&own.secret_headers)?;
+                        headers.extend(secret_headers(&secrets, &own.secret_prefix)?);
+                        headers
+                    }
+                    None => HeaderMap::new(),
+                };
+                Ok(Check::Http(Box::new(Get {
+                    template: template.clone(),
+                    headers,
+                    client: self.client(&url)?,
+                })))
+            }
+            (None, None, Some(name)) if self.manifest.tool(name).is_some() => Ok(Check::Tool(name.clone())),
+            (None, None, Some(name)) => {
+                Err(format!("`reconcile.tool` names `{name}`, which is not declared"))
+            }
+            _ => Err("`reconcile` has exactly one of `command`, `http` and `tool`".to_owned()),
         }
     }
 

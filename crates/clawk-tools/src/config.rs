@@ -33,6 +33,25 @@ pub struct ToolConfig {
     pub secret_env: BTreeMap<String, String>,
     /// Headers for an MCP server over HTTP, whose values are secrets: header name to secret reference.
     pub secret_headers: BTreeMap<String, String>,
+    /// Where the call's id goes, so that the other side does a repeated request once: `header:NAME` (of an `http` executor) or
+    /// `argument:NAME`. After a crash the same request is then sent again under the same key.
+    pub idempotency_key: Option<String>,
+    /// What answers, after a crash, whether a call did its work. Comes before the key.
+    pub reconcile: Option<Reconcile>,
+}
+
+/// `[tools.NAME] reconcile`: exactly one of these. Each is given the call's `request_id`, `tool` and `arguments`, and answers
+/// `done`, `not-done`, or anything else for "don't know": as text, or as `{"outcome": "done"}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reconcile {
+    /// Program and arguments; it gets the facts as JSON on standard input.
+    pub command: Option<Vec<String>>,
+    /// An address that is read with GET; `{request_id}` and `{arguments.NAME}` in it are filled in. It gets the headers of
+    /// the tool's own `http`.
+    pub http: Option<String>,
+    /// A declared tool without side effects; it is called like any other.
+    pub tool: Option<String>,
 }
 
 /// `[tools.NAME.http]`.

@@ -11,6 +11,7 @@ mod call;
 pub mod config;
 mod executor;
 mod mcp;
+mod mend;
 mod runner;
 mod stands;
 
@@ -19,7 +20,7 @@ mod testing;
 
 pub use bind::{Host, Unbound, bind};
 pub use builtin::{Answer, Ask, Extra, Question};
-pub use config::{HttpTool, ToolConfig, ToolsConfig};
+pub use config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
 pub use runner::Runner;
 
 /// Whether a built-in tool has this name.

@@ -1,5 +1,6 @@
 //! The kernel's `ToolRunner`: from a permit to the executor bound to its tool.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Description, Later, Look, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
 use clawk_kernel::witness::Fact;
 use clawk_proto::SessionId;
 use clawk_sandbox::{Obtained, Plan, Refusal};
@@ -18,6 +19,7 @@ use crate::builtin::{Builtin, Extra, Shared, generic_preview};
 use crate::call::Call;
 use crate::executor::{Command, Endpoint};
 use crate::mcp::{McpTool, Server};
+use crate::mend::{Key, Mending};
 use crate::stands::Stands;
 
 /// What runs a tool.
@@ -33,6 +35,7 @@ pub(crate) enum Binding {
 /// Runs every tool of an agent. Made by [`crate::bind()`].
 pub struct Runner {
     bound: BTreeMap<String, Binding>,
+    mending: BTreeMap<String, Mending>,
     servers: Vec<Arc<Server>>,
     shared: Shared,
 }
@@ -44,9 +47,15 @@ impl fmt::Debug for Runner {
 }
 
 impl Runner {
-    pub(crate) fn new(bound: BTreeMap<String, Binding>, servers: Vec<Arc<Server>>, shared: Shared) -> Self {
+    pub(crate) fn new(
+        bound: BTreeMap<String, Binding>,
+        mending: BTreeMap<String, Mending>,
+        servers: Vec<Arc<Server>>,
+        shared: Shared,
+    ) -> Self {
         Self {
             bound,
+            mending,
             servers,
             shared,
         }
@@ -62,6 +71,30 @@ impl Runner {
             Binding::Http(_) => "http",
             Binding::Mcp(_) => "mcp",
         })
+    }
+
+    /// The arguments as they are sent: with the call's key, where `clawk.toml` names an argument for it.
+    pub(crate) fn sent<'a>(
+        &self,
+        tool: &str,
+        arguments: &'a Map<String, Value>,
+        request_id: &str,
+    ) -> Cow<'a, Map<String, Value>> {
+        match self.mending.get(tool).and_then(|mending| mending.key.as_ref()) {
+            Some(Key::Argument(name)) => {
+                let mut arguments = arguments.clone();
+                arguments.insert(name.clone(), request_id.into());
+                Cow::Owned(arguments)
+            }
+            Some(Key::Header(_)) | None => Cow::Borrowed(arguments),
+        }
+    }
+
+    fn key_header(&self, tool: &str, request_id: &str) -> Option<(http::HeaderName, String)> {
+        match self.mending.get(tool)?.key.as_ref()? {
+            Key::Header(name) => Some((name.clone(), request_id.to_owned())),
+            Key::Argument(_) => None,
+        }
     }
 
     /// The search path that command lines get.
@@ -181,8 +214,11 @@ impl ToolRunner for Runner {
                     result = extra.run(permit, cancel) => result,
                 };
             }
+            let request_id = permit.request_id().as_str();
+            let arguments = self.sent(permit.tool(), permit.arguments(), request_id);
             let call = Call {
-                arguments: permit.arguments(),
+                arguments: &arguments,
+                key: self.key_header(permit.tool(), request_id),
                 plan: permit.plan(),
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
@@ -242,6 +278,36 @@ impl ToolRunner for Runner {
             match tokio::task::spawn_blocking(move || stands.look()).await {
                 Ok(facts) => facts,
                 Err(error) => vec![Fact::new("the executor", unlike(&error.to_string()))],
+            }
+        })
+    }
+
+    fn mend(&self, tool: &str) -> Mend {
+        self.mending.get(tool).map(Mending::way).unwrap_or_default()
+    }
+
+    fn check<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        Box::pin(async move {
+            let none = || RunError::Unavailable(format!("`{}` has no check", permit.tool()));
+            let mending = self.mending.get(permit.tool()).ok_or_else(none)?;
+            let call = Call {
+                arguments: permit.arguments(),
+                key: None,
+                plan: permit.plan(),
+                workdir: permit.workdir(),
+                timeout_ms: permit.timeout_ms(),
+                marks: permit.marks(),
+                stop: cancel.child_token(),
+            };
+            let _stop = call.stop.clone().drop_guard();
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => Err(RunError::Cancelled),
+                result = mending.check(&call, &self.shared.launcher) => result,
             }
         })
     }

@@ -142,7 +142,8 @@ impl Ran {
     ) -> Result<RunOutcome, RunError> {
         let arguments: Map<String, Value> = serde_json::from_value(arguments).expect("an object");
         let call = Call {
-            arguments: &arguments,
+            key: None,
+            arguments: &runner.sent(tool, &arguments, "test-request"),
             plan: &self.plan,
             workdir: dir,
             timeout_ms: self.timeout_ms,

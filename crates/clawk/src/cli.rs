@@ -66,6 +66,8 @@ enum Verb {
     Resolve(cmd::resolve::Args),
     /// List the sessions of an agent
     Sessions(cmd::sessions::Args),
+    /// List what an agent did to the world, and what nobody knows it did
+    Effects(cmd::effects::Args),
     /// Show what is spent, set aside and left
     Budget(cmd::budget::Args),
     /// Check an agent against the protocol's test vectors
@@ -103,6 +105,7 @@ impl Cli {
             Verb::Atlas(args) => cmd::atlas::run(&args),
             Verb::Resolve(args) => cmd::resolve::run(&args),
             Verb::Sessions(args) => cmd::sessions::run(&args),
+            Verb::Effects(args) => cmd::effects::run(&args),
             Verb::Budget(args) => cmd::budget::run(&args),
             Verb::Conformance(args) => cmd::conformance::run(&args),
             Verb::Doctor(args) => cmd::doctor::run(&args, config.as_deref()),

@@ -1,5 +1,7 @@
 //! The record of one call: what the journal is told, and when.
 
+use std::sync::atomic::Ordering;
+
 use clawk_policy::{Effect, Verdict};
 use clawk_proto::Digest;
 use clawk_proto::method::ToolCallResult;
@@ -222,6 +224,11 @@ impl<'a> Record<'a> {
         self.side_effects = !described.read_only();
     }
 
+    /// A check that changes nothing; its decision is durable all the same.
+    pub(super) const fn harmless(&mut self) {
+        self.side_effects = false;
+    }
+
     /// The question is durable before anybody sees it.
     pub(super) async fn asking(
         &mut self,
@@ -426,7 +433,12 @@ impl<'a> Record<'a> {
             Err(error) => {
                 self.settle();
                 self.refused(&error, duration_ms);
-                self.flush().await?;
+                if let Err(unwritten) = self.flush().await {
+                    self.agent
+                        .owes
+                        .fetch_or(self.started && self.side_effects, Ordering::SeqCst);
+                    return Err(unwritten);
+                }
                 return Err(error);
             }
         };
@@ -469,10 +481,13 @@ impl<'a> Record<'a> {
         self.waiting.push(draft.content(hash, bytes).answers(Some(key)));
         match self.flush().await {
             Ok(()) => Ok(result),
-            Err(CallError::Journal(why)) if self.side_effects => Err(CallError::Journal(format!(
-                "`{}` ran, and its outcome can't be recorded: {why}",
-                self.request.tool
-            ))),
+            Err(CallError::Journal(why)) if self.side_effects => {
+                self.agent.owes.store(true, Ordering::SeqCst);
+                Err(CallError::Journal(format!(
+                    "`{}` ran, and its outcome can't be recorded: {why}",
+                    self.request.tool
+                )))
+            }
             Err(error) => Err(error),
         }
     }

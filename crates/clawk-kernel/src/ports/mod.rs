@@ -17,7 +17,7 @@ pub use model::{
     Completion, Delta, FaultKind, InferRequest, Message, Provider, ProviderError, StopReason, ToolOffer,
     ToolUse, Usage,
 };
-pub use tool::{Description, Look, RunError, RunOutcome, ToolRunner};
+pub use tool::{Description, Look, Mend, RunError, RunOutcome, ToolRunner};
 
 /// A boxed future, as the traits return it.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -80,6 +80,20 @@ pub enum RunError {
     Cancelled,
 }
 
+/// How the outcome of a run that nobody saw end is found out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Mend {
+    /// A person is asked.
+    #[default]
+    Person,
+    /// The same request again: the other side knows it by its key and does it once.
+    SameKey,
+    /// By [`ToolRunner::check`].
+    Check,
+    /// By a declared tool without side effects.
+    Tool(String),
+}
+
 /// Runs tools by the executor bound to their name.
 pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the tool is. Local for built-ins; asks the server, started on first need, for MCP tools.
@@ -112,6 +126,22 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the call would act through, beside its arguments and the files that they name: the programs that its names
     /// stand for, the place that a request goes to, with what is configured of them. An exact grant is bound to it.
     fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>>;
+
+    /// How the tool's unknown outcomes are found out.
+    fn mend(&self, _tool: &str) -> Mend {
+        Mend::Person
+    }
+
+    /// Runs the check that is configured for the permit's tool. It gets the call's `request_id`, `tool` and `arguments`, and
+    /// answers `done`, `not-done` or anything else for "don't know".
+    fn check<'a>(
+        &'a self,
+        permit: Permit,
+        _cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        let tool = permit.tool().to_owned();
+        Box::pin(async move { Err(RunError::Unavailable(format!("`{tool}` has no check"))) })
+    }
 
     /// Ends servers and processes that outlive calls.
     fn close(&self) -> Later<'_, ()>;

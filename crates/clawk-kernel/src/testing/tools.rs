@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use clawk_proto::RequestId;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{Obtained, Plan, Refusal, Request};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::Permit;
-use crate::ports::{Description, Later, Look, RunError, RunOutcome, ToolRunner};
+use crate::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
 use crate::witness::Fact;
 
 /// What a tool does.
@@ -36,6 +37,9 @@ pub struct TestRunner {
     read_only: Mutex<Vec<String>>,
     runs: Mutex<Vec<(String, Map<String, Value>)>>,
     facts: Mutex<Vec<Fact>>,
+    keys: Mutex<Vec<RequestId>>,
+    mends: Mutex<BTreeMap<String, (Mend, String)>>,
+    checked: Mutex<Vec<Map<String, Value>>>,
 }
 
 impl TestRunner {
@@ -52,6 +56,24 @@ impl TestRunner {
     /// What calls stand on, from now on: a program, a host.
     pub fn stand_on(&self, subject: &str, value: &str) {
         *self.facts.lock().unwrap() = vec![Fact::new(subject, value)];
+    }
+
+    /// Sets how a tool's unknown outcomes are found out, and what its check says.
+    pub fn mends(&self, tool: &str, way: Mend, says: &str) {
+        let mut mends = self.mends.lock().unwrap();
+        mends.insert(tool.to_owned(), (way, says.to_owned()));
+    }
+
+    /// What checks were given, in order.
+    #[must_use]
+    pub fn checked(&self) -> Vec<Map<String, Value>> {
+        self.checked.lock().unwrap().clone()
+    }
+
+    /// The id that went with every run, in order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<RequestId> {
+        self.keys.lock().unwrap().clone()
     }
 
     /// Every run with its arguments, in order.
@@ -123,6 +145,7 @@ impl ToolRunner for TestRunner {
             .lock()
             .unwrap()
             .push((permit.tool().to_owned(), permit.arguments().clone()));
+        self.keys.lock().unwrap().push(permit.request_id().clone());
         let runs = self
             .runs
             .lock()
@@ -164,6 +187,31 @@ impl ToolRunner for TestRunner {
 
     fn stands_on<'a>(&'a self, _: Look<'a>) -> Later<'a, Vec<Fact>> {
         Box::pin(std::future::ready(self.facts.lock().unwrap().clone()))
+    }
+
+    fn mend(&self, tool: &str) -> Mend {
+        let mends = self.mends.lock().unwrap();
+        mends.get(tool).map(|(way, _)| way.clone()).unwrap_or_default()
+    }
+
+    fn check<'a>(
+        &'a self,
+        permit: Permit,
+        _: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        self.checked.lock().unwrap().push(permit.arguments().clone());
+        let mends = self.mends.lock().unwrap();
+        let says = mends
+            .get(permit.tool())
+            .map(|(_, says)| says.clone())
+            .unwrap_or_default();
+        let outcome = RunOutcome {
+            content: vec![ContentBlock::text(says)],
+            is_error: false,
+            structured: None,
+            obtained: Obtained::in_process("test"),
+        };
+        Box::pin(std::future::ready(Ok(outcome)))
     }
 
     fn close(&self) -> Later<'_, ()> {

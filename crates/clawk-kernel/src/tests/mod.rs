@@ -6,6 +6,7 @@ mod approvals;
 mod at_most_once;
 mod atlas;
 mod doors;
+mod effects;
 mod grants;
 mod limits;
 mod messages;

@@ -1,5 +1,6 @@
 //! What the owner of the state directory may order by the control socket: answers, revocations, the emergency stop.
 
+use clawk_kernel::effect::Outcome;
 use clawk_kernel::{Answer, Breadth, Held, Kernel, Lasting, Person, Reception, Reply, stop};
 use clawk_proto::{ErrorCode, RequestId, RpcError, SessionId};
 use serde::Deserialize;
@@ -48,6 +49,14 @@ struct LiftParams {
     session: Option<SessionId>,
 }
 
+#[derive(Deserialize)]
+struct ResolveParams {
+    request_id: RequestId,
+    outcome: Outcome,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
 const fn history() -> usize {
     100
 }
@@ -55,6 +64,14 @@ const fn history() -> usize {
 /// Obeys one order; `by` is who gave it.
 pub(super) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
     match method {
+        "clawk.effects.resolve" => {
+            let asked: ResolveParams = error::decode(method, params)?;
+            let taken = kernel
+                .resolve_effect(&asked.request_id, asked.outcome, by, asked.reason.as_deref())
+                .await;
+            let acknowledged = taken.map_err(|e| error::from_kernel(&e))?;
+            Ok(json!({"acknowledged": acknowledged}))
+        }
         "clawk.approvals.list" => {
             let pending: Vec<Value> = kernel.pending().iter().map(questions::facts).collect();
             Ok(json!({"approvals": pending}))

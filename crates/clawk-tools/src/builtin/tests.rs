@@ -560,6 +560,7 @@ async fn a_person_is_asked_and_may_decline() {
         let arguments = serde_json::from_value(arguments).expect("an object");
         let stop = tokio_util::sync::CancellationToken::new();
         let call = crate::call::Call {
+            key: None,
             marks: &[],
             arguments: &arguments,
             plan: &plan,

@@ -3,7 +3,7 @@
 use clawk_egress::{Client, EgressError, Request, Url};
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_sandbox::Obtained;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Map, json};
 
 use super::reply;
@@ -22,10 +22,15 @@ impl Endpoint {
         call.plan.available().map_err(RunError::Sandbox)?;
         let body =
             serde_json::to_vec(call.arguments).map_err(|error| RunError::Unavailable(error.to_string()))?;
+        let mut headers = self.headers.clone();
+        if let Some((name, key)) = &call.key {
+            let key = HeaderValue::from_str(key).map_err(|error| RunError::Unavailable(error.to_string()))?;
+            headers.insert(name, key);
+        }
         let request = Request {
             method: Method::POST,
             url: self.url.clone(),
-            headers: self.headers.clone(),
+            headers,
             body: body.into(),
         };
         let response = self.client.send(request).await.map_err(ended)?;
@@ -40,7 +45,7 @@ impl Endpoint {
 }
 
 /// Before the request was sent nothing happened; after it, nobody knows.
-fn ended(error: EgressError) -> RunError {
+pub(crate) fn ended(error: EgressError) -> RunError {
     let text = format!("the tool's endpoint: {error}");
     match error {
         EgressError::Refused(_)

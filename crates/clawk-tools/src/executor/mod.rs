@@ -4,7 +4,7 @@ mod command;
 mod http;
 
 pub(crate) use command::Command;
-pub(crate) use http::Endpoint;
+pub(crate) use http::{Endpoint, ended};
 
 use clawk_kernel::ports::RunOutcome;
 use clawk_proto::content::ContentBlock;

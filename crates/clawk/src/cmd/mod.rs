@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod conformance;
 pub(crate) mod dead_letters;
 pub(crate) mod doctor;
+pub(crate) mod effects;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod policy;

@@ -121,6 +121,7 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
         serde_json::from_value(json!({"path": "f", "content": "new"})).expect("an object");
     let plan = open_plan();
     let call = Call {
+        key: None,
         marks: &[],
         arguments: &arguments,
         plan: &plan,

@@ -1,0 +1,149 @@
+//! What finds out the outcome of a run that nobody saw end: `reconcile` and `idempotency_key` of `[tools.NAME]`.
+
+use clawk_egress::{Client, Request, Url};
+use clawk_kernel::ports::{Mend, RunError, RunOutcome};
+use clawk_sandbox::{Launcher, Obtained};
+use http::{HeaderMap, HeaderName, Method};
+use serde_json::{Map, Value, json};
+
+use crate::call::Call;
+use crate::executor::{Command, ended, reply};
+
+/// Where the key of a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// A header, of an `http` executor.
+    Header(HeaderName),
+    /// One more argument.
+    Argument(String),
+}
+
+impl Key {
+    /// Reads `header:NAME` or `argument:NAME`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let bad = || format!("`idempotency_key` is `header:NAME` or `argument:NAME`, not `{text}`");
+        match text.split_once(':') {
+            Some(("header", name)) => HeaderName::from_bytes(name.as_bytes())
+                .map(Self::Header)
+                .map_err(|_invalid| bad()),
+            Some(("argument", name)) if !name.is_empty() => Ok(Self::Argument(name.to_owned())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// What answers whether a call did its work.
+#[derive(Debug)]
+pub(crate) enum Check {
+    Command(Command),
+    Http(Box<Get>),
+    /// A declared tool without side effects.
+    Tool(String),
+}
+
+/// An address with places for the call's id and arguments.
+#[derive(Debug)]
+pub(crate) struct Get {
+    pub(crate) template: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) client: Client,
+}
+
+/// What `clawk.toml` gives one tool.
+#[derive(Debug, Default)]
+pub(crate) struct Mending {
+    pub(crate) key: Option<Key>,
+    pub(crate) check: Option<Check>,
+}
+
+impl Mending {
+    /// A check comes first: it changes nothing.
+    pub(crate) fn way(&self) -> Mend {
+        match (&self.check, &self.key) {
+            (Some(Check::Tool(name)), _) => Mend::Tool(name.clone()),
+            (Some(Check::Command(_) | Check::Http(_)), _) => Mend::Check,
+            (None, Some(_)) => Mend::SameKey,
+            (None, None) => Mend::Person,
+        }
+    }
+
+    pub(crate) async fn check(&self, call: &Call<'_>, launcher: &Launcher) -> Result<RunOutcome, RunError> {
+        match &self.check {
+            Some(Check::Command(command)) => command.run(call, launcher).await,
+            Some(Check::Http(get)) => tokio::time::timeout(call.timeout(), get.run(call.arguments))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(RunError::Timeout {
+                        timeout_ms: call.timeout_ms,
+                        obtained: Obtained::remote("declared-endpoint"),
+                    })
+                }),
+            Some(Check::Tool(_)) | None => Err(RunError::Unavailable("it has no check".to_owned())),
+        }
+    }
+}
+
+impl Get {
+    async fn run(&self, facts: &Map<String, Value>) -> Result<RunOutcome, RunError> {
+        let url = Url::parse(&fill(&self.template, facts))
+            .map_err(|error| RunError::Unavailable(format!("`reconcile.http`: {error}")))?;
+        let request = Request {
+            method: Method::GET,
+            url,
+            headers: self.headers.clone(),
+            body: Vec::new().into(),
+        };
+        let response = self.client.send(request).await.map_err(ended)?;
+        let status = response.status();
+        let body = response.bytes().await.map_err(ended)?;
+        let facts = Map::from_iter([("status_code".to_owned(), json!(status.as_u16()))]);
+        let mut outcome = reply(
+            &String::from_utf8_lossy(&body),
+            facts,
+            Obtained::remote("declared-endpoint"),
+        );
+        outcome.is_error |= !status.is_success();
+        Ok(outcome)
+    }
+}
+
+/// `{request_id}` and `{arguments.NAME}`, each as one part of the address: what a value holds can't make it another one.
+pub(crate) fn fill(template: &str, facts: &Map<String, Value>) -> String {
+    let mut out = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        out.push_str(before);
+        let Some((name, behind)) = after.split_once('}') else {
+            rest = after;
+            break;
+        };
+        let value = match name.strip_prefix("arguments.") {
+            Some(name) => facts.get("arguments").and_then(|arguments| arguments.get(name)),
+            None => facts.get(name),
+        };
+        out.push_str(&encoded(value));
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
+fn encoded(value: Option<&Value>) -> String {
+    use std::fmt::Write as _;
+    let text = match value {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Null) | None => String::new(),
+        Some(other) => other.to_string(),
+    };
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}"); // silent-ok: writing to a String
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests;

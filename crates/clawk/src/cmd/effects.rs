@@ -1,0 +1,204 @@
+//! `clawk effects`: what an agent did to the world, and what nobody knows it did; a person's word on the latter.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::effect::{Entry, Ledger, Outcome, State, resolve_offline};
+use clawk_kernel::time::SystemClock;
+use clawk_proto::RequestId;
+use clawk_secrets::env;
+use clawk_server::{Client, ControlError};
+use clawk_store::{Filter, Reader, StateDir};
+use serde_json::{Value, json};
+
+use crate::out::{self, Format, Paint};
+use crate::{compose, state};
+
+/// Flags of `clawk effects`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    which: state::Which,
+
+    /// Only those whose outcome is unknown
+    #[arg(long)]
+    unknown: bool,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Say what became of an effect that is unknown; recorded in the trace, with who said it
+    Resolve {
+        /// The call's id, as the list prints it
+        #[arg(value_name = "ID", value_parser = id)]
+        id: RequestId,
+
+        /// `done` or `not-done`
+        #[arg(value_name = "OUTCOME", value_parser = outcome)]
+        outcome: Outcome,
+
+        /// How it is known
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+
+        #[command(flatten)]
+        which: state::Which,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk effects --agent hello
+  clawk effects --unknown --format json
+  clawk effects resolve 550e8400-e29b-41d4-a716-446655440000 not-done --reason 'no such order in the shop'
+
+An effect is unknown when the run was cut short after it was decided on: it may have happened. It is never run again by itself.";
+
+fn id(text: &str) -> Result<RequestId, String> {
+    RequestId::parse(text).map_err(|e| e.to_string())
+}
+
+fn outcome(text: &str) -> Result<Outcome, String> {
+    Outcome::parse(text).ok_or_else(|| "say `done` or `not-done`".to_owned())
+}
+
+/// Lists, or takes a person's word.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.what {
+        None => list(&args.list),
+        Some(What::Resolve {
+            id,
+            outcome,
+            reason,
+            which,
+        }) => resolve(&which.dir()?, id, *outcome, reason.as_deref()),
+    }
+}
+
+fn list(args: &ListArgs) -> Result<ExitCode> {
+    let dir = args.which.dir()?;
+    let mut entries = entries(&Reader::open(&dir)?)?;
+    if !is_running(&dir)? {
+        for entry in entries.iter_mut().filter(|entry| entry.state == State::Started) {
+            entry.state = State::Unknown;
+            entry.reason = Some("the runtime stopped while it ran".to_owned());
+        }
+    }
+    entries.retain(|entry| !args.unknown || entry.state == State::Unknown);
+    if args.format == Format::Json {
+        out::json(&json!({ "effects": entries }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if entries.is_empty() {
+        out::line(if args.unknown {
+            "nothing is unknown"
+        } else {
+            "no effects yet"
+        })?;
+    }
+    let paint = Paint::stdout();
+    for entry in &entries {
+        show(entry, paint)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(entry: &Entry, paint: Paint) -> Result<()> {
+    let state = match entry.state {
+        State::Intended => paint.dim("intended"),
+        State::Started => paint.yellow("started "),
+        State::Done => paint.green("done    "),
+        State::Failed => paint.red("failed  "),
+        State::Unknown => paint.yellow("unknown "),
+    };
+    out::line(&format!(
+        "{state} {}  {}  {}",
+        paint.bold(entry.request_id.as_str()),
+        out::harmless(&entry.tool),
+        paint.dim(&entry.at)
+    ))?;
+    if let Some(reason) = &entry.reason {
+        out::line(&format!("  {}", out::harmless(reason)))?;
+    }
+    if let Some(by) = &entry.resolved_by {
+        out::line(&paint.dim(&format!("  found out by {}", out::harmless(by))))?;
+    }
+    Ok(())
+}
+
+/// The ledger, folded from the whole journal page by page.
+fn entries(reader: &Reader) -> Result<Vec<Entry>> {
+    let mut ledger = Ledger::default();
+    let mut filter = Filter::default();
+    loop {
+        let page = reader.events(filter)?;
+        let Some(last) = page.last() else { break };
+        filter.after_row = last.row;
+        for stored in &page {
+            let event = &stored.event;
+            ledger.see(
+                &event.event_type,
+                event.session_id,
+                &event.timestamp,
+                event.payload.get(),
+            );
+        }
+    }
+    Ok(ledger.entries())
+}
+
+fn is_running(dir: &Path) -> Result<bool> {
+    compose::runtime()?.block_on(async {
+        match Client::connect(dir).await {
+            Ok(_) => Ok(true),
+            Err(ControlError::NotRunning { .. }) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    })
+}
+
+fn resolve(dir: &Path, id: &RequestId, outcome: Outcome, reason: Option<&str>) -> Result<ExitCode> {
+    let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
+    let taken = compose::runtime()?.block_on(async {
+        match Client::connect(dir).await {
+            Ok(mut client) => {
+                let params = json!({"request_id": id, "outcome": outcome, "reason": reason});
+                let answer = client.ask("clawk.effects.resolve", &params).await;
+                let answer = answer.context("the running agent refused")?;
+                anyhow::Ok(answer.get("acknowledged") == Some(&Value::Bool(true)))
+            }
+            Err(ControlError::NotRunning { .. }) => {
+                let state = StateDir::open(dir, clawk_store::Options::default())?;
+                let clock = Arc::new(SystemClock::default());
+                let by = format!("local user {user}");
+                let taken = resolve_offline(state.journal(), clock, id, outcome, &by, reason).await;
+                state.close();
+                Ok(taken?)
+            }
+            Err(e) => Err(e.into()),
+        }
+    })?;
+    if !taken {
+        bail!(
+            "no effect {id} is unknown; `clawk effects --unknown` lists them (one of a run that died is known to be unknown once the agent has been started again)"
+        );
+    }
+    out::line(&format!("{id} is recorded as {}", outcome.word()))?;
+    Ok(ExitCode::SUCCESS)
+}
