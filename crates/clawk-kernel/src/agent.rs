@@ -7,20 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::{Manifest, Provider as ProviderSpec};
 use clawk_policy::{Engine, Subject, UsageView};
-use clawk_proto::SessionId;
 use clawk_proto::method::LifecycleState;
+use clawk_proto::{Digest, SessionId};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Dedup, Desk, Held, Lasting, suggest};
 use crate::carp::{Atlases, Carp};
-use crate::catalog::Catalog;
-use crate::event::{BudgetWarned, Draft, Scribe, SessionEnded, Thread, Transition, kind};
+use crate::catalog::{Catalog, Described, Entry};
+use crate::error::CallError;
+use crate::event::{
+    BudgetWarned, Draft, Scribe, SessionEnded, Thread, ToolDescribed, Transition, canonical, digest, kind,
+};
 use crate::lifecycle::Life;
 use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
 use crate::purse::{Budgets, Prices, Purse, Purses, Warning};
 use crate::rates::Rates;
+use crate::replay::ToolFacts;
 use crate::session::State;
 use crate::stop::Brake;
 use crate::swarm::Board;
@@ -94,6 +98,8 @@ pub(crate) struct Agent {
     pub(crate) over: CancellationToken,
     /// The runtime's own chain: lifecycle.
     pub(crate) root: Thread,
+    /// SHA-256 of what `ckp.agent.described` holds.
+    pub(crate) agent_hash: Digest,
     pub(crate) started_us: u64,
     /// The outcome of an effect could not be recorded: it is told unknown before the end, at the latest.
     pub(crate) owes: AtomicBool,
@@ -182,12 +188,30 @@ impl Agent {
         usize::try_from(limit).ok() // silent-ok: more than the address space is no limit
     }
 
+    /// Everything known of a tool; what was not told in this run is told to the record.
+    pub(crate) async fn described(&self, entry: &Entry) -> Result<Arc<Described>, CallError> {
+        let described = entry.described(&*self.runner).await?;
+        if entry.first_look() {
+            let bytes = canonical(&ToolFacts::of(&described));
+            let tool_hash = digest(&bytes);
+            let payload = ToolDescribed {
+                action_id: &entry.name,
+                tool_hash,
+            };
+            let thread = self.root.child(self.root.span);
+            let draft = self.scribe.entry(&thread, kind::TOOL_DESCRIBED, &payload);
+            // Queued before the decision that rests on it; the decision waits for both.
+            let _ticket = self.scribe.submit(vec![draft.content(tool_hash, bytes)])?;
+        }
+        Ok(described)
+    }
+
     /// Why the rules decide as they do, for people.
     pub(crate) async fn explain(&self, tool: &str, arguments: &Map<String, Value>) -> Vec<String> {
         let Some(entry) = self.catalog.get(tool) else {
             return Vec::new();
         };
-        let Ok(described) = entry.described(&*self.runner).await else {
+        let Ok(described) = self.described(entry).await else {
             return Vec::new();
         };
         let subject = Subject {

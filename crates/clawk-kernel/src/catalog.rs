@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Manifest, Skill, Tool};
 use clawk_sandbox::{Defaults, Plan};
@@ -25,6 +26,7 @@ pub(crate) struct Entry {
     /// The skill that a composite tool runs.
     pub(crate) skill: Option<Arc<Skill>>,
     described: OnceCell<Arc<Described>>,
+    looked_at: AtomicBool,
 }
 
 /// A tool with everything known: from the manifest first, from its executor where the manifest is silent.
@@ -95,6 +97,11 @@ impl Entry {
     pub(crate) async fn described(&self, runner: &dyn ToolRunner) -> Result<Arc<Described>, CallError> {
         let described = self.described.get_or_try_init(|| self.describe(runner)).await?;
         Ok(Arc::clone(described))
+    }
+
+    /// Whether nobody asked before.
+    pub(crate) fn first_look(&self) -> bool {
+        !self.looked_at.load(Ordering::Relaxed) && !self.looked_at.swap(true, Ordering::Relaxed)
     }
 
     async fn describe(&self, runner: &dyn ToolRunner) -> Result<Arc<Described>, CallError> {
@@ -193,6 +200,7 @@ impl Catalog {
                     timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
                     skill: skill.map(|skill| Arc::new(skill.clone())),
                     described: OnceCell::new(),
+                    looked_at: AtomicBool::new(false),
                 };
                 (name, Arc::new(entry))
             })

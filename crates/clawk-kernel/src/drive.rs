@@ -157,7 +157,7 @@ impl Run<'_> {
             {
                 continue;
             }
-            match entry.described(&*self.agent.runner).await {
+            match self.agent.described(entry).await {
                 Ok(described) => offers.push(entry.offer(&described)),
                 Err(error) => {
                     let text = format!("[tool `{}` is not offered: {error}]", entry.name);
@@ -347,7 +347,14 @@ pub(crate) async fn turn(
 }
 
 /// The rest of an interrupted turn.
-pub(crate) async fn resume(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &CancellationToken) {
+pub(crate) async fn resume(
+    agent: &Arc<Agent>,
+    state: &State,
+    mut open: OpenTurn,
+    cancel: &CancellationToken,
+) {
+    // One that had come and not begun answers what was said before it as well.
+    open.turn.go_behind(state.history());
     let OpenTurn { message, resumes, .. } = open;
     let effects = if resumes >= MAX_RESUMES {
         let reason = format!("it was interrupted {resumes} times");

@@ -20,6 +20,10 @@ use crate::time::{Clock, Timestamp};
 pub mod kind {
     /// A chain begins.
     pub const SESSION_STARTED: &str = "session.started";
+    /// An agent starts; its content is what a replay needs of it: [`crate::replay::AgentFacts`].
+    pub const AGENT_DESCRIBED: &str = "ckp.agent.described";
+    /// A tool was first looked at in this run; its content is what rules see of it: [`crate::replay::ToolFacts`].
+    pub const TOOL_DESCRIBED: &str = "ckp.tool.described";
     /// A chain ends in order.
     pub const SESSION_ENDED: &str = "session.ended";
     /// The lifecycle moved (CKP §8).
@@ -124,7 +128,13 @@ macro_rules! payloads {
 
 payloads! {
     /// `session.started`.
-    SessionStarted<'a> { agent_id: &'a str, door: &'a str, goal: &'a str }
+    SessionStarted<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, goal: &'a str, run: Uuid }
+    /// `session.started` of a session that goes on from a step of another.
+    SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a crate::fork::ForkPoint, goal: &'a str, run: Uuid }
+    /// `ckp.agent.described`.
+    AgentDescribed<'a> { agent: &'a str, agent_hash: Digest }
+    /// `ckp.tool.described`.
+    ToolDescribed<'a> { action_id: &'a str, tool_hash: Digest }
     /// `session.ended`.
     SessionEnded<'a> { duration_ms: u64, reason: &'a str }
     /// `ckp.lifecycle.transition`.
@@ -162,7 +172,7 @@ payloads! {
     /// `action.requested`.
     ActionRequested<'a> {
         action_id: &'a str, call_id: Option<&'a str>, door: &'a str, identity: &'a str, parameters_hash: Digest,
-        request_id: &'a str, turn: Option<Uuid>,
+        policy: Option<&'a str>, request_id: &'a str, sandbox: Option<&'a str>, turn: Option<Uuid>,
     }
     /// `action.approved`.
     ActionApproved<'a> {

@@ -108,7 +108,7 @@ async fn exhaust(
         }
         tell(place, spec, &error, wait_ms, &spec.name).await;
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
+            () = tokio::time::sleep(Duration::from_millis(agent.clock().patience_ms(wait_ms, false))) => {}
             () = cancel.cancelled() => return Err(NoAnswer::Cancelled),
         }
     }

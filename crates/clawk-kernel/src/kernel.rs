@@ -21,11 +21,12 @@ use crate::carp::Cra;
 use crate::effect::{self, How, Outcome};
 use crate::error::{CallError, KernelError, StartError};
 use crate::event::{Thread, kind};
+use crate::fork::ForkPoint;
 use crate::notice::{Answer, Question};
 use crate::ports::{OpenEffect, Scan};
 use crate::purse::{Amount, Budget};
 use crate::session::{Door, Notices, Opening, Session};
-use crate::{memory, recover, start, stop, swarm};
+use crate::{fork, memory, recover, start, stop, swarm};
 
 /// How long a shutdown drains when nobody says, milliseconds.
 pub const DEFAULT_DRAIN_MS: u64 = 10_000;
@@ -152,6 +153,21 @@ impl Kernel {
             peer_messages: Vec::new(),
         };
         Session::open(&self.agent, opening).await
+    }
+
+    /// Opens a new session that goes on from a step of another one, which stays as it is. With `go_on`, a turn that was
+    /// under way there is taken up from its next step (`true`: it was); what it had done before is not done again.
+    ///
+    /// # Errors
+    /// There is no such session, the agent is not READY, or the journal can't be read or written.
+    pub async fn fork(
+        &self,
+        point: ForkPoint,
+        door: Door,
+        go_on: bool,
+    ) -> Result<(Session, bool), KernelError> {
+        let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
+        fork::fork(&self.agent, point, door, go_on).await
     }
 
     fn end_quietly(&self, id: SessionId) {

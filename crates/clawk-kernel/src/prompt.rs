@@ -53,7 +53,7 @@ pub(crate) fn system(manifest: &Manifest, skill: Option<&Skill>, peers: &[String
 
 /// A context file's text; one that is not there yet is no error, since the agent may write it (CKP §5.1). Only a plain
 /// file counts: no link, no pipe that would never end.
-fn context_file(dir: &Path, file: &str) -> Option<String> {
+pub(crate) fn context_file(dir: &Path, file: &str) -> Option<String> {
     let relative = Path::new(file);
     if !relative
         .components()

@@ -11,6 +11,7 @@ use crate::agent::Agent;
 use crate::call::{Keyed, key};
 use crate::error::CallError;
 use crate::event::{ActionFailed, Draft, ProviderFailed, Thread, canonical, digest, kind};
+use crate::fork::{ForkPoint, MAX_DEPTH};
 use crate::ports::{Completion, EffectChange, JournalError, Message, OpenEffect, Recorded, Scan, Spent};
 use crate::prompt;
 use crate::purse::{Amount, hour_of};
@@ -67,6 +68,7 @@ struct Fields {
     input_tokens: u64,
     #[serde(default)]
     output_tokens: u64,
+    fork: Option<ForkPoint>,
     #[serde(default)]
     token_usage: u64,
     cost_microusd: Option<u64>,
@@ -340,14 +342,57 @@ fn lost_call(agent: &Agent, tool: &str) -> [Spent; 2] {
 
 /// Folds a session's chain into its conversation and its interrupted turns.
 pub(crate) async fn rebuild(agent: &Agent, session: SessionId) -> Result<Rebuilt, JournalError> {
+    Ok(fold(agent, session, None).await?.end(agent))
+}
+
+/// The same, up to and including event `at`.
+pub(crate) async fn rebuild_until(
+    agent: &Agent,
+    session: SessionId,
+    at: u64,
+) -> Result<Rebuilt, JournalError> {
+    Ok(fold(agent, session, Some(at)).await?.end(agent))
+}
+
+/// A forked session begins where its source stood: the sources are folded first, the oldest at the start.
+async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold, JournalError> {
+    let wanted = session;
+    let mut parts = vec![(session, at, None)];
+    while let Some((session, _, _)) = parts.last() {
+        let first = Scan {
+            session: Some(*session),
+            limit: 1,
+            ..Scan::default()
+        };
+        let first = agent.scribe.journal().scan(first).await?;
+        let Some(fork) = first.first().and_then(|event| fields(event).fork) else {
+            break;
+        };
+        if parts.len() > MAX_DEPTH {
+            return Err(JournalError::Unreadable(format!(
+                "more than {MAX_DEPTH} forks of forks"
+            )));
+        }
+        parts.push((fork.session_id, Some(fork.sequence), fork.turn));
+    }
     let mut fold = Fold::default();
-    let scan = Scan {
-        session: Some(session),
-        with_content: true,
-        ..Scan::default()
-    };
-    all(agent, scan, |event| fold.see(agent, event)).await?;
-    Ok(fold.end(agent))
+    for (session, until, turn) in parts.into_iter().rev() {
+        let scan = Scan {
+            session: Some(session),
+            with_content: true,
+            ..Scan::default()
+        };
+        all(agent, scan, |event| {
+            if until.is_none_or(|until| event.sequence <= until) {
+                fold.see(agent, event);
+            }
+        })
+        .await?;
+        if session != wanted {
+            fold.fork(turn);
+        }
+    }
+    Ok(fold)
 }
 
 #[derive(Debug, Default)]
@@ -466,6 +511,34 @@ impl Fold {
                 is_error,
             });
         });
+    }
+
+    /// What follows happens in another session: the turn that goes on there has an id of its own, what waited waits here.
+    fn fork(&mut self, turn: Option<Uuid>) {
+        self.calls.clear();
+        let mut waiting = std::mem::take(&mut self.waiting).into_iter();
+        match (self.running.take(), turn) {
+            (Some(open), Some(id)) => {
+                self.running = Some(OpenTurn {
+                    message: MessageId(id),
+                    resumes: 0,
+                    ..open
+                });
+            }
+            (Some(mut open), None) => {
+                open.turn.step(Event::Cancelled);
+                self.history = open.turn.into_messages();
+            }
+            // It had come and not begun.
+            (None, Some(id)) => {
+                self.waiting = waiting
+                    .next()
+                    .map(|(_, text)| (MessageId(id), text))
+                    .into_iter()
+                    .collect()
+            }
+            (None, None) => {}
+        }
     }
 
     fn end(self, agent: &Agent) -> Rebuilt {

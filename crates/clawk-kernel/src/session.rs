@@ -209,9 +209,11 @@ pub(crate) async fn open(
     });
     if !resumed {
         let payload = SessionStarted {
+            agent_hash: agent.agent_hash,
             agent_id: &agent.manifest.identity.name,
             door: state.door.name(),
             goal: &opening.goal,
+            run: agent.root.session.0,
         };
         // Later entries of this chain are queued behind it, so there is nothing to wait for here.
         let _ticket =
@@ -270,6 +272,10 @@ impl Session {
             state,
             notices: tokio::sync::Mutex::new(notices),
         })
+    }
+
+    pub(crate) fn inside(&self) -> (&Agent, &State) {
+        (&self.agent, &self.state)
     }
 
     /// Hands in a message. When this returns `Ok`, the message is durable and will end answered or in the dead-letter box.

@@ -14,12 +14,13 @@ use crate::call::{self, Dedup, Desk};
 use crate::carp::{self, Carp};
 use crate::catalog::Catalog;
 use crate::error::StartError;
-use crate::event::{Scribe, SessionStarted, Thread, kind};
+use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
 use crate::lifecycle::Life;
 use crate::ports::{ANSWER_KEPT_MS, Scan};
 use crate::purse::{Purses, hour_of};
 use crate::rates::Rates;
 use crate::recover;
+use crate::replay::AgentFacts;
 use crate::session::{self, Door, Opening};
 use crate::stop::{self, Brake};
 use crate::swarm::Board;
@@ -29,15 +30,18 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     check(&parts)?;
     let agent = Arc::new(assemble(parts).await?);
     let draft = SessionStarted {
+        agent_hash: agent.agent_hash,
         agent_id: &agent.manifest.identity.name,
         door: "runtime",
         goal: "lifecycle",
+        run: agent.root.session.0,
     };
     let _ticket = agent.scribe.submit(vec![agent.scribe.entry(
         &agent.root,
         kind::SESSION_STARTED,
         &draft,
     )])?;
+    agent_facts(&agent)?;
     let unclean = recover::unclean_since(&agent).await?;
     agent.advance(LifecycleState::Starting, "start")?;
     if let Some(row) = unclean {
@@ -72,6 +76,21 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         call::reconcile(&own).await;
     });
     Ok(agent)
+}
+
+/// Tells the record what a replay needs of the agent.
+fn agent_facts(agent: &Agent) -> Result<(), StartError> {
+    let facts = AgentFacts::of(&agent.manifest, &agent.options);
+    let payload = AgentDescribed {
+        agent: &agent.manifest.metadata.name,
+        agent_hash: agent.agent_hash,
+    };
+    let thread = agent.root.child(agent.root.span);
+    let draft = agent.scribe.entry(&thread, kind::AGENT_DESCRIBED, &payload);
+    let _ticket = agent
+        .scribe
+        .submit(vec![draft.content(agent.agent_hash, canonical(&facts))])?;
+    Ok(())
 }
 
 /// Everything that keeps this agent from starting here, at once.
@@ -136,7 +155,9 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         ..Scan::default()
     };
     let cold = !journal.scan(recent).await?.is_empty();
+    let agent_hash = digest(&canonical(&AgentFacts::of(&manifest, &options)));
     Ok(Agent {
+        agent_hash,
         catalog: Catalog::new(&manifest, &options.sandbox),
         purses: Purses::new(&manifest, &options.budgets, &options.prices, scribe.now()),
         rates: Rates::new(&manifest.policies),

@@ -105,6 +105,12 @@ pub trait Clock: Send + Sync + fmt::Debug {
 
     /// Uniform bits, for jitter; not for keys.
     fn random(&self) -> u64;
+
+    /// How long a wait of `ms` milliseconds really takes; `for_answer`: a person is waited for. Only a replay says otherwise.
+    fn patience_ms(&self, ms: u64, for_answer: bool) -> u64 {
+        let _ = for_answer;
+        ms
+    }
 }
 
 /// The machine's clock.

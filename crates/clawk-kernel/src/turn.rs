@@ -111,6 +111,19 @@ impl Turn {
         self.stopped.as_ref()
     }
 
+    /// A model has answered in it.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.steps > 0
+    }
+
+    /// Puts the conversation before a turn that has not begun.
+    pub fn go_behind(&mut self, history: Vec<Message>) {
+        if !self.has_begun() {
+            self.messages.splice(0..0, history);
+        }
+    }
+
     /// The conversation so far, this turn included.
     #[must_use]
     pub fn messages(&self) -> &[Message] {

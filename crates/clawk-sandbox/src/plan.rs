@@ -12,7 +12,7 @@ use crate::level::{Level, Refusal};
 use crate::preflight::{self, Request, shell::CommandPattern};
 
 /// Limits of one run. Each has a unit in its name; all hold for the whole tree of processes of a call unless said otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Resident memory of the tree, MiB. Default 1024.
     pub memory_mb: u64,
@@ -42,7 +42,8 @@ impl Default for Limits {
 }
 
 /// `capabilities.network.mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NetworkMode {
     /// No network.
     #[default]
@@ -155,7 +156,8 @@ pub struct Filesystem {
 }
 
 /// `capabilities.shell.mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ShellMode {
     /// No command line at all.
     #[default]
@@ -188,7 +190,7 @@ pub enum Injection {
 }
 
 /// What is asked where the manifest says nothing.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Defaults {
     /// `clawk.toml` lets tools without a declared sandbox run at level `none`.
     pub allow_none: bool,

@@ -190,6 +190,14 @@ impl Reader {
         self.sql(read())
     }
 
+    /// Events as the kernel reads them, one page.
+    ///
+    /// # Errors
+    /// The database or a content's file can't be read.
+    pub fn recorded_events(&self, scan: &Scan) -> Result<Vec<Recorded>, StateError> {
+        self.scan(scan)
+    }
+
     fn recorded(&self, row: &Row<'_>, with_content: bool) -> rusqlite::Result<Recorded> {
         let digest = optional_digest(row, 6)?;
         let content = match (digest, row.get_ref(7)?) {

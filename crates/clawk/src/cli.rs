@@ -100,7 +100,7 @@ impl Cli {
             Verb::Validate(args) => cmd::validate::run(&args, config.as_deref()),
             Verb::Schema(args) => cmd::schema::run(&args),
             Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
-            Verb::Trace(args) => cmd::trace::run(&args),
+            Verb::Trace(args) => cmd::trace::run(&args, config.as_deref()),
             Verb::Policy(args) => cmd::policy::run(&args, config.as_deref()),
             Verb::Atlas(args) => cmd::atlas::run(&args),
             Verb::Resolve(args) => cmd::resolve::run(&args),

@@ -102,7 +102,9 @@ impl Asking<'_> {
         approval: Approval,
     ) -> Result<Approver, CallError> {
         let left_us = question.expires_at.0.saturating_sub(self.agent.scribe.now().0);
-        let deadline = tokio::time::sleep(Duration::from_micros(u64::try_from(left_us).unwrap_or(0)));
+        let left_ms = u64::try_from(left_us).unwrap_or(0).div_ceil(1000);
+        let left_ms = self.agent.clock().patience_ms(left_ms, true);
+        let deadline = tokio::time::sleep(Duration::from_millis(left_ms));
         let answer = self.seat.ask(question.clone());
         let notice = Notice::Asking(Box::new(question.clone()));
         self.caller.notices.send(notice).await;

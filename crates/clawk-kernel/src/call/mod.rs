@@ -173,7 +173,7 @@ async fn path(
 ) -> Result<RunOutcome, CallError> {
     let gate = Gate::of(agent, caller, request).await?;
     let tool = resolve(agent, request, gate.as_ref())?;
-    let described = tool.described(&*agent.runner).await?;
+    let described = agent.described(&tool).await?;
     check_arguments(&described, request)?;
     let arguments = &request.arguments;
     record.know(&described);
@@ -387,7 +387,7 @@ async fn run(
         if let (true, Some(retry)) = (again, &retry) {
             let wait = crate::infer::backoff_ms(retry.backoff, 1000, record.attempts, agent.clock().random());
             tokio::select! {
-                () = tokio::time::sleep(std::time::Duration::from_millis(wait)) => continue,
+                () = tokio::time::sleep(std::time::Duration::from_millis(agent.clock().patience_ms(wait, false))) => continue,
                 () = cancel.cancelled() => {}
             }
         }

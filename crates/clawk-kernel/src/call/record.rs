@@ -82,7 +82,9 @@ impl<'a> Record<'a> {
             door: caller.door,
             identity: &request.identity,
             parameters_hash: parameters,
+            policy: request.policy.as_deref(),
             request_id: request.request_id.as_str(),
+            sandbox: request.sandbox.as_deref(),
             turn: caller.turn,
         };
         let waiting = vec![

@@ -21,7 +21,7 @@ mod world_model;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use channel::*;
@@ -41,7 +41,7 @@ pub use tool::*;
 pub use world_model::*;
 
 /// A whole agent: the root document with every reference resolved (CKP §6).
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Protocol version of the root document, 0.2.x or 0.3.x (R1).
     pub claw: semver::Version,
@@ -75,7 +75,7 @@ pub struct Manifest {
 }
 
 /// What the root document says of itself.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metadata {
     /// The agent's name (R8).
     pub name: String,

@@ -4,7 +4,7 @@
 mod explain;
 mod facts;
 mod test;
-mod what_if;
+pub(super) mod what_if;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

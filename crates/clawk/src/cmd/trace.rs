@@ -3,8 +3,10 @@
 
 mod diff;
 mod export;
+mod fork;
 mod key;
 mod redact;
+mod replay;
 pub(super) mod source;
 mod tail;
 #[cfg(test)]
@@ -12,7 +14,7 @@ mod tests;
 mod verify;
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -42,6 +44,9 @@ Examples:
   clawk trace verify run.trace.jsonl         the same for a file, from any machine
   clawk trace key > agent.pub                keep this elsewhere, and `clawk trace key --heads`, too
   clawk trace verify --key agent.pub --checkpoints heads.jsonl     nothing was cut off, rolled back or rewritten
+  clawk trace replay --session last          does the kernel do the same again?
+  clawk trace replay --with-policy strict.yaml     what it would have blocked, call by call
+  clawk trace fork --session last --at 12 -m 'Try it without the file'
   clawk trace redact --session last --reason 'asked to forget'
   clawk trace diff a.trace.jsonl b.trace.jsonl     what differs by meaning; exit code 1 if it matters
   clawk trace export --session last -o run.trace.jsonl";
@@ -100,6 +105,10 @@ enum Verb {
     },
     /// Erase content for good, on the record; the chain stays valid
     Redact(redact::Args),
+    /// Run a recorded session again without model, tools or network: it must come out the same; or decide it by other rules
+    Replay(replay::Args),
+    /// Go on live from a step of a recorded session, in a new session
+    Fork(fork::Args),
     /// Say what differs between two traces by meaning; exit code 1 if more than timings, token counts and texts
     Diff {
         /// The first trace: a `.trace.jsonl` file, `-`, a session's id or `last`
@@ -152,7 +161,7 @@ impl From {
 }
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.verb {
         Verb::Show {
             from,
@@ -188,6 +197,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         Verb::Key { which, heads, format } => key::run(which, *heads, *format),
         Verb::Redact(args) => redact::run(args),
+        Verb::Replay(args) => replay::run(args, config),
+        Verb::Fork(args) => fork::run(args, config),
         Verb::Diff { a, b, which, format } => diff::run(a, b, which, *format),
         Verb::Export { from, output, strict } => {
             let (source, pick) = from.open()?;

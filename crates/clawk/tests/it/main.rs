@@ -17,6 +17,7 @@ mod conformance;
 mod levels;
 mod policy;
 mod pty;
+mod replay;
 mod serve;
 mod stop;
 mod terminal;

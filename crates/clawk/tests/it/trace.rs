@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::agent::{Agent, text};
 
-fn json(agent: &Agent, args: &[&str]) -> (i32, Value) {
+pub(crate) fn json(agent: &Agent, args: &[&str]) -> (i32, Value) {
     let output = assert_cmd::Command::new(crate::agent::program())
         .args(args)
         .current_dir(agent.path(""))
@@ -23,7 +23,7 @@ fn json(agent: &Agent, args: &[&str]) -> (i32, Value) {
     (output.status.code().unwrap(), value)
 }
 
-fn configured(toml: &str) -> Agent {
+pub(crate) fn configured(toml: &str) -> Agent {
     let agent = Agent::new();
     std::fs::write(agent.path("clawk.toml"), toml).unwrap();
     agent

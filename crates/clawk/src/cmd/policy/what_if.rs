@@ -22,13 +22,13 @@ use crate::out::{self, Format, Paint};
 use crate::{manifest, state};
 
 /// The question.
-pub(super) struct Asked<'a> {
-    pub(super) policies: &'a [PathBuf],
-    pub(super) manifest: Option<&'a Path>,
-    pub(super) trace: Option<&'a Path>,
-    pub(super) session: Option<&'a str>,
-    pub(super) autonomy: Option<Autonomy>,
-    pub(super) which: &'a state::Which,
+pub(in crate::cmd) struct Asked<'a> {
+    pub(in crate::cmd) policies: &'a [PathBuf],
+    pub(in crate::cmd) manifest: Option<&'a Path>,
+    pub(in crate::cmd) trace: Option<&'a Path>,
+    pub(in crate::cmd) session: Option<&'a str>,
+    pub(in crate::cmd) autonomy: Option<Autonomy>,
+    pub(in crate::cmd) which: &'a state::Which,
 }
 
 /// A call whose outcome would be another.
@@ -59,17 +59,17 @@ impl Tally {
 }
 
 /// Replays and prints; a difference is an answer, not a failure.
-pub(super) fn run(asked: &Asked<'_>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
+pub(in crate::cmd) fn run(asked: &Asked<'_>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
     let config = Config::load(config, asked.manifest)?;
     let manifest = asked
         .manifest
         .map(|path| manifest::look(path, &config).map(|(manifest, _)| manifest))
         .transpose()?;
-    let policies = asked
-        .policies
-        .iter()
-        .map(|file| read(file))
-        .collect::<Result<Vec<_>>>()?;
+    let policies = match (&manifest, asked.policies) {
+        // No rules named: the manifest's own.
+        (Some(manifest), []) => manifest.policies.clone(),
+        (_, files) => files.iter().map(|file| read(file)).collect::<Result<Vec<_>>>()?,
+    };
     let engine = Engine::compile(&policies)?;
     let (record, contents) = record(asked)?;
     let seen = record.autonomy;

@@ -99,6 +99,15 @@ impl<'a> Conversation<'a> {
     /// Says `text` and shows everything until its turn ends.
     pub(crate) async fn turn(&mut self, text: String) -> Result<TurnEnd> {
         let message = self.session.send(text).await?;
+        self.until_end(Some(message)).await
+    }
+
+    /// The rest of a turn that goes on by itself.
+    pub(crate) async fn rest(&mut self) -> Result<TurnEnd> {
+        self.until_end(None).await
+    }
+
+    async fn until_end(&mut self, message: Option<MessageId>) -> Result<TurnEnd> {
         loop {
             while let Some(notice) = self.held.pop_front() {
                 if let Some(end) = self.take(message, notice).await? {
@@ -129,13 +138,13 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    async fn take(&mut self, message: MessageId, notice: Notice) -> Result<Option<TurnEnd>> {
+    async fn take(&mut self, message: Option<MessageId>, notice: Notice) -> Result<Option<TurnEnd>> {
         self.show.notice(&notice)?;
         match notice {
             Notice::Asking(question) => self.answer(&question).await,
             Notice::TurnEnded {
                 message: ended, end, ..
-            } if ended == message => return Ok(Some(end)),
+            } if message.is_none_or(|message| message == ended) => return Ok(Some(end)),
             _ => {}
         }
         Ok(None)

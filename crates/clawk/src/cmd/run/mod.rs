@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use clawk_kernel::TurnEnd;
+use clawk_kernel::{Door, ForkPoint, TurnEnd};
 
 use crate::compose::{self, Agent};
 use crate::out::{self, Paint};
@@ -69,6 +69,53 @@ pub(crate) enum Approve {
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let runtime = compose::runtime()?;
     runtime.block_on(converse(args, config))
+}
+
+/// The same from a step of an earlier session, which `point` finds in the state directory; one turn.
+pub(crate) fn forked(
+    args: &Args,
+    config: Option<&Path>,
+    point: impl FnOnce(&Path) -> Result<ForkPoint>,
+) -> Result<ExitCode> {
+    compose::runtime()?.block_on(async {
+        let request = compose::Request {
+            manifest: &args.manifest,
+            config,
+            state: args.state.as_deref(),
+        };
+        let (ask, asked) = questions();
+        let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
+        let outcome = fork_turn(args, &agent, asked, point).await;
+        agent.close("clawk trace fork has ended").await;
+        let (code, session) = outcome?;
+        say_proof(&agent, session).await?;
+        Ok(code)
+    })
+}
+
+async fn fork_turn(
+    args: &Args,
+    agent: &Agent,
+    asked: tokio::sync::mpsc::Receiver<conversation::Asked>,
+    point: impl FnOnce(&Path) -> Result<ForkPoint>,
+) -> Result<(ExitCode, clawk_proto::SessionId)> {
+    let point = point(&agent.state_dir)?;
+    let (session, goes_on) = agent
+        .kernel
+        .fork(point, Door::Cli, args.message.is_none())
+        .await?;
+    let input = if can_ask() {
+        Some(Input::start(agent.state_dir.join("history"))?)
+    } else {
+        None
+    };
+    let mut conversation = Conversation::new(agent, session, input, asked, args.approve)?;
+    let end = match &args.message {
+        Some(text) => conversation.turn(text.clone()).await?,
+        None if goes_on => conversation.rest().await?,
+        None => bail!("no turn was under way there; say what comes next with `-m TEXT`"),
+    };
+    Ok((code_of(&end), conversation.leave().await))
 }
 
 async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
@@ -156,11 +203,15 @@ fn greet(agent: &Agent, chatting: bool) {
 }
 
 async fn one_turn(conversation: &mut Conversation<'_>, text: String) -> Result<ExitCode> {
-    Ok(match conversation.turn(text).await? {
+    Ok(code_of(&conversation.turn(text).await?))
+}
+
+fn code_of(end: &TurnEnd) -> ExitCode {
+    match end {
         TurnEnd::Answered => ExitCode::SUCCESS,
         TurnEnd::Cancelled => ExitCode::from(INTERRUPTED),
         TurnEnd::Failed(_) => ExitCode::FAILURE,
-    })
+    }
 }
 
 async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Result<ExitCode> {

@@ -19,7 +19,7 @@ struct Cli {
 /// Exit codes compare by their text.
 fn outcome(words: &[&str]) -> String {
     let cli = Cli::try_parse_from(["trace"].iter().chain(words)).unwrap();
-    format!("{:?}", run(&cli.args).unwrap())
+    format!("{:?}", run(&cli.args, None).unwrap())
 }
 
 fn id(n: u128) -> uuid::Uuid {
@@ -80,7 +80,12 @@ async fn a_record_is_verified_exported_and_verified_again_while_its_agent_runs()
     assert_eq!(outcome(&["verify", to, "--session", &id(1).to_string()]), BAD);
     let unknown = id(9).to_string();
     let cli = Cli::try_parse_from(["trace", "verify", to, "--session", &unknown]).unwrap();
-    assert!(run(&cli.args).unwrap_err().to_string().contains("no session"));
+    assert!(
+        run(&cli.args, None)
+            .unwrap_err()
+            .to_string()
+            .contains("no session")
+    );
 }
 
 #[tokio::test]
@@ -143,7 +148,12 @@ async fn two_traces_are_compared_by_meaning() {
     assert_eq!(outcome(&["diff", &session, &a, "--state", from]), BAD);
     let unknown = id(9).to_string();
     let cli = Cli::try_parse_from(["trace", "diff", &a, &unknown, "--state", from]).unwrap();
-    assert!(run(&cli.args).unwrap_err().to_string().contains("no session"));
+    assert!(
+        run(&cli.args, None)
+            .unwrap_err()
+            .to_string()
+            .contains("no session")
+    );
 }
 
 #[tokio::test]
@@ -181,7 +191,7 @@ async fn a_record_that_was_cut_off_is_found_out_by_a_checkpoint() {
     assert_eq!(outcome(&["verify", to]), DONE, "the chain alone does not show it");
     assert_eq!(held(&["verify", to, "--format", "json"]), BAD);
     let key_alone = Cli::try_parse_from(["trace", "verify", to, "--key", with[1]]).unwrap();
-    let error = run(&key_alone.args).unwrap_err().to_string();
+    let error = run(&key_alone.args, None).unwrap_err().to_string();
     assert!(error.contains("takes `--checkpoints FILE`"), "{error}");
 }
 
@@ -196,7 +206,7 @@ fn what_cannot_be_done_is_an_error_that_says_why() {
         (vec!["show", "/nowhere.jsonl", "--session", "x"], "`x`"),
     ] {
         let cli = Cli::try_parse_from(["trace"].iter().chain(&words)).unwrap();
-        let error = format!("{:#}", run(&cli.args).unwrap_err());
+        let error = format!("{:#}", run(&cli.args, None).unwrap_err());
         assert!(error.contains(word), "{words:?}: {error}");
     }
     assert!(Cli::try_parse_from(["trace", "show", "a.jsonl", "--state", "d"]).is_err());

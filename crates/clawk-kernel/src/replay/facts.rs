@@ -1,0 +1,65 @@
+//! What a replay needs besides a session's own events: the agent, and its tools as rules saw them. Written as content.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clawk_manifest::model::Manifest;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::agent::Options;
+use crate::catalog::Described;
+use crate::prompt;
+
+/// The content of `ckp.agent.described`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AgentFacts {
+    /// Texts of the Identity's context files when the agent started, by their paths in the manifest.
+    pub context_files: BTreeMap<String, String>,
+    /// With every reference resolved. Secrets are references there, never values.
+    pub manifest: Manifest,
+    /// What held where the manifest's sandbox is silent.
+    pub sandbox: clawk_sandbox::Defaults,
+    /// Where relative paths began.
+    pub workdir: PathBuf,
+}
+
+impl AgentFacts {
+    pub(crate) fn of(manifest: &Manifest, options: &Options) -> Self {
+        Self {
+            context_files: manifest
+                .identity
+                .context_files
+                .values()
+                .filter_map(|file| Some((file.clone(), prompt::context_file(&manifest.dir, file)?)))
+                .collect(),
+            manifest: manifest.clone(),
+            sandbox: options.sandbox,
+            workdir: options.workdir.clone(),
+        }
+    }
+}
+
+/// The content of `ckp.tool.described`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolFacts {
+    /// Hints that counted.
+    pub annotations: Map<String, Value>,
+    /// For models.
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub input_schema: Value,
+    /// Labels, the category among them.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl ToolFacts {
+    pub(crate) fn of(described: &Described) -> Self {
+        Self {
+            annotations: described.annotations.clone(),
+            description: described.description.clone(),
+            input_schema: described.input_schema.clone(),
+            labels: described.labels.clone(),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Replay: a recorded session run again by the same kernel, with the record in place of the world.
+//!
+//! Nothing here interprets a turn. Models, tools, people and time are ports made of a [`Tape`]; the messages and calls that came from
+//! outside are handed in again; what the kernel then writes is compared with the record. No provider, runner or network exists.
+
+mod compare;
+mod facts;
+mod ports;
+mod tape;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_proto::method::{CallContext, ToolCallParams};
+use clawk_proto::{RequestId, SessionId};
+use serde::Serialize;
+
+pub use facts::{AgentFacts, ToolFacts};
+pub use tape::{Missing, Tape};
+
+use crate::ports::{Provider, Recorded};
+use crate::testing::MemJournal;
+use crate::{Answer, Door, Kernel, Notice, Options, Parts, Session};
+use ports::{TapedClock, TapedMemory, TapedModel, TapedTools};
+use tape::{Input, Reply, Tapes};
+
+/// How long one message or call may take; a replay waits for nothing but itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a replay found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Replayed {
+    /// The session.
+    pub session_id: SessionId,
+    /// Events of the record that were compared.
+    pub compared: u64,
+    /// Events that have no replay: a resumption after a crash, an erasure, what other sessions did here.
+    pub skipped: u64,
+    /// Messages and calls that were handed in again.
+    pub inputs: u64,
+    /// The first difference; `None`: the record is what the kernel does.
+    pub divergence: Option<Divergence>,
+}
+
+/// The first event that came out otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Divergence {
+    /// The recorded event; of a surplus one, the event before which it came.
+    pub sequence: u64,
+    /// Its type.
+    pub event_type: String,
+    /// For people.
+    pub detail: String,
+}
+
+/// Why there can be no replay.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The record lacks what it takes.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// The kernel does not start or take the session on these facts.
+    #[error("the recorded agent can't be started: {0}")]
+    Start(String),
+    /// It takes for ever.
+    #[error("the replay of event {sequence} does not end within {} s", PATIENCE.as_secs())]
+    Stuck {
+        /// The input.
+        sequence: u64,
+    },
+}
+
+/// Runs a tape and compares. `context_dir` holds the agent's context files as [`AgentFacts::context_files`] has them, or nothing.
+///
+/// # Errors
+/// See [`ReplayError`]; a divergence is no error here but the answer.
+pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replayed, ReplayError> {
+    let tapes = Arc::new(Tapes::new(&tape)?);
+    let journal = Arc::new(MemJournal::default());
+    let mut manifest = tape.facts.manifest.clone();
+    manifest.dir = context_dir.to_owned();
+    let providers: BTreeMap<String, Arc<dyn Provider>> = manifest
+        .providers
+        .iter()
+        .map(|spec| {
+            let model = TapedModel::new(spec.name.clone(), Arc::clone(&tapes));
+            (spec.name.clone(), Arc::new(model) as Arc<dyn Provider>)
+        })
+        .collect();
+    let parts = Parts {
+        manifest: Arc::new(manifest),
+        providers,
+        runner: Arc::new(TapedTools::new(&tape, Arc::clone(&tapes))),
+        journal: Arc::clone(&journal) as _,
+        memory: Some(Arc::new(TapedMemory)),
+        clock: Arc::new(TapedClock::new(Arc::clone(&tapes))),
+        options: Options {
+            workdir: tape.facts.workdir.clone(),
+            sandbox: tape.facts.sandbox,
+        },
+    };
+    let kernel = Kernel::start(parts)
+        .await
+        .map_err(|e| ReplayError::Start(e.to_string()))?;
+    let session = open(&kernel, &tape).await?;
+    let people = answering(kernel.clone(), Arc::clone(&tapes));
+    tokio::pin!(people);
+    let inputs = async {
+        let mut count = 0;
+        for (sequence, input) in &tape.inputs {
+            let one = tokio::time::timeout(PATIENCE, hand_in(&kernel, &session, input));
+            one.await
+                .map_err(|_| ReplayError::Stuck { sequence: *sequence })??; // silent-ok: Elapsed says no more
+            count += 1;
+        }
+        Ok::<u64, ReplayError>(count)
+    };
+    let inputs = tokio::select! {
+        outcome = inputs => outcome?,
+        () = &mut people => 0,
+    };
+    kernel.shutdown("replayed", 1_000).await;
+    let again: Vec<Recorded> = journal
+        .events()
+        .into_iter()
+        .filter(|event| event.session == session.id)
+        .collect();
+    let (compared, skipped, divergence) = compare::compare(&tape.events, &again);
+    Ok(Replayed {
+        session_id: tape.session,
+        compared,
+        skipped,
+        inputs,
+        divergence,
+    })
+}
+
+async fn open(kernel: &Kernel, tape: &Tape) -> Result<Session, ReplayError> {
+    let door = if tape.door == "rpc" {
+        Door::Rpc {
+            client: "replay".to_owned(),
+        }
+    } else {
+        Door::Cli
+    };
+    let opened = kernel.open(door).await;
+    opened.map_err(|e| ReplayError::Start(e.to_string()))
+}
+
+/// Answers every question as it was answered then; a question that lapsed then is left alone.
+async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
+    let mut questions = kernel.questions();
+    while let Ok(question) = questions.recv().await {
+        if let Some(Reply { answer, by, reason }) = tapes.reply() {
+            let answer = match answer {
+                Some(answer) => answer,
+                None => continue,
+            };
+            kernel.answer(&question.request_id, answer, reason, &by).await;
+        }
+    }
+}
+
+async fn hand_in(kernel: &Kernel, session: &Session, input: &Input) -> Result<(), ReplayError> {
+    match input {
+        Input::Message(text) => {
+            if session.send(text.clone()).await.is_err() {
+                // It was taken then; that it is not now shows in the comparison.
+                return Ok(());
+            }
+            while let Some(notice) = session.next_notice().await {
+                if let Notice::TurnEnded { .. } = notice {
+                    break;
+                }
+            }
+        }
+        Input::Call {
+            tool,
+            arguments,
+            request_id,
+            identity,
+            policy,
+            sandbox,
+        } => {
+            let Ok(request_id) = RequestId::parse(request_id) else {
+                return Ok(());
+            };
+            let params = ToolCallParams {
+                name: tool.clone(),
+                arguments: arguments.clone(),
+                context: CallContext {
+                    request_id,
+                    identity: identity.clone(),
+                    sandbox: sandbox.clone(),
+                    policy: policy.clone(),
+                },
+            };
+            // silent-ok: how it ended is in the journal, which is compared
+            let _outcome = kernel.call(session.id, params).await;
+        }
+    }
+    Ok(())
+}
+
+/// What a person said, as the trace's word has it; `None`: nobody did in time.
+fn answer_of(word: &str) -> Option<Answer> {
+    match word {
+        "approve" => Some(Answer::Approve),
+        "approve-for-session" => Some(Answer::ApproveForSession),
+        "deny" => Some(Answer::Deny),
+        _ => None,
+    }
+}

@@ -1,0 +1,266 @@
+//! The ports that play a tape.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use clawk_manifest::model::Store;
+use clawk_proto::method::{MemoryEntry, NewEntry};
+use clawk_sandbox::{Level, Obtained, Plan, Refusal};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::ToolFacts;
+use super::tape::{Ended, Said, Tape, Tapes};
+use crate::call::Permit;
+use crate::error::CallError;
+use crate::event::{canonical, digest};
+use crate::ports::{
+    Completion, Delta, Description, FaultKind, InferRequest, Later, Memory, MemoryError, Place, Provider,
+    ProviderError, RunError, RunOutcome, StoreQuery, ToolRunner, Usage,
+};
+use crate::time::{Clock, Timestamp};
+
+fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+/// A model that says what was said.
+#[derive(Debug)]
+pub(super) struct TapedModel {
+    name: String,
+    tapes: Arc<Tapes>,
+}
+
+impl TapedModel {
+    pub(super) const fn new(name: String, tapes: Arc<Tapes>) -> Self {
+        Self { name, tapes }
+    }
+}
+
+impl Provider for TapedModel {
+    fn infer<'a>(
+        &'a self,
+        _request: &'a InferRequest,
+        _on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        _cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Completion, ProviderError>> {
+        ready(match self.tapes.said(&self.name) {
+            Some(Said::Completion(completion)) => Ok(*completion),
+            Some(Said::Fault {
+                kind,
+                reason,
+                status,
+                input_tokens,
+                output_tokens,
+            }) => Err(ProviderError {
+                kind,
+                message: reason,
+                status,
+                retry_after_ms: None,
+                usage: Some(Usage {
+                    input_tokens,
+                    output_tokens,
+                    estimated: false,
+                }),
+            }),
+            None => Err(ProviderError {
+                kind: FaultKind::Rejected,
+                message: format!("the record has no further answer of `{}`", self.name),
+                status: None,
+                retry_after_ms: None,
+                usage: None,
+            }),
+        })
+    }
+}
+
+/// Tools that end as they ended.
+#[derive(Debug)]
+pub(super) struct TapedTools {
+    facts: BTreeMap<String, ToolFacts>,
+    tapes: Arc<Tapes>,
+}
+
+impl TapedTools {
+    pub(super) fn new(tape: &Tape, tapes: Arc<Tapes>) -> Self {
+        Self {
+            facts: tape.tools.clone(),
+            tapes,
+        }
+    }
+}
+
+impl ToolRunner for TapedTools {
+    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+        ready(match self.facts.get(tool) {
+            None => Err(RunError::Unavailable(
+                "the record does not describe it".to_owned(),
+            )),
+            Some(facts) => Ok(Description {
+                description: facts.description.clone(),
+                input_schema: facts.input_schema.clone(),
+                trusted_annotations: facts.annotations.clone(),
+                // One short text per tool of the manifest: no growth.
+                category: facts
+                    .labels
+                    .get("category")
+                    .map(|category| &*category.clone().leak()),
+            }),
+        })
+    }
+
+    fn preflight(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        _plan: &Plan,
+        _workdir: &Path,
+    ) -> Result<(), Refusal> {
+        match self.tapes.refusal(tool, digest(&canonical(arguments))) {
+            Some(refusal) => Err(refusal),
+            None => Ok(()),
+        }
+    }
+
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        _cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        ready(match self.tapes.ended(permit.tool(), permit.digest()) {
+            None => Err(RunError::Unavailable(format!(
+                "the record has no such call of `{}`",
+                permit.tool()
+            ))),
+            Some(ended) => outcome(ended),
+        })
+    }
+
+    fn preview<'a>(&'a self, _tool: &'a str, _arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>> {
+        ready(Vec::new())
+    }
+
+    fn close(&self) -> Later<'_, ()> {
+        ready(())
+    }
+}
+
+fn outcome(ended: Ended) -> Result<RunOutcome, RunError> {
+    let obtained = obtained(&ended.payload);
+    match ended.outcome {
+        Ok(result) => Ok(RunOutcome {
+            content: result.content,
+            is_error: result.is_error,
+            structured: result.structured_content,
+            obtained,
+        }),
+        Err(CallError::Sandbox(refusal)) => Err(RunError::Sandbox(refusal)),
+        Err(CallError::Timeout { timeout_ms, .. }) => Err(RunError::Timeout { timeout_ms, obtained }),
+        Err(CallError::Unavailable { reason, .. }) => Err(RunError::Unavailable(reason)),
+        Err(CallError::Unknown { reason, .. }) => Err(RunError::Unknown(reason)),
+        Err(other) => Err(RunError::Unavailable(other.to_string())),
+    }
+}
+
+/// As the payload tells it: the level's word, or where no level applies.
+fn obtained(payload: &Map<String, Value>) -> Obtained {
+    let list = |key: &str| {
+        let found = payload.get(key).cloned().unwrap_or_default();
+        serde_json::from_value(found).unwrap_or_default() // silent-ok: shows in the comparison
+    };
+    let word = payload.get("level").cloned().unwrap_or_default();
+    let place = match word.as_str() {
+        Some("built-in") => clawk_sandbox::Place::BuiltIn,
+        Some("remote") => clawk_sandbox::Place::Remote,
+        Some(_) | None => clawk_sandbox::Place::Local,
+    };
+    Obtained {
+        level: serde_json::from_value(word).unwrap_or(Level::None), // silent-ok: `place` says the rest
+        place,
+        mechanisms: list("mechanisms"),
+        missing: list("missing"),
+    }
+}
+
+/// The record's time, and ids of the replay's own.
+#[derive(Debug)]
+pub(super) struct TapedClock {
+    tapes: Arc<Tapes>,
+}
+
+impl TapedClock {
+    pub(super) const fn new(tapes: Arc<Tapes>) -> Self {
+        Self { tapes }
+    }
+}
+
+impl Clock for TapedClock {
+    fn now(&self) -> Timestamp {
+        self.tapes.now()
+    }
+
+    fn monotonic_us(&self) -> u64 {
+        0
+    }
+
+    fn uuid(&self) -> Uuid {
+        let now = u64::try_from(self.now().as_millis()).unwrap_or(0);
+        let [.., a, b, c, d, e, f, g, h] = self.tapes.id().to_be_bytes();
+        uuid::Builder::from_unix_timestamp_millis(now, &[0, 0, a, b, c, d, e, f, g, h]).into_uuid()
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+
+    /// Nobody waits in a replay: but for an answer that is about to come.
+    fn patience_ms(&self, ms: u64, for_answer: bool) -> u64 {
+        if for_answer && !self.tapes.lapses() { ms } else { 0 }
+    }
+}
+
+/// A memory that is there and keeps nothing: its operations are inputs and outputs of their own.
+#[derive(Debug)]
+pub(super) struct TapedMemory;
+
+fn nothing<'a, T: Send + 'a>() -> Later<'a, Result<T, MemoryError>> {
+    ready(Err(MemoryError::Backend("a replay has no memory".to_owned())))
+}
+
+impl Memory for TapedMemory {
+    fn check(&self, _store: &Store) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn query<'a>(
+        &'a self,
+        _store: &'a Store,
+        _place: &'a Place,
+        _query: StoreQuery,
+        _limit: usize,
+    ) -> Later<'a, Result<Vec<MemoryEntry>, MemoryError>> {
+        nothing()
+    }
+
+    fn store<'a>(
+        &'a self,
+        _store: &'a Store,
+        _place: &'a Place,
+        _entries: Vec<NewEntry>,
+        _ids: Vec<String>,
+        _at: Timestamp,
+    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+        nothing()
+    }
+
+    fn compact<'a>(
+        &'a self,
+        _store: &'a Store,
+        _place: &'a Place,
+        _at: Timestamp,
+    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        nothing()
+    }
+}

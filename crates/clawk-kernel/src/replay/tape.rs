@@ -1,0 +1,319 @@
+//! A recorded session as a tape: what came from outside, in the order in which the kernel asks for it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use clawk_proto::method::ToolCallResult;
+use clawk_proto::{Digest, SessionId};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::{AgentFacts, ToolFacts, answer_of};
+use crate::error::CallError;
+use crate::event::kind;
+use crate::notice::Answer;
+use crate::ports::{Completion, FaultKind, Recorded};
+use crate::time::Timestamp;
+
+/// What a replay lacks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// Content was erased, or lies elsewhere.
+    #[error(
+        "the content of event {sequence} (`{event_type}`) is erased or not at hand; without it there is no replay"
+    )]
+    Content {
+        /// The event.
+        sequence: u64,
+        /// Its type.
+        event_type: String,
+    },
+    /// The session holds no event.
+    #[error("there is no such session in the record")]
+    Session,
+}
+
+/// Everything that a replay takes.
+#[derive(Debug, Clone)]
+pub struct Tape {
+    /// The session.
+    pub session: SessionId,
+    /// Its events with their contents, in order.
+    pub events: Vec<Recorded>,
+    /// The agent that it ran in.
+    pub facts: AgentFacts,
+    /// The agent's tools, by name, as described in that run.
+    pub tools: BTreeMap<String, ToolFacts>,
+    pub(super) door: String,
+    pub(super) inputs: Vec<(u64, Input)>,
+}
+
+/// What came from outside.
+#[derive(Debug, Clone)]
+pub(super) enum Input {
+    Message(String),
+    Call {
+        tool: String,
+        arguments: Map<String, Value>,
+        request_id: String,
+        identity: String,
+        policy: Option<String>,
+        sandbox: Option<String>,
+    },
+}
+
+impl Tape {
+    /// Reads the session's events (with contents).
+    ///
+    /// # Errors
+    /// There are none, or the content of a message or call is not there.
+    pub fn new(
+        session: SessionId,
+        events: Vec<Recorded>,
+        facts: AgentFacts,
+        tools: BTreeMap<String, ToolFacts>,
+    ) -> Result<Self, Missing> {
+        let first = events.first().ok_or(Missing::Session)?;
+        let door = text(&payload(first), "door").unwrap_or_default();
+        let mut inputs = Vec::new();
+        for event in &events {
+            let facts = payload(event);
+            match event.kind.as_str() {
+                kind::MESSAGE_ACCEPTED => {
+                    let bytes = content(event)?;
+                    let said = String::from_utf8(bytes.to_vec()).map_err(|_| lacking(event))?; // silent-ok: no text, no content
+                    inputs.push((event.sequence, Input::Message(said)));
+                }
+                // A call that a model asked for comes again by itself.
+                kind::ACTION_REQUESTED if text(&facts, "turn").is_none() => {
+                    let call = Input::Call {
+                        tool: text(&facts, "action_id").unwrap_or_default(),
+                        arguments: read(event)?,
+                        request_id: text(&facts, "request_id").unwrap_or_default(),
+                        identity: text(&facts, "identity").unwrap_or_default(),
+                        policy: text(&facts, "policy"),
+                        sandbox: text(&facts, "sandbox"),
+                    };
+                    inputs.push((event.sequence, call));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self {
+            session,
+            events,
+            facts,
+            tools,
+            door,
+            inputs,
+        })
+    }
+}
+
+pub(super) fn payload(event: &Recorded) -> Map<String, Value> {
+    serde_json::from_str(&event.payload).unwrap_or_default() // silent-ok: a payload that is no object says nothing
+}
+
+pub(super) fn text(payload: &Map<String, Value>, key: &str) -> Option<String> {
+    payload.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn number(payload: &Map<String, Value>, key: &str) -> Option<u64> {
+    payload.get(key).and_then(Value::as_u64)
+}
+
+fn lacking(event: &Recorded) -> Missing {
+    Missing::Content {
+        sequence: event.sequence,
+        event_type: event.kind.clone(),
+    }
+}
+
+fn content(event: &Recorded) -> Result<&[u8], Missing> {
+    let content = event.content.as_ref().ok_or_else(|| lacking(event))?;
+    Ok(&content.bytes)
+}
+
+fn read<T: DeserializeOwned>(event: &Recorded) -> Result<T, Missing> {
+    serde_json::from_slice(content(event)?).map_err(|_| lacking(event)) // silent-ok: not what was written
+}
+
+/// What a model's attempt came to.
+#[derive(Debug, Clone)]
+pub(super) enum Said {
+    Completion(Box<Completion>),
+    Fault {
+        kind: FaultKind,
+        reason: String,
+        status: Option<u16>,
+        input_tokens: u64,
+        output_tokens: u64,
+    },
+}
+
+/// What a person said. No answer: the question lapsed, or was cancelled.
+#[derive(Debug, Clone)]
+pub(super) struct Reply {
+    pub(super) answer: Option<Answer>,
+    pub(super) by: String,
+    pub(super) reason: Option<String>,
+}
+
+/// What a call came to, with the payload that says how it was enclosed.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    pub(super) outcome: Result<ToolCallResult, CallError>,
+    pub(super) payload: Map<String, Value>,
+    /// It ended before anything ran.
+    pub(super) refused: bool,
+}
+
+type Key = (String, Digest);
+
+/// The tapes that the ports play from; each answer is given once.
+#[derive(Debug)]
+pub(super) struct Tapes(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    models: HashMap<String, VecDeque<(Timestamp, Said)>>,
+    calls: HashMap<Key, VecDeque<(Timestamp, Ended)>>,
+    replies: VecDeque<Reply>,
+    now: Timestamp,
+    ids: u128,
+}
+
+impl Tapes {
+    /// # Errors
+    /// The content of an answer is not there.
+    pub(super) fn new(tape: &Tape) -> Result<Self, Missing> {
+        let mut inner = Inner {
+            models: HashMap::new(),
+            calls: HashMap::new(),
+            replies: VecDeque::new(),
+            now: tape.events.first().map_or(Timestamp(0), |event| event.at),
+            ids: 1,
+        };
+        let mut asked: HashMap<String, Key> = HashMap::new();
+        for event in &tape.events {
+            inner.take(event, &mut asked)?;
+        }
+        Ok(Self(Mutex::new(inner)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn said(&self, provider: &str) -> Option<Said> {
+        let mut inner = self.lock();
+        let (at, said) = inner.models.get_mut(provider)?.pop_front()?;
+        inner.now = at;
+        Some(said)
+    }
+
+    /// What the next such call that ran came to.
+    pub(super) fn ended(&self, tool: &str, arguments: Digest) -> Option<Ended> {
+        let mut inner = self.lock();
+        let queue = inner.calls.get_mut(&(tool.to_owned(), arguments))?;
+        while queue.front()?.1.refused {
+            queue.pop_front();
+        }
+        let (at, ended) = queue.pop_front()?;
+        inner.now = at;
+        Some(ended)
+    }
+
+    /// The sandbox's refusal before anybody was asked, if the next such call met one.
+    pub(super) fn refusal(&self, tool: &str, arguments: Digest) -> Option<clawk_sandbox::Refusal> {
+        let mut inner = self.lock();
+        let queue = inner.calls.get_mut(&(tool.to_owned(), arguments))?;
+        // Refusals of other layers come from those layers again.
+        while let Some((_, ended)) = queue.front().filter(|(_, ended)| ended.refused) {
+            let outcome = ended.outcome.clone();
+            queue.pop_front();
+            if let Err(CallError::Sandbox(refusal)) = outcome {
+                return Some(refusal);
+            }
+        }
+        None
+    }
+
+    pub(super) fn reply(&self) -> Option<Reply> {
+        self.lock().replies.pop_front()
+    }
+
+    /// Whether the question that comes next was left without an answer.
+    pub(super) fn lapses(&self) -> bool {
+        self.lock()
+            .replies
+            .front()
+            .is_some_and(|reply| reply.answer.is_none())
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.lock().now
+    }
+
+    pub(super) fn id(&self) -> u128 {
+        let mut inner = self.lock();
+        inner.ids += 1;
+        inner.ids
+    }
+}
+
+impl Inner {
+    fn take(&mut self, event: &Recorded, asked: &mut HashMap<String, Key>) -> Result<(), Missing> {
+        let facts = payload(event);
+        let own = |key: &str| text(&facts, key).unwrap_or_default();
+        match event.kind.as_str() {
+            kind::PROVIDER_COMPLETED => {
+                let said = Said::Completion(Box::new(read(event)?));
+                self.models
+                    .entry(own("provider"))
+                    .or_default()
+                    .push_back((event.at, said));
+            }
+            kind::PROVIDER_FAILED => {
+                let said = Said::Fault {
+                    kind: serde_json::from_value(Value::String(own("kind"))).unwrap_or(FaultKind::Rejected), // silent-ok: shows in the comparison
+                    reason: own("reason"),
+                    status: number(&facts, "status").and_then(|status| u16::try_from(status).ok()), // silent-ok: as above
+                    input_tokens: number(&facts, "input_tokens").unwrap_or(0),
+                    output_tokens: number(&facts, "output_tokens").unwrap_or(0),
+                };
+                self.models
+                    .entry(own("provider"))
+                    .or_default()
+                    .push_back((event.at, said));
+            }
+            kind::ACTION_REQUESTED => {
+                let arguments = text(&facts, "parameters_hash").and_then(|hex| Digest::from_hex(&hex));
+                if let Some(arguments) = arguments {
+                    asked.insert(own("request_id"), (own("action_id"), arguments));
+                }
+            }
+            kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => {
+                let outcome = match event.kind.as_str() {
+                    kind::ACTION_EXECUTED => Ok(read(event)?),
+                    _ => Err(read(event)?),
+                };
+                if let Some(key) = asked.remove(&own("request_id")) {
+                    let ended = Ended {
+                        outcome,
+                        payload: facts,
+                        refused: event.kind == kind::ACTION_DENIED,
+                    };
+                    self.calls.entry(key).or_default().push_back((event.at, ended));
+                }
+            }
+            kind::APPROVAL_ANSWERED => self.replies.push_back(Reply {
+                answer: answer_of(&own("answer")),
+                by: own("by"),
+                reason: text(&facts, "reason"),
+            }),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! `clawk trace fork`: goes on live from a step of a recorded session, in a new one.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::ForkPoint;
+use clawk_store::{Filter, Reader};
+
+use super::source::{Pick, Source};
+use crate::cmd::run::{self, Approve};
+
+/// Flags of `clawk trace fork`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The manifest to go on with
+    #[arg(value_name = "CLAW", default_value = "claw.yaml")]
+    manifest: PathBuf,
+
+    /// The session to go on from: its id, or `last`; it stays as it is
+    #[arg(long, value_name = "ID")]
+    session: String,
+
+    /// The last event (its sequence) that counts; what came after did not happen for the new session
+    #[arg(long, value_name = "N")]
+    at: u64,
+
+    /// Say this next; without it, the turn that was under way goes on from its next step
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+
+    /// How questions are answered whether a call may run
+    #[arg(long, value_enum, default_value_t = Approve::Ask)]
+    approve: Approve,
+
+    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    if args.message.as_deref().is_some_and(|text| text.trim().is_empty()) {
+        bail!("the message is empty");
+    }
+    run::forked(
+        &run::Args {
+            manifest: args.manifest.clone(),
+            message: args.message.clone(),
+            approve: args.approve,
+            state: args.state.clone(),
+            session: None,
+        },
+        config,
+        |state| point(state, &args.session, args.at),
+    )
+}
+
+/// The step, as it stands in the journal.
+fn point(state: &Path, session: &str, at: u64) -> Result<ForkPoint> {
+    let source = Source::state(state)?;
+    let Pick::One(session) = source.pick(Some(session))? else {
+        bail!("say which session");
+    };
+    let reader = Reader::open(state)?;
+    let report = reader.verify(Some(session))?;
+    if !report.valid {
+        bail!("the chain of session {session} does not hold; nothing is built on it");
+    }
+    let mut filter = Filter {
+        session: Some(session),
+        ..Filter::default()
+    };
+    loop {
+        let page = reader.events(filter)?;
+        let last = page.last().map(|stored| stored.row);
+        if let Some(stored) = page.into_iter().find(|stored| stored.event.sequence == at) {
+            return Ok(ForkPoint {
+                event_hash: stored.event.event_hash,
+                sequence: at,
+                session_id: session,
+                trace_id: stored.event.trace_id,
+                turn: None,
+            });
+        }
+        filter.after_row = last.with_context(|| {
+            format!(
+                "session {session} has no event {at}; it has {}",
+                report.event_count
+            )
+        })?;
+    }
+}

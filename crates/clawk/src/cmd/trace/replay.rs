@@ -1,0 +1,204 @@
+//! `clawk trace replay`: a recorded session run again without the world, or decided again by other rules.
+
+mod carp;
+mod tapes;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::replay::{Replayed, replay};
+use clawk_proto::SessionId;
+use clawk_store::Reader;
+use serde_json::{Value, json};
+
+use super::source::{Pick, Source};
+use crate::cmd::policy::what_if;
+use crate::out::{self, Format, Paint};
+use crate::state;
+
+/// Flags of `clawk trace replay`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A `.trace.jsonl` file; contents are looked for in the state directory that --state or --agent names
+    file: Option<PathBuf>,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// Only this session: its id, or `last` [default: all that somebody spoke or called in]
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+
+    /// Replay so many times; each must come out the same
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    times: u32,
+
+    /// Also resolve recorded CARP requests again, with the Atlas they were resolved with; repeatable
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["with_atlas", "with_policy", "with_manifest"])]
+    atlas: Vec<PathBuf>,
+
+    /// What this Atlas would have resolved otherwise; repeatable
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["with_policy", "with_manifest"])]
+    with_atlas: Vec<PathBuf>,
+
+    /// What this policy file would have decided otherwise; repeatable
+    #[arg(long, value_name = "FILE")]
+    with_policy: Vec<PathBuf>,
+
+    /// What this manifest would have decided otherwise: its tools and autonomy, and its policies unless --with-policy names others
+    #[arg(long, value_name = "CLAW")]
+    with_manifest: Option<PathBuf>,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    if !args.with_policy.is_empty() || args.with_manifest.is_some() {
+        let asked = what_if::Asked {
+            policies: &args.with_policy,
+            manifest: args.with_manifest.as_deref(),
+            trace: args.file.as_deref(),
+            session: args.session.as_deref(),
+            autonomy: None,
+            which: &args.which,
+        };
+        return what_if::run(&asked, config, args.format);
+    }
+    let source = match &args.file {
+        Some(file) => Source::file(file.clone()),
+        None => Source::state(&args.which.dir()?)?,
+    };
+    let pick = source.pick(args.session.as_deref())?;
+    holds(&source, pick)?;
+    if !args.with_atlas.is_empty() {
+        return carp::what_if(&source, pick, &args.with_atlas, args.format);
+    }
+    let mut resolved = None;
+    if !args.atlas.is_empty() {
+        resolved = Some(carp::again(&source, pick, &args.atlas)?);
+    }
+    let sessions = tapes::sessions(&source, pick)?;
+    if sessions.is_empty() && resolved.is_none() {
+        bail!(
+            "nobody spoke or called in what is to be replayed; CARP resolutions are replayed with `--atlas PATH`"
+        );
+    }
+    let contents = contents(args, &source)?;
+    let mut replayed = Vec::new();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    for session in &sessions {
+        let Some(reader) = &contents else {
+            bail!("a trace file holds no contents: say --state DIR or --agent NAME, where they lie");
+        };
+        replayed.push(of_session(&runtime, &source, reader, *session, args.times)?);
+    }
+    answer(&replayed, resolved.as_ref(), args)
+}
+
+/// Where contents lie.
+fn contents(args: &Args, source: &Source) -> Result<Option<Reader>> {
+    Ok(match source {
+        Source::State(reader) => Some(Reader::open(reader.state())?),
+        Source::File(_) if args.which.state.is_some() || args.which.agent.is_some() => {
+            Some(Reader::open(args.which.dir()?)?)
+        }
+        Source::File(_) => None,
+    })
+}
+
+/// A record that does not hold is not replayed.
+fn holds(source: &Source, pick: Pick) -> Result<()> {
+    let report = match source {
+        Source::State(reader) => reader.verify(pick.session())?,
+        Source::File(path) => clawk_trace::verify(super::source::open(path)?)?,
+    };
+    if let Some(fault) = &report.fault {
+        bail!(
+            "the record does not hold ({}: {}); `clawk trace verify` says where",
+            fault.kind.code(),
+            out::harmless(&fault.detail)
+        );
+    }
+    Ok(())
+}
+
+fn of_session(
+    runtime: &tokio::runtime::Runtime,
+    source: &Source,
+    reader: &Reader,
+    session: SessionId,
+    times: u32,
+) -> Result<Replayed> {
+    let mut first: Option<Replayed> = None;
+    for n in 1..=times {
+        let tape = tapes::tape(source, reader, session)?;
+        let folder = tapes::context_files(&tape)?;
+        let replayed = runtime
+            .block_on(replay(tape, folder.path()))
+            .with_context(|| format!("session {session}"))?;
+        match &first {
+            None => first = Some(replayed),
+            Some(before) if *before == replayed => {}
+            Some(_) => bail!(
+                "session {session}: replay {n} came out otherwise than the ones before; this is a bug of clawk"
+            ),
+        }
+    }
+    first.context("nothing was replayed")
+}
+
+fn answer(replayed: &[Replayed], resolved: Option<&carp::Again>, args: &Args) -> Result<ExitCode> {
+    let diverged = replayed.iter().filter(|one| one.divergence.is_some()).count();
+    let differences = resolved.map_or(0, |again| again.differences.len());
+    match args.format {
+        Format::Json => {
+            let mut value = json!({
+                "deterministic": diverged + differences == 0, "times": args.times, "sessions": replayed,
+            });
+            if let (Value::Object(map), Some(again)) = (&mut value, resolved) {
+                map.insert("resolutions".to_owned(), json!(again));
+            }
+            out::json(&value)?;
+        }
+        Format::Human => {
+            let paint = Paint::stdout();
+            for one in replayed {
+                match &one.divergence {
+                    None => out::line(&format!(
+                        "{}  session {}: {} events from {} inputs came out the same{}",
+                        paint.green("same"),
+                        one.session_id,
+                        one.compared,
+                        one.inputs,
+                        if args.times > 1 {
+                            format!(", {} times", args.times)
+                        } else {
+                            String::new()
+                        }
+                    ))?,
+                    Some(divergence) => out::line(&format!(
+                        "{}  session {}, event {} (`{}`): {}",
+                        paint.red("DIVERGES"),
+                        one.session_id,
+                        divergence.sequence,
+                        out::harmless(&divergence.event_type),
+                        out::harmless(&divergence.detail)
+                    ))?,
+                }
+            }
+            if let Some(again) = resolved {
+                again.people("as recorded", "DIVERGES")?;
+            }
+        }
+    }
+    Ok(if diverged + differences == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
