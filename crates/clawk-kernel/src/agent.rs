@@ -201,7 +201,10 @@ impl Agent {
             let thread = self.root.child(self.root.span);
             let draft = self.scribe.entry(&thread, kind::TOOL_DESCRIBED, &payload);
             // Queued before the decision that rests on it; the decision waits for both.
-            let _ticket = self.scribe.submit(vec![draft.content(tool_hash, bytes)])?;
+            if let Err(error) = self.scribe.submit(vec![draft.content(tool_hash, bytes)]) {
+                entry.look_again();
+                return Err(error.into());
+            }
         }
         Ok(described)
     }

@@ -104,6 +104,11 @@ impl Entry {
         !self.looked_at.load(Ordering::Relaxed) && !self.looked_at.swap(true, Ordering::Relaxed)
     }
 
+    /// The record did not take what was seen.
+    pub(crate) fn look_again(&self) {
+        self.looked_at.store(false, Ordering::Relaxed);
+    }
+
     async fn describe(&self, runner: &dyn ToolRunner) -> Result<Arc<Described>, CallError> {
         let complete = self.spec.description.is_some() && self.spec.input_schema.is_some();
         // A complete MCP tool needs no server before its first call.

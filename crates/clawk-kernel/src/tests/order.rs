@@ -59,7 +59,8 @@ async fn an_outcome_that_cannot_be_recorded_is_not_told_as_done_and_not_run_agai
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    rig.journal.fail_after(2);
+    // The tool described, requested, approved.
+    rig.journal.fail_after(3);
     let error = kernel
         .call(session, params("write", json!({}), 1))
         .await

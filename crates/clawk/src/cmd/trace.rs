@@ -49,7 +49,9 @@ Examples:
   clawk trace fork --session last --at 12 -m 'Try it without the file'
   clawk trace redact --session last --reason 'asked to forget'
   clawk trace diff a.trace.jsonl b.trace.jsonl     what differs by meaning; exit code 1 if it matters
-  clawk trace export --session last -o run.trace.jsonl";
+  clawk trace export --session last -o run.trace.jsonl
+  clawk trace export --session last --as html -o run.html
+  clawk trace export --otlp-endpoint http://127.0.0.1:4318";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -121,7 +123,7 @@ enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Write events as JSON Lines, which anyone can verify
+    /// Write events as JSON Lines, which anyone can verify; as OTLP spans; or as a page for people
     Export {
         #[command(flatten)]
         from: From,
@@ -131,6 +133,12 @@ enum Verb {
         /// Only the event types of the TRACE standard: leaves out `ckp.*`, chains the rest anew and says so in its first event
         #[arg(long)]
         strict: bool,
+        /// As what
+        #[arg(long = "as", value_enum, default_value_t, value_name = "FORM")]
+        form: export::As,
+        /// Send OTLP spans to this collector (its `/v1/traces` unless a path is given) instead of writing
+        #[arg(long, value_name = "URL", conflicts_with_all = ["output", "form", "strict"])]
+        otlp_endpoint: Option<String>,
     },
 }
 
@@ -200,9 +208,21 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         Verb::Replay(args) => replay::run(args, config),
         Verb::Fork(args) => fork::run(args, config),
         Verb::Diff { a, b, which, format } => diff::run(a, b, which, *format),
-        Verb::Export { from, output, strict } => {
+        Verb::Export {
+            from,
+            output,
+            strict,
+            form,
+            otlp_endpoint,
+        } => {
             let (source, pick) = from.open()?;
-            export::run(&source, pick, output.as_deref(), *strict)
+            let how = export::How {
+                output: output.as_deref(),
+                strict: *strict,
+                form: *form,
+                endpoint: otlp_endpoint.as_deref(),
+            };
+            export::run(&source, pick, how)
         }
     }
 }

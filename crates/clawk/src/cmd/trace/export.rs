@@ -1,5 +1,8 @@
 //! `clawk trace export`: JSON Lines; `--strict` leaves out what the TRACE standard does not name (R31).
 
+mod html;
+mod otlp;
+
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
@@ -18,9 +21,40 @@ use super::source::{Pick, Source, lines, pages, parse};
 /// The prefix of event types that are ours.
 const OURS: &str = "ckp.";
 
-pub(super) fn run(source: &Source, pick: Pick, output: Option<&Path>, strict: bool) -> Result<ExitCode> {
-    match output {
-        None => write(source, pick, strict, BufWriter::new(io::stdout().lock()))?,
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(super) enum As {
+    /// JSON Lines: the record itself
+    #[default]
+    Jsonl,
+    /// OTLP/HTTP JSON: sessions, turns, inferences and calls as spans
+    Otlp,
+    /// One page for people: no script, no request
+    Html,
+}
+
+/// Where to and how.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How<'a> {
+    pub(super) output: Option<&'a Path>,
+    pub(super) strict: bool,
+    pub(super) form: As,
+    /// A collector, instead of a file.
+    pub(super) endpoint: Option<&'a str>,
+}
+
+pub(super) fn run(source: &Source, pick: Pick, how: How<'_>) -> Result<ExitCode> {
+    if how.strict && how.form != As::Jsonl {
+        bail!("`--strict` goes with JSON Lines");
+    }
+    if let Some(endpoint) = how.endpoint {
+        let spans = otlp::spans(source, pick)?;
+        crate::compose::runtime()?.block_on(otlp::send(&spans, endpoint))?;
+        crate::out::note(&format!("{} spans sent", spans.len()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    match how.output {
+        None => write(source, pick, how, BufWriter::new(io::stdout().lock()))?,
         Some(path) => {
             let file = OpenOptions::new()
                 .write(true)
@@ -29,15 +63,27 @@ pub(super) fn run(source: &Source, pick: Pick, output: Option<&Path>, strict: bo
                 .mode(0o600)
                 .open(path)
                 .with_context(|| format!("can't write `{}`", path.display()))?;
-            write(source, pick, strict, BufWriter::new(file))
+            write(source, pick, how, BufWriter::new(file))
                 .with_context(|| format!("writing `{}`", path.display()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(source: &Source, pick: Pick, strict: bool, mut out: impl Write) -> Result<()> {
-    if strict {
+fn write(source: &Source, pick: Pick, how: How<'_>, mut out: impl Write) -> Result<()> {
+    match how.form {
+        As::Jsonl => {}
+        As::Otlp => {
+            serde_json::to_writer(&mut out, &otlp::document(&otlp::spans(source, pick)?))?;
+            return Ok(out.flush()?);
+        }
+        As::Html => {
+            let report = super::verify::report(source, pick)?;
+            out.write_all(html::page(source, pick, &report)?.as_bytes())?;
+            return Ok(out.flush()?);
+        }
+    }
+    if how.strict {
         rechained(source, pick, &mut out)?;
     } else {
         match source {

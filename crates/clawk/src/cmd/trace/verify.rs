@@ -36,13 +36,7 @@ struct Findings {
 
 pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Format) -> Result<ExitCode> {
     let witness = witness(source, pick, signed)?;
-    let mut report = match source {
-        Source::State(reader) => reader.verify(pick.session())?,
-        Source::File(path) => match pick {
-            Pick::All => clawk_trace::verify(open(path)?)?,
-            Pick::One(_) => one_session(path, pick)?,
-        },
-    };
+    let mut report = report(source, pick)?;
     // "Valid" must never mean "not there".
     if let (Some(session), true, 0) = (pick.session(), report.valid, report.event_count) {
         bail!("there is no session `{session}` here");
@@ -76,6 +70,17 @@ pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Forma
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    })
+}
+
+/// Whether the chains hold.
+pub(super) fn report(source: &Source, pick: Pick) -> Result<Report> {
+    Ok(match source {
+        Source::State(reader) => reader.verify(pick.session())?,
+        Source::File(path) => match pick {
+            Pick::All => clawk_trace::verify(open(path)?)?,
+            Pick::One(_) => one_session(path, pick)?,
+        },
     })
 }
 

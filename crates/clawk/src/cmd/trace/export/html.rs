@@ -1,0 +1,367 @@
+//! A trace as one HTML page for people: no script, no request, every text escaped.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+use base64::Engine as _;
+use clawk_kernel::kind;
+use clawk_proto::SessionId;
+use clawk_proto::trace::TraceEvent;
+use clawk_trace::Report;
+use clawk_trace::chain::digest_of;
+use clawk_trace::show::printable;
+use serde_json::Value;
+
+use crate::cmd::trace::source::{Pick, Source};
+
+/// Events on one page; a browser shows no more with comfort.
+const MAX_EVENTS: usize = 20_000;
+const STYLE: &str = include_str!("report.css");
+
+/// What a page says of one session before its events.
+#[derive(Default)]
+struct Summary {
+    events: u64,
+    first: String,
+    last: String,
+    door: String,
+    agent: String,
+    messages: u64,
+    allowed: u64,
+    denied: u64,
+    failed: u64,
+    asked: u64,
+    input_tokens: u64,
+    output_tokens: u64,
+    cost_microusd: u64,
+    levels: BTreeMap<String, u64>,
+}
+
+/// The page.
+pub(super) fn page(source: &Source, pick: Pick, report: &Report) -> Result<String> {
+    let mut events = Vec::new();
+    source.each(pick, |event| {
+        if events.len() >= MAX_EVENTS {
+            bail!("more than {MAX_EVENTS} events; take one session with `--session`");
+        }
+        events.push(event);
+        Ok(())
+    })?;
+    let mut sessions: Vec<SessionId> = Vec::new();
+    for event in &events {
+        if !sessions.contains(&event.session_id) {
+            sessions.push(event.session_id);
+        }
+    }
+    let hash = base64::engine::general_purpose::STANDARD.encode(digest_of(STYLE.as_bytes()).0);
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta name=\"referrer\" content=\"no-referrer\"><title>clawk trace</title>\n<style>{STYLE}</style></head><body><main>\n"
+    );
+    verdict(&mut out, report, events.len(), sessions.len());
+    if sessions.len() > 1 {
+        out.push_str("<nav><h2>Sessions</h2><ol>");
+        for session in &sessions {
+            let summary = Summary::of(&events, *session);
+            let _ = write!(
+                out,
+                "<li><a href=\"#s-{session}\">{}</a> <span class=\"dim\">{} · {} events · {}</span></li>",
+                short(*session),
+                escape(&summary.door),
+                summary.events,
+                escape(&clock(&summary.first))
+            ); // silent-ok: writing to a String
+        }
+        out.push_str("</ol></nav>\n");
+    }
+    for session in sessions {
+        section(&mut out, &events, session);
+    }
+    out.push_str("</main></body></html>\n");
+    Ok(out)
+}
+
+fn verdict(out: &mut String, report: &Report, events: usize, sessions: usize) {
+    let (class, word, detail) = match &report.fault {
+        None => (
+            "good",
+            "Every chain holds",
+            "No event was changed, removed, added or moved since it was hashed.".to_owned(),
+        ),
+        Some(fault) => (
+            "bad",
+            "The record does not hold",
+            format!(
+                "{}: {} (event {} of {})",
+                fault.kind.code(),
+                fault.detail,
+                fault.index,
+                report.event_count
+            ),
+        ),
+    };
+    let plural = if sessions == 1 { "" } else { "s" };
+    let _ = write!(
+        out,
+        "<header><p class=\"brand\">clawk trace</p><h1><span class=\"mark {class}\"></span>{word}</h1>\
+         <p>{}</p><p class=\"dim\">{events} events in {sessions} session{plural}. Prompts, arguments and results are not in a \
+         trace; it names them by digest.</p></header>\n",
+        escape(&detail)
+    ); // silent-ok: writing to a String
+}
+
+fn section(out: &mut String, events: &[TraceEvent], session: SessionId) {
+    let summary = Summary::of(events, session);
+    let _ = write!(
+        out,
+        "<section id=\"s-{session}\"><h2>Session {} <span class=\"dim\">{}</span></h2><p class=\"dim id\">{session} · {} – {}</p><dl class=\"cards\">",
+        short(session),
+        escape(&summary.door),
+        escape(&day_and_clock(&summary.first)),
+        escape(&clock(&summary.last)),
+    ); // silent-ok: writing to a String
+    let levels: Vec<String> = summary
+        .levels
+        .iter()
+        .map(|(level, count)| format!("{level} × {count}"))
+        .collect();
+    let cost = if summary.cost_microusd > 0 {
+        format!(
+            "{}.{:06} USD",
+            summary.cost_microusd / 1_000_000,
+            summary.cost_microusd % 1_000_000
+        )
+    } else {
+        String::new()
+    };
+    for (name, value) in [
+        ("Agent", summary.agent.clone()),
+        ("Messages", count(summary.messages)),
+        ("Calls allowed", count(summary.allowed)),
+        ("Denied", count(summary.denied)),
+        ("Failed", count(summary.failed)),
+        ("People asked", count(summary.asked)),
+        (
+            "Tokens in / out",
+            format!("{} / {}", summary.input_tokens, summary.output_tokens),
+        ),
+        ("Cost", cost),
+        ("Sandbox", levels.join(", ")),
+    ] {
+        if !value.is_empty() {
+            let _ = write!(out, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value)); // silent-ok: as above
+        }
+    }
+    out.push_str("</dl><ol class=\"events\">\n");
+    for event in events.iter().filter(|event| event.session_id == session) {
+        row(out, event);
+    }
+    out.push_str("</ol></section>\n");
+}
+
+fn count(value: u64) -> String {
+    if value == 0 {
+        String::new()
+    } else {
+        value.to_string()
+    }
+}
+
+fn row(out: &mut String, event: &TraceEvent) {
+    let text = |key: &str| event.payload.get(key).and_then(Value::as_str).unwrap_or_default();
+    let class = class_of(event);
+    let _ = write!(
+        out,
+        "<li class=\"{class}\"><details><summary><time>{}</time><span class=\"n\">{}</span><b>{}</b> <span>{}</span></summary><table>",
+        escape(&clock(&event.timestamp)),
+        event.sequence,
+        escape(&event.event_type),
+        escape(&headline(event, &text)),
+    ); // silent-ok: writing to a String
+    for (key, value) in &event.payload {
+        let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let _ = write!(
+            out,
+            "<tr><th>{}</th><td>{}</td></tr>",
+            escape(key),
+            escape(&shown)
+        ); // silent-ok: as above
+    }
+    let _ = write!(
+        out,
+        "<tr class=\"dim\"><th>event_hash</th><td>{}</td></tr><tr class=\"dim\"><th>span</th><td>{}</td></tr></table></details></li>\n",
+        event.event_hash, event.span_id
+    ); // silent-ok: as above
+}
+
+/// What matters of an event, in words.
+fn headline<'a>(event: &'a TraceEvent, text: &dyn Fn(&str) -> &'a str) -> String {
+    let number = |key: &str| event.payload.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let rule = match text("rule_id") {
+        "" => String::new(),
+        rule => format!(", rule {rule}"),
+    };
+    match event.event_type.as_str() {
+        kind::ACTION_REQUESTED => format!("{} wanted by {}", text("action_id"), text("door")),
+        kind::ACTION_APPROVED => format!(
+            "{} may run: {} by {}{rule}",
+            text("action_id"),
+            text("effect"),
+            text("by")
+        ),
+        kind::ACTION_DENIED => format!("{} may not: {}{rule}", text("action_id"), text("reason")),
+        kind::ACTION_EXECUTED => format!(
+            "{} ran, level {}, {} ms",
+            text("action_id"),
+            text("level"),
+            number("duration_ms")
+        ),
+        kind::ACTION_FAILED => format!("{}: {}", text("action_id"), text("error_message")),
+        kind::APPROVAL_REQUESTED => format!("may {} run? {}{rule}", text("action_id"), text("reason")),
+        kind::APPROVAL_ANSWERED => {
+            let why = text("reason");
+            let why = if why.is_empty() {
+                String::new()
+            } else {
+                format!(": {why}")
+            };
+            format!("{} answered {}{why}", text("by"), text("answer"))
+        }
+        kind::PROVIDER_COMPLETED => format!(
+            "{} ({}), {} tokens in, {} out, {} ms, {} calls",
+            text("provider"),
+            text("model"),
+            number("input_tokens"),
+            number("output_tokens"),
+            number("duration_ms"),
+            number("call_count")
+        ),
+        kind::PROVIDER_FAILED => format!("{}: {}", text("provider"), text("reason")),
+        kind::LIFECYCLE => format!("{} → {}", text("from"), text("to")),
+        kind::MESSAGE_ACCEPTED => format!(
+            "from {} by {}, {} bytes",
+            text("sender"),
+            text("door"),
+            number("size_bytes")
+        ),
+        kind::MESSAGE_ANSWERED => format!("{} after {} ms", text("end"), number("duration_ms")),
+        "policy.evaluated" => format!(
+            "{}: {} by {}",
+            text("action_id"),
+            text("result"),
+            text("policy_id")
+        ),
+        _ => ["reason", "action_id", "tool", "goal", "store", "skill"]
+            .into_iter()
+            .map(text)
+            .find(|text| !text.is_empty())
+            .unwrap_or_default()
+            .to_owned(),
+    }
+}
+
+fn class_of(event: &TraceEvent) -> &'static str {
+    match event.event_type.as_str() {
+        kind::ACTION_DENIED
+        | kind::ACTION_FAILED
+        | kind::PROVIDER_FAILED
+        | kind::MESSAGE_DEAD
+        | kind::MESSAGE_REFUSED => "bad",
+        kind::ACTION_EXECUTED if event.payload.get("is_error") == Some(&Value::Bool(true)) => "bad",
+        kind::ACTION_EXECUTED | kind::ACTION_APPROVED | kind::MESSAGE_ANSWERED => "good",
+        kind::APPROVAL_REQUESTED | kind::APPROVAL_ANSWERED | "ckp.content.redacted" => "ask",
+        kind::PROVIDER_COMPLETED => "model",
+        _ => "plain",
+    }
+}
+
+impl Summary {
+    fn of(events: &[TraceEvent], session: SessionId) -> Self {
+        let mut summary = Self::default();
+        for event in events.iter().filter(|event| event.session_id == session) {
+            summary.see(event);
+        }
+        summary
+    }
+
+    fn see(&mut self, event: &TraceEvent) {
+        let text = |key: &str| {
+            event
+                .payload
+                .get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let number = |key: &str| event.payload.get(key).and_then(Value::as_u64).unwrap_or(0);
+        if self.events == 0 {
+            (self.first, self.door, self.agent) = (event.timestamp.clone(), text("door"), text("agent_id"));
+        }
+        self.events += 1;
+        self.last.clone_from(&event.timestamp);
+        match event.event_type.as_str() {
+            kind::MESSAGE_ACCEPTED => self.messages += 1,
+            kind::ACTION_APPROVED => self.allowed += 1,
+            kind::ACTION_DENIED => self.denied += 1,
+            kind::ACTION_FAILED => self.failed += 1,
+            kind::ACTION_EXECUTED => *self.levels.entry(text("level")).or_default() += 1,
+            kind::APPROVAL_REQUESTED => self.asked += 1,
+            kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED => {
+                self.input_tokens += number("input_tokens");
+                self.output_tokens += number("output_tokens");
+                self.cost_microusd += number("cost_microusd");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn short(session: SessionId) -> String {
+    let text = session.to_string();
+    text.chars()
+        .skip(text.chars().count().saturating_sub(12))
+        .collect()
+}
+
+/// The time of day, to the millisecond.
+fn clock(timestamp: &str) -> String {
+    let time = timestamp.split_once('T').map_or(timestamp, |(_, time)| time);
+    time.chars().take("00:00:00.000".len()).collect()
+}
+
+fn day_and_clock(timestamp: &str) -> String {
+    let day = timestamp.split('T').next().unwrap_or_default();
+    format!("{day} {}", clock(timestamp))
+}
+
+/// Text that can only be text: no markup, no control or direction-changing characters.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in printable(text).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escape;
+
+    #[test]
+    fn nothing_gets_out_of_its_text() {
+        assert_eq!(
+            escape("<img src=x onerror='a'>&\"\u{202e}\u{1b}"),
+            "&lt;img src=x onerror=&#39;a&#39;&gt;&amp;&quot;\\u{202e}\\u{1b}"
+        );
+    }
+}

@@ -1,0 +1,263 @@
+//! A trace as OTLP/HTTP JSON: sessions, turns, inferences and calls as spans, everything else as events on them. Holds no contents,
+//! because events hold none.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail};
+use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_kernel::kind;
+use clawk_proto::SessionId;
+use clawk_proto::trace::TraceEvent;
+use clawk_secrets::Env;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::cmd::trace::source::{Pick, Source};
+
+/// Spans in one request to a collector.
+const BATCH: usize = 512;
+/// Spans in memory; beyond, sessions are to be exported one by one.
+const MAX_SPANS: usize = 1_000_000;
+const MAX_ANSWER_BYTES: u64 = 64 * 1024;
+
+/// All spans of a record.
+pub(super) fn spans(source: &Source, pick: Pick) -> Result<Vec<Value>> {
+    let mut open = Open::default();
+    source.each(pick, |event| open.see(&event))?;
+    Ok(open.order.into_iter().map(|span| span.finish()).collect())
+}
+
+/// One document, as a collector's file receiver or an endpoint reads it.
+pub(super) fn document(spans: &[Value]) -> Value {
+    json!({ "resourceSpans": [{
+        "resource": { "attributes": [attribute("service.name", &json!("clawk"))] },
+        "scopeSpans": [{ "scope": { "name": "clawk.trace", "version": env!("CARGO_PKG_VERSION") }, "spans": spans }],
+    }] })
+}
+
+/// Posts all spans to a collector's `/v1/traces`.
+pub(super) async fn send(spans: &[Value], endpoint: &str) -> Result<()> {
+    let mut url: Url = endpoint
+        .parse()
+        .with_context(|| format!("`{endpoint}` is no address"))?;
+    if matches!(url.path(), "" | "/") {
+        url.set_path("/v1/traces");
+    }
+    let client = Client::for_provider(&url, &Env::Process, Deadlines::default(), MAX_ANSWER_BYTES)?;
+    for batch in spans.chunks(BATCH) {
+        let body = serde_json::to_vec(&document(batch))?;
+        let response = client
+            .send(Request::post(url.clone(), "application/json", body))
+            .await?;
+        let status = response.status();
+        if !status.is_success() {
+            let said = response.beginning(400).await;
+            bail!(
+                "the collector answered {status}: {}",
+                crate::out::harmless(&String::from_utf8_lossy(&said))
+            );
+        }
+        let answer = response.bytes().await?;
+        // A partial success is a failure with a polite status.
+        let rejected = serde_json::from_slice::<Value>(&answer)
+            .ok() // silent-ok: collectors may answer nothing
+            .and_then(|answer| answer.pointer("/partialSuccess/rejectedSpans").cloned())
+            .filter(|rejected| !matches!(rejected.as_str(), Some("0" | "")) && rejected != &json!(0));
+        if let Some(rejected) = rejected {
+            bail!("the collector rejected {rejected} spans");
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Span {
+    trace: Uuid,
+    id: Uuid,
+    parent: Option<Uuid>,
+    name: String,
+    start: i64,
+    end: i64,
+    attributes: Map<String, Value>,
+    events: Vec<Value>,
+    /// Why it counts as failed.
+    fault: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    order: Vec<Span>,
+    places: HashMap<(SessionId, Uuid), usize>,
+}
+
+impl Open {
+    fn see(&mut self, event: &TraceEvent) -> Result<()> {
+        if self.order.len() >= MAX_SPANS {
+            bail!("more than {MAX_SPANS} spans; export sessions one by one with `--session`");
+        }
+        let at = nanoseconds(&event.timestamp)?;
+        let key = (event.session_id, event.span_id);
+        let place = match self.places.get(&key) {
+            Some(place) => *place,
+            None => {
+                self.places.insert(key, self.order.len());
+                self.order.push(Span::begin(event, at));
+                self.order.len() - 1
+            }
+        };
+        if let Some(span) = self.order.get_mut(place) {
+            span.see(event, at);
+        }
+        if matches!(
+            event.event_type.as_str(),
+            kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED
+        ) {
+            self.order.push(Span::inference(event, at));
+        }
+        Ok(())
+    }
+}
+
+impl Span {
+    fn begin(event: &TraceEvent, at: i64) -> Self {
+        Self {
+            trace: event.trace_id,
+            id: event.span_id,
+            parent: event.parent_span_id.filter(|parent| *parent != event.span_id),
+            name: name_of(event),
+            start: at,
+            end: at,
+            attributes: Map::from_iter([("session.id".to_owned(), json!(event.session_id))]),
+            events: Vec::new(),
+            fault: None,
+        }
+    }
+
+    /// An attempt at a model: below the turn, as long as it took.
+    fn inference(event: &TraceEvent, at: i64) -> Self {
+        let took = event
+            .payload
+            .get("duration_ms")
+            .and_then(Value::as_i64)
+            .unwrap_or(0);
+        let member = |key: &str| event.payload.get(key).cloned().unwrap_or_default();
+        let failed = event.event_type == kind::PROVIDER_FAILED;
+        Self {
+            trace: event.trace_id,
+            id: event.event_id,
+            parent: Some(event.span_id),
+            name: format!("chat {}", member("provider").as_str().unwrap_or_default()),
+            start: at.saturating_sub(took.saturating_mul(1_000_000)),
+            end: at,
+            attributes: Map::from_iter([
+                ("gen_ai.operation.name".to_owned(), json!("chat")),
+                ("gen_ai.provider.name".to_owned(), member("provider")),
+                ("gen_ai.response.model".to_owned(), member("model")),
+                ("gen_ai.usage.input_tokens".to_owned(), member("input_tokens")),
+                ("gen_ai.usage.output_tokens".to_owned(), member("output_tokens")),
+            ]),
+            events: Vec::new(),
+            fault: failed.then(|| member("reason").as_str().unwrap_or("failed").to_owned()),
+        }
+    }
+
+    fn see(&mut self, event: &TraceEvent, at: i64) {
+        self.end = self.end.max(at);
+        let member = |key: &str| event.payload.get(key);
+        let text = |key: &str| member(key).and_then(Value::as_str).map(str::to_owned);
+        match event.event_type.as_str() {
+            kind::ACTION_REQUESTED => {
+                self.name = format!("execute_tool {}", text("action_id").unwrap_or_default());
+                self.attributes
+                    .insert("gen_ai.operation.name".to_owned(), json!("execute_tool"));
+                self.attributes
+                    .insert("gen_ai.tool.name".to_owned(), json!(text("action_id")));
+            }
+            kind::ACTION_DENIED => self.fault = text("reason"),
+            kind::ACTION_FAILED => self.fault = text("error_message"),
+            kind::MESSAGE_DEAD => self.fault = text("reason"),
+            kind::ACTION_EXECUTED if member("is_error") == Some(&Value::Bool(true)) => {
+                self.fault = Some("the tool failed".to_owned());
+            }
+            _ => {}
+        }
+        let mut attributes: Vec<Value> = vec![attribute("clawk.sequence", &json!(event.sequence))];
+        attributes.push(attribute("clawk.event_hash", &json!(event.event_hash)));
+        attributes.extend(
+            event
+                .payload
+                .iter()
+                .map(|(key, value)| attribute(&format!("clawk.{key}"), value)),
+        );
+        self.events.push(json!({
+            "timeUnixNano": at.to_string(), "name": event.event_type, "attributes": attributes,
+        }));
+    }
+
+    fn finish(self) -> Value {
+        let mut attributes: Vec<Value> = self
+            .attributes
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| attribute(key, value))
+            .collect();
+        let status = match &self.fault {
+            Some(fault) => json!({ "code": 2, "message": fault }),
+            None => json!({ "code": 1 }),
+        };
+        if self.fault.is_some() {
+            attributes.push(attribute("error.type", &json!("_OTHER")));
+        }
+        json!({
+            "traceId": hex(&self.trace, 16), "spanId": hex(&self.id, 8),
+            "parentSpanId": self.parent.map(|id| hex(&id, 8)).unwrap_or_default(),
+            "name": self.name, "kind": 1,
+            "startTimeUnixNano": self.start.to_string(), "endTimeUnixNano": self.end.to_string(),
+            "attributes": attributes, "events": self.events, "status": status,
+        })
+    }
+}
+
+fn name_of(event: &TraceEvent) -> String {
+    match event.event_type.as_str() {
+        kind::SESSION_STARTED => {
+            let door = event
+                .payload
+                .get("door")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            format!("session {door}").trim_end().to_owned()
+        }
+        kind if kind.starts_with("ckp.provider.") || kind.starts_with("ckp.message.") => "turn".to_owned(),
+        kind if kind.starts_with("carp.") => "resolve".to_owned(),
+        kind => kind.to_owned(),
+    }
+}
+
+/// The last bytes of an id, which are its random ones; OTLP's span ids have eight.
+fn hex(id: &Uuid, bytes: usize) -> String {
+    let text = id.as_simple().to_string();
+    text.get(32 - bytes * 2..).unwrap_or_default().to_owned()
+}
+
+fn nanoseconds(timestamp: &str) -> Result<i64> {
+    let at: jiff::Timestamp = timestamp
+        .parse()
+        .with_context(|| format!("`{timestamp}` is no time"))?;
+    Ok(at.as_microsecond().saturating_mul(1000))
+}
+
+/// A key and a value in OTLP's words; what is nested is JSON text.
+fn attribute(key: &str, value: &Value) -> Value {
+    let value = match value {
+        Value::Bool(flag) => json!({ "boolValue": flag }),
+        Value::Number(number) if number.is_i64() || number.is_u64() => {
+            json!({ "intValue": number.to_string() })
+        }
+        Value::Number(number) => json!({ "doubleValue": number }),
+        Value::String(text) => json!({ "stringValue": text }),
+        Value::Null => json!({ "stringValue": "" }),
+        nested => json!({ "stringValue": nested.to_string() }),
+    };
+    json!({ "key": key, "value": value })
+}
