@@ -25,16 +25,20 @@ const SKIPPED: [&str; 7] = [
 /// Whole groups of types that replay does not run.
 const OTHERS: [&str; 2] = ["ckp.memory.", "ckp.swarm."];
 /// Members that say when, how long, by which door, or under which id.
-const IGNORED: [&str; 9] = [
+const IGNORED: [&str; 12] = [
     "attempts",
+    "channel",
     "door",
     "duration_ms",
-    "estimated",
     "execution_id",
     "expires_at",
+    // What people saw: previews and files of that day.
+    "question_hash",
     "resolution_id",
+    "role",
     "sender",
-    "side_effects",
+    "shown",
+    "plan_hash",
 ];
 
 /// A side, reduced to what counts.

@@ -15,15 +15,17 @@ use std::time::Duration;
 use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_proto::{RequestId, SessionId};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 pub use facts::{AgentFacts, ToolFacts};
 pub use tape::{Missing, Tape};
 
-use crate::ports::{Provider, Recorded};
+use crate::call::{Breadth, Person, Reply};
+use crate::ports::{Batch, Entry, Journal as _, JournalError, Provider, Recorded};
 use crate::testing::MemJournal;
 use crate::{Answer, Door, Kernel, Notice, Options, Parts, Session};
 use ports::{TapedClock, TapedMemory, TapedModel, TapedTools};
-use tape::{Input, Reply, Tapes};
+use tape::{Answered, Input, Tapes};
 
 /// How long one message or call may take; a replay waits for nothing but itself.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -98,8 +100,10 @@ pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replaye
         options: Options {
             workdir: tape.facts.workdir.clone(),
             sandbox: tape.facts.sandbox,
+            suggestions: None,
         },
     };
+    past(&journal, &tape.past).map_err(|e| ReplayError::Start(e.to_string()))?;
     let kernel = Kernel::start(parts)
         .await
         .map_err(|e| ReplayError::Start(e.to_string()))?;
@@ -136,6 +140,34 @@ pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replaye
     })
 }
 
+/// What the agent knew from before: who may do what without being asked, what was spent that day.
+fn past(journal: &MemJournal, events: &[Recorded]) -> Result<(), JournalError> {
+    const KINDS: [&str; 4] = Tape::PAST;
+    for event in events {
+        let Some(kind) = KINDS.into_iter().find(|kind| *kind == event.kind) else {
+            continue;
+        };
+        let payload = RawValue::from_string(event.payload.clone())
+            .map_err(|e| JournalError::Unreadable(e.to_string()))?;
+        let entry = Entry {
+            session: event.session,
+            event_id: event.session.0,
+            span: event.session.0,
+            parent: None,
+            at: event.at,
+            kind,
+            payload,
+            content: None,
+            answers: None,
+        };
+        let _ticket = journal.submit(Batch {
+            entries: vec![entry],
+            inbox: Vec::new(),
+        })?;
+    }
+    Ok(())
+}
+
 async fn open(kernel: &Kernel, tape: &Tape) -> Result<Session, ReplayError> {
     let door = if tape.door == "rpc" {
         Door::Rpc {
@@ -152,13 +184,22 @@ async fn open(kernel: &Kernel, tape: &Tape) -> Result<Session, ReplayError> {
 async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
     let mut questions = kernel.questions();
     while let Ok(question) = questions.recv().await {
-        if let Some(Reply { answer, by, reason }) = tapes.reply() {
-            let answer = match answer {
-                Some(answer) => answer,
-                None => continue,
-            };
-            kernel.answer(&question.request_id, answer, reason, &by).await;
-        }
+        let Some(Answered {
+            answer: Some(answer),
+            folder,
+            by,
+            reason,
+        }) = tapes.answered()
+        else {
+            continue;
+        };
+        let reply = Reply {
+            answer,
+            breadth: if folder { Breadth::Folder } else { Breadth::Exact },
+            person: Person::admin("replay", &by),
+            reason,
+        };
+        kernel.reply(&question.request_id, reply).await;
     }
 }
 
@@ -208,6 +249,7 @@ fn answer_of(word: &str) -> Option<Answer> {
     match word {
         "approve" => Some(Answer::Approve),
         "approve-for-session" => Some(Answer::ApproveForSession),
+        "always" => Some(Answer::Always),
         "deny" => Some(Answer::Deny),
         _ => None,
     }

@@ -17,10 +17,11 @@ use crate::call::Permit;
 use crate::error::CallError;
 use crate::event::{canonical, digest};
 use crate::ports::{
-    Completion, Delta, Description, FaultKind, InferRequest, Later, Memory, MemoryError, Place, Provider,
-    ProviderError, RunError, RunOutcome, StoreQuery, ToolRunner, Usage,
+    Completion, Delta, Description, FaultKind, InferRequest, Later, Look, Memory, MemoryError, Place,
+    Provider, ProviderError, RunError, RunOutcome, StoreQuery, ToolRunner, Usage,
 };
 use crate::time::{Clock, Timestamp};
+use crate::witness::Fact;
 
 fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
     Box::pin(std::future::ready(value))
@@ -138,7 +139,11 @@ impl ToolRunner for TapedTools {
         })
     }
 
-    fn preview<'a>(&'a self, _tool: &'a str, _arguments: &'a Map<String, Value>) -> Later<'a, Vec<String>> {
+    fn preview<'a>(&'a self, _look: Look<'a>) -> Later<'a, Vec<String>> {
+        ready(Vec::new())
+    }
+
+    fn stands_on<'a>(&'a self, _look: Look<'a>) -> Later<'a, Vec<Fact>> {
         ready(Vec::new())
     }
 
@@ -160,6 +165,7 @@ fn outcome(ended: Ended) -> Result<RunOutcome, RunError> {
         Err(CallError::Timeout { timeout_ms, .. }) => Err(RunError::Timeout { timeout_ms, obtained }),
         Err(CallError::Unavailable { reason, .. }) => Err(RunError::Unavailable(reason)),
         Err(CallError::Unknown { reason, .. }) => Err(RunError::Unknown(reason)),
+        Err(CallError::ApprovalVoid { changed, .. }) => Err(RunError::Changed(changed)),
         Err(other) => Err(RunError::Unavailable(other.to_string())),
     }
 }

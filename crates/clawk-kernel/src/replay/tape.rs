@@ -44,6 +44,8 @@ pub struct Tape {
     pub facts: AgentFacts,
     /// The agent's tools, by name, as described in that run.
     pub tools: BTreeMap<String, ToolFacts>,
+    /// Earlier events of other sessions, of the types in [`Self::PAST`].
+    pub past: Vec<Recorded>,
     pub(super) door: String,
     pub(super) inputs: Vec<(u64, Input)>,
 }
@@ -63,6 +65,14 @@ pub(super) enum Input {
 }
 
 impl Tape {
+    /// What of other sessions bears on this one: standing grants, and tokens spent on the same day.
+    pub const PAST: [&str; 4] = [
+        kind::APPROVAL_GRANTED,
+        kind::APPROVAL_REVOKED,
+        kind::PROVIDER_COMPLETED,
+        kind::PROVIDER_FAILED,
+    ];
+
     /// Reads the session's events (with contents).
     ///
     /// # Errors
@@ -104,6 +114,7 @@ impl Tape {
             events,
             facts,
             tools,
+            past: Vec::new(),
             door,
             inputs,
         })
@@ -153,8 +164,10 @@ pub(super) enum Said {
 
 /// What a person said. No answer: the question lapsed, or was cancelled.
 #[derive(Debug, Clone)]
-pub(super) struct Reply {
+pub(super) struct Answered {
     pub(super) answer: Option<Answer>,
+    /// Later calls in the same folder, too.
+    pub(super) folder: bool,
     pub(super) by: String,
     pub(super) reason: Option<String>,
 }
@@ -178,7 +191,7 @@ pub(super) struct Tapes(Mutex<Inner>);
 struct Inner {
     models: HashMap<String, VecDeque<(Timestamp, Said)>>,
     calls: HashMap<Key, VecDeque<(Timestamp, Ended)>>,
-    replies: VecDeque<Reply>,
+    replies: VecDeque<Answered>,
     now: Timestamp,
     ids: u128,
 }
@@ -239,7 +252,7 @@ impl Tapes {
         None
     }
 
-    pub(super) fn reply(&self) -> Option<Reply> {
+    pub(super) fn answered(&self) -> Option<Answered> {
         self.lock().replies.pop_front()
     }
 
@@ -307,11 +320,17 @@ impl Inner {
                     self.calls.entry(key).or_default().push_back((event.at, ended));
                 }
             }
-            kind::APPROVAL_ANSWERED => self.replies.push_back(Reply {
+            kind::APPROVAL_ANSWERED => self.replies.push_back(Answered {
                 answer: answer_of(&own("answer")),
+                folder: false,
                 by: own("by"),
                 reason: text(&facts, "reason"),
             }),
+            kind::APPROVAL_GRANTED => {
+                if let Some(last) = self.replies.back_mut() {
+                    last.folder = text(&facts, "folder").is_some();
+                }
+            }
             _ => {}
         }
         Ok(())

@@ -104,11 +104,11 @@ fn verdict(out: &mut String, report: &Report, events: usize, sessions: usize) {
         ),
     };
     let plural = if sessions == 1 { "" } else { "s" };
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<header><p class=\"brand\">clawk trace</p><h1><span class=\"mark {class}\"></span>{word}</h1>\
          <p>{}</p><p class=\"dim\">{events} events in {sessions} session{plural}. Prompts, arguments and results are not in a \
-         trace; it names them by digest.</p></header>\n",
+         trace; it names them by digest.</p></header>",
         escape(&detail)
     ); // silent-ok: writing to a String
 }
@@ -190,9 +190,9 @@ fn row(out: &mut String, event: &TraceEvent) {
             escape(&shown)
         ); // silent-ok: as above
     }
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "<tr class=\"dim\"><th>event_hash</th><td>{}</td></tr><tr class=\"dim\"><th>span</th><td>{}</td></tr></table></details></li>\n",
+        "<tr class=\"dim\"><th>event_hash</th><td>{}</td></tr><tr class=\"dim\"><th>span</th><td>{}</td></tr></table></details></li>",
         event.event_hash, event.span_id
     ); // silent-ok: as above
 }

@@ -35,7 +35,8 @@ pub(super) fn sessions(source: &Source, pick: Pick) -> Result<Vec<SessionId>> {
 pub(super) fn tape(source: &Source, reader: &Reader, session: SessionId) -> Result<Tape> {
     let mut events = Vec::new();
     source.each(Pick::One(session), |event| {
-        Ok(events.push(recorded(&event, reader)?))
+        events.push(recorded(&event, reader)?);
+        Ok(())
     })?;
     let first = events.first().context("there is no such session")?;
     let started: Map<String, Value> = serde_json::from_str(&first.payload)?;
@@ -51,7 +52,25 @@ pub(super) fn tape(source: &Source, reader: &Reader, session: SessionId) -> Resu
         .context("the recorded agent (`ckp.agent.described`) is erased or not in this state directory")?;
     let facts: AgentFacts =
         serde_json::from_slice(&bytes).context("the recorded agent can't be read by this version")?;
-    Ok(Tape::new(session, events, facts, tools(reader, run)?)?)
+    let (began, first) = (first.at, first.session);
+    let mut tape = Tape::new(session, events, facts, tools(reader, run)?)?;
+    tape.past = past(reader, first, began)?;
+    Ok(tape)
+}
+
+/// Standing grants of before, and what was spent on that day.
+fn past(reader: &Reader, session: SessionId, began: Timestamp) -> Result<Vec<Recorded>> {
+    let scan = Scan {
+        kinds: &Tape::PAST,
+        limit: usize::MAX,
+        ..Scan::default()
+    };
+    let mut past = reader.recorded_events(&scan)?;
+    past.retain(|event| {
+        let spent = event.kind.starts_with("ckp.provider.");
+        event.session != session && event.at < began && (!spent || event.at >= began.day_start())
+    });
+    Ok(past)
 }
 
 fn tools(reader: &Reader, run: SessionId) -> Result<BTreeMap<String, ToolFacts>> {
