@@ -10,6 +10,7 @@ use crate::agent::Agent;
 use crate::error::KernelError;
 use crate::event::{SessionForked, Thread, kind};
 use crate::ports::InboxChange;
+use crate::purse::Amount;
 use crate::recover;
 use crate::session::{self, Door, Opening, Session};
 use crate::turn::Event;
@@ -90,6 +91,8 @@ pub(crate) async fn fork(
         provider: agent.primary_provider().to_owned(),
         goal: String::new(),
         history: rebuilt.history,
+        under: None,
+        spent: Amount::default(),
         surface: true,
         peer_messages: Vec::new(),
     };

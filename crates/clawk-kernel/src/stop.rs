@@ -372,9 +372,12 @@ pub async fn offline(
             parent: None,
         };
         let started = SessionStarted {
+            // No agent runs here: there is none to replay.
+            agent_hash: clawk_proto::Digest::ZERO,
             agent_id: &by.name,
             door: "operator",
             goal: "emergency stop",
+            run: id.0,
         };
         let started = scribe.entry(&thread, kind::SESSION_STARTED, &started);
         let below = thread.child(scribe.clock().uuid());

@@ -25,9 +25,11 @@ const SKIPPED: [&str; 7] = [
 /// Whole groups of types that replay does not run.
 const OTHERS: [&str; 2] = ["ckp.memory.", "ckp.swarm."];
 /// Members that say when, how long, by which door, or under which id.
-const IGNORED: [&str; 12] = [
+const IGNORED: [&str; 13] = [
     "attempts",
     "channel",
+    // Prices are local.
+    "cost_microusd",
     "door",
     "duration_ms",
     "execution_id",

@@ -97,10 +97,13 @@ pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replaye
         journal: Arc::clone(&journal) as _,
         memory: Some(Arc::new(TapedMemory)),
         clock: Arc::new(TapedClock::new(Arc::clone(&tapes))),
+        atlases: Default::default(),
         options: Options {
             workdir: tape.facts.workdir.clone(),
             sandbox: tape.facts.sandbox,
             suggestions: None,
+            budgets: Default::default(),
+            prices: Default::default(),
         },
     };
     past(&journal, &tape.past).map_err(|e| ReplayError::Start(e.to_string()))?;
@@ -162,7 +165,7 @@ fn past(journal: &MemJournal, events: &[Recorded]) -> Result<(), JournalError> {
         };
         let _ticket = journal.submit(Batch {
             entries: vec![entry],
-            inbox: Vec::new(),
+            ..Batch::default()
         })?;
     }
     Ok(())

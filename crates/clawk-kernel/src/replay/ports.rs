@@ -63,7 +63,7 @@ impl Provider for TapedModel {
                 usage: Some(Usage {
                     input_tokens,
                     output_tokens,
-                    estimated: false,
+                    ..Usage::default()
                 }),
             }),
             None => Err(ProviderError {
