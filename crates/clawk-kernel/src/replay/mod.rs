@@ -102,6 +102,7 @@ pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replaye
             workdir: tape.facts.workdir.clone(),
             sandbox: tape.facts.sandbox,
             suggestions: None,
+            audit_writable: Arc::new(true.into()),
             budgets: Default::default(),
             prices: Default::default(),
         },
