@@ -117,6 +117,15 @@ impl Denied {
         &self.text
     }
 
+    /// The same rule for another name of the same place.
+    pub(crate) fn called(&self, text: String) -> Result<Self, String> {
+        if self.is_pattern() {
+            Self::try_from(text)
+        } else {
+            Ok(Self { text, glob: None })
+        }
+    }
+
     /// It is a pattern, and not one path.
     pub(crate) fn is_pattern(&self) -> bool {
         self.glob.is_some()

@@ -235,6 +235,7 @@ impl Binder<'_> {
             args: args.to_vec(),
             env: self.environment(&config.env),
             secrets,
+            read_paths: self.read_paths(&[config]),
             guest: false,
         })
     }
@@ -254,8 +255,15 @@ impl Binder<'_> {
             args: Vec::new(),
             env: variables.collect(),
             secrets: self.secrets(&config.secret_env)?,
+            read_paths: Vec::new(),
             guest: true,
         })
+    }
+
+    /// Relative ones start where relative programs do.
+    fn read_paths(&self, configs: &[&ToolConfig]) -> Vec<PathBuf> {
+        let all = configs.iter().flat_map(|config| &config.read_paths);
+        all.map(|path| self.host.base.join(path)).collect()
     }
 
     fn endpoint(&self, http: &HttpTool) -> Result<Endpoint, String> {
@@ -303,6 +311,7 @@ impl Binder<'_> {
                         .map(|(name, secret)| (name.clone(), secret.expose().to_owned())),
                 );
                 spec.workdir = Some(self.host.workdir.clone());
+                spec.read_paths = self.read_paths(&configs);
                 (
                     format!("stdio://{path}"),
                     Source::Program {

@@ -33,6 +33,8 @@ pub struct ToolConfig {
     pub secret_env: BTreeMap<String, String>,
     /// Headers for an MCP server over HTTP, whose values are secrets: header name to secret reference.
     pub secret_headers: BTreeMap<String, String>,
+    /// Host paths that the command or MCP server sees read-only beside the Sandbox's mounts: its scripts, its caches.
+    pub read_paths: Vec<PathBuf>,
     /// Where the call's id goes, so that the other side does a repeated request once: `header:NAME` (of an `http` executor) or
     /// `argument:NAME`. After a crash the same request is then sent again under the same key.
     pub idempotency_key: Option<String>,

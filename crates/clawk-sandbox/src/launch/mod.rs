@@ -252,6 +252,14 @@ impl Spec {
         })
     }
 
+    /// What the box said before anything ran: a wall that can't be had here (R32), or this run's own fault.
+    fn not_started(&self, reason: &str) -> LaunchError {
+        match probe::wall(reason) {
+            Some(refusal) if self.plan.level() == Level::Process => LaunchError::Refused(refusal),
+            Some(_) | None => self.setup(reason),
+        }
+    }
+
     pub(crate) fn setup(&self, reason: &str) -> LaunchError {
         let program = self.program.chars().take(200).collect();
         LaunchError::Refused(Refusal::Setup {

@@ -45,6 +45,7 @@ impl Launcher {
             Ok(outcome) if outcome.success() => Ok(outcome.obtained),
             Ok(outcome) => Err(unavailable(&ended(&outcome))),
             Err(LaunchError::Refused(Refusal::Setup { reason, .. })) => Err(unavailable(&reason)),
+            Err(LaunchError::Refused(refusal)) => Err(refusal),
             Err(error) => Err(unavailable(&error.to_string())),
         }
     }
@@ -58,6 +59,26 @@ fn ended(outcome: &Outcome) -> String {
             outcome.exit_code, outcome.signal
         ),
     }
+}
+
+/// What the walls are called when they can't be put up.
+const WALLS: [&str; 10] = [
+    "landlock",
+    "seccomp",
+    "namespaces",
+    "user namespace",
+    "an id map",
+    "tmpfs",
+    "proc",
+    "pivot_root",
+    "root",
+    "the root",
+];
+
+/// The refusal of a wall that can't be had here; `None` when the reason is another.
+pub(super) fn wall(reason: &str) -> Option<Refusal> {
+    let (name, _) = reason.split_once(": ")?;
+    WALLS.contains(&name).then(|| unavailable(reason))
 }
 
 /// `landlock: this kernel has none` names its mechanism.

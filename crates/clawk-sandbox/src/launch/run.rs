@@ -278,7 +278,7 @@ fn outcome(spec: &Spec, (reports, fault): Reports, timeout_ms: u64) -> Result<Ou
                 });
             }
             Report::Started => {}
-            Report::Refused { reason } => return Err(spec.setup(&reason)),
+            Report::Refused { reason } => return Err(spec.not_started(&reason)),
             Report::Ended {
                 exit_code,
                 signal,

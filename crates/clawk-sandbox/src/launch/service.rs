@@ -97,7 +97,7 @@ async fn await_start(spec: &Spec, control: &mut Control) -> Result<Obtained, Lau
                 };
             }
             Ok(Some(Report::Started)) => return Ok(obtained),
-            Ok(Some(Report::Refused { reason })) => return Err(spec.setup(&reason)),
+            Ok(Some(Report::Refused { reason })) => return Err(spec.not_started(&reason)),
             Ok(Some(Report::Ended { .. }) | None) => return Err(spec.setup("its supervisor ended at once")),
             Err(error) => return Err(spec.setup(&error.to_string())),
         }

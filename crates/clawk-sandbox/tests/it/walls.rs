@@ -10,6 +10,15 @@ use serde_json::{Value, json};
 
 use super::{launcher, lives, run, seconds, text};
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a look at the machine from outside of the sandbox"
+)]
+fn outside(program: &str, args: &[&str]) -> String {
+    let done = std::process::Command::new(program).args(args).output();
+    text(&done.expect("it runs").stdout)
+}
+
 /// A plan at level `process` with these capabilities.
 fn plan(capabilities: Value) -> Arc<Plan> {
     let sandbox = json!({"name": "s", "level": "process", "capabilities": capabilities});
@@ -304,32 +313,60 @@ async fn denied_paths_win_at_any_depth() {
 }
 
 #[tokio::test]
+async fn denied_paths_hold_for_what_comes_later_and_by_other_names() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().to_path_buf();
+    canary(&root, "real/old.txt");
+    canary(&root, "plain.txt");
+    std::fs::hard_link(root.join("real/old.txt"), root.join("other-name")).expect("linked");
+    std::os::unix::fs::symlink("real", root.join("way")).expect("a link");
+    // Denied by a way that a link leads; one that is not there yet; a pattern.
+    let denied = json!(["way/old.txt", "way/later.txt", "**/*.key"]);
+    let mut spec = Spec::new("/bin/sh", plan(files("scoped", &root, "rw", denied)));
+    spec.workdir = Some(root.clone());
+    let script = "cat other-name real/old.txt way/old.txt; touch ready; while [ ! -e go ]; do sleep 0.01; done; \
+        cat real/old.txt way/old.txt real/later.txt way/later.txt x.key ./way/../x.key; cp x.key y; cat y; ln x.key z; cat z; mv x.key w; cat w; \
+        mv real/later.txt v; cat v; ln -s real/later.txt u; cat u; (exec 3<real/later.txt; cat <&3); \
+        cat plain.txt; echo fine > mine.txt && cat mine.txt; mv mine.txt mine2.txt && cat mine2.txt; \
+        mkfifo p && (echo pipe > p & cat p); cat /proc/self/comm /dev/fd/0; true";
+    spec.args = vec!["-c".to_owned(), script.to_owned()];
+    let host = root.clone();
+    let changing = std::thread::spawn(move || {
+        while !host.join("ready").exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for name in ["new", "real/later.txt", "x.key"] {
+            std::fs::write(host.join(name), "LEAKED").expect("written");
+        }
+        // The cover over the old file falls off when the host puts another in its place.
+        std::fs::rename(host.join("new"), host.join("real/old.txt")).expect("renamed");
+        std::fs::write(host.join("go"), "").expect("written");
+    });
+    let outcome = run(&spec).await;
+    changing.join().expect("changed");
+    let said = text(&outcome.stdout);
+    assert!(!said.contains("LEAKED"), "{said}");
+    assert_eq!(said, "CANARYfine\nfine\npipe\ncat\n", "{}", text(&outcome.stderr));
+}
+
+#[tokio::test]
 async fn a_box_that_loses_its_supervisor_dies() {
     let word = seconds();
     let mut spec = Spec::new("/bin/sh", plan(json!({})));
     spec.args = vec!["-c".to_owned(), format!("setsid sleep {word} & sleep {word}")];
-    let launching = tokio::spawn(async move { launcher().launch(&spec).await });
+    let mut launching = tokio::task::JoinSet::new();
+    launching.spawn(async move { launcher().launch(&spec).await });
     let started = Instant::now();
     while !lives(&word) {
         assert!(started.elapsed() < Duration::from_secs(10), "not started");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let supervisors = std::process::Command::new("pgrep")
-        .args([
-            "-P",
-            &std::process::id().to_string(),
-            "-f",
-            "clawk-sandbox-launcher",
-        ])
-        .output();
-    for pid in text(&supervisors.expect("pgrep").stdout).lines() {
-        rustix::process::kill_process(
-            rustix::process::Pid::from_raw(pid.parse().expect("a pid")).expect("a pid"),
-            rustix::process::Signal::KILL,
-        )
-        .expect("killed");
+    let own = std::process::id().to_string();
+    for pid in outside("pgrep", &["-P", &own, "-f", "clawk-sandbox-launcher"]).lines() {
+        let pid = rustix::process::Pid::from_raw(pid.parse().expect("a pid")).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
     }
-    let lost = launching.await.expect("joined");
+    let lost = launching.join_next().await.expect("one").expect("joined");
     assert!(lost.is_err(), "{lost:?}");
     let started = Instant::now();
     while lives(&word) {
@@ -397,14 +434,8 @@ async fn a_hundred_calls_leave_nothing() {
         );
     }
     assert_eq!((mounts(), groups(), descriptors()), before);
-    let zombies = std::process::Command::new("sh")
-        .args([
-            "-c",
-            &format!("ps --ppid {} -o stat= | grep -c Z; true", std::process::id()),
-        ])
-        .output()
-        .expect("ps");
-    assert_eq!(text(&zombies.stdout).trim(), "0");
+    let command = format!("ps --ppid {} -o stat= | grep -c Z; true", std::process::id());
+    assert_eq!(outside("sh", &["-c", &command]).trim(), "0");
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ pub(crate) struct Command {
     pub(crate) secrets: Vec<(String, Secret)>,
     /// A WebAssembly file: it runs at level `wasm`, also where less is asked for.
     pub(crate) guest: bool,
+    pub(crate) read_paths: Vec<std::path::PathBuf>,
 }
 
 impl Command {
@@ -41,6 +42,7 @@ impl Command {
                 .map(|(name, secret)| (name.clone(), secret.expose().to_owned())),
         );
         spec.workdir = Some(call.workdir.to_path_buf());
+        spec.read_paths.clone_from(&self.read_paths);
         let arguments =
             serde_json::to_vec(call.arguments).map_err(|e| RunError::Unavailable(e.to_string()))?;
         spec.stdin = Input::Bytes(arguments);

@@ -76,7 +76,12 @@ impl Agent {
         let paths: String = with_server
             .map(|tool| {
                 let name = tool["name"].as_str().expect("a name");
-                format!("[tools.{name}]\nenv = {{ PATH = '{}' }}\n", search_path())
+                let scripts = crate::parts::ours("");
+                format!(
+                    "[tools.{name}]\nenv = {{ PATH = '{}' }}\nread_paths = ['{}']\n",
+                    search_path(),
+                    scripts.display()
+                )
             })
             .collect();
         self.write("clawk.toml", &format!("{local}\n{paths}"));

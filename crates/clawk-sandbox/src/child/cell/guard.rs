@@ -367,7 +367,7 @@ fn start(pid: u32, folder: u64, path: PathBuf) -> Result<(OwnedFd, PathBuf), Err
             Some(_) | None => path,
         }
     };
-    let number = i32::try_from(folder & 0xffff_ffff).unwrap_or_else(|_negative| -1);
+    let number = i32::try_from(folder & 0xffff_ffff).unwrap_or(-1);
     let base = if path.is_absolute() {
         "/".to_owned()
     } else if number < 0 {

@@ -44,7 +44,7 @@ impl Identity {
         let held = rustix::thread::capabilities(None)?.effective;
         if !held.contains(NEEDED) {
             return Err(io::Error::other(
-                "clawk runs as root without the capabilities that separate a tool from root (SYS_ADMIN, SETUID, SETGID, SETPCAP, CHOWN, DAC_OVERRIDE, NET_ADMIN); run it as an ordinary user",
+                "root: clawk runs as root without the capabilities that separate a tool from root (SYS_ADMIN, SETUID, SETGID, SETPCAP, CHOWN, DAC_OVERRIDE, NET_ADMIN); run it as an ordinary user",
             ));
         }
         let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();

@@ -19,6 +19,7 @@ use super::{filter, inside, landlock, rlimits, view};
 use crate::child::{sys, tell};
 use crate::launch::PORT;
 use crate::launch::wire::{Order, Report};
+use crate::plan::Filesystem;
 
 /// Supervisor to first process: the groups and id maps are in place; start the tool; ask the tool to end.
 pub(super) const BUILD: u8 = b'b';
@@ -41,6 +42,9 @@ pub(super) struct Init<'a> {
     pub(super) door: Option<OwnedFd>,
 }
 
+/// The view, the filters, the program by descriptor, the ends of children.
+type Walls = (view::Built, filter::Filters, Option<OwnedFd>, OwnedFd);
+
 impl Init<'_> {
     /// Never returns: the process ends with the box.
     pub(super) fn live(self) -> ! {
@@ -56,6 +60,34 @@ impl Init<'_> {
     }
 
     fn run(&self) -> io::Result<()> {
+        let (built, filters, own, children) = self.build()?;
+        self.expect(RUN)?;
+        let (main, listener) = self.start(own, &filters)?;
+        tell(&self.control, &Report::Started)?;
+        let guard = listener.map(|listener| Guard {
+            listener,
+            filesystem: Filesystem {
+                denied: built.denied,
+                ..self.enclosure.filesystem.clone()
+            },
+            base: self.enclosure.base.clone(),
+            aliases: built.aliases,
+        });
+        let status = self.tend(main, &children, guard.as_ref())?;
+        let swept = sweep();
+        tell(
+            &self.control,
+            &Report::Ended {
+                exit_code: status.exit_status(),
+                signal: status.terminating_signal(),
+                hit: None,
+                swept,
+            },
+        )
+    }
+
+    /// Puts up every wall but the filters, which the tool installs last.
+    fn build(&self) -> io::Result<Walls> {
         self.expect(BUILD)?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         let mut held = vec!["namespaces:mount,pid,net,ipc,uts,cgroup".to_owned()];
@@ -119,26 +151,7 @@ impl Init<'_> {
                 missing: Vec::new(),
             },
         )?;
-        self.expect(RUN)?;
-        let (main, listener) = self.start(own, &filters)?;
-        tell(&self.control, &Report::Started)?;
-        let guard = listener.map(|listener| Guard {
-            listener,
-            filesystem: self.enclosure.filesystem.clone(),
-            base: self.enclosure.base.clone(),
-            aliases: built.aliases,
-        });
-        let status = self.tend(main, &children, guard.as_ref())?;
-        let swept = sweep();
-        tell(
-            &self.control,
-            &Report::Ended {
-                exit_code: status.exit_status(),
-                signal: status.terminating_signal(),
-                hit: None,
-                swept,
-            },
-        )
+        Ok((built, filters, own, children))
     }
 
     fn expect(&self, wanted: u8) -> io::Result<()> {

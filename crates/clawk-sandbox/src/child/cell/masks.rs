@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::view::{View, attach, copy_of, tmpfs};
+use super::view::{View, attach, copy_of, real_path, tmpfs};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
-use crate::plan::FsMode;
+use crate::plan::{Denied, FsMode};
 use crate::preflight::path::lexical;
 
 /// Entries of mounted folders that are looked through for files that fit a pattern. Beyond, only the guard holds.
@@ -50,6 +50,7 @@ pub(super) fn put(view: &mut View<'_>) -> io::Result<()> {
     let mut pinned = HashSet::new();
     for entry in denied {
         let place = lexical(&order.base, Path::new(entry.fixed_part()));
+        rename(view, entry, &place)?;
         if entry.is_pattern() {
             pin(view, &place, &mut pinned)?;
         } else {
@@ -62,7 +63,7 @@ pub(super) fn put(view: &mut View<'_>) -> io::Result<()> {
             found.push(place);
         }
     }
-    if denied.iter().any(crate::plan::Denied::is_pattern) {
+    if denied.iter().any(Denied::is_pattern) {
         let mut left = MAX_ENTRIES;
         for root in order.binds().iter().map(|bind| bind.path.clone()) {
             fitting(view, &root, &mut left, &mut found)?;
@@ -78,6 +79,43 @@ pub(super) fn put(view: &mut View<'_>) -> io::Result<()> {
         }
     }
     view.held.push(format!("masks:{covered}"));
+    Ok(())
+}
+
+/// Adds the rule under the name that its folder really has in the view, where a link on the way leads elsewhere: the guard
+/// knows real names only.
+fn rename(view: &mut View<'_>, entry: &Denied, place: &Path) -> io::Result<()> {
+    let (folder, rest) = if entry.is_pattern() {
+        let rest = entry.text().get(entry.fixed_part().len()..).unwrap_or_default();
+        (place, rest.to_owned())
+    } else {
+        let name = place
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        (place.parent().unwrap_or(Path::new("/")), name)
+    };
+    let Ok(fd) = view.open(folder) else { return Ok(()) };
+    let real = real_path(&fd)?;
+    if real != folder && !entry.text().starts_with('~') {
+        let text = format!("{}/{rest}", real.to_string_lossy().trim_end_matches('/'));
+        let renamed = entry.called(text).map_err(io::Error::other)?;
+        view.denied.push(renamed);
+    }
+    // The last part may be a link itself: what it leads to is denied, too.
+    if !entry.is_pattern()
+        && let Ok(fd) = view.open(place)
+    {
+        let real = real_path(&fd)?;
+        if real != place {
+            view.denied.push(
+                entry
+                    .called(real.to_string_lossy().into_owned())
+                    .map_err(io::Error::other)?,
+            );
+        }
+    }
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::launch::wire::Order;
 const MAX_FILE_BYTES: u64 = 2 << 30;
 /// Beyond `max_processes`: the box's first process, and room in which the group or the watcher sees the limit passed and
 /// says so, instead of a `fork` that fails without a word.
-const PROCESS_ROOM: u64 = 32;
+const PROCESS_ROOM: u64 = 256;
 /// RLIMIT_DATA is a stop for one process between two looks; runtimes reserve far more than they use.
 const DATA_HEADROOM_BYTES: u64 = 1 << 30;
 

@@ -13,7 +13,7 @@ use super::identity::Identity;
 use super::order::{Bind, Enclosure};
 use super::{etc, masks};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
-use crate::plan::FsMode;
+use crate::plan::{Denied, FsMode};
 
 /// The nodes of `/dev`.
 const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -55,6 +55,8 @@ pub(super) struct View<'a> {
     pub(super) held: Vec<String>,
     /// Denied files that have further names, by device and inode.
     pub(super) aliases: HashSet<(u64, u64)>,
+    /// The denied paths, and what they are called where links on their way have led.
+    pub(super) denied: Vec<Denied>,
 }
 
 /// What the later walls need to know of the view.
@@ -63,6 +65,7 @@ pub(super) struct Built {
     pub(super) writable: Vec<PathBuf>,
     pub(super) held: Vec<String>,
     pub(super) aliases: HashSet<(u64, u64)>,
+    pub(super) denied: Vec<Denied>,
 }
 
 fn named(what: &str) -> impl Fn(rustix::io::Errno) -> io::Error + '_ {
@@ -100,6 +103,7 @@ pub(super) fn enter(
         writable: Vec::new(),
         held: vec!["view".to_owned(), "nosuid,nodev".to_owned()],
         aliases: HashSet::new(),
+        denied: order.filesystem.denied.clone(),
     };
     if full {
         view.host(memory_mb)?;
@@ -211,10 +215,16 @@ impl View<'_> {
         ] {
             rustix::fs::mkdirat(&self.root, name, Mode::from_raw_mode(mode))?;
         }
-        rustix::fs::symlinkat("/tmp", &self.root, "var/tmp")?;
         let bytes = (memory_mb << 20) / TMP_SHARE;
         let tmp = tmpfs(bytes.max(1 << 20), "1777", None)?;
         self.place(&tmp, Path::new("/tmp"), true)?;
+        // A place of its own and no link: a path in it must be called what the rules call it.
+        self.place(
+            &copy_of(self.open(Path::new("/tmp"))?, false)?,
+            Path::new("/var/tmp"),
+            true,
+        )?;
+        self.writable.push(PathBuf::from("/var/tmp"));
         self.writable.push(PathBuf::from("/tmp"));
         self.held.push(format!("tmpfs:{}MiB", (bytes >> 20).max(1)));
         Ok(())
@@ -503,6 +513,7 @@ impl View<'_> {
             writable: self.writable,
             held: self.held,
             aliases: self.aliases,
+            denied: self.denied,
         })
     }
 }

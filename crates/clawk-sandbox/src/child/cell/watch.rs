@@ -16,6 +16,9 @@ use crate::launch::wire::{GRACE_MS, Hit, OPENED, Order, Report, TERMINATE};
 /// Shortest and longest pause between two looks at the limits.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 
+/// Pause between two glances at the number of threads in the system.
+const GLANCE: Duration = Duration::from_millis(4);
+
 /// A look may cost this share of the time: 1/20.
 const LOOK_SHARE: u32 = 20;
 
@@ -33,6 +36,9 @@ pub(super) struct Watch<'a> {
     kill_at: Option<Instant>,
     look_at: Instant,
     max_pages: u64,
+    glance_at: Instant,
+    /// Threads in the system at the last look.
+    threads_then: u64,
     heard: Vec<u8>,
     hit: Option<Hit>,
     started: bool,
@@ -64,6 +70,8 @@ impl<'a> Watch<'a> {
             kill_at: None,
             look_at: Instant::now() + LOOK.0,
             max_pages: order.memory_mb.saturating_mul(1 << 20) / page,
+            glance_at: Instant::now() + GLANCE,
+            threads_then: tree::threads_in_system().unwrap_or(0),
             heard: Vec::new(),
             hit: None,
             started: false,
@@ -84,14 +92,19 @@ impl<'a> Watch<'a> {
                 self.hit = Some(Hit::Time);
                 self.terminate(now);
             }
-            if self.look_at <= now && self.look(now) {
+            if (self.look_at <= now || self.glance(now)) && self.look(now) {
                 return Ok(());
             }
-            let next = [self.deadline, self.kill_at, Some(self.look_at)]
-                .into_iter()
-                .flatten()
-                .min()
-                .unwrap_or(now);
+            let next = [
+                self.deadline,
+                self.kill_at,
+                Some(self.look_at),
+                self.next_glance(),
+            ]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(now);
             let [ended, said, reported] = self.wait(handle, next.saturating_duration_since(now));
             if reported {
                 self.listen()?;
@@ -218,8 +231,26 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// When the next glance is due, where no group counts.
+    fn next_glance(&self) -> Option<Instant> {
+        (!self.groups.holds_processes()).then_some(self.glance_at)
+    }
+
+    /// Whether the system has so many more threads that ours may be among them.
+    fn glance(&mut self, now: Instant) -> bool {
+        if self.next_glance().is_none_or(|at| at > now) {
+            return false;
+        }
+        self.glance_at = now + GLANCE;
+        let more = tree::threads_in_system()
+            .unwrap_or(0)
+            .saturating_sub(self.threads_then);
+        more > self.order.max_processes
+    }
+
     /// True when a limit is passed.
     fn look(&mut self, now: Instant) -> bool {
+        self.threads_then = tree::threads_in_system().unwrap_or(0);
         let hit = self.groups.hit().or_else(|| self.count());
         self.look_at = Instant::now() + (now.elapsed() * LOOK_SHARE).clamp(LOOK.0, LOOK.1);
         if hit.is_some() {
