@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use super::cgroup::Groups;
 use super::guard::Guard;
 use super::identity::Identity;
 use super::order::Enclosure;
@@ -40,6 +41,7 @@ pub(super) struct Init<'a> {
     pub(super) control: UnixStream,
     pub(super) input: OwnedFd,
     pub(super) door: Option<OwnedFd>,
+    pub(super) groups: Groups,
 }
 
 /// The view, the filters, the program by descriptor, the ends of children.
@@ -89,6 +91,9 @@ impl Init<'_> {
     /// Puts up every wall but the filters, which the tool installs last.
     fn build(&self) -> io::Result<Walls> {
         self.expect(BUILD)?;
+        self.groups
+            .enter()
+            .map_err(|error| io::Error::other(format!("cgroup: {error}")))?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         let mut held = vec!["namespaces:mount,pid,net,ipc,uts,cgroup".to_owned()];
         if !self.identity.dropped {

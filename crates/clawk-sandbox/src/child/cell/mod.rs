@@ -108,6 +108,7 @@ fn enclose(
             idmaps,
             control: theirs,
             input,
+            groups: groups.clone(),
             door,
         };
         init.live();
