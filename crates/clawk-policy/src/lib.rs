@@ -10,6 +10,8 @@ pub mod engine;
 pub mod explain;
 mod glob;
 mod index;
+pub mod injection;
+pub mod input;
 pub mod layers;
 pub mod leak;
 pub mod path;

@@ -1,0 +1,352 @@
+//! Validation of text that comes in (CKP §5.8 `input_validation`): size, null bytes, encoding, white space, and characters
+//! that a person does not see.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use clawk_manifest::model;
+use serde_json::Value;
+
+/// So many line ends in a row push what follows out of a person's sight.
+const MAX_LINE_ENDS: usize = 40;
+/// So many blanks in a row push what follows past the edge of a person's window.
+const MAX_BLANKS: usize = 200;
+/// So many joiners in one text are what scripts and emoji need; more hide something.
+const MAX_JOINERS: usize = 64;
+
+/// What is wrong with a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// Larger than `max_size_bytes`.
+    Size,
+    /// A null byte.
+    NullByte,
+    /// Not of the expected encoding: invalid UTF-8, an overlong form, a lone surrogate, or a character that the encoding lacks.
+    Encoding,
+    /// Text hidden by white space: very long runs, carriage returns that overwrite, exotic blanks.
+    Whitespace,
+    /// Characters without a picture: tags, zero-width, invisible operators, selectors that carry bytes.
+    Invisible,
+    /// Characters that reorder what a person reads.
+    Bidirectional,
+    /// Control characters that a terminal acts on.
+    Control,
+}
+
+impl Fault {
+    /// A stable word, the `data.reason` on the wire (R16a).
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Size => "input_size",
+            Self::NullByte => "null_byte",
+            Self::Encoding => "encoding",
+            Self::Whitespace => "hidden_by_whitespace",
+            Self::Invisible => "invisible_characters",
+            Self::Bidirectional => "bidirectional_characters",
+            Self::Control => "control_characters",
+        }
+    }
+}
+
+/// A fault with its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What.
+    pub fault: Fault,
+    /// JSON pointer to the text within a value; empty for a text by itself.
+    pub pointer: String,
+    /// Byte offset within the text.
+    pub at: usize,
+    /// For people: the character's name or number, or the sizes. Never the text.
+    pub detail: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fault {
+            Fault::Size => write!(f, "{}", self.detail),
+            _ if self.pointer.is_empty() => write!(f, "{} at byte {}", self.detail, self.at),
+            _ => write!(f, "{} at `{}`, byte {}", self.detail, self.pointer, self.at),
+        }
+    }
+}
+
+/// The encoding that a text must be of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Encoding {
+    Ascii,
+    Latin1,
+    Utf8,
+}
+
+/// What is asked of a text. Empty: nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    max_size_bytes: Option<u64>,
+    null_bytes: bool,
+    whitespace: bool,
+    encoding: Option<Encoding>,
+}
+
+impl Rules {
+    /// The strictest of what several policies ask.
+    ///
+    /// # Errors
+    /// An `encoding` that is not known: its name.
+    pub fn compile<'a>(blocks: impl IntoIterator<Item = &'a model::InputValidation>) -> Result<Self, String> {
+        let mut rules = Self::default();
+        for block in blocks {
+            let encoding = match block.encoding.to_ascii_lowercase().replace('_', "-").as_str() {
+                "utf-8" | "utf8" | "unicode" => Encoding::Utf8,
+                "ascii" | "us-ascii" => Encoding::Ascii,
+                "latin1" | "latin-1" | "iso-8859-1" => Encoding::Latin1,
+                other => return Err(other.chars().take(40).collect()),
+            };
+            rules.encoding = Some(rules.encoding.map_or(encoding, |known| known.min(encoding)));
+            rules.max_size_bytes = match (rules.max_size_bytes, block.max_size_bytes) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            rules.null_bytes |= block.null_byte_detection;
+            rules.whitespace |= block.whitespace_analysis;
+        }
+        Ok(rules)
+    }
+
+    /// Nothing is asked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The first fault of bytes that claim to be text.
+    ///
+    /// # Errors
+    /// The fault with its place.
+    pub fn check_bytes(&self, bytes: &[u8]) -> Result<(), Finding> {
+        self.check_size(bytes.len())?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.check_text(text, ""),
+            Err(_) if self.encoding.is_none() => Ok(()),
+            Err(error) => {
+                let at = error.valid_up_to();
+                let byte = bytes.get(at).copied().unwrap_or_default();
+                let what = match byte {
+                    0xc0 | 0xc1 => "an overlong form of an ASCII character".to_owned(),
+                    0xe0 | 0xf0 if error.error_len().is_some() => "an overlong form".to_owned(),
+                    0xed => "half of a surrogate pair".to_owned(),
+                    0xfe | 0xff => "a byte order mark of UTF-16 within UTF-8".to_owned(),
+                    byte => format!("the byte 0x{byte:02x}, which is not UTF-8"),
+                };
+                Err(finding(Fault::Encoding, "", at, what))
+            }
+        }
+    }
+
+    /// The first fault of a text.
+    ///
+    /// # Errors
+    /// The fault with its place.
+    pub fn check(&self, text: &str) -> Result<(), Finding> {
+        self.check_size(text.len())?;
+        self.check_text(text, "")
+    }
+
+    /// The first fault of a JSON value: its whole size, then every text and every key in it.
+    ///
+    /// # Errors
+    /// The fault with its place.
+    pub fn check_json(&self, value: &Value, size_bytes: usize) -> Result<(), Finding> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.check_size(size_bytes)?;
+        self.check_within(value, &mut String::new())
+    }
+
+    fn check_within(&self, value: &Value, pointer: &mut String) -> Result<(), Finding> {
+        let depth = pointer.len();
+        match value {
+            Value::String(text) => self.check_text(text, pointer),
+            Value::Array(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    pointer.push_str(&format!("/{at}"));
+                    self.check_within(item, pointer)?;
+                    pointer.truncate(depth);
+                }
+                Ok(())
+            }
+            Value::Object(members) => {
+                for (key, inner) in members {
+                    self.check_text(key, pointer)?;
+                    pointer.push('/');
+                    pointer.extend(key.chars().take(64).filter(|c| !c.is_control()));
+                    self.check_within(inner, pointer)?;
+                    pointer.truncate(depth);
+                }
+                Ok(())
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+        }
+    }
+
+    fn check_size(&self, size: usize) -> Result<(), Finding> {
+        match self.max_size_bytes {
+            Some(most) if u64::try_from(size).unwrap_or(u64::MAX) > most => {
+                let what = format!("it has {size} bytes, `max_size_bytes` is {most}");
+                Err(finding(Fault::Size, "", 0, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_text(&self, text: &str, pointer: &str) -> Result<(), Finding> {
+        if self.null_bytes
+            && let Some(at) = text.find('\0')
+        {
+            return Err(finding(Fault::NullByte, pointer, at, "a null byte".to_owned()));
+        }
+        if let Some(encoding) = self.encoding {
+            check_encoding(text, pointer, encoding)?;
+        }
+        if self.whitespace {
+            check_hidden(text, pointer)?;
+        }
+        Ok(())
+    }
+}
+
+fn finding(fault: Fault, pointer: &str, at: usize, detail: String) -> Finding {
+    let pointer = pointer.to_owned();
+    Finding {
+        fault,
+        pointer,
+        at,
+        detail,
+    }
+}
+
+fn check_encoding(text: &str, pointer: &str, encoding: Encoding) -> Result<(), Finding> {
+    let (most, name) = match encoding {
+        Encoding::Utf8 => {
+            // A replacement character, or UTF-8 read as Latin-1 and written again: something was decoded wrongly before.
+            let at = text
+                .find('\u{fffd}')
+                .or_else(|| text.find("\u{c3}\u{82}\u{c2}"))
+                .or_else(|| text.find('\u{feff}').filter(|at| *at > 0));
+            return match at {
+                Some(at) => Err(finding(
+                    Fault::Encoding,
+                    pointer,
+                    at,
+                    "a sign of mixed encodings".to_owned(),
+                )),
+                None => Ok(()),
+            };
+        }
+        Encoding::Ascii => ('\u{7f}', "ASCII"),
+        Encoding::Latin1 => ('\u{ff}', "Latin-1"),
+    };
+    match text.char_indices().find(|(_, c)| *c > most) {
+        Some((at, c)) => {
+            let what = format!("the character U+{:04X}, which {name} lacks", u32::from(c));
+            Err(finding(Fault::Encoding, pointer, at, what))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Every kind of hiding, by one walk over the text.
+fn check_hidden(text: &str, pointer: &str) -> Result<(), Finding> {
+    let (mut line_ends, mut blanks, mut joiners) = (0, 0, 0);
+    let mut chars = text.char_indices().peekable();
+    let mut before = None;
+    while let Some((at, c)) = chars.next() {
+        let next = chars.peek().map(|(_, c)| *c);
+        let refuse = |fault, what: String| Err(finding(fault, pointer, at, what));
+        let named = |what: &str| format!("{what} U+{:04X}", u32::from(c));
+        line_ends = if c == '\n' {
+            line_ends + 1
+        } else if c == '\r' {
+            line_ends
+        } else {
+            0
+        };
+        blanks = if c != '\n' && c.is_whitespace() {
+            blanks + 1
+        } else {
+            0
+        };
+        match kind_of(c) {
+            Some(Fault::Invisible) if is_joiner(c) => {
+                // Between letters of some scripts and within emoji; elsewhere it splits words that a filter looks for.
+                joiners += 1;
+                let belongs = !before.is_some_and(|b: char| b.is_ascii())
+                    && !next.is_some_and(|n| n.is_ascii_alphanumeric());
+                if !belongs || joiners > MAX_JOINERS {
+                    return refuse(Fault::Invisible, named("the invisible character"));
+                }
+            }
+            Some(Fault::Invisible) => return refuse(Fault::Invisible, named("the invisible character")),
+            Some(Fault::Bidirectional) => {
+                return refuse(Fault::Bidirectional, named("the direction mark"));
+            }
+            Some(Fault::Control) => return refuse(Fault::Control, named("the control character")),
+            Some(Fault::Whitespace) => return refuse(Fault::Whitespace, named("the unusual blank")),
+            Some(Fault::Size | Fault::NullByte | Fault::Encoding) | None => {}
+        }
+        if c == '\r' && next.is_some_and(|n| n != '\n' && n != '\r') {
+            return refuse(
+                Fault::Whitespace,
+                "a carriage return that overwrites its line".to_owned(),
+            );
+        }
+        if line_ends > MAX_LINE_ENDS || blanks > MAX_BLANKS {
+            return refuse(Fault::Whitespace, "a very long run of white space".to_owned());
+        }
+        before = Some(c);
+    }
+    Ok(())
+}
+
+/// Zero-width joiner and non-joiner, and the selector of an emoji's style.
+const fn is_joiner(c: char) -> bool {
+    matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}')
+}
+
+/// The characters that a person does not see, or sees elsewhere than they are.
+pub(crate) const fn kind_of(c: char) -> Option<Fault> {
+    match c {
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}' => {
+            Some(Fault::Bidirectional)
+        }
+        '\u{ad}'
+        | '\u{34f}'
+        | '\u{115f}'
+        | '\u{1160}'
+        | '\u{17b4}'
+        | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200d}'
+        | '\u{2060}'..='\u{2065}'
+        | '\u{206a}'..='\u{206f}'
+        | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}'
+        | '\u{ffa0}'
+        | '\u{fff9}'..='\u{fffb}'
+        | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}' => Some(Fault::Invisible),
+        '\u{0}' | '\t' | '\n' | '\r' | '\u{c}' => None,
+        '\u{1}'..='\u{1f}' | '\u{7f}'..='\u{9f}' => Some(Fault::Control),
+        '\u{2028}' | '\u{2029}' | '\u{2800}' | '\u{1680}' => Some(Fault::Whitespace),
+        _ => None,
+    }
+}
+
+/// Faults by word, for events.
+#[must_use]
+pub fn words(findings: &[Finding]) -> BTreeSet<&'static str> {
+    findings.iter().map(|finding| finding.fault.word()).collect()
+}
