@@ -25,6 +25,7 @@ use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
 use crate::purse::{Budgets, Prices, Purse, Purses, Warning};
 use crate::rates::Rates;
 use crate::replay::ToolFacts;
+use crate::screen::{Judge, Screens};
 use crate::session::State;
 use crate::stop::Brake;
 use crate::swarm::Board;
@@ -46,6 +47,8 @@ pub struct Options {
     pub prices: Prices,
     /// Audit records are being delivered where policies want them. While not, what must be audited does not run.
     pub audit_writable: Arc<AtomicBool>,
+    /// Who judges text, where a policy asks for a model's judgement.
+    pub judge: Judge,
 }
 
 /// Everything an agent is made of; the composition root fills it in.
@@ -61,6 +64,8 @@ pub struct Parts {
     pub journal: Arc<dyn Journal>,
     /// Keeps the memory's stores; required when the manifest has a Memory.
     pub memory: Option<Arc<dyn Memory>>,
+    /// Every secret that was resolved here: none of them may reach a model, a person or the trace.
+    pub secrets: clawk_secrets::Given,
     /// Time, ids, randomness.
     pub clock: Arc<dyn Clock>,
     /// The Atlases that govern it; none by default.
@@ -89,6 +94,7 @@ pub(crate) struct Agent {
     pub(crate) board: Board,
     /// Atlases, and whoever speaks CRA.
     pub(crate) carp: Carp,
+    pub(crate) screens: Screens,
     pub(crate) tracker: TaskTracker,
     /// Nothing new begins: workers end after the turn that they are in.
     pub(crate) closing: CancellationToken,

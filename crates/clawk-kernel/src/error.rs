@@ -86,6 +86,16 @@ pub enum CallError {
         /// For rates: when it may be tried again.
         retry_after_ms: Option<u64>,
     },
+    /// -32011: the text itself is refused (R16a), whatever the rules say.
+    #[error("`{tool}` is denied: {detail}")]
+    Screened {
+        /// The tool.
+        tool: String,
+        /// A stable word: `null_byte`, `secret`, `prompt_injection` …
+        reason: String,
+        /// For people: what and where, never the text found.
+        detail: String,
+    },
     /// -32021.
     #[error("{scope}: {limit_name} is {limit}, {used} used{}{}", if *wanted == 0 { String::new() } else { format!(", {wanted} more wanted") }, resets_at.as_ref().map(|at| format!("; it begins anew at {at}")).unwrap_or_default())]
     Quota {
@@ -227,6 +237,14 @@ pub enum KernelError {
     /// The mailbox is full, the message too long or empty: it was refused, and recorded as refused.
     #[error("message refused: {0}")]
     Refused(String),
+    /// -32011: the text itself is refused (R16a), and recorded as refused.
+    #[error("refused: {detail}")]
+    Screened {
+        /// A stable word: `null_byte`, `secret`, `prompt_injection` …
+        reason: String,
+        /// For people: what and where, never the text found.
+        detail: String,
+    },
     /// No peer is free.
     #[error("no peer of swarm `{0}` can take the task now")]
     PeersBusy(String),

@@ -118,6 +118,14 @@ pub mod kind {
     pub const SWARM_REPORTED: &str = "ckp.swarm.reported";
     /// A message went to all peers.
     pub const SWARM_BROADCAST: &str = "ckp.swarm.broadcast";
+    /// Secrets were found in a text.
+    pub const SCREEN_SECRET: &str = "ckp.screen.secret";
+    /// A text that addresses the model over its operator's head.
+    pub const SCREEN_INJECTION: &str = "ckp.screen.injection";
+    /// A text that is not valid input.
+    pub const SCREEN_INPUT: &str = "ckp.screen.input";
+    /// A model judged a text.
+    pub const SCREEN_JUDGED: &str = "ckp.screen.judged";
 }
 
 macro_rules! payloads {
@@ -238,6 +246,12 @@ payloads! {
     SwarmReported<'a> { cost_microusd: u64, duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
     /// `ckp.swarm.broadcast`.
     SwarmBroadcast<'a> { message_hash: Digest, peers: usize, swarm: &'a str }
+    /// `ckp.screen.secret`, `ckp.screen.injection`: of what kind, how many, and what was done. Never the text found.
+    ScreenFound<'a> { action: &'a str, count: usize, kind: &'a str, method: &'a str, place: &'a str, subject: &'a str }
+    /// `ckp.screen.input`.
+    ScreenInput<'a> { action: &'a str, at: &'a str, fault: &'a str, place: &'a str, subject: &'a str }
+    /// `ckp.screen.judged`.
+    ScreenJudged<'a> { duration_ms: u64, place: &'a str, provider: &'a str, subject: &'a str, verdict: &'a str }
 }
 
 /// SHA-256.

@@ -31,6 +31,7 @@ mod rates;
 mod recover;
 pub mod replay;
 mod roles;
+mod screen;
 mod session;
 mod skill;
 mod start;
@@ -47,6 +48,7 @@ pub use fork::ForkPoint;
 pub use kernel::{DEFAULT_DRAIN_MS, DeadLetter, Kernel};
 pub use notice::{Answer, Notice, Question, TurnEnd};
 pub use roles::admit;
+pub use screen::Judge;
 pub use session::{Door, MAILBOX, MAX_MESSAGE_BYTES, Session};
 
 #[cfg(test)]

@@ -4,16 +4,18 @@ use clawk_manifest::model::Store;
 use clawk_proto::SessionId;
 use clawk_proto::method::{
     MemoryCompactParams, MemoryCompactResult, MemoryQuery, MemoryQueryParams, MemoryQueryResult,
-    MemoryStoreParams, MemoryStoreResult,
+    MemoryStoreParams, MemoryStoreResult, NewEntry,
 };
 
 use crate::agent::Agent;
 use crate::call::{Claim, Keyed, Stored, key};
 use crate::error::KernelError;
 use crate::event::{
-    MemoryCompacted, MemoryQueried, MemoryRequested, MemoryStored, Thread, canonical, digest, kind,
+    Draft, MemoryCompacted, MemoryQueried, MemoryRequested, MemoryStored, Thread, canonical, digest, kind,
 };
 use crate::ports::{Memory, Place, StoreQuery};
+use crate::screen::{self, Look, Spot};
+use crate::session::Notices;
 use crate::time::Timestamp;
 
 /// Entries of one answer.
@@ -83,16 +85,18 @@ pub(crate) async fn query(
     let limit = top_k
         .map_or(default, |k| usize::try_from(k).unwrap_or(MAX_TOP_K))
         .min(MAX_TOP_K);
-    let entries = memory.query(store, &place(agent), query, limit).await?;
+    let mut entries = memory.query(store, &place(agent), query, limit).await?;
+    let thread = thread(agent, session);
+    let mut look = Look::new(agent, thread, Spot::Memory, &store.name, &Notices::default());
+    screen::memory(&mut look, &mut entries, &agent.stop.child_token()).await;
+    let mut drafts = look.drafts;
     let payload = MemoryQueried {
         found: entries.len(),
         query: name,
         store: &store.name,
     };
-    let draft = agent
-        .scribe
-        .entry(&thread(agent, session), kind::MEMORY_QUERIED, &payload);
-    let _ticket = agent.scribe.submit(vec![draft])?; // a read changes nothing: its record need not be waited for
+    drafts.push(agent.scribe.entry(&thread, kind::MEMORY_QUERIED, &payload));
+    let _ticket = agent.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
     Ok(MemoryQueryResult { entries })
 }
 
@@ -107,7 +111,7 @@ fn time(text: &str, member: &'static str) -> Result<Timestamp, KernelError> {
 pub(crate) async fn store(
     agent: &Agent,
     session: SessionId,
-    params: MemoryStoreParams,
+    mut params: MemoryStoreParams,
 ) -> Result<MemoryStoreResult, KernelError> {
     let _working = agent.life.enter().map_err(KernelError::NotReady)?;
     let (spec, memory) = find(agent, &params.store)?;
@@ -121,9 +125,9 @@ pub(crate) async fn store(
             reason,
         });
     }
-    let bytes = canonical(&params.entries);
-    let entries_hash = digest(&bytes);
-    let request_hash = digest(&[&entries_hash.0[..], spec.name.as_bytes()].concat());
+    // What was asked, before screening: the same request is the same, whatever has become known since.
+    let asked = digest(&canonical(&params.entries));
+    let request_hash = digest(&[&asked.0[..], spec.name.as_bytes()].concat());
     let request_id = params.context.request_id;
     let key = key(Keyed::MemoryStore, &request_id);
     let claim = agent
@@ -139,6 +143,9 @@ pub(crate) async fn store(
     };
     let (count, now) = (params.entries.len(), agent.scribe.now());
     let thread = thread(agent, session);
+    let mut drafts = screened(agent, thread, &spec.name, &mut params.entries).await?;
+    let bytes = canonical(&params.entries);
+    let entries_hash = digest(&bytes);
     let (id, name) = (request_id.as_str(), spec.name.as_str());
     let requested = MemoryRequested {
         count,
@@ -150,7 +157,8 @@ pub(crate) async fn store(
         .scribe
         .entry(&thread, kind::MEMORY_REQUESTED, &requested)
         .content(entries_hash, bytes);
-    agent.scribe.write(vec![draft]).await?;
+    drafts.push(draft);
+    agent.scribe.write(drafts).await?;
     // The ids come from the request, so a repetition after a crash between the commits overwrites instead of doubling.
     let ids = (0..count).map(|at| format!("{id}-{at}")).collect();
     let ids = memory
@@ -175,6 +183,23 @@ pub(crate) async fn store(
         .await?;
     guard.settle(Stored::Memory(result.clone()), agent.scribe.now());
     Ok(result)
+}
+
+/// Entries as they may be kept; the refusal is recorded before it is told.
+async fn screened(
+    agent: &Agent,
+    thread: Thread,
+    store: &str,
+    entries: &mut [NewEntry],
+) -> Result<Vec<Draft>, KernelError> {
+    let mut look = Look::new(agent, thread, Spot::Memory, store, &Notices::default());
+    match screen::remembered(&mut look, entries).await {
+        Ok(()) => Ok(look.drafts),
+        Err(refused) => {
+            agent.scribe.write(look.drafts).await?;
+            Err(refused.into())
+        }
+    }
 }
 
 /// `claw.memory.compact`.

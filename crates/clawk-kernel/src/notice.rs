@@ -99,6 +99,15 @@ pub enum Notice {
         /// The rule, if one decided.
         rule_id: Option<String>,
     },
+    /// A text was screened and something was found in it.
+    Screened {
+        /// Where: `arguments`, `result`, `error`, `message`, `memory`, `peer`.
+        place: &'static str,
+        /// What was done: `redact`, `block`, `warn`.
+        action: &'static str,
+        /// What was found, by kind; never the text.
+        kinds: Vec<String>,
+    },
     /// A person is asked.
     Asking(Box<Question>),
     /// A call ended.

@@ -11,11 +11,12 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::Agent;
 use crate::drive;
 use crate::error::KernelError;
-use crate::event::{MessageAccepted, MessageRefused, SessionStarted, Thread, digest, kind};
+use crate::event::{Draft, MessageAccepted, MessageRefused, SessionStarted, Thread, digest, kind};
 use crate::notice::Notice;
 use crate::ports::{InboxChange, Message};
 use crate::purse::{Amount, Purse};
 use crate::recover::OpenTurn;
+use crate::screen::{self, Look, Spot};
 
 /// Messages that wait in one session.
 pub const MAILBOX: usize = 32;
@@ -311,46 +312,56 @@ impl Session {
     }
 }
 
+/// A message as it may be kept, with its place in the mailbox; or why not.
+async fn admit<'s>(
+    agent: &Agent,
+    state: &'s State,
+    text: String,
+    drafts: &mut Vec<Draft>,
+) -> Result<(mpsc::Permit<'s, Mail>, String), KernelError> {
+    if text.trim().is_empty() {
+        return Err(KernelError::Refused("it is empty".to_owned()));
+    }
+    if text.len() > MAX_MESSAGE_BYTES {
+        let reason = format!("it has {} bytes, the limit is {MAX_MESSAGE_BYTES}", text.len());
+        return Err(KernelError::Refused(reason));
+    }
+    let spot = match state.door {
+        Door::Peer { .. } => Spot::Peer,
+        Door::Rpc { .. } | Door::Cli | Door::Channel { .. } => Spot::Message,
+    };
+    let mut look = Look::new(agent, state.thread, spot, state.door.sender(), &state.notices);
+    let screened = screen::message(&mut look, text, &agent.stop.child_token()).await;
+    drafts.append(&mut look.drafts);
+    let text = screened?;
+    match state.mailbox.try_reserve() {
+        Ok(place) => Ok((place, text)),
+        Err(_) => Err(KernelError::Refused(format!("{MAILBOX} messages wait already"))), // silent-ok: full or closed, both said so
+    }
+}
+
 /// Takes a message into a session's mailbox, durably, or refuses it, on the record.
 pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result<MessageId, KernelError> {
     let working = agent.life.enter().map_err(KernelError::NotReady)?;
     let id = MessageId(agent.clock().uuid());
     let size_bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
-    let refusal = if text.trim().is_empty() {
-        Some("it is empty".to_owned())
-    } else if text.len() > MAX_MESSAGE_BYTES {
-        Some(format!(
-            "it has {} bytes, the limit is {MAX_MESSAGE_BYTES}",
-            text.len()
-        ))
-    } else {
-        None
-    };
-    let place = match refusal {
-        Some(reason) => Err(reason),
-        None => state
-            .mailbox
-            .try_reserve()
-            .map_err(|_| format!("{MAILBOX} messages wait already")), // silent-ok: full or closed, both said so
-    };
-    let place = match place {
-        Ok(place) => place,
-        Err(reason) => {
+    let mut drafts = Vec::new();
+    let (place, text) = match admit(agent, state, text, &mut drafts).await {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            let reason = match &error {
+                KernelError::Refused(reason) => reason.clone(),
+                other => other.to_string(),
+            };
             let payload = MessageRefused {
                 door: state.door.name(),
                 message_id: id.0,
                 reason: &reason,
                 size_bytes,
             };
-            agent
-                .scribe
-                .write(vec![agent.scribe.entry(
-                    &state.thread,
-                    kind::MESSAGE_REFUSED,
-                    &payload,
-                )])
-                .await?;
-            return Err(KernelError::Refused(reason));
+            drafts.push(agent.scribe.entry(&state.thread, kind::MESSAGE_REFUSED, &payload));
+            agent.scribe.write(drafts).await?;
+            return Err(error);
         }
     };
     let text_hash = digest(text.as_bytes());
@@ -364,14 +375,14 @@ pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result
     let draft = agent
         .scribe
         .entry(&state.thread, kind::MESSAGE_ACCEPTED, &payload);
-    let draft = draft.content(text_hash, text.clone().into_bytes());
+    drafts.push(draft.content(text_hash, text.clone().into_bytes()));
     let accepted = InboxChange::Accepted {
         session: state.id,
         message: id,
     };
     agent
         .scribe
-        .submit_with(vec![draft], vec![accepted])?
+        .submit_with(drafts, vec![accepted])?
         .durable()
         .await?;
     place.send(Mail::Message { id, text });

@@ -21,6 +21,7 @@ use crate::purse::{Purses, hour_of};
 use crate::rates::Rates;
 use crate::recover;
 use crate::replay::AgentFacts;
+use crate::screen::Screens;
 use crate::session::{self, Door, Opening};
 use crate::stop::{self, Brake};
 use crate::swarm::Board;
@@ -130,6 +131,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         runner,
         journal,
         memory,
+        secrets,
         clock,
         atlases,
         options,
@@ -137,6 +139,8 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     let engine =
         Engine::compile(&manifest.policies).map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
     let carp = Carp::new(atlases).map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
+    let screens = Screens::new(&manifest, &options.judge, secrets)
+        .map_err(|reason| StartError::Unserved(vec![reason]))?;
     let scribe = Scribe::new(Arc::clone(&journal), clock);
     let id = SessionId(scribe.clock().uuid());
     let since = scribe.now().plus_millis(-ANSWER_KEPT_MS);
@@ -173,6 +177,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         desk: Desk::default(),
         board: Board::default(),
         carp,
+        screens,
         tracker: TaskTracker::new(),
         closing: CancellationToken::new(),
         stop: CancellationToken::new(),

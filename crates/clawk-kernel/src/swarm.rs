@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawk_manifest::model::{Swarm, SwarmAgent};
 use clawk_proto::method::{
     Acknowledged, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Peer, PeerStatus,
-    ReportParams, TaskStatus,
+    ReportParams, Task, TaskStatus,
 };
 use clawk_proto::{RequestId, SessionId};
 use serde_json::{Value, json};
@@ -17,7 +17,8 @@ use crate::error::KernelError;
 use crate::event::{SwarmBroadcast, SwarmDelegated, SwarmReported, Thread, canonical, digest, kind};
 use crate::notice::{Notice, TurnEnd};
 use crate::purse::Amount;
-use crate::session::{Door, Opening, Session};
+use crate::screen::{self, Look, Spot};
+use crate::session::{Door, Notices, Opening, Session};
 
 /// Broadcast messages kept for a peer's next task.
 const PEER_INBOX: usize = 64;
@@ -85,13 +86,13 @@ fn thread(agent: &Agent, session: SessionId) -> Thread {
 pub(crate) async fn delegate(
     agent: &Arc<Agent>,
     session: SessionId,
-    params: DelegateParams,
+    mut params: DelegateParams,
 ) -> Result<Acknowledged, KernelError> {
     let _working = agent.life.enter().map_err(KernelError::NotReady)?;
     let swarm = declared(agent, &params.context.swarm)?;
-    let task_bytes = canonical(&params.task);
-    let task_hash = digest(&task_bytes);
-    let request_hash = digest(&[&task_hash.0[..], params.task_id.as_str().as_bytes()].concat());
+    // What was asked, before screening: the same request is the same, whatever has become known since.
+    let asked = digest(&canonical(&params.task));
+    let request_hash = digest(&[&asked.0[..], params.task_id.as_str().as_bytes()].concat());
     let key = key(Keyed::Delegate, &params.context.request_id);
     let claim = agent
         .dedup
@@ -104,6 +105,9 @@ pub(crate) async fn delegate(
             return Err(KernelError::RequestIdReused(params.context.request_id));
         }
     };
+    screen_task(agent, session, &swarm.name, &mut params.task).await?;
+    let task_bytes = canonical(&params.task);
+    let task_hash = digest(&task_bytes);
     let (seat, peer, peer_messages) = take_seat(agent, swarm, &params.task_id)?;
     let opening = opening(agent, session, peer, &params, peer_messages);
     let opened = Session::open(agent, opening).await;
@@ -131,10 +135,7 @@ pub(crate) async fn delegate(
         .write(vec![draft.content(task_hash, task_bytes).answers(Some(key))])
         .await?;
     tracing::debug!(seat, task = %params.task_id, "delegated");
-    let text = match &params.task.input {
-        Some(input) => format!("{}\n\nInput: {input}", params.task.description),
-        None => params.task.description.clone(),
-    };
+    let text = words(&params.task);
     agent
         .tracker
         .spawn(work(Arc::clone(agent), session, worker, params.task_id, text));
@@ -168,6 +169,41 @@ fn opening(
         surface: true,
         peer_messages,
     }
+}
+
+/// A task as its peer reads it.
+fn words(task: &Task) -> String {
+    match &task.input {
+        Some(input) => format!("{}\n\nInput: {input}", task.description),
+        None => task.description.clone(),
+    }
+}
+
+/// A task, without the secrets that the policies take out of what comes in. Its whole text is screened again, as a message to
+/// the peer.
+async fn screen_task(
+    agent: &Agent,
+    session: SessionId,
+    swarm: &str,
+    task: &mut Task,
+) -> Result<(), KernelError> {
+    let mut value = json!(task);
+    let mut look = Look::new(
+        agent,
+        thread(agent, session),
+        Spot::Peer,
+        swarm,
+        &Notices::default(),
+    );
+    let outcome = screen::value_in(&mut look, &mut value).await;
+    if !look.drafts.is_empty() {
+        agent.scribe.write(look.drafts).await?;
+    }
+    outcome?;
+    if let Ok(clean) = serde_json::from_value(value) {
+        *task = clean;
+    }
+    Ok(())
 }
 
 /// A free peer, workers before leaders; none free is said, not queued without bound.
@@ -265,10 +301,19 @@ pub(crate) async fn report(
 async fn record_report(
     agent: &Agent,
     session: SessionId,
-    params: ReportParams,
+    mut params: ReportParams,
     cost_microusd: u64,
 ) -> Result<Acknowledged, KernelError> {
     let known = agent.board.end(&params.task_id);
+    let mut look = Look::new(
+        agent,
+        thread(agent, session),
+        Spot::Peer,
+        "report",
+        &Notices::default(),
+    );
+    screen::peer_value(&mut look, &mut params.result).await;
+    let mut drafts = look.drafts;
     let bytes = canonical(&params.result);
     let result_hash = digest(&bytes);
     let payload = SwarmReported {
@@ -287,10 +332,8 @@ async fn record_report(
     let draft = agent
         .scribe
         .entry(&thread(agent, session), kind::SWARM_REPORTED, &payload);
-    agent
-        .scribe
-        .write(vec![draft.content(result_hash, bytes)])
-        .await?;
+    drafts.push(draft.content(result_hash, bytes));
+    agent.scribe.write(drafts).await?;
     Ok(Acknowledged { acknowledged: true })
 }
 
@@ -302,14 +345,25 @@ pub(crate) async fn broadcast(
 ) -> Result<(), KernelError> {
     let _working = agent.life.enter().map_err(KernelError::NotReady)?;
     let swarm = declared(agent, &params.swarm)?;
-    let bytes = canonical(&params.message);
-    let message_hash = digest(&bytes);
-    let text: String = params
-        .message
-        .to_string()
-        .chars()
-        .take(PEER_MESSAGE_BYTES)
-        .collect();
+    let mut look = Look::new(
+        agent,
+        thread(agent, session),
+        Spot::Peer,
+        &swarm.name,
+        &Notices::default(),
+    );
+    let screened = screen::peer_text(&mut look, params.message.to_string(), &agent.stop.child_token()).await;
+    let mut drafts = look.drafts;
+    let text = match screened {
+        Ok(text) => text,
+        Err(refused) => {
+            agent.scribe.write(drafts).await?;
+            return Err(refused.into());
+        }
+    };
+    let message_hash = digest(text.as_bytes());
+    let bytes = text.clone().into_bytes();
+    let text: String = text.chars().take(PEER_MESSAGE_BYTES).collect();
     let peers = {
         let mut inner = agent.board.lock();
         let mut peers = 0;
@@ -331,10 +385,8 @@ pub(crate) async fn broadcast(
     let draft = agent
         .scribe
         .entry(&thread(agent, session), kind::SWARM_BROADCAST, &payload);
-    agent
-        .scribe
-        .write(vec![draft.content(message_hash, bytes)])
-        .await?;
+    drafts.push(draft.content(message_hash, bytes));
+    agent.scribe.write(drafts).await?;
     Ok(())
 }
 

@@ -101,18 +101,14 @@ static SEARCH: LazyLock<Search> = LazyLock::new(|| {
         words.push(fold::letters(text));
         patterns.push(pattern);
     };
-    for (family, weight, list) in phrases::LISTS {
-        for phrase in *list {
-            let edges = fold::letters(phrase).len() < phrases::SURE_LETTERS;
-            add(
-                phrase,
-                Pattern::Phrase {
-                    family: *family,
-                    weight: *weight,
-                    edges,
-                },
-            );
-        }
+    for (family, weight, phrase) in phrases::lists() {
+        let edges = fold::letters(phrase).len() < phrases::SURE_LETTERS;
+        let pattern = Pattern::Phrase {
+            family,
+            weight,
+            edges,
+        };
+        add(phrase, pattern);
     }
     for noun in phrases::NOUNS {
         for adjective in phrases::ADJECTIVES {

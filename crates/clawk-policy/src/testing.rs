@@ -179,99 +179,55 @@ pub const DRESSES: &[&str] = &[
 /// An attack in a dress.
 #[must_use]
 pub fn dress(name: &str, text: &str, dice: &mut Dice) -> String {
-    let each = |f: &mut dyn FnMut(char) -> String| text.chars().map(f).collect::<String>();
-    let shifted = |c: char, base: u32, from: char| {
-        char::from_u32(base + u32::from(c) - u32::from(from))
-            .map(String::from)
-            .unwrap_or_default()
-    };
     match name {
         "upper" => text.to_uppercase(),
-        "zero-width" => each(&mut |c| {
-            let hidden = ["\u{200b}", "\u{2060}", "\u{200d}", ""];
-            format!("{c}{}", dice.pick(&hidden).unwrap_or(&""))
-        }),
-        "look-alike" => each(&mut |c| {
-            let other = match c {
-                'a' => 'а',
-                'e' => 'е',
-                'o' => 'ο',
-                'i' => 'і',
-                'p' => 'р',
-                's' => 'ѕ',
-                'c' => 'с',
-                c => c,
-            };
-            String::from(if dice.below(3) > 0 { other } else { c })
-        }),
-        "spaced" => each(&mut |c| format!("{c} ")),
-        "dotted" => each(&mut |c| {
-            if c == ' ' {
-                "  ".to_owned()
-            } else {
-                format!("{c}.")
-            }
-        }),
-        "leet" => each(&mut |c| {
-            String::from(match c {
-                'o' => '0',
-                'i' => '1',
-                'e' => '3',
-                'a' => '4',
-                's' => '5',
-                't' => '7',
-                c => c,
-            })
-        }),
-        "fullwidth" => each(&mut |c| {
-            if c.is_ascii_graphic() {
-                shifted(c, 0xff01, '!')
-            } else {
-                c.into()
-            }
-        }),
-        "bold" => each(&mut |c| match c {
-            'a'..='z' => shifted(c, 0x1d41a, 'a'),
-            'A'..='Z' => shifted(c, 0x1d400, 'A'),
-            c => c.into(),
-        }),
-        "accents" => each(&mut |c| {
-            if "aeiou".contains(c) {
-                format!("{c}\u{301}")
-            } else {
-                c.into()
-            }
-        }),
-        "soft-hyphen" => each(&mut |c| format!("{c}\u{ad}")),
         "lines" => text.replace(' ', "\n"),
         "base64" => STANDARD_NO_PAD.encode(text),
-        "rot13" => each(&mut |c| match c {
-            'a'..='z' => shifted(
-                char::from_u32((u32::from(c) - 97 + 13) % 26 + 97).unwrap_or(c),
-                97,
-                'a',
-            ),
-            'A'..='Z' => shifted(
-                char::from_u32((u32::from(c) - 65 + 13) % 26 + 65).unwrap_or(c),
-                65,
-                'A',
-            ),
-            c => c.into(),
-        }),
         "reversed" => text.chars().rev().collect(),
-        "tags" => each(&mut |c| {
-            if c.is_ascii_graphic() || c == ' ' {
-                shifted(c, 0xe0020, ' ')
-            } else {
-                String::new()
-            }
-        }),
-        "selectors" => text
-            .bytes()
-            .filter_map(|b| char::from_u32(if b < 16 { 0xfe00 } else { 0xe0100 - 16 } + u32::from(b)))
-            .collect(),
         "html-comment" => format!("<p>Welcome</p><!-- {text} --><p>Bye</p>"),
         "json" => serde_json::json!({"title": "Report", "body": text}).to_string(),
-        _ => text.to_owned(),
+        "selectors" => {
+            let selector = |b: u8| char::from_u32(if b < 16 { 0xfe00 } else { 0xe00f0 } + u32::from(b));
+            text.bytes().filter_map(selector).collect()
+        }
+        _ => text.chars().map(|c| worn(name, c, dice)).collect(),
+    }
+}
+
+fn shifted(c: char, base: u32, from: char) -> String {
+    let code = base + u32::from(c) - u32::from(from);
+    char::from_u32(code).map(String::from).unwrap_or_default()
+}
+
+/// One character in a dress.
+fn worn(name: &str, c: char, dice: &mut Dice) -> String {
+    let among = |from: &str, to: &str| {
+        let at = from.chars().position(|other| other == c);
+        at.and_then(|at| to.chars().nth(at)).unwrap_or(c).to_string()
+    };
+    match name {
+        "zero-width" => {
+            let hidden = ["\u{200b}", "\u{2060}", "\u{200d}", ""];
+            format!("{c}{}", dice.pick(&hidden).unwrap_or(&""))
+        }
+        "look-alike" if dice.below(3) > 0 => {
+            among("aeoipsc", "\u{430}\u{435}\u{3bf}\u{456}\u{440}\u{455}\u{441}")
+        }
+        "spaced" => format!("{c} "),
+        "dotted" if c != ' ' => format!("{c}."),
+        "leet" => among("oieast", "013457"),
+        "fullwidth" if c.is_ascii_graphic() => shifted(c, 0xff01, '!'),
+        "bold" if c.is_ascii_lowercase() => shifted(c, 0x1d41a, 'a'),
+        "bold" if c.is_ascii_uppercase() => shifted(c, 0x1d400, 'A'),
+        "accents" if "aeiou".contains(c) => format!("{c}\u{301}"),
+        "soft-hyphen" => format!("{c}\u{ad}"),
+        "rot13" if c.is_ascii_alphabetic() => {
+            let base = if c.is_ascii_lowercase() { 'a' } else { 'A' };
+            char::from_u32((u32::from(c) - u32::from(base) + 13) % 26 + u32::from(base))
+                .unwrap_or(c)
+                .to_string()
+        }
+        "tags" if c.is_ascii_graphic() || c == ' ' => shifted(c, 0xe0020, ' '),
+        _ => c.to_string(),
     }
 }

@@ -6,6 +6,7 @@
 //! * **Must not know:** who uses a secret, and for what.
 //! * **Start reading at:** [`Resolver::resolve`].
 
+mod given;
 mod secret;
 
 pub mod env;
@@ -19,6 +20,7 @@ mod redact;
 mod tests;
 
 pub use env::Env;
+pub use given::Given;
 pub use redact::{RedactStream, Redactor};
 pub use resolve::{ResolveError, Resolver};
 pub use secret::Secret;

@@ -1,12 +1,11 @@
 //! From a reference to a value, in the order of runtime profile §7.
 
 use std::path::{Component, Path};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use zeroize::Zeroizing;
 
 use crate::store::{Answer, Store, read_file};
-use crate::{Env, Redactor, Secret, StoreConfig, StoreError};
+use crate::{Env, Given, Redactor, Secret, StoreConfig, StoreError};
 
 /// Why a reference has no value. Never holds one.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +43,7 @@ pub struct Resolver {
     env: Env,
     store: Option<Store>,
     max_bytes: usize,
-    given: Arc<Mutex<Vec<Secret>>>,
+    given: Given,
 }
 
 impl Resolver {
@@ -58,7 +57,7 @@ impl Resolver {
             env,
             store,
             max_bytes: config.max_bytes,
-            given: Arc::default(),
+            given: Given::default(),
         })
     }
 
@@ -68,7 +67,7 @@ impl Resolver {
             env,
             store: None,
             max_bytes: StoreConfig::default().max_bytes,
-            given: Arc::default(),
+            given: Given::default(),
         }
     }
 
@@ -107,28 +106,18 @@ impl Resolver {
 
     /// Takes every secret resolved so far out of text.
     pub fn redactor(&self) -> Redactor {
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        Redactor::new(given.iter())
+        Redactor::new(&self.given.secrets())
+    }
+
+    /// Everything that was given out, also from now on.
+    pub fn given(&self) -> Given {
+        self.given.clone()
     }
 
     /// Adds a value derived from a secret (a token, one half of a pair) to what [`Resolver::redactor`] takes out. Of one name the
     /// last few values are kept: a token is replaced every hour, and an old one may still be quoted.
     pub fn guard(&self, secret: &Secret) {
-        const KEPT_PER_NAME: usize = 4;
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |known: &Secret| known.name() == secret.name();
-        if given
-            .iter()
-            .any(|known| same(known) && known.expose() == secret.expose())
-        {
-            return;
-        }
-        if given.iter().filter(|known| same(known)).count() >= KEPT_PER_NAME
-            && let Some(oldest) = given.iter().position(same)
-        {
-            given.remove(oldest);
-        }
-        given.push(secret.clone());
+        self.given.add(secret);
     }
 
     fn remember(&self, name: &str, value: &Zeroizing<String>) -> Secret {

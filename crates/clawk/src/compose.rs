@@ -14,7 +14,7 @@ use clawk_manifest::model::ProviderProtocol;
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Resolver};
+use clawk_secrets::{Env, Given, Resolver};
 use clawk_server::Current;
 use clawk_server::control::Control;
 use clawk_store::{Reader, StateDir};
@@ -253,6 +253,33 @@ impl Blueprint {
             .collect()
     }
 
+    /// Every secret that `clawk.toml` and the manifest name, as far as it can be had: it is recognised in any text from the
+    /// start, not only after its first use. One that can't be had is told where it is used.
+    fn known_secrets(&self) -> Given {
+        let settings = &self.config.settings;
+        let given = self.resolver.given();
+        // A store's command may ask a person or take seconds: it runs at first use, which is before the value is anywhere.
+        if settings.secrets_store.command.is_some() {
+            return given;
+        }
+        let providers = self
+            .manifest
+            .providers
+            .iter()
+            .filter_map(|provider| provider.auth.secret_ref.as_deref());
+        let tools = settings.tools.tools.values().flat_map(|tool| {
+            let http = tool.http.iter().flat_map(|http| http.secret_headers.values());
+            tool.secret_env
+                .values()
+                .chain(tool.secret_headers.values())
+                .chain(http)
+        });
+        for name in providers.chain(tools.map(String::as_str)) {
+            let _resolved = self.resolver.resolve(name); // silent-ok: its use will say what is wrong with it
+        }
+        given
+    }
+
     /// Everything that the kernel is made of.
     ///
     /// # Errors
@@ -268,6 +295,7 @@ impl Blueprint {
                 runner: Arc::new(runner),
                 journal: state.journal(),
                 memory: Some(state.memory()),
+                secrets: self.known_secrets(),
                 clock: Arc::new(SystemClock::default()),
                 atlases: self.atlases.clone(),
                 options: Options {
@@ -277,6 +305,7 @@ impl Blueprint {
                     budgets: self.config.settings.budgets.clone(),
                     prices: self.config.settings.prices.clone(),
                     audit_writable: Arc::clone(&self.audit_writable),
+                    judge: self.config.settings.screen.judge(),
                 },
             }),
             (providers, runner) => {

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
+use clawk_kernel::Judge;
 use clawk_kernel::purse::{Budgets, Prices};
 use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
 use clawk_providers::ProviderConfig;
@@ -40,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) sandbox: Sandbox,
     /// Folders that `claw://registry/NAME/…` stands for; relative to the file's folder.
     pub(crate) registries: BTreeMap<String, PathBuf>,
+    /// Screening of text.
+    pub(crate) screen: Screen,
     /// What runs a tool of the manifest, by its name.
     pub(crate) tools: ToolsConfig,
     /// When the journal is signed, and where else the signatures go.
@@ -73,6 +76,36 @@ pub(crate) enum Durability {
 pub(crate) struct Run {
     /// Said first by itself when `clawk run` is given no message.
     pub(crate) opening: Option<String>,
+}
+
+/// `[screen]`: who judges text where a policy says `llm-based` or `hybrid`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Screen {
+    /// A provider of the manifest; its first one when absent.
+    pub(crate) judge: Option<String>,
+    /// How long one text's judgement may take; past it the text counts as suspect.
+    pub(crate) judge_timeout_ms: u64,
+}
+
+impl Default for Screen {
+    fn default() -> Self {
+        let Judge { provider, timeout_ms } = Judge::default();
+        Self {
+            judge: provider,
+            judge_timeout_ms: timeout_ms,
+        }
+    }
+}
+
+impl Screen {
+    /// As the kernel takes it.
+    pub(crate) fn judge(&self) -> Judge {
+        Judge {
+            provider: self.judge.clone(),
+            timeout_ms: self.judge_timeout_ms,
+        }
+    }
 }
 
 /// `[sandbox]`: what holds for tools without a declared sandbox; the most restrictive by default.

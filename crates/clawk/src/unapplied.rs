@@ -1,13 +1,17 @@
 //! What a manifest declares and this version does not apply: said, so that nobody relies on it.
 
-use clawk_manifest::model::{BusBackend, ChannelType, Detection, Policy};
+use clawk_manifest::model::{BusBackend, ChannelType};
 use clawk_manifest::{Diagnostic, Manifest};
 
 /// One warning for each part that is read and has no effect here.
 pub(crate) fn of(manifest: &Manifest) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    for policy in &manifest.policies {
-        found.extend(of_policy(policy));
+    if let Err(reason) = clawk_policy::Screen::compile(&manifest.policies) {
+        found.push(Diagnostic::warning(
+            "unserved-screening",
+            "/spec/policies",
+            format!("the agent will not start: {reason}"),
+        ));
     }
     for channel in manifest
         .channels
@@ -53,27 +57,6 @@ pub(crate) fn of(manifest: &Manifest) -> Vec<Diagnostic> {
         found.push(warning("/spec/swarm", text));
     }
     found
-}
-
-fn of_policy(policy: &Policy) -> Vec<Diagnostic> {
-    let injection = policy
-        .prompt_injection
-        .as_ref()
-        .is_some_and(|scan| scan.detection != Detection::None);
-    let parts = [
-        ("prompt_injection", injection),
-        ("secret_scanning", policy.secret_scanning.is_some()),
-        ("input_validation", policy.input_validation.is_some()),
-    ];
-    let declared = parts.into_iter().filter(|(_, declared)| *declared);
-    declared
-        .map(|(part, _)| {
-            warning(
-                "/spec/policies",
-                format!("`{part}` of the policy `{}`", policy.name),
-            )
-        })
-        .collect()
 }
 
 fn warning(path: &str, what: String) -> Diagnostic {

@@ -15,6 +15,7 @@ mod reach;
 mod reconcile;
 mod record;
 mod reopen;
+mod screen;
 mod spend;
 mod standing;
 mod suggest;
@@ -147,6 +148,7 @@ pub(crate) fn call<'a>(
             });
         }
         let outcome = path(agent, caller, &request, &seat, &mut record, cancel).await;
+        let outcome = screen::outcome(agent, caller, &mut record, outcome, cancel).await;
         let outcome = record.close(outcome, started_us).await;
         record.tell(&outcome, started_us).await;
         // What the journal refused before anything ran may be asked again; everything else has had its answer.
@@ -175,6 +177,8 @@ async fn path(
     let tool = resolve(agent, request, gate.as_ref())?;
     let described = agent.described(&tool).await?;
     check_arguments(&described, request)?;
+    let screened = screen::arguments(agent, caller, record, request).await?;
+    let request = screened.as_ref();
     let arguments = &request.arguments;
     record.know(&described);
     let held = hold(agent, caller, &described, request, cancel)?;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use clawk_policy::{Effect, Verdict};
 use clawk_proto::Digest;
 use clawk_proto::method::ToolCallResult;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use clawk_policy::Approval;
@@ -59,6 +60,36 @@ pub(super) struct Record<'a> {
     spent: Vec<Spent>,
     effects: Vec<EffectChange>,
     warned: Vec<Warning>,
+    /// The arguments without what screening took out; raw ones are neither kept nor shown then.
+    screened: Option<Map<String, Value>>,
+    /// The request is in the journal.
+    written: bool,
+}
+
+/// Somebody wants the tool to run, with these arguments.
+fn requested(
+    agent: &Agent,
+    caller: &Caller,
+    request: &Request,
+    thread: &Thread,
+    arguments: Vec<u8>,
+) -> Draft {
+    let parameters_hash = digest(&arguments);
+    let requested = ActionRequested {
+        action_id: &request.tool,
+        call_id: caller.call_id.as_deref(),
+        door: caller.door,
+        identity: &request.identity,
+        parameters_hash,
+        policy: request.policy.as_deref(),
+        request_id: request.request_id.as_str(),
+        sandbox: request.sandbox.as_deref(),
+        turn: caller.turn,
+    };
+    agent
+        .scribe
+        .entry(thread, kind::ACTION_REQUESTED, &requested)
+        .content(parameters_hash, arguments)
 }
 
 impl<'a> Record<'a> {
@@ -76,23 +107,7 @@ impl<'a> Record<'a> {
             same.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
         }
         let thread = caller.thread.child(agent.clock().uuid());
-        let requested = ActionRequested {
-            action_id: &request.tool,
-            call_id: caller.call_id.as_deref(),
-            door: caller.door,
-            identity: &request.identity,
-            parameters_hash: parameters,
-            policy: request.policy.as_deref(),
-            request_id: request.request_id.as_str(),
-            sandbox: request.sandbox.as_deref(),
-            turn: caller.turn,
-        };
-        let waiting = vec![
-            agent
-                .scribe
-                .entry(&thread, kind::ACTION_REQUESTED, &requested)
-                .content(parameters, bytes),
-        ];
+        let waiting = vec![requested(agent, caller, request, &thread, bytes)];
         Self {
             agent,
             caller,
@@ -115,6 +130,8 @@ impl<'a> Record<'a> {
             spent: Vec::new(),
             effects: Vec::new(),
             warned: Vec::new(),
+            screened: None,
+            written: false,
         }
     }
 
@@ -204,6 +221,35 @@ impl<'a> Record<'a> {
         self.waiting
             .extend(self.agent.warned(&self.thread, &settled.warnings));
         self.warned = settled.warnings;
+    }
+
+    /// From here on these are the call's arguments: what screening took out is kept nowhere.
+    pub(super) fn screened(&mut self, arguments: &Map<String, Value>) {
+        let bytes = canonical(arguments);
+        self.parameters = digest(&bytes);
+        let draft = requested(self.agent, self.caller, self.request, &self.thread, bytes);
+        if let Some(first) = self.waiting.first_mut().filter(|_| !self.written) {
+            *first = draft;
+        }
+        self.screened = Some(arguments.clone());
+    }
+
+    /// What was asked for, as it may be kept.
+    pub(super) fn arguments(&self) -> &Map<String, Value> {
+        self.screened.as_ref().unwrap_or(&self.request.arguments)
+    }
+
+    /// Joins the call's next commit.
+    pub(super) fn note(&mut self, drafts: Vec<Draft>) {
+        self.waiting.extend(drafts);
+    }
+
+    pub(super) const fn thread(&self) -> &Thread {
+        &self.thread
+    }
+
+    pub(super) fn tool(&self) -> &str {
+        &self.request.tool
     }
 
     /// The run began.
@@ -400,7 +446,7 @@ impl<'a> Record<'a> {
             let notice = Notice::CallDecided {
                 request_id: self.request.request_id.clone(),
                 tool: self.request.tool.clone(),
-                arguments: self.request.arguments.clone(),
+                arguments: self.arguments().clone(),
                 verdict: verdict.to_owned(),
                 rule_id: rule_id.map(str::to_owned),
             };
@@ -410,6 +456,7 @@ impl<'a> Record<'a> {
 
     pub(super) async fn flush(&mut self) -> Result<(), CallError> {
         let waiting = std::mem::take(&mut self.waiting);
+        self.written = true;
         let (spent, effects) = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
         Ok(self
             .agent
@@ -649,6 +696,7 @@ fn error_code(error: &CallError) -> &'static str {
             by: DeniedBy::Stop, ..
         } => "stop",
         CallError::ApprovalVoid { .. } => "approval_void",
+        CallError::Screened { .. } => "screening",
         CallError::Quota { .. } => "quota",
         CallError::Sandbox(_) => "sandbox",
         CallError::ApprovalTimeout { .. } => "approval_timeout",

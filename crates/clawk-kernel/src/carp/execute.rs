@@ -227,7 +227,7 @@ fn failed(execution: &Execution, error: CallError) -> Result<(ExecutionStatus, E
             retry_after_ms,
             ..
         } => Err(refused(policy.or(rule_id), Some(by), reason, retry_after_ms)),
-        CallError::Quota { .. } => Err(refused(None, None, text, None)),
+        CallError::Quota { .. } | CallError::Screened { .. } => Err(refused(None, None, text, None)),
         CallError::ApprovalDenied { .. }
         | CallError::ApprovalTimeout { .. }
         | CallError::ApprovalVoid { .. } => Err(refused(None, None, text, None)),

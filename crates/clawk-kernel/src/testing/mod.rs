@@ -142,6 +142,8 @@ pub struct Rig {
     pub budgets: Budgets,
     /// `[prices]`.
     pub prices: Prices,
+    /// What must not be seen anywhere.
+    pub secrets: clawk_secrets::Given,
 }
 
 impl Rig {
@@ -165,6 +167,7 @@ impl Rig {
             atlases: crate::Atlases::default(),
             budgets: Budgets::default(),
             prices: Prices::default(),
+            secrets: clawk_secrets::Given::default(),
         }
     }
 
@@ -182,6 +185,7 @@ impl Rig {
             runner: Arc::clone(&self.runner) as Arc<dyn ToolRunner>,
             journal: Arc::clone(&self.journal) as _,
             memory: Some(Arc::clone(&self.memory) as _),
+            secrets: self.secrets.clone(),
             clock: Arc::clone(&self.clock) as _,
             atlases: self.atlases.clone(),
             options: Options {
@@ -191,6 +195,7 @@ impl Rig {
                 budgets: self.budgets.clone(),
                 prices: self.prices.clone(),
                 audit_writable: Arc::clone(&self.audit_writable),
+                judge: crate::Judge::default(),
             },
         }
     }

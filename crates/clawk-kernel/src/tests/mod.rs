@@ -13,6 +13,7 @@ mod messages;
 mod order;
 mod purse;
 mod recovery;
+mod screening;
 mod skills;
 mod stops;
 mod swarm;

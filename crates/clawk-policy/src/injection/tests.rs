@@ -57,7 +57,7 @@ fn the_place_is_that_of_the_phrase() {
     let hits = find(text);
     assert_eq!(hits.len(), 1, "{hits:?}");
     assert_eq!(
-        &text[hits[0].start..hits[0].end],
+        text.get(hits[0].start..hits[0].end).unwrap(),
         "IGNORE previous\u{200b} instructions"
     );
     assert_eq!((hits[0].family, hits[0].dress), (Family::Override, "plain"));

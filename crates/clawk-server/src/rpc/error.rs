@@ -64,6 +64,7 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
                 "reason": reason, "denied_by": layer(*by)});
             (Code::PolicyDenied, with_wait(data, *retry_after_ms))
         }
+        E::Screened { tool, reason, detail } => screened(Some(tool), reason, detail),
         E::Quota {
             scope,
             limit_name,
@@ -84,14 +85,8 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
         E::Timeout { tool, timeout_ms } => {
             (Code::ToolTimeout, json!({"tool": tool, "timeout_ms": timeout_ms}))
         }
-        E::Unavailable { tool, reason } => (
-            Code::Internal,
-            json!({"reason": "tool_unavailable", "tool": tool, "detail": reason}),
-        ),
-        E::Unknown { tool, reason } => (
-            Code::Internal,
-            json!({"reason": "outcome_unknown", "tool": tool, "detail": reason}),
-        ),
+        E::Unavailable { tool, reason } => internal("tool_unavailable", tool, reason),
+        E::Unknown { tool, reason } => internal("outcome_unknown", tool, reason),
         E::Cancelled { tool } => (Code::Internal, json!({"reason": "cancelled", "tool": tool})),
         E::NotReady { state } => (
             Code::InvalidRequest,
@@ -135,6 +130,7 @@ fn approval_facts(error: &CallError) -> (ErrorCode, Value) {
         | E::UnknownReference { .. }
         | E::RequestIdReused { .. }
         | E::Denied { .. }
+        | E::Screened { .. }
         | E::Quota { .. }
         | E::Sandbox(_)
         | E::Timeout { .. }
@@ -144,6 +140,18 @@ fn approval_facts(error: &CallError) -> (ErrorCode, Value) {
         | E::NotReady { .. }
         | E::Journal(_) => (Code::Internal, Value::Null),
     }
+}
+
+fn internal(reason: &str, tool: &str, detail: &str) -> (ErrorCode, Value) {
+    let data = json!({"reason": reason, "tool": tool, "detail": detail});
+    (ErrorCode::Internal, data)
+}
+
+/// R16a: the text itself is refused; `reason` is a stable word.
+fn screened(tool: Option<&String>, reason: &str, detail: &str) -> (ErrorCode, Value) {
+    let data = json!({"rule_id": null, "policy": null, "tool": tool, "action": "deny", "reason": reason,
+        "detail": detail, "denied_by": "screening"});
+    (ErrorCode::PolicyDenied, data)
 }
 
 /// R16a: only a rate says when to come again.
@@ -197,6 +205,7 @@ pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
             ErrorCode::PolicyDenied,
             json!({"rule_id": null, "action": "deny", "reason": reason}),
         ),
+        KernelError::Screened { reason, detail } => screened(None, reason, detail),
         KernelError::PeersBusy(swarm) => (
             ErrorCode::PeerUnreachable,
             json!({"reason": "peers_busy", "swarm": swarm}),

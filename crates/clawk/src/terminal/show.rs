@@ -85,6 +85,10 @@ impl Show {
                 ));
                 self.line(&format!("    {verdict}"));
             }
+            Notice::Screened { place, action, kinds } => {
+                self.break_off()?;
+                self.screened(place, action, kinds);
+            }
             Notice::Asking(_) => self.break_off()?,
             Notice::Warned(text) => {
                 self.break_off()?;
@@ -120,6 +124,16 @@ impl Show {
             }
         }
         Ok(())
+    }
+
+    fn screened(&self, place: &str, action: &str, kinds: &[String]) {
+        let did = match action {
+            "redact" => "taken out of",
+            "block" => "withheld:",
+            _ => "found in",
+        };
+        let line = format!("  ⚠ {} {did} the {place}", kinds.join(", "));
+        self.line(&self.paint.yellow(&line));
     }
 
     fn retrying(&self, provider: &str, reason: &str, wait_ms: u64, next: &str) {

@@ -1,0 +1,221 @@
+//! Screening on the path: arguments before the decision, results and errors before anything is told or kept.
+
+use std::borrow::Cow;
+
+use clawk_manifest::model::ScanAction;
+use clawk_policy::leak::{Scanner, Tally};
+use clawk_proto::content::ContentBlock;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::record::Record;
+use super::{Caller, Request};
+use crate::agent::Agent;
+use crate::error::CallError;
+use crate::event::canonical;
+use crate::ports::RunOutcome;
+use crate::screen::{Look, Refused, Spot, Suspicion, word};
+
+fn refused(tool: &str, refused: Refused) -> CallError {
+    CallError::Screened {
+        tool: tool.to_owned(),
+        reason: refused.reason.to_owned(),
+        detail: refused.detail,
+    }
+}
+
+/// The call as it goes on: with what the policies take out of its arguments taken out.
+///
+/// # Errors
+/// -32011 with the reason (R16a).
+pub(super) async fn arguments<'r>(
+    agent: &Agent,
+    caller: &Caller,
+    record: &mut Record<'_>,
+    request: &'r Request,
+) -> Result<Cow<'r, Request>, CallError> {
+    let rules = &agent.screens.rules;
+    if rules.input.is_empty() && rules.secrets_in.is_none() {
+        return Ok(Cow::Borrowed(request));
+    }
+    let tool = record.tool().to_owned();
+    let mut look = Look::new(agent, *record.thread(), Spot::Arguments, &tool, &caller.notices);
+    let mut outcome = Ok(Cow::Borrowed(request));
+    // The secrets first: whatever else is wrong, they are not kept.
+    if let Some(action) = rules.secrets_in {
+        let (clean, tally) = redacted(&agent.screens.scanner(), &request.arguments);
+        if !tally.is_empty() {
+            look.secrets(&tally, word(action)).await;
+            if action != ScanAction::Warn {
+                record.screened(&clean);
+            }
+            match action {
+                ScanAction::Redact => {
+                    outcome = Ok(Cow::Owned(Request {
+                        arguments: clean,
+                        ..request.clone()
+                    }));
+                }
+                ScanAction::Block => outcome = Err(refused(&request.tool, crate::screen::holds(&tally))),
+                ScanAction::Warn => {}
+            }
+        }
+    }
+    let value = Value::Object(request.arguments.clone());
+    if let Err(finding) = rules.input.check_json(&value, canonical(&value).len()) {
+        let fault = look.fault(&finding, &agent.screens.scanner());
+        outcome = Err(refused(&request.tool, fault));
+    }
+    record.note(look.drafts);
+    outcome
+}
+
+fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, Value>, Tally) {
+    let mut value = Value::Object(arguments.clone());
+    let tally = scanner.redact_json(&mut value);
+    match value {
+        Value::Object(clean) => (clean, tally),
+        _ => (Map::new(), tally),
+    }
+}
+
+/// What came of a call, as everybody may know it.
+pub(super) async fn outcome(
+    agent: &Agent,
+    caller: &Caller,
+    record: &mut Record<'_>,
+    outcome: Result<RunOutcome, CallError>,
+    cancel: &CancellationToken,
+) -> Result<RunOutcome, CallError> {
+    let tool = record.tool().to_owned();
+    let spot = if outcome.is_ok() {
+        Spot::Result
+    } else {
+        Spot::Error
+    };
+    let mut look = Look::new(agent, *record.thread(), spot, &tool, &caller.notices);
+    let outcome = match outcome {
+        Ok(ran) => Ok(result(&mut look, ran, cancel).await),
+        Err(error) => {
+            // A call that was refused before its arguments were screened is kept without their secrets all the same.
+            if matches!(
+                agent.screens.rules.secrets_in,
+                Some(ScanAction::Redact | ScanAction::Block)
+            ) {
+                let (clean, tally) = redacted(&agent.screens.scanner(), record.arguments());
+                if !tally.is_empty() {
+                    record.screened(&clean);
+                }
+            }
+            Err(error_text(&mut look, error).await)
+        }
+    };
+    record.note(look.drafts);
+    outcome
+}
+
+/// Every text of an error, without secrets. An error may quote what was sent as well as what came back.
+async fn error_text(look: &mut Look<'_>, error: CallError) -> CallError {
+    let screens = &look.agent.screens;
+    let (scanner, action) = screens.outbound();
+    let scanner = if matches!(
+        screens.rules.secrets_in,
+        Some(ScanAction::Redact | ScanAction::Block)
+    ) {
+        screens.scanner()
+    } else {
+        match action {
+            ScanAction::Warn => scanner.without_shapes(),
+            ScanAction::Redact | ScanAction::Block => scanner,
+        }
+    };
+    if scanner.is_idle() {
+        return error;
+    }
+    let Ok(mut value) = serde_json::to_value(&error) else {
+        return error;
+    };
+    let tally = scanner.redact_json(&mut value);
+    if tally.is_empty() {
+        return error;
+    }
+    look.secrets(&tally, "redact").await;
+    let tool = look.subject.to_owned();
+    serde_json::from_value(value).unwrap_or_else(|_| CallError::Unavailable {
+        tool, // silent-ok: an error that can't be told without its secrets is not told
+        reason: "its error holds secrets and is withheld".to_owned(),
+    })
+}
+
+async fn result(look: &mut Look<'_>, mut ran: RunOutcome, cancel: &CancellationToken) -> RunOutcome {
+    let (scanner, action) = look.agent.screens.outbound();
+    if !scanner.is_idle() {
+        let mut clean = ran.clone();
+        let tally = take_out(&scanner, &mut clean);
+        if !tally.is_empty() {
+            look.secrets(&tally, word(action)).await;
+            match action {
+                ScanAction::Redact => ran = clean,
+                ScanAction::Block => ran = withheld(ran, &crate::screen::holds(&tally).detail),
+                // What the operator gave this agent leaves it nowhere, whatever a policy only warns of.
+                ScanAction::Warn => {
+                    let _told = take_out(&scanner.without_shapes(), &mut ran);
+                }
+            }
+        }
+    }
+    if look.agent.screens.rules.injection.is_some() {
+        let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
+        match look.suspicion(&texts.join("\n"), cancel).await {
+            Suspicion::Passes(None) => {}
+            Suspicion::Passes(Some(mark)) => ran.content.insert(0, ContentBlock::text(mark)),
+            Suspicion::Blocked(detail) => ran = withheld(ran, &detail),
+        }
+    }
+    ran
+}
+
+/// It ran, and nobody reads what it said.
+fn withheld(ran: RunOutcome, why: &str) -> RunOutcome {
+    RunOutcome {
+        content: vec![ContentBlock::text(format!(
+            "[withheld: the tool ran, and its output was not let through: {why}]"
+        ))],
+        is_error: true,
+        structured: None,
+        obtained: ran.obtained,
+    }
+}
+
+/// Takes secrets out of every part of a result, also where one is spread over blocks.
+fn take_out(scanner: &Scanner, ran: &mut RunOutcome) -> Tally {
+    let mut tally = Tally::default();
+    for block in &mut ran.content {
+        match block {
+            ContentBlock::Text { text } => {
+                if let Some((clean, found)) = scanner.redact(text) {
+                    *text = clean;
+                    tally.join(&found);
+                }
+            }
+            ContentBlock::Image { data, mime_type: _ } => {
+                if let Some((clean, found)) = scanner.without_shapes().redact(data) {
+                    *data = clean;
+                    tally.join(&found);
+                }
+            }
+            ContentBlock::Resource { resource } => tally.join(&scanner.redact_json(resource)),
+        }
+    }
+    if let Some(structured) = &mut ran.structured {
+        tally.join(&scanner.redact_json(structured));
+    }
+    if ran.content.len() > 1 {
+        let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
+        if let Some((clean, found)) = scanner.redact(&texts.join("\n")) {
+            ran.content = vec![ContentBlock::text(clean)];
+            tally.join(&found);
+        }
+    }
+    tally
+}

@@ -1,0 +1,139 @@
+//! What the policies of a manifest ask to be screened, as one (CKP §5.8): the strictest of all holds.
+
+use clawk_manifest::model::{self, Detection, InjectionAction, ScanAction, ScanScope};
+
+use crate::{injection, input, leak};
+
+/// What is screened, and what happens then. Of several policies, the strictest word holds for everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Screen {
+    /// For text that comes in.
+    pub input: input::Rules,
+    /// What happens to secrets in arguments, messages and what is to be remembered; `None`: not looked for.
+    pub secrets_in: Option<ScanAction>,
+    /// What happens to secrets in results and errors; `None`: only values that are known here are looked for.
+    pub secrets_out: Option<ScanAction>,
+    /// How injected prompts are looked for.
+    pub injection: Option<Injection>,
+}
+
+/// How injected prompts are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Injection {
+    /// By phrases.
+    pub pattern: bool,
+    /// By a model.
+    pub judge: bool,
+    /// What happens to a find; never [`InjectionAction::Ignore`], which is not looking.
+    pub action: InjectionAction,
+}
+
+impl Screen {
+    /// What these policies ask together.
+    ///
+    /// # Errors
+    /// Something that can't be served: an encoding or an engine that is not known, more patterns than there are.
+    pub fn compile(policies: &[model::Policy]) -> Result<Self, String> {
+        let blocks = policies
+            .iter()
+            .filter_map(|policy| policy.input_validation.as_ref());
+        let input = input::Rules::compile(blocks).map_err(|name| {
+            format!("`input_validation.encoding`: `{name}` is not known; utf-8, ascii and latin-1 are")
+        })?;
+        let mut screen = Self {
+            input,
+            ..Self::default()
+        };
+        for policy in policies {
+            if let Some(scan) = policy.secret_scanning.as_ref().filter(|scan| scan.enabled) {
+                screen.add_secrets(&policy.name, scan)?;
+            }
+            if let Some(scan) = &policy.prompt_injection {
+                screen.add_injection(&policy.name, scan)?;
+            }
+        }
+        Ok(screen)
+    }
+
+    fn add_secrets(&mut self, policy: &str, scan: &model::SecretScanning) -> Result<(), String> {
+        let have = leak::Scanner::shape_count();
+        if scan.patterns > u64::try_from(have).unwrap_or(u64::MAX) {
+            return Err(format!(
+                "policy `{policy}` asks for {} patterns of secrets, there are {have}",
+                scan.patterns
+            ));
+        }
+        let stricter = |known: Option<ScanAction>| {
+            Some(known.map_or(scan.action, |known| strictest(known, scan.action)))
+        };
+        if matches!(scan.scope, ScanScope::Input | ScanScope::Both) {
+            self.secrets_in = stricter(self.secrets_in);
+        }
+        if matches!(scan.scope, ScanScope::Output | ScanScope::Both) {
+            self.secrets_out = stricter(self.secrets_out);
+        }
+        Ok(())
+    }
+
+    fn add_injection(&mut self, policy: &str, scan: &model::PromptInjection) -> Result<(), String> {
+        let (pattern, judge) = match scan.detection {
+            Detection::Pattern => (true, false),
+            Detection::LlmBased => (false, true),
+            Detection::Hybrid => (true, true),
+            Detection::None => return Ok(()),
+        };
+        if let Some(engine) = scan
+            .pattern_engine
+            .as_deref()
+            .filter(|engine| *engine != "aho-corasick")
+        {
+            return Err(format!(
+                "policy `{policy}`: the pattern engine `{engine}` is not known; `aho-corasick` is"
+            ));
+        }
+        let have = injection::pattern_count();
+        if scan
+            .pattern_count
+            .is_some_and(|wanted| wanted > u64::try_from(have).unwrap_or(u64::MAX))
+        {
+            return Err(format!(
+                "policy `{policy}` asks for {} patterns of injected prompts, there are {have}",
+                scan.pattern_count.unwrap_or(0)
+            ));
+        }
+        if scan.action == InjectionAction::Ignore {
+            return Ok(());
+        }
+        self.injection = Some(match self.injection {
+            None => Injection {
+                pattern,
+                judge,
+                action: scan.action,
+            },
+            Some(known) => Injection {
+                pattern: pattern || known.pattern,
+                judge: judge || known.judge,
+                action: sternest(scan.action, known.action),
+            },
+        });
+        Ok(())
+    }
+}
+
+const fn strictest(a: ScanAction, b: ScanAction) -> ScanAction {
+    match (a, b) {
+        (ScanAction::Block, _) | (_, ScanAction::Block) => ScanAction::Block,
+        (ScanAction::Redact, _) | (_, ScanAction::Redact) => ScanAction::Redact,
+        (ScanAction::Warn, ScanAction::Warn) => ScanAction::Warn,
+    }
+}
+
+const fn sternest(a: InjectionAction, b: InjectionAction) -> InjectionAction {
+    use InjectionAction::{BlockAndLog, Ignore, LogOnly, Warn};
+    match (a, b) {
+        (BlockAndLog, _) | (_, BlockAndLog) => BlockAndLog,
+        (Warn, _) | (_, Warn) => Warn,
+        (LogOnly, _) | (_, LogOnly) => LogOnly,
+        (Ignore, Ignore) => Ignore,
+    }
+}

@@ -1,0 +1,63 @@
+//! What was given out: so that it can be recognised in text again.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::Secret;
+
+/// Of one name the last few values are kept: a token is replaced every hour, and an old one may still be quoted.
+const KEPT_PER_NAME: usize = 4;
+
+/// Every secret that was resolved so far. Clones share it, and it grows.
+#[derive(Clone, Default)]
+pub struct Given(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    secrets: Vec<Secret>,
+    generation: u64,
+}
+
+impl Given {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes when a secret was added: what was made from [`Given::secrets`] before is no longer whole.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.lock().generation
+    }
+
+    /// All of them; clones share one value each.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<Secret> {
+        self.lock().secrets.clone()
+    }
+
+    /// One more; a value that is known by its name already changes nothing.
+    pub fn add(&self, secret: &Secret) {
+        let mut inner = self.lock();
+        let same = |known: &Secret| known.name() == secret.name();
+        if inner
+            .secrets
+            .iter()
+            .any(|known| same(known) && known.expose() == secret.expose())
+        {
+            return;
+        }
+        if inner.secrets.iter().filter(|known| same(known)).count() >= KEPT_PER_NAME
+            && let Some(oldest) = inner.secrets.iter().position(same)
+        {
+            inner.secrets.remove(oldest);
+        }
+        inner.secrets.push(secret.clone());
+        inner.generation += 1;
+    }
+}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Given({} secrets)", self.lock().secrets.len())
+    }
+}
