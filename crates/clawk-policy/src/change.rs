@@ -321,6 +321,7 @@ impl Situation {
                 match next.decide(subject) {
                     Some(verdict) if Outcome::from(verdict.effect) == wanted => {
                         steps = depth + 1;
+                        let all = self.shrunk(subject, all, wanted);
                         if !found.iter().any(|known| same(known, &all)) {
                             found.push(all);
                         }
@@ -346,6 +347,20 @@ impl Situation {
                 edits,
             })
             .collect()
+    }
+
+    /// Without the edits that are not needed: of two moved paths, one may be enough.
+    fn shrunk(&self, subject: &Subject<'_>, mut edits: Vec<Edit>, wanted: Outcome) -> Vec<Edit> {
+        let mut at = 0;
+        while edits.len() > 1 && at < edits.len() {
+            let mut fewer = edits.clone();
+            fewer.remove(at);
+            match self.clone().after(&fewer).decide(subject) {
+                Some(verdict) if Outcome::from(verdict.effect) == wanted => edits = fewer,
+                Some(_) | None => at += 1,
+            }
+        }
+        edits
     }
 
     /// Single steps towards an outcome. Milder: at every layer that is too strict, since one edit may mend several.

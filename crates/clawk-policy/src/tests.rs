@@ -3,4 +3,5 @@
 mod changes;
 mod forms;
 mod naive;
+mod pairs;
 mod paths;

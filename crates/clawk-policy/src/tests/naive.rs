@@ -65,7 +65,7 @@ impl Scene {
 
 // ---- the naive reading -------------------------------------------------------------------------------------------
 
-fn fits(pattern: &[char], name: &[char]) -> bool {
+pub(super) fn fits(pattern: &[char], name: &[char]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,
         (Some(('*', rest)), _) => {
@@ -76,12 +76,12 @@ fn fits(pattern: &[char], name: &[char]) -> bool {
     }
 }
 
-fn chars(text: &str) -> Vec<char> {
+pub(super) fn chars(text: &str) -> Vec<char> {
     text.chars().collect()
 }
 
 /// `Some(inside)`, or `None` when the path is refused.
-fn lies_inside(path: &str, root: &str) -> Option<bool> {
+pub(super) fn lies_inside(path: &str, root: &str) -> Option<bool> {
     if path.contains("..") || path.contains("//") || path.starts_with('~') {
         return None;
     }
