@@ -1,4 +1,4 @@
-//! What `cargo xtask bench` measures inside a process: decisions, a long trace, the speed of SHA-256.
+//! What `cargo xtask bench` measures inside a process: decisions, a long trace, the speed of SHA-256, how often the scanners are wrong.
 //!
 //! *Owns:* the library rows of DESIGN §8.
 //! *Depends on:* the crates it measures.
@@ -8,6 +8,7 @@
 //! Prints one number, or nothing.
 
 mod policy;
+mod screen;
 mod trace;
 
 use std::io::Write as _;
@@ -15,7 +16,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-const HELP: &str = "usage: clawk-bench policy RULES | trace FILE EVENTS | sha256 FILE";
+const HELP: &str = "usage: clawk-bench policy RULES | trace FILE EVENTS | sha256 FILE | false-positives secrets|injections FOLDER… | \
+                    found secrets|injections CORPUS";
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +29,8 @@ fn main() -> Result<()> {
             None
         }
         ["sha256", file] => Some(trace::sha256_mb_per_second(Path::new(file))?),
+        ["false-positives", what, folders @ ..] => Some(screen::per_megabyte(what, folders)?),
+        ["found", what, corpus] => Some(screen::found_percent(what, Path::new(corpus))?),
         _ => bail!(HELP),
     };
     if let Some(number) = printed {

@@ -240,6 +240,8 @@ fn by_patterns(
     weak: &mut Vec<Hit>,
 ) -> (bool, bool) {
     let mut dressed = (false, false);
+    // A phrase that comes again is no second sign: a word of the trade does that.
+    let mut seen = std::collections::BTreeSet::new();
     let Some(automaton) = &SEARCH.automaton else {
         return dressed;
     };
@@ -283,6 +285,7 @@ fn by_patterns(
         match weight {
             Weight::Strong => hits.push(hit),
             Weight::Weak if weak.iter().any(|known| known.start < end && start < known.end) => {}
+            Weight::Weak if !seen.insert(found.pattern().as_usize()) => {}
             Weight::Weak => weak.push(hit),
         }
     }
