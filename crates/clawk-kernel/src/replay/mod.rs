@@ -20,8 +20,11 @@ use serde_json::value::RawValue;
 pub use facts::{AgentFacts, ToolFacts};
 pub use tape::{Missing, Tape};
 
+use clawk_secrets::Given;
+
 use crate::call::{Breadth, Person, Reply};
 use crate::ports::{Batch, Entry, Journal as _, JournalError, Provider, Recorded};
+use crate::screen::Judge;
 use crate::testing::MemJournal;
 use crate::{Answer, Door, Kernel, Notice, Options, Parts, Session};
 use ports::{TapedClock, TapedMemory, TapedModel, TapedTools};
@@ -105,7 +108,10 @@ pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replaye
             audit_writable: Arc::new(true.into()),
             budgets: Default::default(),
             prices: Default::default(),
+            judge: Judge::default(),
         },
+        // What was secret was taken out before it was recorded.
+        secrets: Given::default(),
     };
     past(&journal, &tape.past).map_err(|e| ReplayError::Start(e.to_string()))?;
     let kernel = Kernel::start(parts)
