@@ -19,7 +19,7 @@ use crate::atlas::{Action, Facts};
 use crate::fault::Faults;
 use crate::rate::{Ledger, Spend};
 use crate::resolve::{DEFAULT_POLICY, Evaluation, Outcome, Violation};
-use crate::set::AtlasSet;
+use crate::set::{AtlasSet, Entry};
 use crate::verdict::{Deciding, Evaluator, Verdict};
 
 /// A resolution that was handed out, as the runtime keeps it.
@@ -186,18 +186,38 @@ pub fn check<'s>(
     ledger: &Ledger,
 ) -> Result<Grant<'s>, Refusal> {
     let issued = live(issued, requester, execution, now)?;
-    let action_id = execution.action_id.as_str();
-    let approved = issued.approved.contains_key(action_id);
-    let waits = issued.waiting.get(action_id);
-    let offered = approved || waits.is_some() || issued.allowed.contains(action_id);
-    // The set may have been loaded anew since.
-    let entry = set.entry(action_id).filter(|_| offered);
-    let entry = entry.ok_or_else(|| Refusal::NotAllowed(action_id.to_owned()))?;
+    let entry = offered(set, issued, &execution.action_id)?;
     let fits = entry
         .action
         .parameters
         .check(&execution.parameters, "/execution/parameters");
     fits.map_err(Refusal::InvalidParameters)?;
+    judge(set, issued, task, execution, now, ledger)
+}
+
+/// The action, if the resolution knows it.
+fn offered<'s>(set: &'s AtlasSet, issued: &Issued, action_id: &str) -> Result<&'s Entry, Refusal> {
+    let known = issued.approved.contains_key(action_id)
+        || issued.waiting.contains_key(action_id)
+        || issued.allowed.contains(action_id);
+    // The set may have been loaded anew since.
+    let entry = set.entry(action_id).filter(|_| known);
+    entry.ok_or_else(|| Refusal::NotAllowed(action_id.to_owned()))
+}
+
+/// What policy says of an execution whose resolution is known to be alive and whose parameters fit.
+pub(crate) fn judge<'s>(
+    set: &'s AtlasSet,
+    issued: &Issued,
+    task: Option<&Task>,
+    execution: &Execution,
+    now: Timestamp,
+    ledger: &Ledger,
+) -> Result<Grant<'s>, Refusal> {
+    let action_id = execution.action_id.as_str();
+    let entry = offered(set, issued, action_id)?;
+    let approved = issued.approved.contains_key(action_id);
+    let waits = issued.waiting.get(action_id);
     let facts = Facts {
         agent: &issued.agent_id,
         capabilities: &issued.capabilities,

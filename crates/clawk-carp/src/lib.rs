@@ -23,6 +23,7 @@ mod json;
 pub mod load;
 pub mod message;
 pub mod rate;
+pub mod replay;
 pub mod resolve;
 pub mod set;
 pub mod validate;

@@ -37,6 +37,12 @@ fn main() -> ExitCode {
         Some(clawk_tools::builtin::MODE) => return clawk_tools::builtin::main(),
         Some(_) | None => {}
     }
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == conformance::cra::ADAPTER_VERB) {
+        return conformance::cra::adapter().unwrap_or_else(|error| {
+            report(&error);
+            ExitCode::FAILURE
+        });
+    }
     // Usage errors end here with 2, `--help` and `--version` with 0.
     let cli = cli::Cli::parse();
     log(cli.verbose);

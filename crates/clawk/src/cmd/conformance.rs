@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::conformance::{self, Target};
+use clawk_secrets::Secret;
+
+use crate::conformance::{self, Target, cra};
 use crate::out::{self, Format, Paint};
 
 /// Flags of `clawk conformance`.
@@ -12,7 +14,10 @@ use crate::out::{self, Format, Paint};
 #[command(after_help = "Examples:
   clawk conformance ckp                                       clawk itself, every vector in its own set-up
   clawk conformance ckp --target 'node agent.js' --level 2    another agent
-  clawk conformance ckp --target 'clawk serve examples/conformance/claw.yaml --stdio' --format json")]
+  clawk conformance ckp --target 'clawk serve examples/conformance/claw.yaml --stdio' --format json
+  clawk conformance cra                                       clawk itself, up to CRA-Full
+  clawk conformance cra --target http://127.0.0.1:8420 --token-env CRA_TOKEN
+  clawk conformance cra --target 'other-cra --port {port} --atlas {atlas}' --level cra-minimal")]
 pub(crate) struct Args {
     #[command(subcommand)]
     suite: Suite,
@@ -22,6 +27,8 @@ pub(crate) struct Args {
 enum Suite {
     /// The vectors of the Claw Kernel Protocol 0.2.0
     Ckp(CkpArgs),
+    /// The tests of the CRA conformance document 1.0
+    Cra(CraArgs),
 }
 
 /// Flags of `clawk conformance ckp`.
@@ -40,9 +47,88 @@ struct CkpArgs {
     format: Format,
 }
 
-/// Plays the vectors; exit code 1 if any fails.
+/// Flags of `clawk conformance cra`.
+#[derive(Debug, clap::Args)]
+struct CraArgs {
+    /// An API's URL; a command that starts one, with `{port}` and, if it can, `{atlas}` and `{state}`; or the command of an
+    /// adapter on standard streams [default: this clawk]
+    #[arg(long, value_name = "URL|CMD")]
+    target: Option<String>,
+
+    /// The variable that holds the token for a URL
+    #[arg(long, value_name = "NAME", requires = "target")]
+    token_env: Option<String>,
+
+    /// Play what a claim to this level has to pass
+    #[arg(long, value_enum, default_value = "cra-full")]
+    level: cra::Level,
+
+    /// How the result is printed; `json` is the document's report
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Plays a suite; exit code 1 if any test fails.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Suite::Ckp(args) = &args.suite;
+    match &args.suite {
+        Suite::Ckp(args) => run_ckp(args),
+        Suite::Cra(args) => run_cra(args),
+    }
+}
+
+fn run_cra(args: &CraArgs) -> Result<ExitCode> {
+    let token = match &args.token_env {
+        Some(name) => {
+            let value = clawk_secrets::env::non_empty(name);
+            Some(Secret::new(name.as_str(), value.with_context(|| format!("`{name}` is not set"))?))
+        }
+        None => None,
+    };
+    let target = match &args.target {
+        Some(given) => cra::Target::parse(given, token)?,
+        None => cra::Target::own(std::env::current_exe().context("this program can't find itself")?),
+    };
+    let human = args.format == Format::Human;
+    let paint = Paint::stdout();
+    let report = cra::run(&target, args.level, |outcome| {
+        if human {
+            // silent-ok: a closed pipe shows when the summary is printed
+            let _ = out::line(&shown_cra(outcome, paint));
+        }
+    })?;
+    let run = &report.test_run;
+    if human {
+        let name = out::harmless(&format!("{} {}", report.implementation, report.version));
+        let level = report.conformance_level.unwrap_or("no level");
+        out::line(&format!(
+            "{name}: {} of {} passed, {} failed, {} skipped: {level}",
+            run.passed, run.total, run.failed, run.skipped
+        ))?;
+    } else {
+        out::json(&report)?;
+    }
+    Ok(if run.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn shown_cra(outcome: &cra::Outcome, paint: Paint) -> String {
+    let word = match outcome.status {
+        cra::Status::Passed => paint.green("pass"),
+        cra::Status::Failed => paint.red("FAIL"),
+        cra::Status::Skipped => paint.yellow("skip"),
+    };
+    let mut line = format!("{word} {} ({} ms)", outcome.test_id, outcome.duration_ms);
+    if let Some(error) = &outcome.error {
+        line.push_str(&format!("\n     {}", out::clipped(error, 600)));
+    }
+    out::harmless(&line)
+}
+
+/// Plays the vectors; exit code 1 if any fails.
+fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     let target = match &args.target {
         Some(command) => Target::Command(command.clone()),
         None => Target::Own {

@@ -5,6 +5,7 @@
 //! use the names of `examples/conformance/claw.yaml`. Nothing is ever skipped: what cannot be played has failed.
 
 mod connection;
+pub(crate) mod cra;
 mod judge;
 mod pattern;
 mod play;

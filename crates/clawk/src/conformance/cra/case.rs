@@ -1,0 +1,242 @@
+//! The cases as they lie in `vectors/cra`.
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+const FILES: [&str; 5] = [
+    include_str!("../../../../../vectors/cra/carp.json"),
+    include_str!("../../../../../vectors/cra/messages.json"),
+    include_str!("../../../../../vectors/cra/policies.json"),
+    include_str!("../../../../../vectors/cra/trace.json"),
+    include_str!("../../../../../vectors/cra/http.json"),
+];
+
+/// A conformance level; the last two include the ones before them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Level {
+    /// Messages, policies, resolutions
+    CarpCore,
+    /// Events, hash chain, replay, diff
+    TraceCore,
+    /// Manifests, context, actions
+    AtlasCore,
+    /// The three above and the golden traces
+    CraMinimal,
+    /// All of it, with the HTTP API
+    CraFull,
+}
+
+impl Level {
+    /// As the document writes it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::CarpCore => "CARP-Core",
+            Self::TraceCore => "TRACE-Core",
+            Self::AtlasCore => "Atlas-Core",
+            Self::CraMinimal => "CRA-Minimal",
+            Self::CraFull => "CRA-Full",
+        }
+    }
+
+    /// Whether a claim to this level has to pass what belongs to `other`.
+    pub(crate) const fn includes(self, other: Self) -> bool {
+        match self {
+            Self::CarpCore => matches!(other, Self::CarpCore),
+            Self::TraceCore => matches!(other, Self::TraceCore),
+            Self::AtlasCore => matches!(other, Self::AtlasCore),
+            Self::CraMinimal => !matches!(other, Self::CraFull),
+            Self::CraFull => true,
+        }
+    }
+}
+
+/// One test.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    pub(super) test_id: String,
+    pub(super) level: Level,
+    pub(super) what: What,
+}
+
+/// What is asked and what must come.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum What {
+    /// A request against its schema.
+    CarpRequest(Document),
+    /// A manifest against its schema.
+    AtlasManifest(Document),
+    /// An event against its schema.
+    TraceEvent(Document),
+    /// The digest of one event.
+    Hash { event: Value, expected_hash: String },
+    /// The built-in chain of four events, with changes.
+    Chain {
+        #[serde(default)]
+        changes: Vec<Change>,
+        expected: Validity,
+        #[serde(default)]
+        error: Option<String>,
+        #[serde(default)]
+        error_at: Option<u64>,
+    },
+    /// One resolution.
+    Resolve {
+        atlas: Map<String, Value>,
+        request: Map<String, Value>,
+        expected: Map<String, Value>,
+    },
+    /// A resolution and an execution for each step, in one session.
+    Sequence {
+        atlas: Map<String, Value>,
+        sequence: Vec<SequenceStep>,
+    },
+    /// Two traces by meaning.
+    Diff {
+        trace_a: Vec<Value>,
+        trace_b: Vec<Value>,
+        expected_diff: Value,
+    },
+    /// A golden folder's trace, replayed against its Atlas with changes.
+    Replay {
+        golden: String,
+        #[serde(default)]
+        atlas_changes: Vec<Change>,
+        identical: bool,
+    },
+    /// A golden folder, played.
+    Golden { golden: String },
+    /// Requests to the HTTP API.
+    Http { steps: Vec<super::http::Step> },
+}
+
+/// A document and whether it must be taken.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    pub(super) input: Value,
+    pub(super) expected: Validity,
+    #[serde(default)]
+    pub(super) error_path: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum Validity {
+    Valid,
+    Invalid,
+}
+
+impl Validity {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Valid => "VALID",
+            Self::Invalid => "INVALID",
+        }
+    }
+}
+
+/// Puts `value` at a JSON pointer; without one, takes away what is there.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Change {
+    pub(super) pointer: String,
+    #[serde(default)]
+    pub(super) value: Option<Value>,
+    /// The digest of the event that holds it is computed anew.
+    #[serde(default)]
+    pub(super) reseal: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SequenceStep {
+    pub(super) action: String,
+    pub(super) expected: String,
+    #[serde(default)]
+    pub(super) reason: Option<String>,
+}
+
+/// What all cases have beside their kind's members.
+#[derive(Deserialize)]
+struct Head {
+    test_id: String,
+    section: String,
+}
+
+/// All cases, in the document's order.
+pub(super) fn all() -> Result<Vec<Case>> {
+    let mut found: Vec<(Vec<u32>, Case)> = Vec::new();
+    for text in FILES {
+        let values: Vec<Map<String, Value>> =
+            serde_json::from_str(text).context("vectors/cra is not readable")?;
+        for value in values {
+            found.push(read(value)?);
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(found.into_iter().map(|(_, case)| case).collect())
+}
+
+fn read(mut value: Map<String, Value>) -> Result<(Vec<u32>, Case)> {
+    let head: Head = serde_json::from_value(Value::Object(value.clone())).context("a case without a head")?;
+    value.remove("test_id");
+    value.remove("section");
+    let what: What =
+        serde_json::from_value(Value::Object(value)).with_context(|| format!("`{}`", head.test_id))?;
+    let section = head
+        .section
+        .split('.')
+        .map(|part| part.parse().unwrap_or(u32::MAX)) // silent-ok: what is no number comes last
+        .collect();
+    let level = level(&head.section, &what);
+    let test_id = head.test_id;
+    Ok((section, Case { test_id, level, what }))
+}
+
+/// The document's table of levels, read by section.
+fn level(section: &str, what: &What) -> Level {
+    match what {
+        What::Golden { .. } => Level::CraMinimal,
+        What::Http { .. } => Level::CraFull,
+        What::Hash { .. }
+        | What::Chain { .. }
+        | What::TraceEvent(_)
+        | What::Diff { .. }
+        | What::Replay { .. } => Level::TraceCore,
+        What::AtlasManifest(_) => Level::AtlasCore,
+        What::Resolve { .. } if section.starts_with('6') => Level::AtlasCore,
+        What::CarpRequest(_) | What::Resolve { .. } | What::Sequence { .. } => Level::CarpCore,
+    }
+}
+
+/// Applies changes to a document.
+pub(super) fn change(document: &mut Value, changes: &[Change]) -> Result<()> {
+    for change in changes {
+        let (parent, last) = change.pointer.rsplit_once('/').context("a pointer starts with `/`")?;
+        let holder = document
+            .pointer_mut(parent)
+            .with_context(|| format!("nothing at `{parent}`"))?;
+        match (holder, &change.value) {
+            (Value::Object(members), Some(value)) => {
+                members.insert(last.to_owned(), value.clone());
+            }
+            (Value::Object(members), None) => {
+                members.remove(last);
+            }
+            (Value::Array(items), value) => {
+                let at: usize = last.parse().with_context(|| format!("`{last}` is no index"))?;
+                match value {
+                    Some(value) => items.insert(at.min(items.len()), value.clone()),
+                    None if at < items.len() => {
+                        items.remove(at);
+                    }
+                    None => anyhow::bail!("nothing at `{}`", change.pointer),
+                }
+            }
+            (_, _) => anyhow::bail!("`{parent}` holds nothing"),
+        }
+    }
+    Ok(())
+}

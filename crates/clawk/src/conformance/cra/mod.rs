@@ -1,0 +1,56 @@
+//! `clawk conformance cra`: the tests of the CRA conformance document, played against any implementation.
+//!
+//! The cases are data (`vectors/cra`, format in its README). A target is reached by an adapter that answers one JSON line
+//! per question, by its HTTP API, or by both; clawk itself is reached by both, through the same doors as any other. What a
+//! target gives no door for is `skipped` with the reason, never passed.
+
+mod adapter;
+mod api;
+mod case;
+mod compare;
+mod complete;
+mod event;
+mod golden;
+mod http;
+mod judge;
+mod own;
+mod report;
+mod session;
+mod stream;
+mod target;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Instant;
+
+use anyhow::Result;
+use clawk_kernel::time::{Clock, SystemClock};
+
+pub(crate) use case::Level;
+pub(crate) use own::main as adapter;
+pub(crate) use report::{Outcome, Report, Status};
+pub(crate) use target::{ADAPTER_VERB, Target};
+
+/// Plays every case of `level` and what it includes, and tells `seen` of each as it ends.
+///
+/// # Errors
+/// The cases cannot be read. Whatever a target does is an outcome.
+pub(crate) fn run(target: &Target, level: Level, mut seen: impl FnMut(&Outcome)) -> Result<Report> {
+    let started = Instant::now();
+    let timestamp = SystemClock::default().now().to_string();
+    let (implementation, version) = target.about();
+    let mut report = Report::new(implementation, version, timestamp);
+    for case in case::all()?
+        .into_iter()
+        .filter(|case| level.includes(case.level))
+    {
+        let began = Instant::now();
+        let verdict = judge::judge(target, &case);
+        let outcome = Outcome::new(&case, verdict, began.elapsed());
+        seen(&outcome);
+        report.add(outcome);
+    }
+    report.close(level, started.elapsed());
+    Ok(report)
+}

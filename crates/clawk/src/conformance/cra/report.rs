@@ -1,0 +1,158 @@
+//! The report, in the shape that the conformance document gives.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::case::{Case, Level};
+
+/// How one case ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Status {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// Why a case did not pass.
+#[derive(Debug)]
+pub(super) enum Miss {
+    /// Something else came.
+    Failed { error: String, details: Value },
+    /// The target has no door for this.
+    Skipped(String),
+}
+
+impl Miss {
+    /// Expected one thing, got another.
+    pub(super) fn other(expected: impl std::fmt::Display, got: impl std::fmt::Display, details: Value) -> Self {
+        Self::Failed {
+            error: format!("expected {expected}, got {got}"),
+            details,
+        }
+    }
+}
+
+impl From<anyhow::Error> for Miss {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed {
+            error: format!("{error:#}"),
+            details: Value::Null,
+        }
+    }
+}
+
+/// One case's result.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) test_id: String,
+    pub(crate) status: Status,
+    pub(crate) duration_ms: u64,
+    /// What was expected and what came; or why it could not be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub(crate) details: Value,
+    #[serde(skip)]
+    level: Level,
+}
+
+impl Outcome {
+    pub(super) fn new(case: &Case, verdict: Result<(), Miss>, took: Duration) -> Self {
+        let (status, error, details) = match verdict {
+            Ok(()) => (Status::Passed, None, Value::Null),
+            Err(Miss::Failed { error, details }) => (Status::Failed, Some(error), details),
+            Err(Miss::Skipped(reason)) => (Status::Skipped, Some(reason), Value::Null),
+        };
+        Self {
+            test_id: case.test_id.clone(),
+            status,
+            duration_ms: millis(took),
+            error,
+            details,
+            level: case.level,
+        }
+    }
+}
+
+/// Counts of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct TestRun {
+    timestamp: String,
+    duration_ms: u64,
+    pub(crate) total: usize,
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+}
+
+/// The whole report.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) implementation: String,
+    pub(crate) version: String,
+    /// The highest level all of whose cases passed, none skipped; null where there is none.
+    pub(crate) conformance_level: Option<&'static str>,
+    pub(crate) test_run: TestRun,
+    pub(crate) results: Vec<Outcome>,
+}
+
+impl Report {
+    pub(super) const fn new(implementation: String, version: String, timestamp: String) -> Self {
+        Self {
+            implementation,
+            version,
+            conformance_level: None,
+            test_run: TestRun {
+                timestamp,
+                duration_ms: 0,
+                total: 0,
+                passed: 0,
+                failed: 0,
+                skipped: 0,
+            },
+            results: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        let run = &mut self.test_run;
+        run.total += 1;
+        match outcome.status {
+            Status::Passed => run.passed += 1,
+            Status::Failed => run.failed += 1,
+            Status::Skipped => run.skipped += 1,
+        }
+        self.results.push(outcome);
+    }
+
+    /// Says which level was reached among those that were asked.
+    pub(super) fn close(&mut self, asked: Level, took: Duration) {
+        self.test_run.duration_ms = millis(took);
+        let levels = [
+            Level::CraFull,
+            Level::CraMinimal,
+            Level::CarpCore,
+            Level::TraceCore,
+            Level::AtlasCore,
+        ];
+        self.conformance_level = levels
+            .into_iter()
+            .filter(|level| *level == asked || asked.includes(*level))
+            .find(|level| self.reached(*level))
+            .map(Level::name);
+    }
+
+    fn reached(&self, level: Level) -> bool {
+        self.results
+            .iter()
+            .filter(|outcome| level.includes(outcome.level))
+            .all(|outcome| outcome.status == Status::Passed)
+    }
+}
+
+fn millis(took: Duration) -> u64 {
+    u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+}
