@@ -14,6 +14,7 @@
 mod agent;
 mod atlas;
 mod conformance;
+mod cra;
 mod levels;
 mod policy;
 mod pty;

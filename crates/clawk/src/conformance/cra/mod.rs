@@ -19,9 +19,6 @@ mod session;
 mod stream;
 mod target;
 
-#[cfg(test)]
-mod tests;
-
 use std::time::Instant;
 
 use anyhow::Result;

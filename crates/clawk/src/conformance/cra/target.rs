@@ -88,13 +88,6 @@ impl Target {
         })
     }
 
-    /// The target with another's adapter, for tests.
-    #[cfg(test)]
-    pub(super) fn with_adapter(mut self, line: &str) -> Self {
-        self.adapter = Some((Door::Line(line.to_owned()), OnceLock::new()));
-        self
-    }
-
     /// The name and version for the report.
     pub(super) fn about(&self) -> (String, String) {
         if let Ok(adapter) = self.adapter()
