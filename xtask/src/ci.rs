@@ -64,7 +64,8 @@ pub(crate) fn run() -> Result<()> {
                 tally,
             )
         }),
-        ("conformance ckp", conformance),
+        ("conformance ckp", |tally| conformance("ckp", tally)),
+        ("conformance cra", |tally| conformance("cra", tally)),
     ];
     for (name, step) in steps {
         say(&format!("\n==> {name}"));
@@ -151,8 +152,8 @@ fn tests(tally: &mut Tally) -> Result<bool> {
     counted(command.env(parts::VARIABLE, parts::dir()?), tally)
 }
 
-fn conformance(tally: &mut Tally) -> Result<bool> {
-    counted(command(built("clawk")?).args(["conformance", "ckp"]), tally)
+fn conformance(suite: &str, tally: &mut Tally) -> Result<bool> {
+    counted(command(built("clawk")?).args(["conformance", suite]), tally)
 }
 
 /// A program that the `build` step made.

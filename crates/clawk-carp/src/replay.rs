@@ -129,11 +129,17 @@ impl Player<'_> {
         let behind = self.events.iter().skip(index + 1);
         let length = behind
             .take_while(|event| {
-                matches!(event.event_type, "policy.evaluated" | "context.injected" | "context.redacted")
+                matches!(
+                    event.event_type,
+                    "policy.evaluated" | "context.injected" | "context.redacted"
+                )
             })
             .count();
         let end = index + 1 + length;
-        let Some(completed) = self.events.get(end).filter(|event| event.event_type == "carp.resolution.completed")
+        let Some(completed) = self
+            .events
+            .get(end)
+            .filter(|event| event.event_type == "carp.resolution.completed")
         else {
             return index + 1; // cut off, or answered by an error
         };
@@ -148,9 +154,15 @@ impl Player<'_> {
             Ok(resolved) => {
                 self.compare(index + 1, end, &resolved);
                 let issued = Issued::new(&request, &resolved.resolution, at);
-                self.issued.insert(text(completed.payload, "resolution_id").to_owned(), issued);
+                self.issued
+                    .insert(text(completed.payload, "resolution_id").to_owned(), issued);
             }
-            Err(error) => self.out.drift(end, "", json!("carp.resolution.completed"), json!(error.to_string())),
+            Err(error) => self.out.drift(
+                end,
+                "",
+                json!("carp.resolution.completed"),
+                json!(error.to_string()),
+            ),
         }
         end + 1
     }
@@ -181,7 +193,11 @@ impl Player<'_> {
             }),
             execution: None,
             atlas_ids: list("atlas_ids"),
-            context: payload.get("context").and_then(Value::as_object).cloned().unwrap_or_default(),
+            context: payload
+                .get("context")
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default(),
         }
     }
 
@@ -239,14 +255,17 @@ impl Player<'_> {
         match execute::judge(self.set, issued, None, &execution, event.at, &self.ledger) {
             Ok(grant) => {
                 if !approved {
-                    self.out.drift(index, "", json!("action.denied"), json!("action.approved"));
+                    self.out
+                        .drift(index, "", json!("action.denied"), json!("action.approved"));
                 } else if self.ledger.spend(&self.agent, &grant.spends, event.at).is_err() {
-                    self.out.drift(index, "", json!("action.approved"), json!("action.denied"));
+                    self.out
+                        .drift(index, "", json!("action.approved"), json!("action.denied"));
                 }
             }
             Err(Refusal::PendingApproval { .. }) if !approved => {}
             Err(refusal) if approved => {
-                self.out.drift(index, "", json!("action.approved"), json!(refusal.to_string()));
+                self.out
+                    .drift(index, "", json!("action.approved"), json!(refusal.to_string()));
             }
             Err(_) => {}
         }
@@ -254,10 +273,20 @@ impl Player<'_> {
 
     /// The denial at `index` says, beside it, that parameters or ownership were the reason.
     fn for_other_reasons(&self, index: usize) -> bool {
-        let around = self.events.get(index.saturating_sub(1)..).unwrap_or_default().iter().take(3);
+        let around = self
+            .events
+            .get(index.saturating_sub(1)..)
+            .unwrap_or_default()
+            .iter()
+            .take(3);
         around
             .filter(|event| event.event_type == "policy.violated")
-            .any(|event| matches!(text(event.payload, "violation_type"), "invalid_parameters" | "unauthorized"))
+            .any(|event| {
+                matches!(
+                    text(event.payload, "violation_type"),
+                    "invalid_parameters" | "unauthorized"
+                )
+            })
     }
 }
 
@@ -279,7 +308,10 @@ fn produced(resolved: &Resolved) -> Vec<(&'static str, Vec<(&'static str, Value)
         ("policy.evaluated", members)
     });
     let blocks = resolution.context_blocks.iter().map(|block| {
-        let members = vec![("block_id", json!(block.block_id)), ("source", json!(block.source))];
+        let members = vec![
+            ("block_id", json!(block.block_id)),
+            ("source", json!(block.source)),
+        ];
         ("context.injected", members)
     });
     let completed = vec![

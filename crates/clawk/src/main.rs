@@ -37,7 +37,10 @@ fn main() -> ExitCode {
         Some(clawk_tools::builtin::MODE) => return clawk_tools::builtin::main(),
         Some(_) | None => {}
     }
-    if std::env::args_os().nth(1).is_some_and(|verb| verb == conformance::cra::ADAPTER_VERB) {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|verb| verb == conformance::cra::ADAPTER_VERB)
+    {
         return conformance::cra::adapter().unwrap_or_else(|error| {
             report(&error);
             ExitCode::FAILURE

@@ -80,7 +80,10 @@ fn run_cra(args: &CraArgs) -> Result<ExitCode> {
     let token = match &args.token_env {
         Some(name) => {
             let value = clawk_secrets::env::non_empty(name);
-            Some(Secret::new(name.as_str(), value.with_context(|| format!("`{name}` is not set"))?))
+            Some(Secret::new(
+                name.as_str(),
+                value.with_context(|| format!("`{name}` is not set"))?,
+            ))
         }
         None => None,
     };

@@ -113,7 +113,7 @@ def serve(fault, clawk, port, atlas, state):
     here = os.path.dirname(state)
     with open(os.path.join(here, "clawk.toml"), "w") as config:
         config.write(CONFIG)
-    command = [clawk, "serve", "--http", f"127.0.0.1:{behind}", "--config", os.path.join(here, "clawk.toml")]
+    command = [clawk, "serve", "--simulate", "--http", f"127.0.0.1:{behind}", "--config", os.path.join(here, "clawk.toml")]
     child = subprocess.Popen(command + ["--state", state, "--atlas", atlas])
     signal.signal(signal.SIGTERM, lambda *_: (child.kill(), sys.exit(0)))
 
@@ -188,7 +188,7 @@ def serve(fault, clawk, port, atlas, state):
 
 CONFIG = """[[http.tokens]]
 name = "conformance"
-secret = "CRA_TOKEN"
+secret_ref = "CRA_TOKEN"
 scopes = ["admin"]
 """
 

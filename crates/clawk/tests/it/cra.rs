@@ -93,18 +93,36 @@ fn a_broken_adapter_is_found_out() {
                 "atlas.manifest.invalid_id",
             ],
         ),
-        ("cra.validate/takes-none", &["schema.carp.request.valid", "atlas.manifest.valid"]),
+        (
+            "cra.validate/takes-none",
+            &["schema.carp.request.valid", "atlas.manifest.valid"],
+        ),
         (
             "cra.validate/wrong-path",
-            &["schema.carp.request.missing_required", "atlas.manifest.invalid_version"],
+            &[
+                "schema.carp.request.missing_required",
+                "atlas.manifest.invalid_version",
+            ],
         ),
         ("cra.hash/another", &["hash.compute.single_event"]),
-        ("cra.verify/takes-all", &["hash.chain.broken", "hash.chain.sequence_gap"]),
+        (
+            "cra.verify/takes-all",
+            &["hash.chain.broken", "hash.chain.sequence_gap"],
+        ),
         ("cra.verify/takes-none", &["hash.chain.valid"]),
-        ("cra.verify/wrong-word", &["hash.chain.broken", "hash.chain.sequence_gap"]),
-        ("cra.verify/wrong-place", &["hash.chain.broken", "hash.chain.sequence_gap"]),
+        (
+            "cra.verify/wrong-word",
+            &["hash.chain.broken", "hash.chain.sequence_gap"],
+        ),
+        (
+            "cra.verify/wrong-place",
+            &["hash.chain.broken", "hash.chain.sequence_gap"],
+        ),
         ("cra.diff/identical", &["replay.diff.semantic"]),
-        ("cra.diff/incompatible", &["replay.diff.semantic", "replay.diff.identical"]),
+        (
+            "cra.diff/incompatible",
+            &["replay.diff.semantic", "replay.diff.identical"],
+        ),
         ("cra.replay/identical", &["replay.drift.policy_added"]),
         ("cra.replay/differs", &["replay.deterministic"]),
     ];
@@ -121,17 +139,33 @@ fn a_broken_adapter_is_found_out() {
 #[test]
 fn a_broken_api_is_found_out() {
     let faults: [(&str, &[&str]); 15] = [
-        ("decision", &["policy.order.deny_precedence", "policy.risk_tier.escalation"]),
+        (
+            "decision",
+            &["policy.order.deny_precedence", "policy.risk_tier.escalation"],
+        ),
         ("blocks", &["resolution.context.ordering"]),
         ("allowed", &["policy.decision.partial", "golden.policy-deny"]),
-        ("never-denies", &["policy.rate_limit.enforced", "http.execute.denied"]),
+        (
+            "never-denies",
+            &["policy.rate_limit.enforced", "http.execute.denied"],
+        ),
         ("trace-hole", &["golden.simple-resolve", "golden.multi-action"]),
         ("trace-changed", &["golden.*"]),
         ("ndjson", &["http.traces.ndjson"]),
         ("verify", &["http.traces.verify"]),
-        ("not-found", &["http.sessions.get.unknown", "http.traces.unknown", "http.atlases.get.unknown"]),
+        (
+            "not-found",
+            &[
+                "http.sessions.get.unknown",
+                "http.traces.unknown",
+                "http.atlases.get.unknown",
+            ],
+        ),
         ("conflict", &["http.atlases.post.twice"]),
-        ("bad-request", &["http.resolve.invalid", "http.execute.invalid_parameters"]),
+        (
+            "bad-request",
+            &["http.resolve.invalid", "http.execute.invalid_parameters"],
+        ),
         ("no-auth", &["http.auth.none", "http.auth.guards.execute"]),
         ("health", &["http.health"]),
         ("stream", &["http.traces.stream"]),
@@ -141,7 +175,8 @@ fn a_broken_api_is_found_out() {
         for chunk in faults.chunks(8) {
             scope.spawn(move || {
                 for (fault, wanted) in chunk {
-                    let target = format!("python3 {BROKEN} http {fault} {CLAWK} {{port}} {{atlas}} {{state}}");
+                    let target =
+                        format!("python3 {BROKEN} http {fault} {CLAWK} {{port}} {{atlas}} {{state}}");
                     let report = play(&["--target", &target]);
                     caught(&report, wanted, fault);
                     if *fault == "none" {

@@ -74,7 +74,11 @@ impl Api {
         let base = Url::parse(base).with_context(|| format!("`{base}` is no URL"))?;
         Ok(Self {
             client: Client::for_provider(&base, &Env::Process, DEADLINES, ANSWER_BYTES)?,
-            runtime: Arc::new(tokio::runtime::Builder::new_current_thread().enable_all().build()?),
+            runtime: Arc::new(
+                tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?,
+            ),
             base,
             token,
         })
@@ -121,7 +125,10 @@ impl Api {
         auth: Auth,
         accept: Option<&str>,
     ) -> Result<Answer> {
-        let url = self.base.join(path).with_context(|| format!("`{path}` is no path"))?;
+        let url = self
+            .base
+            .join(path)
+            .with_context(|| format!("`{path}` is no path"))?;
         let mut headers = self.credentials(auth)?;
         let mut bytes = Vec::new();
         if let Some(body) = body {

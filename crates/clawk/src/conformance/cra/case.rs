@@ -214,7 +214,10 @@ fn level(section: &str, what: &What) -> Level {
 /// Applies changes to a document.
 pub(super) fn change(document: &mut Value, changes: &[Change]) -> Result<()> {
     for change in changes {
-        let (parent, last) = change.pointer.rsplit_once('/').context("a pointer starts with `/`")?;
+        let (parent, last) = change
+            .pointer
+            .rsplit_once('/')
+            .context("a pointer starts with `/`")?;
         let holder = document
             .pointer_mut(parent)
             .with_context(|| format!("nothing at `{parent}`"))?;

@@ -29,7 +29,10 @@ pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> Package
     actions.dedup();
     let declared = manifest.entry("actions").or_insert_with(|| json!([]));
     if let Value::Array(declared) = declared {
-        let known: Vec<String> = declared.iter().filter_map(|action| text(action, "action_id")).collect();
+        let known: Vec<String> = declared
+            .iter()
+            .filter_map(|action| text(action, "action_id"))
+            .collect();
         for id in actions.iter().filter(|id| !known.contains(id)) {
             declared.push(json!({ "action_id": id, "name": id, "description": "An action of the case" }));
         }

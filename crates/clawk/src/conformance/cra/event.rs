@@ -39,12 +39,22 @@ const MEMBERS: [&str; 12] = [
 ];
 /// Payload members that have a closed set of values.
 const CHOICES: &[(&str, &str, &[&str])] = &[
-    ("session.ended", "reason", &["completed", "timeout", "error", "cancelled"]),
+    (
+        "session.ended",
+        "reason",
+        &["completed", "timeout", "error", "cancelled"],
+    ),
     ("policy.evaluated", "result", &["allow", "deny", "not_applicable"]),
     (
         "policy.violated",
         "violation_type",
-        &["rate_limit", "budget", "denied_action", "invalid_parameters", "unauthorized"],
+        &[
+            "rate_limit",
+            "budget",
+            "denied_action",
+            "invalid_parameters",
+            "unauthorized",
+        ],
     ),
     (
         "carp.resolution.completed",
@@ -72,8 +82,14 @@ pub(super) fn faults(event: &Value) -> Vec<Value> {
         fault(format!("/{name}"), "not a member of an event");
     }
     let empty = Map::new();
-    let payload = members.get("payload").and_then(Value::as_object).unwrap_or(&empty);
-    let event_type = members.get("event_type").and_then(Value::as_str).unwrap_or_default();
+    let payload = members
+        .get("payload")
+        .and_then(Value::as_object)
+        .unwrap_or(&empty);
+    let event_type = members
+        .get("event_type")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let wanted = TYPES.iter().find(|(name, _)| *name == event_type);
     for name in wanted.into_iter().flat_map(|(_, names)| names.iter()) {
         if !payload.contains_key(*name) {

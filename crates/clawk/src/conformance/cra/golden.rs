@@ -149,7 +149,10 @@ pub(super) fn chained(events: &[Value]) -> Result<()> {
     let report = clawk_trace::verify(text.as_bytes())?;
     if let Some(fault) = &report.fault {
         let (kind, at) = (fault.kind.code(), fault.index);
-        bail!("the target's own trace does not verify: {kind} at {at}: {}", fault.detail);
+        bail!(
+            "the target's own trace does not verify: {kind} at {at}: {}",
+            fault.detail
+        );
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! Cases of the HTTP API: requests in order, with what each must be answered.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use anyhow::{Context, Result};
+use clawk_kernel::time::{Clock, SystemClock};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -56,7 +58,7 @@ struct Asked {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expected {
-    status: u16,
+    status: Status,
     #[serde(default)]
     content_type: Option<String>,
     #[serde(default)]
@@ -66,17 +68,46 @@ struct Expected {
     lines: Option<Value>,
 }
 
+/// One status, or any of several where the protocol leaves it open.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Status {
+    One(u16),
+    Any(Vec<u16>),
+}
+
+impl Status {
+    fn holds(&self, found: u16) -> bool {
+        match self {
+            Self::One(status) => *status == found,
+            Self::Any(statuses) => statuses.contains(&found),
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(status) => write!(f, "{status}"),
+            Self::Any(statuses) => write!(f, "one of {statuses:?}"),
+        }
+    }
+}
+
 /// Plays the steps against the API under the Atlas of `multi-action`.
 pub(super) fn judge(target: &Target, steps: &[Step]) -> Result<(), Miss> {
     if !target.has_api() {
-        return Err(Miss::Skipped("there is no API; give a URL or a command with `{port}`".to_owned()));
+        return Err(Miss::Skipped(
+            "there is no API; give a URL or a command with `{port}`".to_owned(),
+        ));
     }
     let Some(served) = target.serve(&[golden::package("multi-action")?])? else {
         return Ok(());
     };
+    let now = SystemClock::default().now();
     let mut player = Player {
         api: &served.api,
-        known: Map::new(),
+        known: Map::from_iter([("now".to_owned(), json!(now.to_string()))]),
     };
     steps.iter().try_for_each(|step| player.play(step))
 }
@@ -107,23 +138,33 @@ impl Player<'_> {
             auth,
             accept,
         } = &step.send;
-        if !self.api.guarded() && matches!(auth, Auth::Wrong | Auth::None) && step.expect.status == 401 {
+        if !self.api.guarded() && matches!(auth, Auth::Wrong | Auth::None) && step.expect.status.holds(401) {
             let why = "the API was given no token (`--token-env`), so it need not ask for one";
             return Err(Miss::Skipped(why.to_owned()));
         }
         let path = self.filled(path);
         let body = body.as_ref().map(|body| self.with_known(body));
-        let answer = self.api.send(method, &path, body.as_ref(), *auth, accept.as_deref())?;
+        let answer = self
+            .api
+            .send(method, &path, body.as_ref(), *auth, accept.as_deref())?;
         let asked = format!("{method} {path}");
         let expected = &step.expect;
-        if answer.status != expected.status {
+        if !expected.status.holds(answer.status) {
             let got = format!("{}: {}", answer.status, shown(&answer));
-            return Err(Miss::other(format!("{asked} to be answered {}", expected.status), got, json!(body)));
+            return Err(Miss::other(
+                format!("{asked} to be answered {}", expected.status),
+                got,
+                json!(body),
+            ));
         }
         if let Some(kind) = &expected.content_type
             && !answer.content_type.starts_with(kind.as_str())
         {
-            return Err(Miss::other(format!("{asked} as `{kind}`"), format!("`{}`", answer.content_type), Value::Null));
+            return Err(Miss::other(
+                format!("{asked} as `{kind}`"),
+                format!("`{}`", answer.content_type),
+                Value::Null,
+            ));
         }
         if let Some(wanted) = &expected.body {
             self.check(&asked, wanted, &answer.json())?;

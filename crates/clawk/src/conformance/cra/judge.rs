@@ -16,10 +16,7 @@ pub(super) fn judge(target: &Target, case: &Case) -> Result<(), Miss> {
         What::CarpRequest(document) => document_of(target, "carp_request", document),
         What::AtlasManifest(document) => document_of(target, "atlas_manifest", document),
         What::TraceEvent(document) => document_of(target, "trace_event", document),
-        What::Hash {
-            event,
-            expected_hash,
-        } => {
+        What::Hash { event, expected_hash } => {
             let answer = ask(target, "cra.hash", &json!({ "event": event }))?;
             expect("hash", &json!(expected_hash), answer.get("hash"))
         }
@@ -80,7 +77,11 @@ fn fits(key: &str, wanted: &Value, answer: &Value) -> Result<(), Miss> {
                     .iter()
                     .zip(list)
                     .all(|(wanted, found)| crate::conformance::pattern::fits(wanted, found).is_ok());
-            if all { Ok(()) } else { expect(key, &Value::from(wanted.clone()), Some(&found)) }
+            if all {
+                Ok(())
+            } else {
+                expect(key, &Value::from(wanted.clone()), Some(&found))
+            }
         }
         _ => expect(key, wanted, Some(&found)),
     }
@@ -92,17 +93,28 @@ fn document_of(target: &Target, schema: &str, document: &Document) -> Result<(),
     }
     let params = json!({ "schema": schema, "input": document.input });
     let answer = ask(target, "cra.validate", &params)?;
-    let valid = answer.get("valid").and_then(Value::as_bool).context("an answer without `valid`")?;
+    let valid = answer
+        .get("valid")
+        .and_then(Value::as_bool)
+        .context("an answer without `valid`")?;
     validity(document.expected, valid, &answer)?;
     let Some(path) = &document.error_path else {
         return Ok(());
     };
-    let errors = answer.get("errors").and_then(Value::as_array).into_iter().flatten();
+    let errors = answer
+        .get("errors")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let paths: Vec<&str> = errors.filter_map(|error| error.get("path")?.as_str()).collect();
     if paths.contains(&path.as_str()) {
         return Ok(());
     }
-    Err(Miss::other(format!("an error at `{path}`"), format!("errors at {paths:?}"), answer.clone()))
+    Err(Miss::other(
+        format!("an error at `{path}`"),
+        format!("errors at {paths:?}"),
+        answer.clone(),
+    ))
 }
 
 /// Where there is only an API: a request is resolved, a manifest is posted.
@@ -115,7 +127,9 @@ fn over_http(target: &Target, schema: &str, document: &Document) -> Result<(), M
     let Some(served) = target.serve(&[])? else {
         return Err(Miss::Skipped("there is no API".to_owned()));
     };
-    let answer = served.api.send("POST", path, Some(&document.input), Auth::Bearer, None)?;
+    let answer = served
+        .api
+        .send("POST", path, Some(&document.input), Auth::Bearer, None)?;
     let body = answer.json();
     if !taken.contains(&answer.status) && answer.status != 400 {
         return Err(Miss::other("taken or 400", answer.status, body));
@@ -123,13 +137,17 @@ fn over_http(target: &Target, schema: &str, document: &Document) -> Result<(), M
     if answer.status == 201
         && let Some(id) = text(&document.input, "atlas_id")
     {
-        served.api.send("DELETE", &format!("/v1/atlases/{id}"), None, Auth::Bearer, None)?;
+        served
+            .api
+            .send("DELETE", &format!("/v1/atlases/{id}"), None, Auth::Bearer, None)?;
     }
     validity(document.expected, answer.status != 400, &body)?;
     match &document.error_path {
-        Some(path) if !answer.text.contains(path.trim_start_matches('/')) => {
-            Err(Miss::other(format!("an error that names `{path}`"), &answer.text, body))
-        }
+        Some(path) if !answer.text.contains(path.trim_start_matches('/')) => Err(Miss::other(
+            format!("an error that names `{path}`"),
+            &answer.text,
+            body,
+        )),
         Some(_) | None => Ok(()),
     }
 }
@@ -151,7 +169,10 @@ fn chain(
 ) -> Result<(), Miss> {
     let events = damaged(changes)?;
     let answer = ask(target, "cra.verify", &json!({ "events": events }))?;
-    let valid = answer.get("valid").and_then(Value::as_bool).context("an answer without `valid`")?;
+    let valid = answer
+        .get("valid")
+        .and_then(Value::as_bool)
+        .context("an answer without `valid`")?;
     validity(expected, valid, &answer)?;
     if let Some(error) = error {
         expect("error", &json!(error), answer.get("error"))?;
@@ -183,7 +204,10 @@ fn damaged(changes: &[Change]) -> Result<Value> {
 }
 
 fn session<'t>(target: &'t Target, package: Package, parts: &Value) -> Result<Session<'t>, Miss> {
-    let goal = parts.pointer("/task/goal").and_then(Value::as_str).unwrap_or("Test goal");
+    let goal = parts
+        .pointer("/task/goal")
+        .and_then(Value::as_str)
+        .unwrap_or("Test goal");
     let agent = parts
         .pointer("/requester/agent_id")
         .and_then(Value::as_str)
@@ -197,7 +221,9 @@ fn resolve(
     parts: &Map<String, Value>,
     expected: &Map<String, Value>,
 ) -> Result<(), Miss> {
-    let mentioned: Vec<String> = text(&Value::Object(parts.clone()), "action").into_iter().collect();
+    let mentioned: Vec<String> = text(&Value::Object(parts.clone()), "action")
+        .into_iter()
+        .collect();
     let request = complete::request(parts);
     let session = session(target, complete::atlas(atlas, &mentioned), &request)?;
     let found = session.resolve(request)?;
@@ -230,7 +256,11 @@ fn with(miss: Miss, whole: &Value) -> Miss {
 
 /// Of every entry at `pointer`, some members.
 fn members(found: &Value, pointer: &str, first: &str, more: &[&str]) -> Value {
-    let entries = found.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    let entries = found
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     entries
         .map(|entry| {
             let keys = std::iter::once(first).chain(more.iter().copied());
@@ -248,7 +278,9 @@ fn packs(found: &Value) -> Value {
         .flatten();
     blocks
         .map(|block| {
-            let pack = block.pointer("/metadata/source_pack").or_else(|| block.get("source_pack"));
+            let pack = block
+                .pointer("/metadata/source_pack")
+                .or_else(|| block.get("source_pack"));
             json!({ "source_pack": pack })
         })
         .collect()
@@ -278,13 +310,25 @@ fn sequence(target: &Target, atlas: &Map<String, Value>, steps: &[SequenceStep])
         };
         let at = format!("step {number} (`{}`)", step.action);
         if got != step.expected {
-            return Err(Miss::other(format!("{at}: {}", step.expected), got, executed.body));
+            return Err(Miss::other(
+                format!("{at}: {}", step.expected),
+                got,
+                executed.body,
+            ));
         }
         if let Some(reason) = &step.reason {
             resolution = session.resolve(request.clone())?;
-            let said = format!("{} {}", executed.body, resolution.pointer("/denied_actions").unwrap_or(&Value::Null));
+            let said = format!(
+                "{} {}",
+                executed.body,
+                resolution.pointer("/denied_actions").unwrap_or(&Value::Null)
+            );
             if !said.contains(reason.as_str()) {
-                return Err(Miss::other(format!("{at}: reason `{reason}`"), said, executed.body));
+                return Err(Miss::other(
+                    format!("{at}: reason `{reason}`"),
+                    said,
+                    executed.body,
+                ));
             }
         }
     }

@@ -38,10 +38,7 @@ pub(crate) fn run(target: &Target, level: Level, mut seen: impl FnMut(&Outcome))
     let timestamp = SystemClock::default().now().to_string();
     let (implementation, version) = target.about();
     let mut report = Report::new(implementation, version, timestamp);
-    for case in case::all()?
-        .into_iter()
-        .filter(|case| level.includes(case.level))
-    {
+    for case in case::all()?.into_iter().filter(|case| level.includes(case.level)) {
         let began = Instant::now();
         let verdict = judge::judge(target, &case);
         let outcome = Outcome::new(&case, verdict, began.elapsed());

@@ -122,7 +122,10 @@ fn atlases(packages: &Value) -> Result<Vec<Arc<Atlas>>> {
             let manifest = package.get("manifest").context("`manifest` is missing")?;
             let files = package.get("files").cloned().unwrap_or_else(|| json!({}));
             let files: BTreeMap<String, String> = serde_json::from_value(files)?;
-            Ok(Arc::new(Atlas::in_memory(&serde_json::to_vec(manifest)?, &files)?))
+            Ok(Arc::new(Atlas::in_memory(
+                &serde_json::to_vec(manifest)?,
+                &files,
+            )?))
         })
         .collect()
 }
@@ -135,8 +138,13 @@ fn replayed(packages: &Value, trace: &Value) -> Result<Value> {
         .iter()
         .map(|event| {
             Ok(replay::Event {
-                event_type: event.get("event_type").and_then(Value::as_str).unwrap_or_default(),
-                at: text(event, "timestamp").context("an event without a time")?.parse()?,
+                event_type: event
+                    .get("event_type")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default(),
+                at: text(event, "timestamp")
+                    .context("an event without a time")?
+                    .parse()?,
                 payload: event.get("payload").context("an event without a payload")?,
             })
         })

@@ -27,7 +27,11 @@ pub(super) enum Miss {
 
 impl Miss {
     /// Expected one thing, got another.
-    pub(super) fn other(expected: impl std::fmt::Display, got: impl std::fmt::Display, details: Value) -> Self {
+    pub(super) fn other(
+        expected: impl std::fmt::Display,
+        got: impl std::fmt::Display,
+        details: Value,
+    ) -> Self {
         Self::Failed {
             error: format!("expected {expected}, got {got}"),
             details,

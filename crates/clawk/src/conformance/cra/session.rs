@@ -20,7 +20,7 @@ pub(super) struct Executed {
 
 /// An open session.
 pub(super) enum Session<'t> {
-    Http { served: Served<'t>, id: String },
+    Http { served: Box<Served<'t>>, id: String },
     Adapter { adapter: &'t Adapter, id: String },
 }
 
@@ -41,7 +41,10 @@ impl<'t> Session<'t> {
                 return Err(Miss::other("a session (201)", answer.status, answer.json()));
             }
             let id = text(&answer.json(), "session_id").context("the new session has no `session_id`")?;
-            return Ok(Self::Http { served, id });
+            return Ok(Self::Http {
+                served: Box::new(served),
+                id,
+            });
         }
         let adapter = target.adapter()?;
         let packages: Vec<Value> = atlases

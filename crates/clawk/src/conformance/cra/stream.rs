@@ -60,13 +60,20 @@ impl Stream {
             }
             anyhow::Ok(())
         };
-        match api.runtime().block_on(async { tokio::time::timeout(PATIENCE, read).await }) {
+        match api
+            .runtime()
+            .block_on(async { tokio::time::timeout(PATIENCE, read).await })
+        {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => {
                 // silent-ok: the deadline is the finding
                 let got = format!("{} other events in {} s", seen.len(), PATIENCE.as_secs());
-                Err(Miss::other("an event that was not sent", got, json!({ "seen": seen })))
+                Err(Miss::other(
+                    "an event that was not sent",
+                    got,
+                    json!({ "seen": seen }),
+                ))
             }
         }
     }

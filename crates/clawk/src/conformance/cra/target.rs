@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use super::adapter::Adapter;
 use super::api::{Api, Auth};
 use super::complete::Package;
+use super::golden;
 use super::report::Miss;
 use super::session::text;
 use crate::conformance::target::spawner;
@@ -141,6 +142,10 @@ impl Target {
         match &self.server {
             None => Ok(None),
             Some(Server::Url(api)) => send(api, atlases).map(Some),
+            // A server that is started has to be started with something.
+            Some(Server::Started(door)) if atlases.is_empty() => {
+                Ok(Some(door.serve(&[golden::package("simple-resolve")?])?))
+            }
             Some(Server::Started(door)) => Ok(Some(door.serve(atlases)?)),
         }
     }
@@ -161,7 +166,11 @@ fn send<'t>(api: &Api, atlases: &[Package]) -> Result<Served<'t>, Miss> {
         }
         let answer = api.send("POST", "/v1/atlases", Some(&package.manifest), Auth::Bearer, None)?;
         if answer.status != 201 {
-            return Err(Miss::other("the Atlas to be taken (201)", answer.status, answer.json()));
+            return Err(Miss::other(
+                "the Atlas to be taken (201)",
+                answer.status,
+                answer.json(),
+            ));
         }
         served.sent.extend(text(&package.manifest, "atlas_id"));
     }
@@ -209,12 +218,18 @@ impl Door {
 /// clawk as a CRA runtime, with one token that may do everything.
 fn own_server(program: &Path, dir: &Path, port: u16, atlases: usize) -> Result<Command> {
     let config = format!(
-        "[[http.tokens]]\nname = \"conformance\"\nsecret = \"{TOKEN_ENV}\"\nscopes = [\"admin\"]\n"
+        "[[http.tokens]]\nname = \"conformance\"\nsecret_ref = \"{TOKEN_ENV}\"\nscopes = [\"admin\"]\n"
     );
     std::fs::write(dir.join("clawk.toml"), config)?;
     let mut command = spawner(program);
     command
-        .args(["serve", "--http", &format!("127.0.0.1:{port}"), "--config"])
+        .args([
+            "serve",
+            "--simulate",
+            "--http",
+            &format!("127.0.0.1:{port}"),
+            "--config",
+        ])
         .arg(dir.join("clawk.toml"))
         .arg("--state")
         .arg(dir.join("state"));
