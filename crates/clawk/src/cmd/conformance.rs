@@ -63,6 +63,10 @@ struct CraArgs {
     #[arg(long, value_enum, default_value = "cra-full")]
     level: cra::Level,
 
+    /// Play only tests whose id begins so
+    #[arg(long, value_name = "ID")]
+    only: Vec<String>,
+
     /// How the result is printed; `json` is the document's report
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -93,7 +97,7 @@ fn run_cra(args: &CraArgs) -> Result<ExitCode> {
     };
     let human = args.format == Format::Human;
     let paint = Paint::stdout();
-    let report = cra::run(&target, args.level, |outcome| {
+    let report = cra::run(&target, args.level, &args.only, |outcome| {
         if human {
             // silent-ok: a closed pipe shows when the summary is printed
             let _ = out::line(&shown_cra(outcome, paint));

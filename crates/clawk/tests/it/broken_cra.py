@@ -4,17 +4,16 @@
 `broken_cra.py http FAULT CLAWK PORT ATLAS STATE` stands between the harness and the API.
 """
 
+import ctypes
 import http.client
 import http.server
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 
 
 def adapter(fault, clawk):
@@ -114,8 +113,9 @@ def serve(fault, clawk, port, atlas, state):
     with open(os.path.join(here, "clawk.toml"), "w") as config:
         config.write(CONFIG)
     command = [clawk, "serve", "--simulate", "--http", f"127.0.0.1:{behind}", "--config", os.path.join(here, "clawk.toml")]
-    child = subprocess.Popen(command + ["--state", state, "--atlas", atlas])
-    signal.signal(signal.SIGTERM, lambda *_: (child.kill(), sys.exit(0)))
+    # The harness kills this process outright; the server must not outlive it.
+    end_with_parent = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    subprocess.Popen(command + ["--state", state, "--atlas", atlas], preexec_fn=end_with_parent)
 
     class Proxy(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -173,16 +173,6 @@ def serve(fault, clawk, port, atlas, state):
                 except OSError:
                     pass
 
-    parent = os.getppid()
-
-    def watch():
-        # The harness kills this process; what it started must not outlive the harness either.
-        while os.getppid() == parent:
-            time.sleep(0.1)
-        child.kill()
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
     http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Proxy).serve_forever()
 
 

@@ -119,7 +119,12 @@ fn document_of(target: &Target, schema: &str, document: &Document) -> Result<(),
 
 /// Where there is only an API: a request is resolved, a manifest is posted.
 fn over_http(target: &Target, schema: &str, document: &Document) -> Result<(), Miss> {
+    let operation = text(&document.input, "operation");
     let (path, taken) = match schema {
+        "carp_request" if operation.as_deref() == Some("execute") => ("/v1/execute", [200, 404]),
+        "carp_request" if operation.as_deref() == Some("validate") => {
+            return Err(Miss::Skipped("the API has no way to validate".to_owned()));
+        }
         "carp_request" => ("/v1/resolve", [200, 404]),
         "atlas_manifest" => ("/v1/atlases", [201, 409]),
         _ => return Err(Miss::Skipped("only an adapter can be asked this".to_owned())),

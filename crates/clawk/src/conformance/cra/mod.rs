@@ -29,11 +29,17 @@ pub(crate) use own::main as adapter;
 pub(crate) use report::{Outcome, Report, Status};
 pub(crate) use target::{ADAPTER_VERB, Target};
 
-/// Plays every case of `level` and what it includes, and tells `seen` of each as it ends.
+/// Plays every case of `level` and what it includes, and tells `seen` of each as it ends. `only`: beginnings of ids, where
+/// not all are wanted; then no level is reached.
 ///
 /// # Errors
 /// The cases cannot be read. Whatever a target does is an outcome.
-pub(crate) fn run(target: &Target, level: Level, mut seen: impl FnMut(&Outcome)) -> Result<Report> {
+pub(crate) fn run(
+    target: &Target,
+    level: Level,
+    only: &[String],
+    mut seen: impl FnMut(&Outcome),
+) -> Result<Report> {
     let started = Instant::now();
     let timestamp = SystemClock::default().now().to_string();
     let (implementation, version) = target.about();
@@ -45,6 +51,6 @@ pub(crate) fn run(target: &Target, level: Level, mut seen: impl FnMut(&Outcome))
         seen(&outcome);
         report.add(outcome);
     }
-    report.close(level, started.elapsed());
+    report.close(only.is_empty().then_some(level), started.elapsed());
     Ok(report)
 }

@@ -133,8 +133,9 @@ impl Report {
     }
 
     /// Says which level was reached among those that were asked.
-    pub(super) fn close(&mut self, asked: Level, took: Duration) {
+    pub(super) fn close(&mut self, asked: Option<Level>, took: Duration) {
         self.test_run.duration_ms = millis(took);
+        let Some(asked) = asked else { return };
         let levels = [
             Level::CraFull,
             Level::CraMinimal,
