@@ -68,6 +68,8 @@ enum Verb {
     Sessions(cmd::sessions::Args),
     /// List what an agent did to the world, and what nobody knows it did
     Effects(cmd::effects::Args),
+    /// Try the box that tools run in, or have it explained
+    Sandbox(cmd::sandbox::Args),
     /// Show what is spent, set aside and left
     Budget(cmd::budget::Args),
     /// Check an agent against the protocol's test vectors
@@ -106,6 +108,7 @@ impl Cli {
             Verb::Resolve(args) => cmd::resolve::run(&args),
             Verb::Sessions(args) => cmd::sessions::run(&args),
             Verb::Effects(args) => cmd::effects::run(&args),
+            Verb::Sandbox(args) => cmd::sandbox::run(&args, config.as_deref()),
             Verb::Budget(args) => cmd::budget::run(&args),
             Verb::Conformance(args) => cmd::conformance::run(&args),
             Verb::Doctor(args) => cmd::doctor::run(&args, config.as_deref()),

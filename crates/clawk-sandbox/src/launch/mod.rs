@@ -19,6 +19,7 @@ pub use probe::Probed;
 pub(crate) use probe::found;
 pub(crate) use run::receive;
 pub use service::{Service, ServiceEnd};
+pub use streams::{Stream, Tee};
 
 pub use levels::LevelSettings;
 use levels::Levels;
@@ -101,6 +102,8 @@ pub struct Spec {
     pub files: Vec<Placed>,
     /// Further host paths that the box sees read-only: what the program needs to run (`read_paths` of its configuration).
     pub read_paths: Vec<PathBuf>,
+    /// Sees the output while it comes.
+    pub tee: Option<Tee>,
 }
 
 impl Spec {
@@ -119,6 +122,7 @@ impl Spec {
             gate: None,
             files: Vec::new(),
             read_paths: Vec::new(),
+            tee: None,
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use super::door::{Door, Gate, Keep};
-use super::streams::{Budget, keep};
+use super::streams::{Budget, Stream, keep};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec};
 use crate::child::tree::kill_session;
@@ -78,8 +78,16 @@ impl Launcher {
         let whole = async {
             tokio::join!(
                 reports,
-                keep(parts.child.stdout.take(), &budget),
-                keep(parts.child.stderr.take(), &budget),
+                keep(
+                    parts.child.stdout.take(),
+                    &budget,
+                    (Stream::Out, spec.tee.as_ref())
+                ),
+                keep(
+                    parts.child.stderr.take(),
+                    &budget,
+                    (Stream::Err, spec.tee.as_ref())
+                ),
                 until_gone(feeding, &parts.gone),
             )
         };

@@ -44,15 +44,45 @@ pub(super) struct Kept {
     pub(super) truncated: bool,
 }
 
+/// Which of a run's two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// Sees what is kept of the output while it comes, for a person who waits. Levels whose output comes at the end of a run
+/// do not call it.
+#[derive(Clone)]
+pub struct Tee(Arc<dyn Fn(Stream, &[u8]) + Send + Sync>);
+
+impl Tee {
+    /// From a function; it may block, and holds the program up then.
+    pub fn new(see: impl Fn(Stream, &[u8]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(see))
+    }
+}
+
 /// Reads to the end; keeps what the budget allows.
-pub(super) async fn keep(stream: Option<impl AsyncRead + Unpin>, budget: &Budget) -> Kept {
+pub(super) async fn keep(
+    stream: Option<impl AsyncRead + Unpin>,
+    budget: &Budget,
+    tee: (Stream, Option<&Tee>),
+) -> Kept {
     let mut kept = Kept::default();
     let Some(mut stream) = stream else { return kept };
     let mut buffer = vec![0; 64 << 10];
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
         let room = budget.take(read);
-        kept.bytes
-            .extend_from_slice(buffer.get(..room).unwrap_or_default());
+        let within = buffer.get(..room).unwrap_or_default();
+        kept.bytes.extend_from_slice(within);
+        if let (which, Some(Tee(see))) = tee
+            && !within.is_empty()
+        {
+            see(which, within);
+        }
         kept.truncated |= room < read;
     }
     kept

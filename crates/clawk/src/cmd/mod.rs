@@ -14,6 +14,7 @@ pub(crate) mod man;
 pub(crate) mod policy;
 pub(crate) mod resolve;
 pub(crate) mod run;
+pub(crate) mod sandbox;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod sessions;

@@ -1,0 +1,235 @@
+//! Flags and a manifest's Sandbox become a plan.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_manifest::model::{
+    FilesystemMode, Mount, NetworkMode, Permission, Sandbox, SandboxLevel, ShellMode,
+};
+use clawk_sandbox::{Launcher, Plan, Spec};
+use clawk_secrets::env;
+use serde_json::json;
+
+use crate::config::Config;
+use crate::manifest;
+
+/// What a box is made of. Flags add to the manifest's Sandbox, and win over it.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct BoxArgs {
+    /// The manifest whose Sandbox counts; without one, everything that no flag grants is denied
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// `none`, `process`, `wasm`, `container` or `vm`; `process` without a manifest
+    #[arg(long, value_name = "LEVEL", value_parser = word::<SandboxLevel>)]
+    level: Option<SandboxLevel>,
+
+    /// Show a path, `:ro` (the default) or `:rw`
+    #[arg(long, value_name = "PATH[:ro|rw]", value_parser = mount)]
+    mount: Vec<Mount>,
+
+    /// Hide a path and all below it, or what fits a pattern; wins over mounts
+    #[arg(long, value_name = "PATH")]
+    deny: Vec<String>,
+
+    /// `deny`, `read-only`, `scoped` or `full`; `scoped` where --mount is given
+    #[arg(long, value_name = "MODE", value_parser = word::<FilesystemMode>)]
+    files: Option<FilesystemMode>,
+
+    /// Let a host be reached by the egress proxy: `example.com`, `*.example.com`, each with or without `:PORT`
+    #[arg(long, value_name = "HOST")]
+    allow_host: Vec<String>,
+
+    /// Let an allowed host be in the own network: a name or an address, with or without `:PORT`
+    #[arg(long, value_name = "HOST")]
+    allow_private: Vec<String>,
+
+    /// `deny`, `restricted` or `full`; which system calls there are. `restricted` without a manifest
+    #[arg(long, value_name = "MODE", value_parser = word::<ShellMode>)]
+    shell: Option<ShellMode>,
+
+    /// Wall time
+    #[arg(long, value_name = "N")]
+    timeout_ms: Option<u64>,
+
+    /// Memory of all its processes together, MiB
+    #[arg(long, value_name = "N")]
+    memory_mb: Option<u64>,
+
+    /// Weight of the processor; 1024 is one core's
+    #[arg(long, value_name = "N")]
+    cpu_shares: Option<u64>,
+
+    /// Processes and threads together
+    #[arg(long, value_name = "N")]
+    max_processes: Option<u64>,
+
+    /// Open files per process
+    #[arg(long, value_name = "N")]
+    max_open_files: Option<u64>,
+
+    /// Output that is passed on, bytes
+    #[arg(long, value_name = "N")]
+    max_output_bytes: Option<u64>,
+
+    /// Where relative paths start and the command runs; the manifest's folder, or this one
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<PathBuf>,
+}
+
+/// One of a closed set of words.
+fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(json!(text)).map_err(|error| error.to_string())
+}
+
+fn mount(text: &str) -> Result<Mount, String> {
+    let (path, permissions) = match text.rsplit_once(':') {
+        Some((path, "rw")) => (path, Permission::Rw),
+        Some((path, "ro")) => (path, Permission::Ro),
+        Some(_) | None => (text, Permission::Ro),
+    };
+    if path.is_empty() {
+        return Err("a path, then `:ro` or `:rw`".to_owned());
+    }
+    Ok(Mount {
+        path: path.to_owned(),
+        permissions,
+    })
+}
+
+/// What is to be tried.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// As a manifest would say it.
+    pub(super) sandbox: Option<Sandbox>,
+    /// Compiled.
+    pub(super) plan: Arc<Plan>,
+    /// What starts it.
+    pub(super) launcher: Launcher,
+    /// Where relative paths start.
+    pub(super) base: PathBuf,
+    /// Hosts that may be in the own network.
+    pub(super) allow_private: Vec<String>,
+}
+
+impl BoxArgs {
+    /// The plan in force.
+    ///
+    /// # Errors
+    /// The manifest or the configuration is not valid, or the folder is not there.
+    pub(super) fn asked(&self, config: Option<&Path>) -> Result<Asked> {
+        let config = Config::load(config, self.file.as_deref())?;
+        let (declared, folder) = match &self.file {
+            None => (None, None),
+            Some(file) => {
+                let (manifest, _) = manifest::look(file, &config)?;
+                let folder = config.settings.workdir.clone().unwrap_or(manifest.dir);
+                (manifest.sandbox, Some(folder))
+            }
+        };
+        let sandbox = if self.is_plain() && (declared.is_some() || self.file.is_some()) {
+            declared
+        } else {
+            Some(self.merged(declared)?)
+        };
+        let folder = self
+            .workdir
+            .clone()
+            .or(folder)
+            .filter(|f| !f.as_os_str().is_empty());
+        let folder = folder.unwrap_or_else(|| PathBuf::from("."));
+        let base = folder
+            .canonicalize()
+            .with_context(|| format!("the working directory `{}` is not there", folder.display()))?;
+        let defaults = config.settings.sandbox.defaults();
+        Ok(Asked {
+            plan: Arc::new(Plan::compile(sandbox.as_ref(), &defaults)),
+            sandbox,
+            launcher: Launcher::default().with_levels(config.levels(None)),
+            base,
+            allow_private: self.allow_private.clone(),
+        })
+    }
+
+    /// No flag changes what the manifest says.
+    fn is_plain(&self) -> bool {
+        self.level.is_none()
+            && self.mount.is_empty()
+            && self.deny.is_empty()
+            && self.files.is_none()
+            && self.allow_host.is_empty()
+            && self.shell.is_none()
+            && [
+                self.timeout_ms,
+                self.memory_mb,
+                self.cpu_shares,
+                self.max_processes,
+                self.max_open_files,
+                self.max_output_bytes,
+            ]
+            .iter()
+            .all(Option::is_none)
+    }
+
+    fn merged(&self, declared: Option<Sandbox>) -> Result<Sandbox> {
+        let mut sandbox = match declared {
+            Some(sandbox) => sandbox,
+            None => serde_json::from_value(json!({
+                "name": "sandbox",
+                "level": "process",
+                "capabilities": {"shell": {"mode": "restricted"}},
+            }))?,
+        };
+        sandbox.level = self.level.unwrap_or(sandbox.level);
+        let capabilities = &mut sandbox.capabilities;
+        let files = &mut capabilities.filesystem;
+        files.mount_paths.extend(self.mount.iter().cloned());
+        files.denied_paths.extend(self.deny.iter().cloned());
+        match self.files {
+            Some(mode) => files.mode = mode,
+            None if !self.mount.is_empty() => files.mode = files.mode.max(FilesystemMode::Scoped),
+            None => {}
+        }
+        if files.mode == FilesystemMode::Deny && !files.mount_paths.is_empty() {
+            bail!("with --files deny nothing is shown, so --mount says nothing");
+        }
+        capabilities
+            .network
+            .allowed_hosts
+            .extend(self.allow_host.iter().cloned());
+        if !self.allow_host.is_empty() {
+            capabilities.network.mode = capabilities.network.mode.max(NetworkMode::Allowlist);
+        }
+        capabilities.shell.mode = self.shell.unwrap_or(capabilities.shell.mode);
+        let limits = &mut sandbox.resource_limits;
+        for (limit, flag) in [
+            (&mut limits.timeout_ms, self.timeout_ms),
+            (&mut limits.memory_mb, self.memory_mb),
+            (&mut limits.cpu_shares, self.cpu_shares),
+            (&mut limits.max_processes, self.max_processes),
+            (&mut limits.max_open_files, self.max_open_files),
+            (&mut limits.max_output_bytes, self.max_output_bytes),
+        ] {
+            *limit = flag.or(*limit);
+        }
+        Ok(sandbox)
+    }
+}
+
+impl Asked {
+    /// The order for a run, with the environment that the `shell` tool gives.
+    pub(super) fn spec(&self, program: &str, args: Vec<String>) -> Spec {
+        let mut spec = Spec::new(program, Arc::clone(&self.plan));
+        spec.args = args;
+        spec.base = Some(self.base.clone());
+        spec.workdir = Some(self.base.clone());
+        let path = env::non_empty("PATH").unwrap_or_else(|| clawk_sandbox::launch::MINIMAL_PATH.to_owned());
+        spec.env = vec![
+            ("PATH".to_owned(), path),
+            ("HOME".to_owned(), self.base.to_string_lossy().into_owned()),
+            ("LANG".to_owned(), "C.UTF-8".to_owned()),
+        ];
+        spec
+    }
+}

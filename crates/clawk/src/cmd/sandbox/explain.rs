@@ -1,0 +1,334 @@
+//! `clawk sandbox explain`: what a box shows, lets through and forbids; by which wall, and what that wall does not cover.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clawk_sandbox::plan::Injection;
+use clawk_sandbox::{FsMode, Level, NetworkMode, Obtained, Refusal, ShellMode};
+use serde_json::json;
+
+use super::BoxArgs;
+use super::asked::Asked;
+use crate::compose;
+use crate::out::{self, Format, Paint};
+
+/// Flags of `clawk sandbox explain`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ExplainArgs {
+    #[command(flatten)]
+    within: BoxArgs,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Walls by the beginning of their mechanism's name: what each holds, and what it does not cover.
+const WALLS: [(&str, &str, &str); 20] = [
+    (
+        "namespaces:",
+        "a view, processes, network, shared memory and host name of its own",
+        "faults of the kernel, which the system call filter makes fewer",
+    ),
+    (
+        "namespace:user",
+        "its ids mean nothing outside",
+        "files that the mapped owner of a mount may change, in that mount",
+    ),
+    (
+        "network:",
+        "no network but its own loopback, and the proxy's door where hosts are allowed",
+        "what an allowed host does with what it is sent",
+    ),
+    (
+        "view",
+        "what is not shown is not there",
+        "what is shown: the system's programs and the mounts, as trusted as the host's",
+    ),
+    (
+        "nosuid,nodev",
+        "no set-id program and no device works",
+        "programs of the host that run a file from a writable mount later",
+    ),
+    (
+        "masks",
+        "denied paths are covered",
+        "what appears later or goes by another name, which is the guard's work",
+    ),
+    (
+        "guard",
+        "denied paths that appear later, or go by another name",
+        "running a denied program that appears later; its name, size and dates",
+    ),
+    (
+        "tmpfs",
+        "files in memory are bounded, and gone at the end",
+        "files in a writable mount",
+    ),
+    (
+        "dev",
+        "null, zero, full, random, urandom and tty, nothing else",
+        "",
+    ),
+    (
+        "proc",
+        "its own processes alone; what tells of the host is covered",
+        "what the kernel tells everybody: load, memory, uptime",
+    ),
+    (
+        "rlimit",
+        "open files, file size, locked memory and core dumps, per process",
+        "sums over processes, which groups count; many files in a writable mount",
+    ),
+    (
+        "cgroup",
+        "memory, processes and processor of the whole tree",
+        "disk: many files in a writable mount",
+    ),
+    (
+        "watcher",
+        "what no group holds is counted and ended from outside",
+        "moments between two looks; time is exact",
+    ),
+    (
+        "uid",
+        "never the host's root",
+        "files that the mapped owner of a mount may change, in that mount",
+    ),
+    ("capabilities", "none, not even within", ""),
+    ("no_new_privs", "no program gives it more than it has", ""),
+    ("session", "no terminal of the host", ""),
+    ("environment", "only the variables that it is given", ""),
+    (
+        "landlock",
+        "files by path, a second time",
+        "chmod, chown and datagrams; the view and the filter hold those",
+    ),
+    (
+        "seccomp",
+        "system calls that no tool needs end in an error",
+        "arguments behind pointers; what allowed calls do",
+    ),
+];
+
+/// Prints the plan.
+pub(super) fn run(args: &ExplainArgs, config: Option<&Path>) -> Result<ExitCode> {
+    let asked = args.within.asked(config)?;
+    let level = asked.plan.level();
+    let probed = compose::runtime()?.block_on(asked.launcher.probe(level));
+    match args.format {
+        Format::Json => out::json(&document(&asked, &probed))?,
+        Format::Human => people(&asked, &probed)?,
+    }
+    Ok(if probed.is_ok() && asked.plan.available().is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn heading(text: &str) -> std::io::Result<()> {
+    out::line(&Paint::stdout().bold(text))
+}
+
+fn item(text: &str) -> std::io::Result<()> {
+    out::line(&format!("  {}", out::harmless(text)))
+}
+
+fn people(asked: &Asked, probed: &Result<Obtained, Refusal>) -> Result<()> {
+    let declared = match (asked.plan.name(), &asked.sandbox) {
+        (Some(name), Some(_)) => format!("Sandbox `{}`", out::harmless(name)),
+        _ => "no Sandbox is declared: the most restrictive one".to_owned(),
+    };
+    heading(&format!("{declared}, level {}", asked.plan.level()))?;
+    files(asked)?;
+    network(asked)?;
+    limits(asked)?;
+    heading("System calls and command lines (`capabilities.shell`)")?;
+    item(match asked.plan.shell_mode() {
+        ShellMode::Deny => "the `shell` tool runs nothing; other programs get the short list of system calls",
+        ShellMode::Restricted => {
+            "command lines but the blocked ones; the short list of system calls (an allow-list)"
+        }
+        ShellMode::Full => "every command line; all system calls but those that lead out (a deny-list)",
+    })?;
+    item(match asked.plan.injection() {
+        Injection::HostBoundary => {
+            "secrets stay outside: the proxy puts them in where they are bound for that host"
+        }
+        Injection::Environment => "granted secrets are variables of the tool's environment: it can read them",
+        Injection::FileMount => "granted secrets are files in memory, mode 0400: it can read them",
+    })?;
+    walls(probed)
+}
+
+fn files(asked: &Asked) -> Result<()> {
+    let files = asked.plan.filesystem();
+    let paint = Paint::stdout();
+    heading("Files")?;
+    if asked.plan.level() == Level::None {
+        return Ok(item("everything that you can reach: level `none` has no walls")?);
+    }
+    match files.mode {
+        FsMode::Full => item("the host's view, as far as the mapped user may")?,
+        FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => {
+            item("the system, read-only: programs, libraries, a few files of /etc")?;
+            item("a /tmp, /dev/shm and home of its own in memory, gone at the end")?;
+        }
+    }
+    if files.mode != FsMode::Deny {
+        for mount in &files.mounts {
+            let path: PathBuf = asked.base.join(&mount.path).components().collect();
+            let there = if path.exists() { "" } else { ", which is not there" };
+            let writable = mount.writable && files.mode == FsMode::Scoped;
+            let rights = if writable {
+                paint.yellow("rw")
+            } else {
+                "ro".to_owned()
+            };
+            out::line(&format!(
+                "  {rights} {}{there}",
+                out::harmless(&path.display().to_string())
+            ))?;
+        }
+    }
+    for denied in &files.denied {
+        out::line(&format!("  {} {}", paint.red("no"), out::harmless(denied.text())))?;
+    }
+    Ok(())
+}
+
+fn network(asked: &Asked) -> Result<()> {
+    let network = asked.plan.network();
+    heading("Network")?;
+    if asked.plan.level() == Level::None {
+        return Ok(item("everything: at level `none` a program passes the proxy by")?);
+    }
+    match network.mode {
+        NetworkMode::Deny => item("none: an empty network of its own")?,
+        NetworkMode::Allowlist => {
+            for host in &network.allowed_hosts {
+                let port = if host.rsplit_once(':').is_some() {
+                    ""
+                } else {
+                    ", ports 80 and 443"
+                };
+                item(&format!("{host}{port}"))?;
+            }
+            if network.allowed_hosts.is_empty() {
+                item("`allowlist` with an empty list: no host")?;
+            }
+        }
+        NetworkMode::AllowAll => item("every host")?,
+    }
+    if network.mode != NetworkMode::Deny {
+        item("by the egress proxy alone: names are looked up once, and every address is judged")?;
+        if network.block_private_ips {
+            item("no address of the own network, this machine or a cloud's metadata")?;
+        } else {
+            item("addresses of the own network too: `ssrf_protection` is off")?;
+        }
+    }
+    for host in &asked.allow_private {
+        item(&format!("{host} may be in the own network (--allow-private)"))?;
+    }
+    Ok(())
+}
+
+fn limits(asked: &Asked) -> Result<()> {
+    let limits = asked.plan.limits();
+    heading("Limits of one run")?;
+    item(&format!("{} ms of wall time (`timeout_ms`)", limits.timeout_ms))?;
+    item(&format!(
+        "{} MiB of memory, all processes together (`memory_mb`)",
+        limits.memory_mb
+    ))?;
+    item(&format!(
+        "{} processes and threads (`max_processes`)",
+        limits.max_processes
+    ))?;
+    item(&format!(
+        "{} open files per process (`max_open_files`)",
+        limits.max_open_files
+    ))?;
+    item(&format!(
+        "{} of processor weight; 1024 is a core's (`cpu_shares`)",
+        limits.cpu_shares
+    ))?;
+    Ok(item(&format!(
+        "{} bytes of output kept (`max_output_bytes`)",
+        limits.max_output_bytes
+    ))?)
+}
+
+type Wall = (&'static str, &'static str, &'static str);
+
+/// Mechanisms of one wall together, in order.
+fn grouped(mechanisms: &[String]) -> Vec<(String, Option<&'static Wall>)> {
+    let mut groups: Vec<(String, Option<&Wall>)> = Vec::new();
+    for mechanism in mechanisms {
+        let wall = WALLS.iter().find(|(name, ..)| mechanism.starts_with(name));
+        match groups.last_mut() {
+            Some((names, known)) if wall.is_some() && *known == wall => {
+                names.push_str(", ");
+                names.push_str(mechanism);
+            }
+            _ => groups.push((mechanism.clone(), wall)),
+        }
+    }
+    groups
+}
+
+fn walls(probed: &Result<Obtained, Refusal>) -> Result<()> {
+    let paint = Paint::stdout();
+    let obtained = match probed {
+        Ok(obtained) => obtained,
+        Err(refusal) => {
+            heading("Not to be had here")?;
+            return Ok(item(&refusal.to_string())?);
+        }
+    };
+    heading("Walls, as a box that was really started has them")?;
+    for (names, wall) in grouped(&obtained.mechanisms) {
+        out::line(&format!("  {}", paint.cyan(&names)))?;
+        let Some((_, holds, but)) = wall else { continue };
+        out::line(&format!("      holds: {holds}"))?;
+        if !but.is_empty() {
+            out::line(&paint.dim(&format!("      does not cover: {but}")))?;
+        }
+    }
+    for missing in &obtained.missing {
+        out::line(&paint.yellow(&format!("  not held: {missing}")))?;
+    }
+    if obtained.mechanisms.is_empty() {
+        item("none")?;
+    }
+    Ok(())
+}
+
+fn document(asked: &Asked, probed: &Result<Obtained, Refusal>) -> serde_json::Value {
+    let walls = |obtained: &Obtained| {
+        let one = |(mechanism, wall): (String, Option<&Wall>)| {
+            json!({
+                "mechanism": mechanism,
+                "holds": wall.map(|(_, holds, _)| holds),
+                "does_not_cover": wall.map(|(_, _, but)| but),
+            })
+        };
+        grouped(&obtained.mechanisms)
+            .into_iter()
+            .map(one)
+            .collect::<Vec<_>>()
+    };
+    json!({
+        "level": asked.plan.level(),
+        "sandbox": asked.sandbox,
+        "base": asked.base,
+        "limits": asked.plan.limits(),
+        "allow_private": asked.allow_private,
+        "walls": probed.as_ref().map(walls).unwrap_or_default(),
+        "missing": probed.as_ref().map(|obtained| obtained.missing.clone()).unwrap_or_default(),
+        "refused": probed.as_ref().err().map(Refusal::data),
+    })
+}

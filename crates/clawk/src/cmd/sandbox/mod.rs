@@ -1,0 +1,49 @@
+//! `clawk sandbox`: a person tries the box that tools get, and sees which wall stopped what.
+
+mod asked;
+mod explain;
+mod run;
+mod way;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use asked::BoxArgs;
+
+/// Flags of `clawk sandbox`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Run a command in exactly the box that a tool gets; its exit code is passed on
+    Run(run::RunArgs),
+    /// Say what a box shows, lets through and forbids, and what each wall does not cover
+    Explain(explain::ExplainArgs),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk sandbox run -- id                                   the most restrictive box
+  clawk sandbox run --mount .:rw -- make test               the working directory, writable
+  clawk sandbox run -f claw.yaml -- python3 tool.py         the box that a manifest declares
+  clawk sandbox run -f claw.yaml -c 'cat /etc/shadow | wc'  a command line, by the manifest's shell rules
+  clawk sandbox run --mount .:rw --deny .env -- cat .env    a denied path wins over mounts
+  clawk sandbox run --allow-host example.com -- curl -s https://example.com
+  clawk sandbox explain -f claw.yaml                        what such a box can and can't
+
+Exit codes of `run`: the command's own; 128 + N when signal N ended it, 124 when the time was over, 125 when nothing was run.";
+
+/// Runs, or explains.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    match &args.what {
+        What::Run(args) => run::run(args, config),
+        What::Explain(args) => explain::run(args, config),
+    }
+}

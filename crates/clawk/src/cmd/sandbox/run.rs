@@ -1,0 +1,288 @@
+//! `clawk sandbox run`: one command in its box, its output as it comes, and what held it.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, bail};
+use clawk_egress::Reached;
+use clawk_sandbox::launch::{Stream, Tee};
+use clawk_sandbox::{Input, LaunchError, LimitHit, Outcome, Request};
+use clawk_secrets::env;
+use serde_json::json;
+
+use super::BoxArgs;
+use super::asked::Asked;
+use super::way::Way;
+use crate::compose;
+use crate::out::{self, Paint};
+
+/// Most standard input that is passed on, bytes.
+const MAX_STDIN_BYTES: u64 = 64 << 20;
+/// Exit code: the time was over.
+const TIME: u8 = 124;
+/// Exit code: nothing was run.
+const REFUSED: u8 = 125;
+/// Exit code: interrupted.
+const INTERRUPTED: u8 = 130;
+
+/// Flags of `clawk sandbox run`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    within: BoxArgs,
+
+    /// A line for `/bin/sh`, judged by the Sandbox's shell rules first, as the `shell` tool does
+    #[arg(short = 'c', long, value_name = "LINE", conflicts_with = "cmd")]
+    line: Option<String>,
+
+    /// Pass standard input on; it is empty otherwise
+    #[arg(short = 'i', long)]
+    stdin: bool,
+
+    /// A variable of its environment: a value, or this shell's own
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+
+    /// Say nothing at the end
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+
+    /// Say what held it as one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    /// The command
+    #[arg(last = true, value_name = "CMD", required_unless_present = "line")]
+    cmd: Vec<String>,
+}
+
+/// Runs it.
+pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
+    let asked = args.within.asked(config)?;
+    if let Some(command) = &args.line
+        && let Err(refusal) = asked.plan.preflight(&Request::Shell { command })
+    {
+        return Ok(refused(&LaunchError::Refused(refusal), args.json));
+    }
+    let mut spec = match (&args.line, args.cmd.split_first()) {
+        (Some(line), _) => asked.spec("/bin/sh", vec!["-c".to_owned(), line.clone()]),
+        (None, Some((program, rest))) => asked.spec(program, rest.to_vec()),
+        (None, None) => bail!("a command, after `--`"),
+    };
+    for given in &args.env {
+        let (name, value) = variable(given)?;
+        spec.env.retain(|(known, _)| *known != name);
+        spec.env.push((name, value));
+    }
+    if args.stdin {
+        let mut bytes = Vec::new();
+        let read = io::stdin()
+            .lock()
+            .take(MAX_STDIN_BYTES + 1)
+            .read_to_end(&mut bytes);
+        read.context("standard input")?;
+        if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_STDIN_BYTES) {
+            bail!("standard input is larger than {MAX_STDIN_BYTES} bytes");
+        }
+        spec.stdin = Input::Bytes(bytes);
+    }
+    let shown = Arc::new(Shown::default());
+    let seen = Arc::clone(&shown);
+    spec.tee = Some(Tee::new(move |stream, bytes| seen.show(stream, bytes)));
+    let (ended, reached) = compose::runtime()?.block_on(async {
+        let way = Way::open(&asked, &mut spec)?;
+        let ended = tokio::select! {
+            ended = asked.launcher.launch(&spec) => Some(ended),
+            _ = tokio::signal::ctrl_c() => None,
+        };
+        anyhow::Ok((ended, way.over().await))
+    })?;
+    let outcome = match ended {
+        None => return Ok(ExitCode::from(INTERRUPTED)),
+        Some(Err(error)) => return Ok(refused(&error, args.json)),
+        Some(Ok(outcome)) => outcome,
+    };
+    shown.rest(&outcome)?;
+    if args.json {
+        out::note(&summary(&outcome, &reached).to_string());
+    } else if !args.quiet {
+        tell(&asked, &outcome, &reached);
+    }
+    Ok(ExitCode::from(code(&outcome)))
+}
+
+fn variable(given: &str) -> Result<(String, String)> {
+    let (name, value) = match given.split_once('=') {
+        Some((name, value)) => (name, value.to_owned()),
+        None => (
+            given,
+            env::get(given).with_context(|| format!("there is no variable `{given}`"))?,
+        ),
+    };
+    if name.is_empty() {
+        bail!("`{given}` names no variable");
+    }
+    Ok((name.to_owned(), value))
+}
+
+/// What of the output has been passed on while it came.
+#[derive(Debug, Default)]
+struct Shown {
+    out: AtomicUsize,
+    err: AtomicUsize,
+}
+
+impl Shown {
+    fn show(&self, stream: Stream, bytes: &[u8]) {
+        // silent-ok: nobody reads on; the run goes to its end all the same.
+        let _ = match stream {
+            Stream::Out => {
+                self.out.fetch_add(bytes.len(), Ordering::Relaxed);
+                let mut to = io::stdout().lock();
+                to.write_all(bytes).and_then(|()| to.flush())
+            }
+            Stream::Err => {
+                self.err.fetch_add(bytes.len(), Ordering::Relaxed);
+                io::stderr().lock().write_all(bytes)
+            }
+        };
+    }
+
+    /// What a level whose output comes at its end has kept.
+    fn rest(&self, outcome: &Outcome) -> io::Result<()> {
+        let after = |all: &[u8], shown: &AtomicUsize| {
+            all.get(shown.load(Ordering::Relaxed)..)
+                .unwrap_or_default()
+                .to_vec()
+        };
+        io::stdout()
+            .lock()
+            .write_all(&after(&outcome.stdout, &self.out))?;
+        io::stdout().lock().flush()?;
+        io::stderr().lock().write_all(&after(&outcome.stderr, &self.err))
+    }
+}
+
+fn refused(error: &LaunchError, json: bool) -> ExitCode {
+    if json {
+        let data = match error {
+            LaunchError::Refused(refusal) => refusal.data(),
+            LaunchError::Lost { .. } => json!({"reason": "lost"}),
+        };
+        out::note(&json!({"error": error.to_string(), "data": data}).to_string());
+    } else {
+        let paint = Paint::stderr();
+        out::note(&format!(
+            "{} {}",
+            paint.red("refused:"),
+            out::harmless(&error.to_string())
+        ));
+    }
+    ExitCode::from(REFUSED)
+}
+
+fn code(outcome: &Outcome) -> u8 {
+    if matches!(outcome.limit, Some(LimitHit::Time(_))) {
+        return TIME;
+    }
+    let code = match (outcome.exit_code, outcome.signal) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => i32::from(REFUSED),
+    };
+    u8::try_from(code & 0xff).unwrap_or(REFUSED)
+}
+
+/// How it ended, in a few words.
+fn end(outcome: &Outcome) -> String {
+    match (outcome.exit_code, outcome.signal, &outcome.limit) {
+        (_, _, Some(limit)) => limit.to_string(),
+        (Some(code), _, None) => format!("exit code {code}"),
+        (None, Some(31), None) => "ended by the system call filter (SIGSYS)".to_owned(),
+        (None, signal, None) => format!("ended by signal {}", signal.unwrap_or_default()),
+    }
+}
+
+fn tell(asked: &Asked, outcome: &Outcome, reached: &Reached) {
+    let paint = Paint::stderr();
+    let obtained = &outcome.obtained;
+    let asked_for = if asked.plan.level() == obtained.level {
+        String::new()
+    } else {
+        format!(" (asked for: {})", asked.plan.level())
+    };
+    let held = match obtained.mechanisms.as_slice() {
+        [] => "nothing".to_owned(),
+        held => held.join(", "),
+    };
+    out::note(&paint.dim(&format!(
+        "[sandbox] level {}{asked_for}, held by {held}",
+        obtained.label()
+    )));
+    if !obtained.missing.is_empty() {
+        out::note(&paint.yellow(&format!("[sandbox] not held: {}", obtained.missing.join(", "))));
+    }
+    let swept = match outcome.swept {
+        0 => String::new(),
+        1 => "; a process that it left behind was killed".to_owned(),
+        n => format!("; {n} processes that it left behind were killed"),
+    };
+    let line = format!(
+        "[sandbox] {} after {} ms{swept}",
+        end(outcome),
+        outcome.duration_ms
+    );
+    out::note(&match outcome.limit {
+        Some(_) => paint.yellow(&line),
+        None => paint.dim(&line),
+    });
+    for one in &reached.connections {
+        let place = out::harmless(&format!("{}:{}", one.host, one.port));
+        let line = match &one.refused {
+            Some(denial) => paint.yellow(&format!(
+                "[sandbox] refused {place}: {} ({})",
+                out::harmless(&denial.reason),
+                denial.code
+            )),
+            None => paint.dim(&format!(
+                "[sandbox] reached {place} by `{}`, {} bytes out, {} in",
+                one.rule.as_deref().unwrap_or_default(),
+                one.bytes_out,
+                one.bytes_in
+            )),
+        };
+        out::note(&line);
+    }
+    let more = reached.more.connected.saturating_add(reached.more.refused);
+    if more > 0 {
+        out::note(&paint.dim(&format!("[sandbox] and {more} more connections")));
+    }
+}
+
+fn summary(outcome: &Outcome, reached: &Reached) -> serde_json::Value {
+    let one = |one: &clawk_egress::Connection| {
+        json!({
+            "host": one.host,
+            "port": one.port,
+            "rule": one.rule,
+            "bytes_out": one.bytes_out,
+            "bytes_in": one.bytes_in,
+            "refused": one.refused.as_ref().map(|denial| json!({"code": denial.code, "reason": denial.reason})),
+        })
+    };
+    json!({
+        "level": outcome.obtained.level,
+        "mechanisms": outcome.obtained.mechanisms,
+        "missing": outcome.obtained.missing,
+        "exit_code": outcome.exit_code,
+        "signal": outcome.signal,
+        "limit": outcome.limit.map(|limit| limit.to_string()),
+        "truncated": outcome.truncated,
+        "duration_ms": outcome.duration_ms,
+        "swept": outcome.swept,
+        "connections": reached.connections.iter().map(one).collect::<Vec<_>>(),
+    })
+}

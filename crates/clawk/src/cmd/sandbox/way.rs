@@ -1,0 +1,81 @@
+//! The way out of the box: the egress proxy, as tools have it, and what it was asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clawk_egress::proxy::{self, Options};
+use clawk_egress::{HostPattern, Ledger, Proxy, Reached, Rules};
+use clawk_sandbox::{Gate, Keep, Level, NetworkMode, Spec};
+use clawk_secrets::Env;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::asked::Asked;
+
+/// How long the end waits for connections to be told.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What was reached by one run.
+pub(super) struct Way {
+    ledger: Option<Arc<Ledger>>,
+    tasks: TaskTracker,
+}
+
+/// Entries for the proxy; one that can't be read is an error here, where a person waits.
+fn patterns(texts: &[String]) -> Result<Vec<HostPattern>> {
+    let read = |text: &String| HostPattern::try_from(text.to_lowercase());
+    texts.iter().map(|text| Ok(read(text)?)).collect()
+}
+
+impl Way {
+    /// Puts a proxy for what the plan allows into the order.
+    ///
+    /// # Errors
+    /// A host can't be read, or the proxy can't be set up.
+    pub(super) fn open(asked: &Asked, spec: &mut Spec) -> Result<Self> {
+        let tasks = TaskTracker::new();
+        let network = asked.plan.network();
+        if network.mode == NetworkMode::Deny || asked.plan.level() == Level::None {
+            return Ok(Self { ledger: None, tasks });
+        }
+        let hosts = match network.mode {
+            NetworkMode::AllowAll => patterns(&["*".to_owned()])?,
+            NetworkMode::Deny | NetworkMode::Allowlist => patterns(&network.allowed_hosts)?,
+        };
+        let mut allow_private = patterns(&asked.allow_private)?;
+        if !network.block_private_ips {
+            allow_private.extend(hosts.iter().cloned());
+        }
+        let rules = Rules {
+            hosts,
+            allow_private,
+            ..Rules::default()
+        };
+        let options = Options {
+            rules,
+            ..Options::default()
+        };
+        let proxy = Proxy::new(options, &Env::Process).context("the egress proxy")?;
+        let call = proxy.call("sandbox").context("the egress proxy")?;
+        let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
+        spec.env.extend(proxy::variables(door, None));
+        let ledger = Some(Arc::clone(call.ledger()));
+        let tracker = tasks.clone();
+        spec.gate = Some(Gate::new(move |door| {
+            let listener = tokio::net::TcpListener::from_std(door.listener)?;
+            let stop = CancellationToken::new();
+            let (stopped, call) = (stop.clone(), call.clone());
+            tracker.spawn(async move { call.serve(listener, stopped.cancelled_owned()).await });
+            Ok(Box::new(stop.drop_guard()) as Keep)
+        }));
+        Ok(Self { ledger, tasks })
+    }
+
+    /// The run is over: what it reached.
+    pub(super) async fn over(self) -> Reached {
+        self.tasks.close();
+        let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await; // silent-ok: then they are told without their ends
+        self.ledger.map(|ledger| ledger.take()).unwrap_or_default()
+    }
+}
