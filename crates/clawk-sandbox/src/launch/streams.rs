@@ -56,7 +56,15 @@ pub enum Stream {
 /// Sees what is kept of the output while it comes, for a person who waits. Levels whose output comes at the end of a run
 /// do not call it.
 #[derive(Clone)]
-pub struct Tee(Arc<dyn Fn(Stream, &[u8]) + Send + Sync>);
+pub struct Tee(Arc<See>);
+
+type See = dyn Fn(Stream, &[u8]) + Send + Sync;
+
+impl std::fmt::Debug for Tee {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tee")
+    }
+}
 
 impl Tee {
     /// From a function; it may block, and holds the program up then.
