@@ -436,16 +436,21 @@ async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &Canc
     let usage = turn.usage();
     let recorded = close(agent, &run, message, &end, &turn, started_us).await;
     state.set_history(turn.into_messages());
-    let end = match (end, recorded) {
-        (_, Err(error)) => TurnEnd::Failed(error.to_string()),
-        (End::Answered, Ok(())) => TurnEnd::Answered,
-        (End::Cancelled, Ok(())) => TurnEnd::Cancelled,
-        (End::Failed(reason), Ok(())) => TurnEnd::Failed(reason),
-    };
+    let end = told(end, recorded);
     state
         .notices
         .send(Notice::TurnEnded { message, end, usage })
         .await;
+}
+
+/// What the surface is told of an end: one that could not be recorded is none.
+fn told<E: std::fmt::Display>(end: End, recorded: Result<(), E>) -> TurnEnd {
+    match (end, recorded) {
+        (_, Err(error)) => TurnEnd::Failed(error.to_string()),
+        (End::Answered, Ok(())) => TurnEnd::Answered,
+        (End::Cancelled, Ok(())) => TurnEnd::Cancelled,
+        (End::Failed(reason), Ok(())) => TurnEnd::Failed(reason),
+    }
 }
 
 /// Closes the message in the inbox with its end, in one commit.

@@ -88,13 +88,34 @@ pub struct Ledger {
     pure: Vec<bool>,
 }
 
+impl Fields {
+    /// Who found out what had become of an effect: a person by name, or the means.
+    fn resolver(self) -> Option<String> {
+        if self.how.as_deref() == Some("person") {
+            self.by
+        } else {
+            self.how
+        }
+    }
+}
+
+fn resolved(outcome: Option<&str>) -> (State, Option<String>) {
+    match outcome {
+        Some("done") => (State::Done, None),
+        _ => (
+            State::Failed,
+            Some("it was found out that it did not happen".to_owned()),
+        ),
+    }
+}
+
 impl Ledger {
     /// Takes one event; others than [`KINDS`] change nothing.
     pub fn see(&mut self, kind: &str, session: SessionId, at: &str, payload: &str) {
         if !KINDS.contains(&kind) {
             return;
         }
-        let Ok(found) = serde_json::from_str::<Fields>(payload) else {
+        let Ok(mut found) = serde_json::from_str::<Fields>(payload) else {
             return; // silent-ok: a foreign payload is no effect of ours
         };
         let Some(request_id) = found.request_id.clone() else {
@@ -146,19 +167,9 @@ impl Ledger {
             }
             kind::ACTION_FAILED => (State::Failed, found.error_message),
             kind::EFFECT_RESOLVED => {
-                let who = if found.how.as_deref() == Some("person") {
-                    found.by
-                } else {
-                    found.how
-                };
-                entry.resolved_by = who;
-                match found.outcome.as_deref() {
-                    Some("done") => (State::Done, None),
-                    _ => (
-                        State::Failed,
-                        Some("it was found out that it did not happen".to_owned()),
-                    ),
-                }
+                let outcome = found.outcome.take();
+                entry.resolved_by = found.resolver();
+                resolved(outcome.as_deref())
             }
             // Refused: nothing happened, and nothing is to be told of it.
             _ if was_unknown => return,

@@ -68,21 +68,7 @@ pub(crate) async fn execute(agent: &Arc<Agent>, request: Request) -> Result<Exec
         pends: true,
         purse: agent.purse_of(session),
     };
-    let task = {
-        let agent = Arc::clone(agent);
-        let cancel = agent.stop.child_token();
-        agent
-            .clone()
-            .tracker
-            .spawn(async move { call(&agent, &caller, wanted, &cancel).await })
-    };
-    let outcome = match task.await {
-        Ok(outcome) => outcome,
-        Err(error) => Err(CallError::Unknown {
-            tool: execution.action_id.clone(),
-            reason: error.to_string(),
-        }),
-    };
+    let outcome = to_its_end(agent, caller, wanted).await;
     let response = respond(agent, &request, &execution, id, outcome)?;
     if let Some(key) = execution
         .idempotency_key
@@ -96,6 +82,25 @@ pub(crate) async fn execute(agent: &Arc<Agent>, request: Request) -> Result<Exec
             .map(|book| book.keep_answer(key, hash, response.clone()));
     }
     Ok(response)
+}
+
+/// Runs a call on the agent's own tasks, so that a caller who leaves cuts nothing short.
+async fn to_its_end(
+    agent: &Arc<Agent>,
+    caller: Caller,
+    wanted: call::Request,
+) -> Result<ToolCallResult, CallError> {
+    let tool = wanted.tool.clone();
+    let (own, cancel) = (Arc::clone(agent), agent.stop.child_token());
+    let task = agent
+        .tracker
+        .spawn(async move { call(&own, &caller, wanted, &cancel).await });
+    task.await.unwrap_or_else(|error| {
+        Err(CallError::Unknown {
+            tool,
+            reason: error.to_string(),
+        })
+    })
 }
 
 /// A live session of this agent, a live resolution, a request that was not made before; or the answer of before.

@@ -88,11 +88,7 @@ impl Launcher {
     }
 
     #[cfg(not(feature = "wasm"))]
-    #[expect(
-        clippy::unused_async,
-        clippy::unused_self,
-        reason = "as in a build that has it"
-    )]
+    #[expect(clippy::unused_async, reason = "as in a build that has it")]
     async fn wasm(&self, _: &Spec) -> Result<Outcome, LaunchError> {
         Err(no_back_end(Level::Wasm).into())
     }
