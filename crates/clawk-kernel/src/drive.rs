@@ -373,6 +373,16 @@ pub(crate) async fn resume(
     finish(agent, state, OpenTurn { effects, ..open }, cancel).await;
 }
 
+/// The system prompt, and behind it what the Atlases give as context.
+fn system(agent: &Agent, state: &State, granted: Option<&Granted>) -> String {
+    let mut system = prompt::system(&agent.manifest, None, &state.peer_messages);
+    if let Some(granted) = granted.filter(|granted| !granted.context.is_empty()) {
+        system.push_str("\n\n");
+        system.push_str(&granted.context);
+    }
+    system
+}
+
 async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &CancellationToken) {
     let OpenTurn {
         message,
@@ -401,15 +411,7 @@ async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &Canc
             )))],
         ),
     };
-    let mut system = prompt::system(&agent.manifest, None, &state.peer_messages);
-    for text in granted
-        .iter()
-        .map(|granted| &granted.context)
-        .filter(|text| !text.is_empty())
-    {
-        system.push_str("\n\n");
-        system.push_str(text);
-    }
+    let system = system(agent, state, granted.as_deref());
     let mut run = Run {
         agent,
         thread: state.thread.child(message.0),

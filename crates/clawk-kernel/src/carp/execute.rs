@@ -70,10 +70,13 @@ pub(crate) async fn execute(agent: &Arc<Agent>, request: Request) -> Result<Exec
     };
     let outcome = to_its_end(agent, caller, wanted).await;
     let response = respond(agent, &request, &execution, id, outcome)?;
-    if let Some(key) = execution
-        .idempotency_key
-        .filter(|_| response.status != ExecutionStatus::PendingApproval)
-    {
+    keep(agent, session, execution.idempotency_key, hash, &response);
+    Ok(response)
+}
+
+/// The answer to an idempotency key; a question that stands is none.
+fn keep(agent: &Agent, session: SessionId, key: Option<String>, hash: Digest, response: &ExecuteResponse) {
+    if let Some(key) = key.filter(|_| response.status != ExecutionStatus::PendingApproval) {
         // silent-ok: a session that has ended meanwhile is asked nothing more
         let _kept = agent
             .carp
@@ -81,7 +84,6 @@ pub(crate) async fn execute(agent: &Arc<Agent>, request: Request) -> Result<Exec
             .live(session)
             .map(|book| book.keep_answer(key, hash, response.clone()));
     }
-    Ok(response)
 }
 
 /// Runs a call on the agent's own tasks, so that a caller who leaves cuts nothing short.
