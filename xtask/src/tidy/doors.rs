@@ -22,6 +22,8 @@ const DOORS: [Door; 6] = [
         owners: &[
             "crates/clawk-kernel/src/call/mod.rs",
             "crates/clawk-kernel/src/call/permit.rs",
+            // A check that finds out what became of an effect: decided and recorded as any call.
+            "crates/clawk-kernel/src/call/reconcile.rs",
         ],
     },
     Door {
@@ -65,6 +67,9 @@ const DOORS: [Door; 6] = [
             // Signed tree heads and audit records to where the operator wants them.
             "crates/clawk/src/keeper/",
             "crates/clawk/src/audit/",
+            // The operator's own verbs, outside of any agent.
+            "crates/clawk/src/cmd/trace/export/",
+            "crates/clawk/src/conformance/",
         ],
     },
     Door {

@@ -1,5 +1,8 @@
 //! The record of one call: what the journal is told, and when.
 
+mod asked;
+mod words;
+
 use std::sync::atomic::Ordering;
 
 use clawk_policy::{Effect, Verdict};
@@ -20,7 +23,7 @@ use crate::carp::event::Charged;
 use crate::carp::{self, ApprovalView, Judgement, Under};
 use crate::catalog::Described;
 use crate::effect;
-use crate::error::{CallError, DeniedBy};
+use crate::error::CallError;
 use crate::event::{
     ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ApprovalAnswered,
     ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, canonical, digest, kind,
@@ -28,6 +31,7 @@ use crate::event::{
 use crate::notice::{Answer, Notice, Question};
 use crate::ports::{EffectChange, OpenEffect, RunOutcome, Spent};
 use crate::purse::{Place, Purse, Warning};
+use words::error_code;
 
 /// Bytes of a result shown to a surface.
 const SUMMARY_BYTES: usize = 400;
@@ -275,117 +279,6 @@ impl<'a> Record<'a> {
     /// A check that changes nothing; its decision is durable all the same.
     pub(super) const fn harmless(&mut self) {
         self.side_effects = false;
-    }
-
-    /// The question is durable before anybody sees it.
-    pub(super) async fn asking(
-        &mut self,
-        question: &Question,
-        grant: &Grant,
-        verdict: &Verdict,
-        approval: Approval,
-    ) -> Result<(), CallError> {
-        self.verdict = Some(verdict.clone());
-        let kept = Kept::of(question, grant, approval, self.caller.door, self.thread.span);
-        let bytes = canonical(&kept);
-        let payload = ApprovalRequested {
-            action_id: &self.request.tool,
-            default_if_timeout: question.default_if_timeout,
-            expires_at: question.expires_at.to_string(),
-            policy_id: verdict.policy.as_deref(),
-            question_hash: digest(&bytes),
-            reason: &question.reason,
-            request_hash: self.request_hash,
-            request_id: self.request.request_id.as_str(),
-            rule_id: verdict.rule_id.as_deref(),
-        };
-        let hash = payload.question_hash;
-        let draft = self
-            .agent
-            .scribe
-            .entry(&self.thread, kind::APPROVAL_REQUESTED, &payload);
-        self.waiting.push(draft.content(hash, bytes));
-        self.flush().await
-    }
-
-    /// The question is on record from an earlier run of the agent; so is the request.
-    pub(super) fn asked_before(&mut self, verdict: &Verdict) {
-        self.verdict = Some(verdict.clone());
-        self.waiting.clear();
-    }
-
-    /// The question ended without a person.
-    pub(super) fn lapsed(&mut self, answer: &str) {
-        self.answer(answer, "nobody", "", "", None);
-    }
-
-    /// An answer that came before the call, over the API.
-    pub(super) fn told(&mut self, answer: &str, by: &str, reason: Option<&str>) {
-        self.answer(answer, by, "http", "admin", reason);
-    }
-
-    pub(super) fn answered(&mut self, reply: &Reply) {
-        let (person, role) = (&reply.person, reply.person.role.to_string());
-        let answer = answer_word(reply.answer);
-        self.answer(
-            answer,
-            &person.name,
-            &person.channel,
-            &role,
-            reply.reason.as_deref(),
-        );
-    }
-
-    pub(super) fn granted(&mut self, held: &Held, reply: &Reply) {
-        let folder = held.folder.as_ref().map(|folder| folder.to_string_lossy());
-        let payload = ApprovalGranted {
-            action_id: &held.tool,
-            by: &held.by,
-            channel: &reply.person.channel,
-            folder: folder.as_deref(),
-            grant_id: &held.id,
-            lasting: held.lasting.name(),
-            parameters_hash: held.parameters,
-            plan_hash: held.plan,
-            request_id: self.request.request_id.as_str(),
-            shown: &held.shown,
-        };
-        let scribe = &self.agent.scribe;
-        self.waiting
-            .push(scribe.entry(&self.thread, kind::APPROVAL_GRANTED, &payload));
-    }
-
-    /// The grant is void: recorded, and told.
-    pub(super) fn voided(&mut self, changed: &str) -> CallError {
-        let payload = ApprovalVoided {
-            action_id: &self.request.tool,
-            changed,
-            request_id: self.request.request_id.as_str(),
-        };
-        let scribe = &self.agent.scribe;
-        self.waiting
-            .push(scribe.entry(&self.thread, kind::APPROVAL_VOIDED, &payload));
-        CallError::ApprovalVoid {
-            tool: self.request.tool.clone(),
-            changed: changed.to_owned(),
-        }
-    }
-
-    fn answer(&mut self, answer: &str, by: &str, channel: &str, role: &str, reason: Option<&str>) {
-        let payload = ApprovalAnswered {
-            action_id: &self.request.tool,
-            answer,
-            by,
-            channel,
-            reason,
-            request_id: self.request.request_id.as_str(),
-            role,
-        };
-        self.waiting.push(
-            self.agent
-                .scribe
-                .entry(&self.thread, kind::APPROVAL_ANSWERED, &payload),
-        );
     }
 
     /// The decision: durable before the effect. A tool without effects shares one commit with its outcome.
@@ -663,50 +556,5 @@ pub(super) const fn answer_word(answer: Answer) -> &'static str {
         Answer::ApproveForSession => "approve-for-session",
         Answer::Always => "always",
         Answer::Deny => "deny",
-    }
-}
-
-/// The word for a refusal or failure in the trace.
-fn error_code(error: &CallError) -> &'static str {
-    match error {
-        CallError::UnknownTool { .. } => "unknown_tool",
-        CallError::InvalidArguments { .. } => "invalid_parameters",
-        CallError::UnknownReference { .. } => "unknown_reference",
-        CallError::RequestIdReused { .. } => "request_id_reused",
-        CallError::Denied {
-            by: DeniedBy::Autonomy,
-            ..
-        } => "autonomy",
-        CallError::Denied {
-            by: DeniedBy::Policy, ..
-        } => "policy",
-        CallError::Denied {
-            by: DeniedBy::Skill, ..
-        } => "skill",
-        CallError::Denied {
-            by: DeniedBy::Atlas, ..
-        } => "atlas",
-        CallError::Denied {
-            by: DeniedBy::Rate, ..
-        } => "rate_limit",
-        CallError::Denied {
-            by: DeniedBy::Role, ..
-        } => "role",
-        CallError::Denied {
-            by: DeniedBy::Stop, ..
-        } => "stop",
-        CallError::ApprovalVoid { .. } => "approval_void",
-        CallError::Screened { .. } => "screening",
-        CallError::Quota { .. } => "quota",
-        CallError::Sandbox(_) => "sandbox",
-        CallError::ApprovalTimeout { .. } => "approval_timeout",
-        CallError::ApprovalDenied { .. } => "approval_denied",
-        CallError::ApprovalPending { .. } => "approval_pending",
-        CallError::Timeout { .. } => "timeout",
-        CallError::Unavailable { .. } => "unavailable",
-        CallError::Unknown { .. } => "unknown",
-        CallError::Cancelled { .. } => "cancelled",
-        CallError::NotReady { .. } => "not_ready",
-        CallError::Journal(_) => "journal",
     }
 }

@@ -108,13 +108,7 @@ impl Show {
             }
             Notice::TurnEnded { end, usage, .. } => {
                 self.break_off()?;
-                match end {
-                    TurnEnd::Answered => {}
-                    TurnEnd::Cancelled => self.line(&self.paint.yellow("  turn cancelled")),
-                    TurnEnd::Failed(why) => {
-                        self.line(&format!("{} {}", self.paint.red("  turn failed:"), harmless(why)))
-                    }
-                }
+                self.ended(end);
                 let about = if usage.estimated { "about " } else { "" };
                 tracing::info!(
                     input = usage.input_tokens,
@@ -124,6 +118,16 @@ impl Show {
             }
         }
         Ok(())
+    }
+
+    fn ended(&self, end: &TurnEnd) {
+        match end {
+            TurnEnd::Answered => {}
+            TurnEnd::Cancelled => self.line(&self.paint.yellow("  turn cancelled")),
+            TurnEnd::Failed(why) => {
+                self.line(&format!("{} {}", self.paint.red("  turn failed:"), harmless(why)));
+            }
+        }
     }
 
     fn screened(&self, place: &str, action: &str, kinds: &[String]) {

@@ -164,7 +164,7 @@ fn a_stop_ends_a_running_command_and_a_running_request_within_a_second() {
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let cwd = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
-            found |= line.starts_with(b"sleep\0300") && cwd.starts_with(agent.path(""));
+            found |= line.starts_with(b"sleep\x00300") && cwd.starts_with(agent.path(""));
         }
         !found
     });

@@ -1,0 +1,116 @@
+//! What the record says of a question and its answer.
+
+use super::*;
+
+impl Record<'_> {
+    /// The question is durable before anybody sees it.
+    pub(in crate::call) async fn asking(
+        &mut self,
+        question: &Question,
+        grant: &Grant,
+        verdict: &Verdict,
+        approval: Approval,
+    ) -> Result<(), CallError> {
+        self.verdict = Some(verdict.clone());
+        let kept = Kept::of(question, grant, approval, self.caller.door, self.thread.span);
+        let bytes = canonical(&kept);
+        let payload = ApprovalRequested {
+            action_id: &self.request.tool,
+            default_if_timeout: question.default_if_timeout,
+            expires_at: question.expires_at.to_string(),
+            policy_id: verdict.policy.as_deref(),
+            question_hash: digest(&bytes),
+            reason: &question.reason,
+            request_hash: self.request_hash,
+            request_id: self.request.request_id.as_str(),
+            rule_id: verdict.rule_id.as_deref(),
+        };
+        let hash = payload.question_hash;
+        let draft = self
+            .agent
+            .scribe
+            .entry(&self.thread, kind::APPROVAL_REQUESTED, &payload);
+        self.waiting.push(draft.content(hash, bytes));
+        self.flush().await
+    }
+
+    /// The question is on record from an earlier run of the agent; so is the request.
+    pub(in crate::call) fn asked_before(&mut self, verdict: &Verdict) {
+        self.verdict = Some(verdict.clone());
+        self.waiting.clear();
+    }
+
+    /// The question ended without a person.
+    pub(in crate::call) fn lapsed(&mut self, answer: &str) {
+        self.answer(answer, "nobody", "", "", None);
+    }
+
+    /// An answer that came before the call, over the API.
+    pub(in crate::call) fn told(&mut self, answer: &str, by: &str, reason: Option<&str>) {
+        self.answer(answer, by, "http", "admin", reason);
+    }
+
+    pub(in crate::call) fn answered(&mut self, reply: &Reply) {
+        let (person, role) = (&reply.person, reply.person.role.to_string());
+        let answer = answer_word(reply.answer);
+        self.answer(
+            answer,
+            &person.name,
+            &person.channel,
+            &role,
+            reply.reason.as_deref(),
+        );
+    }
+
+    pub(in crate::call) fn granted(&mut self, held: &Held, reply: &Reply) {
+        let folder = held.folder.as_ref().map(|folder| folder.to_string_lossy());
+        let payload = ApprovalGranted {
+            action_id: &held.tool,
+            by: &held.by,
+            channel: &reply.person.channel,
+            folder: folder.as_deref(),
+            grant_id: &held.id,
+            lasting: held.lasting.name(),
+            parameters_hash: held.parameters,
+            plan_hash: held.plan,
+            request_id: self.request.request_id.as_str(),
+            shown: &held.shown,
+        };
+        let scribe = &self.agent.scribe;
+        self.waiting
+            .push(scribe.entry(&self.thread, kind::APPROVAL_GRANTED, &payload));
+    }
+
+    /// The grant is void: recorded, and told.
+    pub(in crate::call) fn voided(&mut self, changed: &str) -> CallError {
+        let payload = ApprovalVoided {
+            action_id: &self.request.tool,
+            changed,
+            request_id: self.request.request_id.as_str(),
+        };
+        let scribe = &self.agent.scribe;
+        self.waiting
+            .push(scribe.entry(&self.thread, kind::APPROVAL_VOIDED, &payload));
+        CallError::ApprovalVoid {
+            tool: self.request.tool.clone(),
+            changed: changed.to_owned(),
+        }
+    }
+
+    fn answer(&mut self, answer: &str, by: &str, channel: &str, role: &str, reason: Option<&str>) {
+        let payload = ApprovalAnswered {
+            action_id: &self.request.tool,
+            answer,
+            by,
+            channel,
+            reason,
+            request_id: self.request.request_id.as_str(),
+            role,
+        };
+        self.waiting.push(
+            self.agent
+                .scribe
+                .entry(&self.thread, kind::APPROVAL_ANSWERED, &payload),
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! The words of the trace for what did not run, or failed.
+
+use crate::error::{CallError, DeniedBy};
+
+/// The word for a refusal or failure in the trace.
+pub(super) fn error_code(error: &CallError) -> &'static str {
+    match error {
+        CallError::UnknownTool { .. } => "unknown_tool",
+        CallError::InvalidArguments { .. } => "invalid_parameters",
+        CallError::UnknownReference { .. } => "unknown_reference",
+        CallError::RequestIdReused { .. } => "request_id_reused",
+        CallError::Denied {
+            by: DeniedBy::Autonomy,
+            ..
+        } => "autonomy",
+        CallError::Denied {
+            by: DeniedBy::Policy, ..
+        } => "policy",
+        CallError::Denied {
+            by: DeniedBy::Skill, ..
+        } => "skill",
+        CallError::Denied {
+            by: DeniedBy::Atlas, ..
+        } => "atlas",
+        CallError::Denied {
+            by: DeniedBy::Rate, ..
+        } => "rate_limit",
+        CallError::Denied {
+            by: DeniedBy::Role, ..
+        } => "role",
+        CallError::Denied {
+            by: DeniedBy::Stop, ..
+        } => "stop",
+        CallError::ApprovalVoid { .. } => "approval_void",
+        CallError::Screened { .. } => "screening",
+        CallError::Quota { .. } => "quota",
+        CallError::Sandbox(_) => "sandbox",
+        CallError::ApprovalTimeout { .. } => "approval_timeout",
+        CallError::ApprovalDenied { .. } => "approval_denied",
+        CallError::ApprovalPending { .. } => "approval_pending",
+        CallError::Timeout { .. } => "timeout",
+        CallError::Unavailable { .. } => "unavailable",
+        CallError::Unknown { .. } => "unknown",
+        CallError::Cancelled { .. } => "cancelled",
+        CallError::NotReady { .. } => "not_ready",
+        CallError::Journal(_) => "journal",
+    }
+}
