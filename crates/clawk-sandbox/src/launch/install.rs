@@ -72,7 +72,7 @@ fn prefix(program: &Path) -> PathBuf {
     let folder = program.parent().unwrap_or(Path::new("/"));
     let named_bin = folder
         .file_name()
-        .is_some_and(|name| name == "bin" || name == "sbin" || name == "libexec");
+        .is_some_and(|name| ["bin", "sbin", "libexec", "shims"].iter().any(|known| name == *known));
     match folder.parent() {
         Some(above) if named_bin && !too_much(above) => above.to_path_buf(),
         _ => program.to_path_buf(),

@@ -144,7 +144,12 @@ fn a_stop_ends_a_running_command_and_a_running_request_within_a_second() {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    let (_held, _) = listener.accept().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut held = None;
+    until("the request is on its way", || {
+        held = listener.accept().ok();
+        held.is_some()
+    });
     let before = Instant::now();
     let said = done(&agent, &["stop", "--all", "--reason", "fire"]);
     assert!(

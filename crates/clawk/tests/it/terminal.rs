@@ -11,7 +11,7 @@ fn a_question_is_answered_with_yes_and_the_file_is_written() {
     terminal.line("write");
     terminal.expect("file-write wants to run (rule `writing`)");
     terminal.expect("+ written");
-    terminal.expect("ways in this session");
+    terminal.expect("hy ▸");
     terminal.line("w");
     terminal.expect("Files are precious");
     terminal.expect("hy ▸");
@@ -36,7 +36,7 @@ fn no_keeps_the_file_from_being_written_and_the_reason_is_recorded() {
     terminal.line("write");
     terminal.expect("hy ▸");
     terminal.line("perhaps");
-    terminal.expect("y, n (and why not, if you like), a or w");
+    terminal.expect("y, n (and why not, if you like), s, a or w");
     terminal.expect("hy ▸");
     terminal.line("n not in this folder");
     terminal.expect("not in this folder");
@@ -49,11 +49,11 @@ fn no_keeps_the_file_from_being_written_and_the_reason_is_recorded() {
 }
 
 #[test]
-fn always_spares_the_second_question() {
+fn yes_for_this_session_spares_the_second_question() {
     let agent = Agent::new();
     let mut terminal = Terminal::start(&agent, &["run", "claw.yaml", "-m", "twice"]);
     terminal.expect("hy ▸");
-    terminal.line("a");
+    terminal.line("s dir");
     terminal.expect("Both are done.");
     terminal.expect("chain valid");
     assert!(terminal.end().success());

@@ -58,7 +58,6 @@ fn a_real_disk_that_is_full_is_no_different() {
     let mut probe = agent.command(Path::new("unshare"));
     probe.args([
         "--mount",
-        "--map-root-user",
         "mount",
         "-t",
         "tmpfs",
@@ -67,7 +66,7 @@ fn a_real_disk_that_is_full_is_no_different() {
     ]);
     let mut command = if finish(&mut probe, PATIENCE).status.success() {
         let mut command = agent.command(Path::new("unshare"));
-        command.args(["--mount", "--map-root-user", "/bin/sh", "-c", SMALL_DISK]);
+        command.args(["--mount", "/bin/sh", "-c", SMALL_DISK]);
         command
     } else {
         let mut command = agent.command(Path::new("/bin/sh"));

@@ -32,7 +32,7 @@ fn a_model_asks_the_time_and_a_person_at_the_terminal_lets_it() {
         terminal.line(wording);
         // The line stands there twice: as typed, and the next prompt comes behind the answer.
         while terminal.either(&["wants to run (rule `ask-current-time`)", PROMPT]) == 0 {
-            terminal.expect("ways in this session");
+            terminal.expect("hy ▸");
             terminal.line("y");
             terminal.expect("approved by a person (rule `ask-current-time`)");
             asked = true;

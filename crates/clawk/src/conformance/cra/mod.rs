@@ -44,7 +44,11 @@ pub(crate) fn run(
     let timestamp = SystemClock::default().now().to_string();
     let (implementation, version) = target.about();
     let mut report = Report::new(implementation, version, timestamp);
-    for case in case::all()?.into_iter().filter(|case| level.includes(case.level)) {
+    let wanted = |case: &case::Case| {
+        level.includes(case.level)
+            && (only.is_empty() || only.iter().any(|start| case.test_id.starts_with(start.as_str())))
+    };
+    for case in case::all()?.into_iter().filter(wanted) {
         let began = Instant::now();
         let verdict = judge::judge(target, &case);
         let outcome = Outcome::new(&case, verdict, began.elapsed());
