@@ -53,6 +53,8 @@ const DOORS: [Door; 6] = [
             "crates/clawk-sandbox/src/",
             // A probe of this host, asked for by its owner.
             "crates/clawk/src/cmd/doctor/",
+            // A person tries a box: no agent's call, and no tool's name.
+            "crates/clawk/src/cmd/sandbox/run.rs",
         ],
     },
     Door {

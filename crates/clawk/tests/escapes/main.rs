@@ -4,7 +4,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::panic,
     reason = "tests: a panic is how they fail"
 )]
 
