@@ -70,9 +70,11 @@ fn prefix(program: &Path) -> PathBuf {
         return whole.iter().take(at + 1).collect();
     }
     let folder = program.parent().unwrap_or(Path::new("/"));
-    let named_bin = folder
-        .file_name()
-        .is_some_and(|name| ["bin", "sbin", "libexec", "shims"].iter().any(|known| name == *known));
+    let named_bin = folder.file_name().is_some_and(|name| {
+        ["bin", "sbin", "libexec", "shims"]
+            .iter()
+            .any(|known| name == *known)
+    });
     match folder.parent() {
         Some(above) if named_bin && !too_much(above) => above.to_path_buf(),
         _ => program.to_path_buf(),

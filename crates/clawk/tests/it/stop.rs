@@ -41,6 +41,7 @@ spec:
 struct Served {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
+    early: Vec<Value>,
 }
 
 impl Served {
@@ -56,7 +57,11 @@ impl Served {
             .spawn()
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let mut served = Self { child, output };
+        let mut served = Self {
+            child,
+            output,
+            early: Vec::new(),
+        };
         let client = json!({"name": "test", "version": "1"});
         let params = json!({"protocolVersion": "0.3.0", "clientInfo": client, "manifest": {"kind": "Claw", "metadata": {"name": "tested"}}, "capabilities": {}});
         served.send(1, "claw.initialize", &params);
@@ -78,7 +83,11 @@ impl Served {
         );
     }
 
+    /// The answer to a request; others are kept for when they are asked for.
     fn answer(&mut self, id: u32) -> Value {
+        if let Some(at) = self.early.iter().position(|answer| answer["id"] == id) {
+            return self.early.remove(at);
+        }
         loop {
             let mut line = String::new();
             assert!(
@@ -89,6 +98,7 @@ impl Served {
             if answer["id"] == id {
                 return answer;
             }
+            self.early.push(answer);
         }
     }
 }

@@ -56,14 +56,7 @@ fn on_a_full_disk_nothing_is_done_that_is_not_recorded() {
 fn a_real_disk_that_is_full_is_no_different() {
     let agent = appending("0");
     let mut probe = agent.command(Path::new("unshare"));
-    probe.args([
-        "--mount",
-        "mount",
-        "-t",
-        "tmpfs",
-        "none",
-        "/mnt",
-    ]);
+    probe.args(["--mount", "mount", "-t", "tmpfs", "none", "/mnt"]);
     let mut command = if finish(&mut probe, PATIENCE).status.success() {
         let mut command = agent.command(Path::new("unshare"));
         command.args(["--mount", "/bin/sh", "-c", SMALL_DISK]);

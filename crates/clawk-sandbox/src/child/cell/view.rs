@@ -1,5 +1,5 @@
 //! What a box sees of the host's files (R33). Built on a tmpfs of its own before anything of the tool runs; every piece of
-//! the host is resolved once, to a descriptor, and put in place by descriptor.
+//! the host is resolved once, to a descriptor, and put in place by descriptor. Long because the order of its steps is the wall.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
