@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{LookupFailed, classify};
+use crate::record::{Ledger, Open, Via};
 use crate::response::Clock;
 use crate::{EgressError, Phase, Refusal, Response, Rules, Target, tls};
 
@@ -170,6 +172,8 @@ pub struct Client {
     kind: Kind,
     deadlines: Deadlines,
     max_response_bytes: u64,
+    /// Where [`Client::send`] tells.
+    ledger: Option<Arc<Ledger>>,
 }
 
 #[derive(Clone)]
@@ -219,6 +223,7 @@ impl Client {
             kind: Kind::Declared(build(builder)?),
             deadlines,
             max_response_bytes,
+            ledger: None,
         })
     }
 
@@ -251,6 +256,7 @@ impl Client {
             kind,
             deadlines,
             max_response_bytes,
+            ledger: None,
         })
     }
 
@@ -259,12 +265,34 @@ impl Client {
     /// # Errors
     /// [`EgressError`]; a status is not an error.
     pub async fn send(&self, request: Request) -> Result<Response, EgressError> {
+        let ledger = self.ledger.clone().unwrap_or_default();
+        self.send_told(request, &ledger).await
+    }
+
+    /// The same client; [`Client::send`] tells its connections to `ledger`.
+    #[must_use]
+    pub fn telling(mut self, ledger: Arc<Ledger>) -> Self {
+        self.ledger = Some(ledger);
+        self
+    }
+
+    /// [`Client::send`], each connection (one for every redirect) told to `ledger`: refused ones at once, the one that answers
+    /// when its response is dropped. Bytes are those of heads and bodies as they are handed over, TLS apart.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn send_told(&self, request: Request, ledger: &Arc<Ledger>) -> Result<Response, EgressError> {
         let clock = Clock::start(self.deadlines);
-        let (response, clock) = match &self.kind {
-            Kind::Declared(client) => (execute(client, request, &clock).await?, clock),
-            Kind::Guarded { rules, names, tls } => (follow(rules, names, tls, request, &clock).await?, clock),
+        let (response, open) = match &self.kind {
+            Kind::Declared(client) => {
+                let mut open = asked(ledger, Via::Declared, &request);
+                open.connection.rule = Some("declared".to_owned());
+                let answer = execute(client, request, &clock).await;
+                (answered(&mut open, answer)?, open)
+            }
+            Kind::Guarded { rules, names, tls } => follow(rules, names, tls, request, &clock, ledger).await?,
         };
-        Response::new(response, clock, self.max_response_bytes)
+        Response::new(response, clock, self.max_response_bytes, open)
     }
 }
 
@@ -274,21 +302,66 @@ async fn follow(
     tls: &rustls::ClientConfig,
     mut request: Request,
     clock: &Clock,
-) -> Result<reqwest::Response, EgressError> {
+    ledger: &Arc<Ledger>,
+) -> Result<(reqwest::Response, Open), EgressError> {
     for _ in 0..=rules.max_redirects {
-        let target = rules.judge(&request.url)?;
-        let addresses = clock
+        let mut open = asked(ledger, Via::Guarded, &request);
+        let target = answered(&mut open, rules.judge(&request.url).map_err(EgressError::from))?;
+        open.connection.rule = Some(target.rule.clone());
+        open.connection.private = target.private;
+        let found = clock
             .limit(Phase::Connect, judged_addresses(names, &target))
-            .await??;
+            .await;
+        let addresses = answered(&mut open, found.and_then(|found| found))?;
         let pins = Pins(Some((target.host, addresses)));
         let client = build(builder(tls.clone(), pins, clock.deadlines))?;
-        let response = execute(&client, request.clone(), clock).await?;
+        let answer = execute(&client, request.clone(), clock).await;
+        let response = answered(&mut open, answer)?;
         let Some(next) = redirect(&response) else {
-            return Ok(response);
+            return Ok((response, open));
         };
         request = redirected(request, response.status(), next)?;
     }
     Err(Refusal::Redirects(rules.max_redirects).into())
+}
+
+/// The record of a request that is about to be made.
+fn asked(ledger: &Arc<Ledger>, via: Via, request: &Request) -> Open {
+    let mut open = Open::new(Arc::clone(ledger), via);
+    let host = request.url.host_str().unwrap_or_default();
+    let host = crate::rules::normal(host);
+    open.asked(&host, request.url.port_or_known_default().unwrap_or(0));
+    let headers = request.headers.iter();
+    let head: usize = headers
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum();
+    let all = head + request.url.path().len() + request.body.len();
+    open.sent = u64::try_from(all).unwrap_or(u64::MAX);
+    open
+}
+
+/// Notes how it went.
+fn answered<T: Peer>(open: &mut Open, answer: Result<T, EgressError>) -> Result<T, EgressError> {
+    match &answer {
+        Ok(answer) => answer.note(open),
+        Err(EgressError::Refused(refusal)) => open.refuse(refusal.code(), refusal.to_string()),
+        Err(error) => open.refuse(error.code(), error.to_string()),
+    }
+    answer
+}
+
+/// What a step on the way says about the connection.
+trait Peer {
+    fn note(&self, _open: &mut Open) {}
+}
+
+impl Peer for Target {}
+impl Peer for Vec<SocketAddr> {}
+impl Peer for reqwest::Response {
+    fn note(&self, open: &mut Open) {
+        open.connection.address = self.remote_addr().map(|address| address.ip());
+        open.counts.bytes_out.store(open.sent, Ordering::Relaxed);
+    }
 }
 
 /// Every address of the host, each judged: one that is not public refuses them all.

@@ -69,6 +69,23 @@ pub enum EgressError {
     Broken(String),
 }
 
+impl EgressError {
+    /// A word for programs and the trace.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Refused(refusal) => refusal.code(),
+            Self::Setup(_) => "setup",
+            Self::Dns { .. } => "dns",
+            Self::Connect(_) => "connect",
+            Self::Tls(_) => "tls",
+            Self::Timeout { .. } => "timeout",
+            Self::TooLarge(_) => "too-large",
+            Self::Broken(_) => "broken",
+        }
+    }
+}
+
 /// The resolver's failure inside a client error, found again by [`classify`].
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]

@@ -142,6 +142,8 @@ pub(crate) struct Open {
     ledger: Arc<Ledger>,
     started: Instant,
     pub(crate) connection: Connection,
+    /// What a client of ours sends, counted when the server has answered.
+    pub(crate) sent: u64,
     pub(crate) counts: Arc<Counts>,
 }
 
@@ -172,6 +174,7 @@ impl Open {
                 findings: Vec::new(),
                 refused: None,
             },
+            sent: 0,
             counts: Arc::default(),
         }
     }

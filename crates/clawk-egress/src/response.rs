@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,6 +11,7 @@ use reqwest::Url;
 use tokio::time::Instant;
 
 use crate::error::classify;
+use crate::record::Open;
 use crate::{Deadlines, EgressError, Phase};
 
 /// The head of a response; the body comes by [`Response::chunk`] or [`Response::bytes`]. Dropping it closes the connection.
@@ -18,10 +20,17 @@ pub struct Response {
     clock: Clock,
     left: u64,
     max_bytes: u64,
+    /// Told when this is dropped.
+    open: Open,
 }
 
 impl Response {
-    pub(crate) fn new(inner: reqwest::Response, clock: Clock, max_bytes: u64) -> Result<Self, EgressError> {
+    pub(crate) fn new(
+        inner: reqwest::Response,
+        clock: Clock,
+        max_bytes: u64,
+        open: Open,
+    ) -> Result<Self, EgressError> {
         if inner.content_length().is_some_and(|length| length > max_bytes) && inner.status().is_success() {
             return Err(EgressError::TooLarge(max_bytes));
         }
@@ -30,6 +39,7 @@ impl Response {
             clock,
             left: max_bytes,
             max_bytes,
+            open,
         })
     }
 
@@ -58,6 +68,7 @@ impl Response {
             return Ok(None);
         };
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        self.open.counts.bytes_in.fetch_add(length, Ordering::Relaxed);
         self.left = self
             .left
             .checked_sub(length)

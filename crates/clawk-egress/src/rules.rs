@@ -17,6 +17,10 @@ pub struct Rules {
     pub allow_private: Vec<HostPattern>,
     /// Ports for entries without one.
     pub ports: Vec<u16>,
+    /// Hosts of `hosts` may have addresses inside the own network: the manifest has switched the guard off.
+    pub any_private: bool,
+    /// Entries without a port are for every port: the manifest allows everything.
+    pub any_port: bool,
     /// How many redirects are followed; each is judged like a first request.
     pub max_redirects: u8,
     /// Largest response body, in bytes.
@@ -29,6 +33,8 @@ impl Default for Rules {
             hosts: Vec::new(),
             allow_private: Vec::new(),
             ports: vec![80, 443],
+            any_private: false,
+            any_port: false,
             max_redirects: 5,
             max_response_bytes: 4 * 1024 * 1024,
         }
@@ -99,6 +105,21 @@ pub enum Refusal {
     Redirects(u8),
 }
 
+impl Refusal {
+    /// A word for programs and the trace.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Scheme(_) | Self::NoHost | Self::Downgrade | Self::Redirects(_) => "malformed",
+            Self::Credentials => "credentials",
+            Self::Host(_) => "host",
+            Self::Literal(_) => "literal",
+            Self::Port { .. } => "port",
+            Self::Address { .. } => "address",
+        }
+    }
+}
+
 /// A URL that passed: what may be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
@@ -153,10 +174,11 @@ impl Rules {
             named_port: entry.port.is_some(),
         };
         let mut private = self.allow_private.iter();
-        if let Some(entry) = private.find(|entry| entry.names(host) && entry.opens(port, &self.ports)) {
+        if let Some(entry) = private.find(|entry| entry.names(host) && self.opens(entry, port)) {
             return Ok(target(true, entry));
         }
         let mut named = self.hosts.iter().filter(|entry| match literal {
+            Some(_) if self.any_private => entry.names(host) || entry.kind == Kind::Any,
             Some(_) => entry.names(host),
             None => entry.covers(host),
         });
@@ -164,15 +186,21 @@ impl Rules {
             (None, Some(address)) => Err(Refusal::Literal(address)),
             (None, None) => Err(Refusal::Host(host.clone())),
             (Some(_), _) => {
-                let Some(entry) = named.find(|entry| entry.opens(port, &self.ports)) else {
+                let Some(entry) = named.find(|entry| self.opens(entry, port)) else {
                     let host = host.clone();
                     return Err(Refusal::Port { host, port });
                 };
-                let target = target(false, entry);
+                let target = target(self.any_private, entry);
                 literal.map_or(Ok(()), |address| target.admit(address))?;
                 Ok(target)
             }
         }
+    }
+}
+
+impl Rules {
+    fn opens(&self, entry: &HostPattern, port: u16) -> bool {
+        entry.opens(port, &self.ports) || (self.any_port && entry.port.is_none())
     }
 }
 
@@ -266,6 +294,15 @@ impl HostPattern {
             None => self.covers(&place.host),
         };
         fits && self.opens(place.port, ports)
+    }
+
+    /// Whether the entry is for this host, at whatever port.
+    #[must_use]
+    pub fn is_for_host(&self, host: &str) -> bool {
+        match host.parse::<IpAddr>() {
+            Ok(_) => self.names(host),
+            Err(_name) => self.covers(host),
+        }
     }
 
     /// The port that the entry names.

@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::builtin::{Ask, Builtin, Clients, Extra, Shared};
 use crate::config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
+use crate::egress::{Egress, Exits, WayOut};
 use crate::executor::{Command, Endpoint};
 use crate::mcp::{self, McpTool, Server, Source};
 use crate::mend::{self, Check, Get, Key, Mending};
@@ -38,6 +39,8 @@ pub struct Host {
     pub ask: Option<Ask>,
     /// Built-ins bound from outside, by name: `memory-store`, `memory-query`.
     pub extras: BTreeMap<String, Arc<dyn Extra>>,
+    /// Where tools may go on this machine, and the secrets put in on their way.
+    pub egress: Egress,
 }
 
 impl fmt::Debug for Host {
@@ -65,7 +68,9 @@ pub struct Unbound {
 /// All tools that have no usable executor, in the manifest's order.
 pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Runner, Vec<Unbound>> {
     let plan = Arc::new(Plan::compile(manifest.sandbox.as_ref(), &host.defaults));
+    let exits = Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone()));
     let mut binder = Binder {
+        exits: Arc::clone(&exits),
         manifest,
         config,
         host: &host,
@@ -105,12 +110,14 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
         launcher: host.launcher,
         env,
         clients: Clients::default(),
+        exits,
         ask: host.ask,
     };
     Ok(Runner::new(bound, mending, servers, shared))
 }
 
 struct Binder<'a> {
+    exits: Arc<Exits>,
     manifest: &'a Manifest,
     config: &'a ToolsConfig,
     host: &'a Host,
@@ -295,7 +302,7 @@ impl Binder<'_> {
         let configs: Vec<&ToolConfig> = sharing
             .filter_map(|tool| self.config.tools.get(&tool.name))
             .collect();
-        let (name, source) = match uri {
+        let (name, source, way) = match uri {
             McpUri::Stdio { path, args } => {
                 let program = match path.strip_prefix("./") {
                     Some(below) => self.manifest.dir.join(below).to_string_lossy().into_owned(),
@@ -312,12 +319,15 @@ impl Binder<'_> {
                 );
                 spec.workdir = Some(self.host.workdir.clone());
                 spec.read_paths = self.read_paths(&configs);
+                let way = self.way_out(uri)?;
+                way.dress(&mut spec);
                 (
                     format!("stdio://{path}"),
                     Source::Program {
                         launcher: self.host.launcher.clone(),
                         spec: Box::new(spec),
                     },
+                    way,
                 )
             }
             McpUri::Http { url } => {
@@ -333,17 +343,31 @@ impl Binder<'_> {
                     url.host_str().unwrap_or_default(),
                     url.path()
                 );
+                let ledger = Arc::default();
+                let way = WayOut::of_client(Arc::clone(&ledger));
                 let endpoint = mcp::Endpoint {
-                    client: self.client(&url)?,
+                    client: self.client(&url)?.telling(ledger),
                     url,
                     headers,
                 };
-                (shown, Source::Endpoint(Box::new(endpoint)))
+                (shown, Source::Endpoint(Box::new(endpoint)), way)
             }
         };
-        let server = Arc::new(Server::new(name, source));
+        let server = Arc::new(Server::new(name, source, way));
         self.servers.insert(uri.clone(), server.clone());
         Ok(server)
+    }
+
+    /// The way out of a server's process: with the secrets of every tool that it serves.
+    fn way_out(&self, uri: &McpUri) -> Result<WayOut, String> {
+        let tools = self.manifest.tools.iter();
+        let served: Vec<&str> = tools
+            .filter(|tool| tool.mcp_source.as_ref().is_some_and(|source| source.uri == *uri))
+            .map(|tool| tool.name.as_str())
+            .collect();
+        self.exits
+            .way_out(&served, &self.plan)
+            .map_err(|refusal| refusal.to_string())
     }
 
     /// A declared endpoint may think for long: the call's own deadline ends it.

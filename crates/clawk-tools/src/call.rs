@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_kernel::ports::{Connections, RunError, RunOutcome};
 use clawk_kernel::witness::Mark;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{LimitHit, Obtained, Outcome, Plan};
@@ -23,6 +23,10 @@ pub(crate) struct Call<'a> {
     pub(crate) key: Option<(http::HeaderName, String)>,
     /// The files that were shown to a person, as they were.
     pub(crate) marks: &'a [Mark],
+    /// The tool's name.
+    pub(crate) tool: &'a str,
+    /// Where to tell what it reached.
+    pub(crate) connections: Connections,
     /// Cancelled when nobody waits any more: also by a timeout, and when the call is dropped.
     pub(crate) stop: CancellationToken,
 }

@@ -9,6 +9,7 @@ mod bind;
 pub mod builtin;
 mod call;
 pub mod config;
+mod egress;
 mod executor;
 mod mcp;
 mod mend;
@@ -21,6 +22,7 @@ mod testing;
 pub use bind::{Host, Unbound, bind};
 pub use builtin::{Answer, Ask, Extra, Question};
 pub use config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
+pub use egress::Egress;
 pub use runner::Runner;
 
 /// Whether a built-in tool has this name.

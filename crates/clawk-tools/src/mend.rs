@@ -2,10 +2,11 @@
 
 use clawk_egress::{Client, Request, Url};
 use clawk_kernel::ports::{Mend, RunError, RunOutcome};
-use clawk_sandbox::{Launcher, Obtained};
+use clawk_sandbox::Obtained;
 use http::{HeaderMap, HeaderName, Method};
 use serde_json::{Map, Value, json};
 
+use crate::builtin::Shared;
 use crate::call::Call;
 use crate::executor::{Command, ended, reply};
 
@@ -67,9 +68,9 @@ impl Mending {
         }
     }
 
-    pub(crate) async fn check(&self, call: &Call<'_>, launcher: &Launcher) -> Result<RunOutcome, RunError> {
+    pub(crate) async fn check(&self, call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
         match &self.check {
-            Some(Check::Command(command)) => command.run(call, launcher).await,
+            Some(Check::Command(command)) => command.run(call, shared).await,
             Some(Check::Http(get)) => tokio::time::timeout(call.timeout(), get.run(call.arguments))
                 .await
                 .unwrap_or_else(|_| {

@@ -135,7 +135,7 @@ impl Runner {
                 Binding::Builtin(builtin) if builtin.keeps_time(call.plan) => {
                     builtin.run(&call, &self.shared, session).await
                 }
-                Binding::Command(command) => command.run(&call, &self.shared.launcher).await,
+                Binding::Command(command) => command.run(&call, &self.shared).await,
                 Binding::Mcp(tool) => tool.run(&call).await,
                 Binding::Builtin(builtin) => timed(&call, builtin.run(&call, &self.shared, session)).await,
                 Binding::Http(endpoint) => timed(&call, endpoint.run(&call)).await,
@@ -223,6 +223,8 @@ impl ToolRunner for Runner {
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
                 marks: permit.marks(),
+                tool: permit.tool(),
+                connections: permit.connections().clone(),
                 stop: cancel.child_token(),
             };
             self.run_call(binding, call, Some(permit.session()), cancel).await
@@ -300,6 +302,8 @@ impl ToolRunner for Runner {
                 plan: permit.plan(),
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
+                tool: permit.tool(),
+                connections: permit.connections().clone(),
                 marks: permit.marks(),
                 stop: cancel.child_token(),
             };
@@ -307,7 +311,7 @@ impl ToolRunner for Runner {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => Err(RunError::Cancelled),
-                result = mending.check(&call, &self.shared.launcher) => result,
+                result = mending.check(&call, &self.shared) => result,
             }
         })
     }

@@ -101,6 +101,7 @@ pub(crate) fn host(dir: &Path) -> Host {
         workdir: dir.to_path_buf(),
         ask: None,
         extras: BTreeMap::new(),
+        egress: crate::Egress::default(),
     }
 }
 
@@ -111,11 +112,17 @@ pub(crate) fn runner(tools: Value, config: &str, dir: &Path) -> Runner {
 
 /// All built-ins, bound by name.
 pub(crate) fn builtins(dir: &Path) -> Runner {
+    builtins_with(dir, crate::Egress::default())
+}
+
+/// All built-ins, with these ways out.
+pub(crate) fn builtins_with(dir: &Path, egress: crate::Egress) -> Runner {
     let tools: Vec<Value> = crate::builtin::Builtin::ALL
         .iter()
         .map(|builtin| json!({"name": builtin.name()}))
         .collect();
-    runner(Value::Array(tools), "{}", dir)
+    let host = Host { egress, ..host(dir) };
+    bind(&manifest(Value::Array(tools), dir), &ToolsConfig::default(), host).expect("all bound")
 }
 
 pub(crate) struct Ran {
@@ -148,6 +155,8 @@ impl Ran {
             workdir: dir,
             timeout_ms: self.timeout_ms,
             marks: &[],
+            tool,
+            connections: clawk_kernel::ports::Connections::default(),
             stop: self.cancel.child_token(),
         };
         let binding: &Binding = runner.bound_for_tests(tool);

@@ -1,5 +1,7 @@
 //! The composition root: a manifest and a configuration become the parts of an agent. Nothing is decided here.
 
+mod egress;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -233,6 +235,7 @@ impl Blueprint {
     /// # Errors
     /// Each tool that nothing here runs.
     pub(crate) fn runner(&self, ask: Option<Ask>, cache: Option<&Path>) -> Result<Runner, Vec<String>> {
+        let egress = egress::compose(&self.config.settings, &self.manifest, &self.resolver)?;
         let host = Host {
             launcher: self.launcher(cache),
             defaults: self.config.settings.sandbox.defaults(),
@@ -241,6 +244,7 @@ impl Blueprint {
             workdir: self.workdir.clone(),
             ask,
             extras: self.extras(),
+            egress,
         };
         bind(&self.manifest, &self.config.settings.tools, host)
             .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())

@@ -1,6 +1,8 @@
 //! `clawk.toml`: what is local to this machine (DESIGN §5). Each crate owns the type of its section; here they are
 //! composed, found and read.
 
+mod egress;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::atlases::AtlasConfig;
 use crate::http::HttpConfig;
+pub(crate) use egress::{Egress, SecretBinding};
+
 use crate::keeper::{Checkpoints, Retention};
 
 /// Every key, with its default. An unknown key is an error.
@@ -43,6 +47,10 @@ pub(crate) struct Settings {
     pub(crate) registries: BTreeMap<String, PathBuf>,
     /// Screening of text.
     pub(crate) screen: Screen,
+    /// Where tools may go on this machine.
+    pub(crate) egress: Egress,
+    /// Secrets that are put in at the boundary, by reference.
+    pub(crate) secrets: BTreeMap<String, SecretBinding>,
     /// What runs a tool of the manifest, by its name.
     pub(crate) tools: ToolsConfig,
     /// When the journal is signed, and where else the signatures go.

@@ -78,15 +78,7 @@ impl Call {
 }
 
 fn refused(refusal: &Refusal) -> Fault {
-    let code = match refusal {
-        Refusal::Scheme(_) | Refusal::NoHost | Refusal::Downgrade | Refusal::Redirects(_) => "malformed",
-        Refusal::Credentials => "credentials",
-        Refusal::Host(_) => "host",
-        Refusal::Literal(_) => "literal",
-        Refusal::Port { .. } => "port",
-        Refusal::Address { .. } => "address",
-    };
-    Fault::forbidden(code, &refusal.to_string())
+    Fault::forbidden(refusal.code(), &refusal.to_string())
 }
 
 /// A connection whose bytes are counted, and capped.

@@ -24,6 +24,8 @@ pub struct Binding {
     pub header: String,
     /// The variable of the tool's environment that holds the placeholder.
     pub env: String,
+    /// Put before the secret where a client of ours adds the header by itself: `Bearer `.
+    pub prefix: String,
     /// It may also go over plain HTTP. Anybody on the way can read it then.
     pub plain_http: bool,
 }

@@ -154,12 +154,13 @@ impl Proxy {
         self.0.bundle.as_ref()
     }
 
-    /// A proxy for one call of `tool`: placeholders of its own, a ledger of its own.
+    /// A proxy for one call of any of `tools`: placeholders of its own, a ledger of its own.
     ///
     /// # Errors
     /// [`EgressError::Setup`] when there is no randomness to be had.
-    pub fn call(&self, tool: &str) -> Result<ProxyCall, EgressError> {
-        let granted = self.0.bindings.iter().filter(|binding| binding.is_for(tool));
+    pub fn call(&self, tools: &[&str]) -> Result<ProxyCall, EgressError> {
+        let is_for = |binding: &&Arc<Binding>| tools.iter().any(|tool| binding.is_for(tool));
+        let granted = self.0.bindings.iter().filter(is_for);
         Ok(ProxyCall(Arc::new(Call {
             wardrobe: Wardrobe::new(granted.cloned())?,
             shared: Arc::clone(&self.0),

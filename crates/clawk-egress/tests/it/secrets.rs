@@ -22,6 +22,7 @@ fn binding(hosts: &[String]) -> Binding {
             .collect(),
         header: "Authorization".to_owned(),
         env: "API_KEY".to_owned(),
+        prefix: String::new(),
         plain_http: false,
     }
 }
@@ -288,13 +289,13 @@ async fn a_server_that_is_not_the_host_gets_nothing() {
 #[tokio::test]
 async fn placeholders_are_each_calls_own() {
     let bound = Bound::new().await;
-    let again = bound.running.proxy.call("shell").unwrap().placeholders();
+    let again = bound.running.proxy.call(&["shell"]).unwrap().placeholders();
     assert_ne!(again[0].1, bound.placeholder);
     assert!(
         bound
             .running
             .proxy
-            .call("web-fetch")
+            .call(&["web-fetch"])
             .unwrap()
             .placeholders()
             .is_empty()

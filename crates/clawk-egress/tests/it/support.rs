@@ -154,7 +154,7 @@ pub(crate) async fn start(options: Options, env: &Env) -> Running {
 pub(crate) fn start_on(options: Options, env: &Env, listener: TcpListener) -> Running {
     let address = listener.local_addr().expect("an address");
     let proxy = Proxy::new(options, env).expect("a proxy");
-    let call = proxy.call("shell").expect("a call");
+    let call = proxy.call(&["shell"]).expect("a call");
     let (stop, stopped) = oneshot::channel();
     let serving = call.clone();
     #[expect(clippy::disallowed_methods, reason = "a test's proxy, ended by the test")]
@@ -223,6 +223,10 @@ pub(crate) fn status(answer: &str) -> u16 {
 pub(crate) fn certified(dir: &Path, name: &str, hosts: &[&str]) -> rustls::ServerConfig {
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "a test's authority");
     let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed");
     std::fs::write(dir.join(name), issuer.pem()).expect("written");
     let key = KeyPair::generate().expect("a key");

@@ -8,6 +8,7 @@ mod approval;
 mod ask;
 mod decide;
 mod dedup;
+mod egress;
 mod grant;
 mod pend;
 mod permit;
@@ -376,6 +377,7 @@ async fn run(
             request_id: request.request_id.clone(),
             session: caller.thread.session,
             marks: Arc::clone(&leave.marks),
+            connections: record.connections.clone(),
         };
         let outcome = match &tool.skill {
             Some(skill) => composite::run(agent, caller, skill, permit, record.purse(), cancel).await,

@@ -7,6 +7,7 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_sandbox::Plan;
 use serde_json::{Map, Value};
 
+use crate::ports::Connections;
 use crate::witness::Mark;
 
 /// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
@@ -24,6 +25,7 @@ pub struct Permit {
     pub(super) request_id: RequestId,
     pub(super) session: SessionId,
     pub(super) marks: Arc<[Mark]>,
+    pub(super) connections: Connections,
 }
 
 impl Permit {
@@ -74,6 +76,12 @@ impl Permit {
     #[must_use]
     pub fn marks(&self) -> &[Mark] {
         &self.marks
+    }
+
+    /// Where to tell what it reached.
+    #[must_use]
+    pub fn connections(&self) -> &Connections {
+        &self.connections
     }
 
     /// The session it belongs to.

@@ -17,7 +17,7 @@ use super::approval::Reply;
 use super::grant::Grant;
 use super::reopen::Kept;
 use super::standing::Held;
-use super::{Approver, Caller, Keyed, Request, key};
+use super::{Approver, Caller, Keyed, Request, egress, key};
 use crate::agent::Agent;
 use crate::carp::event::Charged;
 use crate::carp::{self, ApprovalView, Judgement, Under};
@@ -29,7 +29,7 @@ use crate::event::{
     ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, canonical, digest, kind,
 };
 use crate::notice::{Answer, Notice, Question};
-use crate::ports::{EffectChange, OpenEffect, RunOutcome, Spent};
+use crate::ports::{Connections, EffectChange, OpenEffect, RunOutcome, Spent};
 use crate::purse::{Place, Purse, Warning};
 use words::error_code;
 
@@ -68,6 +68,8 @@ pub(super) struct Record<'a> {
     screened: Option<Map<String, Value>>,
     /// The request is in the journal.
     written: bool,
+    /// What the call reached.
+    pub(super) connections: Connections,
 }
 
 /// Somebody wants the tool to run, with these arguments.
@@ -136,6 +138,7 @@ impl<'a> Record<'a> {
             warned: Vec::new(),
             screened: None,
             written: false,
+            connections: Connections::default(),
         }
     }
 
@@ -366,6 +369,9 @@ impl<'a> Record<'a> {
         started_us: u64,
     ) -> Result<ToolCallResult, CallError> {
         let duration_ms = self.agent.clock().monotonic_us().saturating_sub(started_us) / 1000;
+        let names = (self.request.tool.as_str(), self.request.request_id.as_str());
+        let reached = egress::drafts(&self.agent.scribe, &self.thread, names, &self.connections);
+        self.waiting.extend(reached);
         let ran = match outcome {
             Ok(ran) => ran,
             Err(CallError::Journal(why)) => return Err(CallError::Journal(why)),

@@ -1,5 +1,6 @@
 //! What the kernel needs from outside, as traits. Each has a real, a scripted and a fault-injecting implementation.
 
+mod connections;
 mod journal;
 mod memory;
 mod model;
@@ -8,6 +9,7 @@ mod tool;
 use std::future::Future;
 use std::pin::Pin;
 
+pub use connections::{Connection, Connections, Reached};
 pub use journal::{
     ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError,
     OpenEffect, OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::Permit;
-use crate::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
+use crate::ports::{Description, Later, Look, Mend, Reached, RunError, RunOutcome, ToolRunner};
 use crate::witness::Fact;
 
 /// What a tool does.
@@ -28,6 +28,8 @@ pub enum Behaviour {
     Error(RunError),
     /// Fails so often, then echoes.
     Flaky(u32),
+    /// Reaches this on the way, then does the other.
+    Reach(Reached, Box<Behaviour>),
 }
 
 /// Runs tools by [`Behaviour`]; unknown names echo.
@@ -153,7 +155,11 @@ impl ToolRunner for TestRunner {
             .iter()
             .filter(|(tool, _)| tool == permit.tool())
             .count();
-        let behaviour = self.behaviour(permit.tool());
+        let mut behaviour = self.behaviour(permit.tool());
+        while let Behaviour::Reach(reached, then) = behaviour {
+            permit.connections().tell(reached);
+            behaviour = *then;
+        }
         Box::pin(async move {
             match behaviour {
                 Behaviour::Echo => Ok(echo(permit.arguments())),
@@ -175,7 +181,7 @@ impl ToolRunner for TestRunner {
                 Behaviour::Flaky(times) if runs <= usize::try_from(times).unwrap() => {
                     Err(RunError::Unavailable("not yet".to_owned()))
                 }
-                Behaviour::Flaky(_) => Ok(echo(permit.arguments())),
+                Behaviour::Flaky(_) | Behaviour::Reach(..) => Ok(echo(permit.arguments())),
             }
         })
     }

@@ -7,6 +7,7 @@ mod at_most_once;
 mod atlas;
 mod doors;
 mod effects;
+mod egress;
 mod grants;
 mod limits;
 mod messages;

@@ -23,6 +23,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::Call;
+use crate::egress::Exits;
 
 pub use file::{MODE, main};
 
@@ -73,6 +74,7 @@ pub(crate) struct Shared {
     pub(crate) launcher: Launcher,
     pub(crate) env: Env,
     pub(crate) clients: Clients,
+    pub(crate) exits: Arc<Exits>,
     pub(crate) ask: Option<Ask>,
 }
 

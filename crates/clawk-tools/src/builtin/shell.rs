@@ -52,8 +52,15 @@ pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, 
         .stdin
         .map_or(Input::Null, |text| Input::Bytes(text.into_bytes()));
     spec.timeout_ms = Some(call.timeout_ms);
-    let outcome = in_time(shared.launcher.launch(&spec).await.map_err(launch_error)?)?;
-    Ok(reply(outcome))
+    let way = shared
+        .exits
+        .way_out(&[call.tool], call.plan)
+        .map_err(RunError::Sandbox)?;
+    let way = way.telling(&call.connections);
+    way.dress(&mut spec);
+    let ran = shared.launcher.launch(&spec).await;
+    way.over().await;
+    Ok(reply(in_time(ran.map_err(launch_error)?)?))
 }
 
 /// The search path of this machine, and the working directory as home, so that no private settings are read by accident.

@@ -544,6 +544,10 @@ async fn a_person_is_asked_and_may_decline() {
         launcher: crate::testing::launcher(),
         env: clawk_secrets::Env::fixed::<String, String>([]),
         clients: super::Clients::default(),
+        exits: std::sync::Arc::new(crate::egress::Exits::new(
+            crate::Egress::default(),
+            clawk_secrets::Env::fixed::<String, String>([]),
+        )),
         ask: Some(ask),
     };
     let plan = open_plan();
@@ -566,6 +570,8 @@ async fn a_person_is_asked_and_may_decline() {
             plan: &plan,
             workdir: dir.path(),
             timeout_ms: 1000,
+            tool: "ask-user",
+            connections: clawk_kernel::ports::Connections::default(),
             stop,
         };
         let outcome = super::Builtin::AskUser

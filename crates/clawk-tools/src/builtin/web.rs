@@ -1,20 +1,19 @@
 //! `web-fetch` and `http-request`, through the guarded client: the plan's hosts, and the SSRF guard behind them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use clawk_egress::{
-    Client, Deadlines, EgressError, HostPattern, Request as HttpRequest, Response, Rules, Url,
-};
+use clawk_egress::{Client, Deadlines, EgressError, Request as HttpRequest, Response, Rules, Screened, Url};
 use clawk_kernel::ports::{RunError, RunOutcome};
-use clawk_sandbox::{Network, NetworkMode, Obtained, Plan, Refusal, Request};
-use clawk_secrets::Env;
+use clawk_sandbox::{Network, Obtained, Plan, Refusal, Request};
+use clawk_secrets::{Env, Redactor};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Shared, html};
 use crate::call::{Call, cut, done, failed};
+use crate::egress::{Exits, Told, place};
 
 /// Most text that one call returns, bytes.
 const MAX_TEXT_BYTES: usize = 256 << 10;
@@ -51,33 +50,13 @@ impl Clients {
 }
 
 /// The plan's network part in the guard's words.
-fn rules(network: &Network, url: &Url) -> Rules {
+fn rules(exits: &Exits, network: &Network, url: &Url) -> Rules {
     let mut rules = Rules {
         max_response_bytes: 8 << 20,
-        ..Rules::default()
+        ..exits.rules(network)
     };
-    let patterns = match network.mode {
-        NetworkMode::Deny => Vec::new(),
-        NetworkMode::AllowAll => vec!["*".to_owned()],
-        NetworkMode::Allowlist => network.allowed_hosts.clone(),
-    };
-    // An entry that the guard can't read admits nothing.
-    let hosts = |texts: &[String]| {
-        texts
-            .iter()
-            .filter_map(|text| HostPattern::try_from(text.clone()).ok())
-            .collect()
-    };
-    rules.hosts = hosts(&patterns);
     // An entry without a port admits the port asked for, which the plan's own check has looked at, and the usual ones.
     rules.ports.extend(url.port());
-    if !network.block_private_ips {
-        rules.allow_private = match network.mode {
-            NetworkMode::Deny => Vec::new(),
-            NetworkMode::Allowlist => rules.hosts.clone(),
-            NetworkMode::AllowAll => hosts(&[bare_host(url)]),
-        };
-    }
     rules
 }
 
@@ -215,38 +194,121 @@ async fn send(call: &Call<'_>, shared: &Shared, args: Args) -> Result<Reply, Res
     if method == Method::CONNECT || method == Method::TRACE {
         return bad(format!("`method` {method} is not sent"));
     }
-    let headers = match headers(&args.headers) {
+    let mut headers = match headers(&args.headers) {
         Ok(headers) => headers,
         Err(name) => return bad(format!("`headers`: `{name}` is no header that may be set")),
     };
+    let (url, body) = screen(shared, url, &mut headers, args.body).map_err(Err)?;
+    let secrets = put_in(call, shared, &url, &mut headers).map_err(Err)?;
     let safe = matches!(method, Method::GET | Method::HEAD | Method::OPTIONS);
-    let body = bytes::Bytes::from(args.body.unwrap_or_default());
-    let client = match shared.clients.get(&rules(call.plan.network(), &url), &shared.env) {
+    let client = match shared
+        .clients
+        .get(&rules(&shared.exits, call.plan.network(), &url), &shared.env)
+    {
         Ok(client) => client,
         Err(error) => return Err(Err(RunError::Unavailable(error.to_string()))),
     };
-    match client
-        .send(HttpRequest {
-            method,
-            url,
-            headers,
-            body,
-        })
-        .await
-    {
-        Ok(response) => read(response, safe).await,
+    let told = Told(Arc::default(), &call.connections);
+    let request = HttpRequest {
+        method,
+        url,
+        headers,
+        body,
+    };
+    match client.send_told(request, &told.0).await {
+        Ok(response) => read(response, safe, &secrets).await,
         Err(error) => Err(ended(error, safe)),
     }
 }
 
-async fn read(response: Response, safe: bool) -> Result<Reply, Result<RunOutcome, RunError>> {
+/// What leaves is looked at, as what a sandboxed tool sends is.
+fn screen(
+    shared: &Shared,
+    mut url: Url,
+    headers: &mut HeaderMap,
+    body: Option<String>,
+) -> Result<(Url, bytes::Bytes), RunError> {
+    let body = body.unwrap_or_default().into_bytes();
+    let Some(screen) = shared.exits.screen() else {
+        return Ok((url, body.into()));
+    };
+    let look = |what: &str, bytes: &[u8]| {
+        let blocked = |what: &str| {
+            RunError::Sandbox(Refusal::Blocked {
+                rule: "secret_scanning".to_owned(),
+                subject: format!("a secret in {what}"),
+                allowed: "requests without secrets in them".to_owned(),
+            })
+        };
+        let (mut screening, mut out) = (screen.begin(), Vec::with_capacity(bytes.len()));
+        for screened in [screening.push(bytes, &mut out), screening.finish(&mut out)] {
+            if let Screened::Blocked(kind) = screened {
+                return Err(blocked(&format!("{what} ({kind})")));
+            }
+        }
+        Ok(out)
+    };
+    let before = url.as_str().as_bytes();
+    let after = look("the URL", before)?;
+    if after != before {
+        let text = String::from_utf8_lossy(&after).into_owned();
+        let host = url.host_str().map(str::to_owned);
+        url = Url::parse(&text)
+            .ok()
+            .filter(|url| url.host_str() == host.as_deref())
+            .ok_or_else(|| {
+                RunError::Sandbox(Refusal::Blocked {
+                    rule: "secret_scanning".to_owned(),
+                    subject: "a secret in the URL".to_owned(),
+                    allowed: "requests without secrets in them".to_owned(),
+                })
+            })?;
+    }
+    for (name, value) in headers.iter_mut() {
+        let after = look(&format!("the header `{name}`"), value.as_bytes())?;
+        *value = HeaderValue::from_bytes(&after).map_err(|error| RunError::Unavailable(error.to_string()))?;
+    }
+    Ok((url, look("the body", &body)?.into()))
+}
+
+/// The secrets bound to this tool and host go into the headers that their bindings name (R37). They are taken out of the answer.
+fn put_in(
+    call: &Call<'_>,
+    shared: &Shared,
+    url: &Url,
+    headers: &mut HeaderMap,
+) -> Result<Redactor, RunError> {
+    let (to, secure) = (place(url), url.scheme() == "https");
+    let mut secrets = Vec::new();
+    for (binding, value) in shared.exits.headers(call.tool, &to.host, to.port, secure) {
+        let unfit = |_error| {
+            RunError::Unavailable(format!(
+                "the secret `{}` can't be a header",
+                binding.secret.name()
+            ))
+        };
+        let name = HeaderName::from_bytes(binding.header.as_bytes())
+            .map_err(|error| RunError::Unavailable(error.to_string()))?;
+        let mut value = HeaderValue::from_str(&value).map_err(unfit)?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+        secrets.push(&binding.secret);
+    }
+    Ok(Redactor::new(secrets))
+}
+
+async fn read(
+    response: Response,
+    safe: bool,
+    secrets: &Redactor,
+) -> Result<Reply, Result<RunOutcome, RunError>> {
     let status = response.status();
     let text = |name: &str| {
         response
             .headers()
             .get(name)
             .and_then(|value| value.to_str().ok())
-            .map(str::to_owned)
+            .map(|text| secrets.clean(text))
     };
     let content_type = text("content-type").unwrap_or_else(|| "without a content type".to_owned());
     let shown: serde_json::Map<String, Value> = SHOWN_HEADERS
@@ -260,6 +322,14 @@ async fn read(response: Response, safe: bool) -> Result<Reply, Result<RunOutcome
     facts.insert("url".to_owned(), Value::String(url.to_string()));
     facts.insert("headers".to_owned(), Value::Object(shown));
     let body = response.bytes().await.map_err(|error| ended(error, safe))?;
+    let body = if secrets.is_empty() {
+        body
+    } else {
+        let (mut clean, mut out) = (secrets.stream(), Vec::with_capacity(body.len()));
+        clean.push(&body, &mut out);
+        clean.finish(&mut out);
+        out.into()
+    };
     facts.insert("bytes".to_owned(), json!(body.len()));
     Ok(Reply {
         status: status.as_u16(),

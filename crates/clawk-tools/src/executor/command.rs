@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Input, Launcher, Spec};
+use clawk_sandbox::{Input, Spec};
 use clawk_secrets::Secret;
 use serde_json::{Map, Value};
 
 use super::reply;
-use crate::builtin::launch_error;
+use crate::builtin::{Shared, launch_error};
 use crate::call::{Call, cut, facts, in_time};
 
 /// What is shown of a failed command's standard error, bytes.
@@ -28,7 +28,7 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    pub(crate) async fn run(&self, call: &Call<'_>, launcher: &Launcher) -> Result<RunOutcome, RunError> {
+    pub(crate) async fn run(&self, call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
         let plan = match self.guest {
             true => Arc::new(call.plan.for_guest().map_err(RunError::Sandbox)?),
             false => call.plan.clone(),
@@ -47,7 +47,15 @@ impl Command {
             serde_json::to_vec(call.arguments).map_err(|e| RunError::Unavailable(e.to_string()))?;
         spec.stdin = Input::Bytes(arguments);
         spec.timeout_ms = Some(call.timeout_ms);
-        let outcome = in_time(launcher.launch(&spec).await.map_err(launch_error)?)?;
+        let way = shared
+            .exits
+            .way_out(&[call.tool], &spec.plan)
+            .map_err(RunError::Sandbox)?;
+        let way = way.telling(&call.connections);
+        way.dress(&mut spec);
+        let ran = shared.launcher.launch(&spec).await;
+        way.over().await;
+        let outcome = in_time(ran.map_err(launch_error)?)?;
         let facts = match facts(&outcome) {
             Value::Object(facts) => facts,
             _ => Map::new(),

@@ -1,5 +1,7 @@
 //! `[tools.NAME.http]`: the arguments posted as JSON; the answer's body is the result.
 
+use std::sync::Arc;
+
 use clawk_egress::{Client, EgressError, Request, Url};
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_sandbox::Obtained;
@@ -8,6 +10,7 @@ use serde_json::{Map, json};
 
 use super::reply;
 use crate::call::Call;
+use crate::egress::Told;
 
 /// A bound endpoint.
 #[derive(Debug)]
@@ -33,7 +36,8 @@ impl Endpoint {
             headers,
             body: body.into(),
         };
-        let response = self.client.send(request).await.map_err(ended)?;
+        let told = Told(Arc::default(), &call.connections);
+        let response = self.client.send_told(request, &told.0).await.map_err(ended)?;
         let status = response.status();
         let body = response.bytes().await.map_err(ended)?;
         let facts = Map::from_iter([("status_code".to_owned(), json!(status.as_u16()))]);

@@ -47,9 +47,12 @@ impl McpTool {
         let link = self.server.link().await?;
         let tool = self.find(&link.tools)?;
         let harmless = self.trusted && annotations(tool).get("readOnlyHint") == Some(&json!(true));
-        self.server
+        let ran = self
+            .server
             .call(&link, tool.name.to_string(), call, harmless)
-            .await
+            .await;
+        self.server.tell(&call.connections);
+        ran
     }
 
     /// The tool at the server: by the name the manifest gives, by its own, or the only one there is.

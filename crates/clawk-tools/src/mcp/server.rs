@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_egress::{Client, Url};
-use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_kernel::ports::{Connections, RunError, RunOutcome};
 use clawk_sandbox::{Launcher, Obtained, Service, Spec};
 use http::HeaderMap;
 use rmcp::model::{
@@ -23,6 +23,7 @@ use super::result::outcome;
 use super::throttle::Throttle;
 use crate::builtin::launch_error;
 use crate::call::{Call, cut};
+use crate::egress::WayOut;
 
 /// How long start, handshake and `tools/list` may take together.
 const START: Duration = Duration::from_secs(60);
@@ -65,6 +66,8 @@ pub(crate) struct Server {
     /// The source as the manifest gives it, without arguments and queries: they may hold secrets.
     name: String,
     source: Source,
+    /// What a server's process reaches, told with the call during which it did.
+    way: WayOut,
     state: Mutex<State>,
     /// Looks after servers whose call ran out of time; ended with this.
     watch: Mutex<JoinSet<()>>,
@@ -104,13 +107,19 @@ impl Server {
 }
 
 impl Server {
-    pub(crate) fn new(name: String, source: Source) -> Self {
+    pub(crate) fn new(name: String, source: Source, way: WayOut) -> Self {
         Self {
             name,
             source,
+            way,
             state: Mutex::default(),
             watch: Mutex::default(),
         }
+    }
+
+    /// Tells what the server's process reached since it was asked last.
+    pub(crate) fn tell(&self, connections: &Connections) {
+        self.way.tell(connections);
     }
 
     pub(crate) fn name(&self) -> &str {

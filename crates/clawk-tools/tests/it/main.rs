@@ -43,6 +43,7 @@ fn bound(tools: Value, config: Value) -> Result<Runner, Vec<Unbound>> {
         workdir: Path::new("/").to_path_buf(),
         ask: None,
         extras: BTreeMap::new(),
+        egress: clawk_tools::Egress::default(),
     };
     bind(&manifest(tools), &config, host)
 }

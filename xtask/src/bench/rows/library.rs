@@ -35,6 +35,17 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
         Goal::RatioAtMost(2.0),
     );
 
+    let (straight, proxied) = (
+        number(&["egress", "straight", "2000"])?,
+        number(&["egress", "proxied", "2000"])?,
+    );
+    table.add(
+        "request over loopback by the sandbox's proxy",
+        (proxied, "µs"),
+        ("the same without it", straight),
+        Goal::AtMost(straight + 1000.0),
+    );
+
     let file = folder.join("long.trace.jsonl");
     let path = file.to_str().context("the build folder's name is no UTF-8")?;
     output(command(&programs.library).args(["trace", path, &size.events.to_string()]))?;

@@ -127,6 +127,8 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
         plan: &plan,
         workdir: dir,
         timeout_ms: 20_000,
+        tool: "tool",
+        connections: clawk_kernel::ports::Connections::default(),
         stop: CancellationToken::new(),
     };
     let job = Job {

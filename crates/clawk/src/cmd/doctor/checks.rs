@@ -145,6 +145,48 @@ async fn stronger(launcher: &Launcher, id: &'static str, level: Level) -> Check 
     }
 }
 
+/// What this machine opens beyond the public internet is said loudly.
+fn egress(blueprint: &Blueprint) -> Check {
+    let settings = &blueprint.config.settings;
+    let private: Vec<String> = settings
+        .egress
+        .allow_private
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let plain: Vec<&str> = settings
+        .secrets
+        .iter()
+        .filter(|(_, binding)| binding.plain_http)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let mut open = Vec::new();
+    if !private.is_empty() {
+        open.push(format!(
+            "tools may reach the own network at {}",
+            private.join(", ")
+        ));
+    }
+    if !plain.is_empty() {
+        open.push(format!(
+            "secrets that may go over plain HTTP: {}",
+            plain.join(", ")
+        ));
+    }
+    if open.is_empty() {
+        let bound = settings.secrets.len();
+        return Check::ok(
+            "egress",
+            format!("public addresses only; {bound} secrets bound to hosts"),
+        );
+    }
+    Check::warn(
+        "egress",
+        open.join("; "),
+        "remove `allow_private` or `plain_http` from clawk.toml where nobody needs it",
+    )
+}
+
 async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<Check> {
     let manifest = &blueprint.manifest;
     let about = format!("`{}`, {}", manifest.metadata.name, manifest.conformance_level());
@@ -160,6 +202,7 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
     checks.extend(blueprint.models.iter().map(|model| Check::ok("model", model)));
     checks.push(own_state(blueprint, state));
     checks.extend(secrets(blueprint));
+    checks.push(egress(blueprint));
     checks.push(faults(
         "tools",
         blueprint.runner(None, None).map(|_| manifest.tools.len()),

@@ -1,0 +1,141 @@
+//! The events of what a call reached: `ckp.egress.*`, written with its outcome.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::event::{Draft, Scribe, Thread};
+use crate::ports::{Connection, Connections, Reached};
+
+/// A connection was served.
+pub(crate) const CONNECTED: &str = "ckp.egress.connected";
+/// A connection was refused, or cut for a reason.
+pub(crate) const REFUSED: &str = "ckp.egress.refused";
+/// Further connections, in sums.
+pub(crate) const SUMMED: &str = "ckp.egress.summed";
+
+#[derive(Serialize)]
+struct Connected<'a> {
+    action_id: &'a str,
+    address: Option<String>,
+    bytes_in: u64,
+    bytes_out: u64,
+    duration_ms: u64,
+    findings: &'a [String],
+    host: &'a str,
+    port: u16,
+    private: bool,
+    request_id: &'a str,
+    rule: Option<&'a str>,
+    secrets: &'a [Arc<str>],
+    terminated: bool,
+    via: &'a str,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    action_id: &'a str,
+    address: Option<String>,
+    bytes_in: u64,
+    bytes_out: u64,
+    code: &'a str,
+    duration_ms: u64,
+    host: &'a str,
+    port: u16,
+    reason: &'a str,
+    request_id: &'a str,
+    rule: Option<&'a str>,
+    via: &'a str,
+}
+
+#[derive(Serialize)]
+struct Summed<'a> {
+    action_id: &'a str,
+    bytes_in: u64,
+    bytes_out: u64,
+    connected: u64,
+    refused: u64,
+    request_id: &'a str,
+}
+
+/// One event for each connection, and one for the rest.
+pub(super) fn drafts(
+    scribe: &Scribe,
+    thread: &Thread,
+    (action_id, request_id): (&str, &str),
+    connections: &Connections,
+) -> Vec<Draft> {
+    let reached = connections.take();
+    let each = reached.connections.iter();
+    let mut all: Vec<Draft> = each
+        .map(|one| one_draft(scribe, thread, (action_id, request_id), one))
+        .collect();
+    let Reached {
+        more_connected: connected,
+        more_refused: refused,
+        more_bytes_out: bytes_out,
+        more_bytes_in: bytes_in,
+        ..
+    } = reached;
+    if connected > 0 || refused > 0 {
+        let payload = Summed {
+            action_id,
+            bytes_in,
+            bytes_out,
+            connected,
+            refused,
+            request_id,
+        };
+        all.push(scribe.entry(thread, SUMMED, &payload));
+    }
+    all
+}
+
+fn one_draft(
+    scribe: &Scribe,
+    thread: &Thread,
+    (action_id, request_id): (&str, &str),
+    one: &Connection,
+) -> Draft {
+    let address = one.address.map(|address| address.to_string());
+    let (host, port, rule, via) = (one.host.as_str(), one.port, one.rule.as_deref(), one.via);
+    let (bytes_in, bytes_out, duration_ms) = (one.bytes_in, one.bytes_out, one.duration_ms);
+    match &one.refused {
+        Some((code, reason)) => {
+            let payload = Refused {
+                action_id,
+                address,
+                bytes_in,
+                bytes_out,
+                code,
+                duration_ms,
+                host,
+                port,
+                reason,
+                request_id,
+                rule,
+                via,
+            };
+            scribe.entry(thread, REFUSED, &payload)
+        }
+        None => {
+            let payload = Connected {
+                action_id,
+                address,
+                bytes_in,
+                bytes_out,
+                duration_ms,
+                findings: &one.findings,
+                host,
+                port,
+                private: one.private,
+                request_id,
+                rule,
+                secrets: &one.secrets,
+                terminated: one.terminated,
+                via,
+            };
+            scribe.entry(thread, CONNECTED, &payload)
+        }
+    }
+}

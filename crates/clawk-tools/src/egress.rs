@@ -1,0 +1,339 @@
+//! A tool's way out: the proxy of its box, the placeholders of its secrets, and what its connections became.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_egress::proxy::{self, Options};
+use clawk_egress::{Binding, EgressError, HostPattern, Ledger, Place, Proxy, ProxyCall, Rules, Screen};
+use clawk_kernel::ports::{self, Connections};
+use clawk_sandbox::plan::Injection;
+use clawk_sandbox::{Gate, Keep, Level, Network, NetworkMode, Placed, Plan, Refusal, Spec};
+use clawk_secrets::Env;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The trust file's name in the box.
+const BUNDLE: &str = "ca-bundle.pem";
+
+/// Proxies kept, one per set of rules.
+const MAX_KEPT: usize = 16;
+
+/// How long the end of a call waits for its connections to be told.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// `[egress]` and `[secrets]` of `clawk.toml`, resolved; and what looks at requests.
+#[derive(Debug, Clone, Default)]
+pub struct Egress {
+    /// Places inside the own network that a manifest's hosts may stand for: exact names or IP literals.
+    pub allow_private: Vec<HostPattern>,
+    /// Strict: TLS to every host ends at the proxy.
+    pub terminate_tls: bool,
+    /// Secrets, and where they may go.
+    pub bindings: Vec<Arc<Binding>>,
+    /// Finds secrets in what leaves.
+    pub screen: Option<Arc<dyn Screen>>,
+}
+
+/// Ways out for every tool of an agent.
+pub(crate) struct Exits {
+    egress: Egress,
+    env: Env,
+    known: Mutex<Vec<(Rules, Proxy)>>,
+}
+
+impl fmt::Debug for Exits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exits({:?})", self.egress)
+    }
+}
+
+impl Exits {
+    pub(crate) fn new(egress: Egress, env: Env) -> Self {
+        Self {
+            egress,
+            env,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The plan's network part in the words of the egress crate. An entry that can't be read admits nothing.
+    pub(crate) fn rules(&self, network: &Network) -> Rules {
+        let read = |text: &String| HostPattern::try_from(text.clone()).ok();
+        let hosts: Vec<HostPattern> = match network.mode {
+            NetworkMode::Deny => Vec::new(),
+            NetworkMode::AllowAll => read(&"*".to_owned()).into_iter().collect(),
+            NetworkMode::Allowlist => network.allowed_hosts.iter().filter_map(read).collect(),
+        };
+        // Both must want it: the manifest names the host, and this machine's operator opens the own network for it.
+        let named = |entry: &&HostPattern| {
+            let host = entry.exact().unwrap_or_default();
+            network.mode == NetworkMode::AllowAll
+                || hosts.iter().any(|own| {
+                    own.is_for_host(host)
+                        && (own.port().is_none() || entry.port().is_none_or(|port| own.port() == Some(port)))
+                })
+        };
+        let allow_private = self.egress.allow_private.iter().filter(named).cloned().collect();
+        Rules {
+            hosts,
+            allow_private,
+            any_private: !network.block_private_ips,
+            any_port: network.mode == NetworkMode::AllowAll,
+            ..Rules::default()
+        }
+    }
+
+    fn proxy(&self, network: &Network) -> Result<Proxy, EgressError> {
+        let rules = self.rules(network);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, proxy)) = known.iter().find(|(of, _)| *of == rules) {
+            return Ok(proxy.clone());
+        }
+        let options = Options {
+            rules: rules.clone(),
+            bindings: self.egress.bindings.clone(),
+            terminate_all: self.egress.terminate_tls,
+            screen: self.egress.screen.clone(),
+            ..Options::default()
+        };
+        let proxy = Proxy::new(options, &self.env)?;
+        if known.len() >= MAX_KEPT {
+            known.remove(0);
+        }
+        known.push((rules, proxy.clone()));
+        Ok(proxy)
+    }
+
+    /// Bindings that any of these tools is granted.
+    fn granted(&self, tools: &[&str]) -> impl Iterator<Item = &Arc<Binding>> {
+        let is_for = move |binding: &&Arc<Binding>| tools.iter().any(|tool| binding.is_for(tool));
+        self.egress.bindings.iter().filter(is_for)
+    }
+
+    /// The way out of a run for any of `tools`: variables, files and the gate.
+    ///
+    /// # Errors
+    /// Secrets that this plan can't keep at the boundary, or a proxy that can't be set up: the run is refused.
+    pub(crate) fn way_out(&self, tools: &[&str], plan: &Plan) -> Result<WayOut, Refusal> {
+        let mut way = WayOut::default();
+        match plan.injection() {
+            Injection::HostBoundary => {}
+            Injection::Environment => {
+                let value =
+                    |binding: &Arc<Binding>| (binding.env.clone(), binding.secret.expose().to_owned());
+                way.env.extend(self.granted(tools).map(value));
+            }
+            Injection::FileMount => {
+                for binding in self.granted(tools) {
+                    let name = binding.env.to_ascii_lowercase();
+                    way.env.push((
+                        format!("{}_FILE", binding.env),
+                        format!("{}/{name}", Placed::FOLDER),
+                    ));
+                    way.files.push(Placed {
+                        name,
+                        bytes: binding.secret.expose().as_bytes().to_vec(),
+                    });
+                }
+            }
+        }
+        let bound = plan.injection() == Injection::HostBoundary && self.granted(tools).next().is_some();
+        if plan.level() == Level::None {
+            return if bound {
+                Err(no_boundary(plan.level()))
+            } else {
+                Ok(way)
+            };
+        }
+        if plan.network().mode == NetworkMode::Deny {
+            return Ok(way);
+        }
+        let setup = |error: EgressError| Refusal::Setup {
+            program: "the egress proxy".to_owned(),
+            reason: error.to_string(),
+        };
+        let proxy = self.proxy(plan.network()).map_err(setup)?;
+        let granted: &[&str] = if bound { tools } else { &[] };
+        let call = proxy.call(granted).map_err(setup)?;
+        // Without anything to terminate, the tool's own trust is right.
+        let bundle = proxy.bundle().filter(|_| bound || self.egress.terminate_tls);
+        if let Some(bundle) = bundle {
+            way.files.push(Placed {
+                name: BUNDLE.to_owned(),
+                bytes: bundle.as_bytes().to_vec(),
+            });
+        }
+        let path = bundle.map(|_| format!("{}/{BUNDLE}", Placed::FOLDER));
+        let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
+        way.env.extend(proxy::variables(door, path.as_deref()));
+        way.env.extend(call.placeholders());
+        way.call = Some(call);
+        Ok(way)
+    }
+
+    /// The secrets that go with a request of ours to this place: header and value.
+    pub(crate) fn headers(&self, tool: &str, host: &str, port: u16, secure: bool) -> Vec<(&Binding, String)> {
+        self.granted(&[tool])
+            .filter(|binding| binding.is_bound(host, port) && (secure || binding.plain_http))
+            .map(|binding| {
+                let value = format!("{}{}", binding.prefix, binding.secret.expose());
+                (&**binding, value)
+            })
+            .collect()
+    }
+
+    /// What looks at requests of ours.
+    pub(crate) fn screen(&self) -> Option<&Arc<dyn Screen>> {
+        self.egress.screen.as_ref()
+    }
+}
+
+fn no_boundary(level: Level) -> Refusal {
+    Refusal::Unavailable {
+        level,
+        mechanism: "host-boundary secrets".to_owned(),
+        missing: format!(
+            "level `{level}` has no boundary: a tool there reaches the network without the proxy"
+        ),
+        hint: "set the Sandbox's `level` to `process`, or its `secrets.injection` to `environment`"
+            .to_owned(),
+    }
+}
+
+/// One run's way out.
+#[derive(Default)]
+pub(crate) struct WayOut {
+    env: Vec<(String, String)>,
+    files: Vec<Placed>,
+    call: Option<ProxyCall>,
+    /// Of a client of ours: an endpoint instead of a program.
+    client: Option<Arc<Ledger>>,
+    tasks: TaskTracker,
+    connections: Option<Connections>,
+}
+
+impl WayOut {
+    /// Puts it into the order for a run.
+    pub(crate) fn dress(&self, spec: &mut Spec) {
+        spec.env
+            .retain(|(name, _)| !self.env.iter().any(|(own, _)| own == name));
+        spec.env.extend(self.env.iter().cloned());
+        spec.files.extend(self.files.iter().cloned());
+        spec.gate = self.call.clone().map(|call| gate(call, self.tasks.clone()));
+    }
+
+    /// Tells there what the run reached, also when it is given up.
+    pub(crate) fn telling(mut self, connections: &Connections) -> Self {
+        self.connections = Some(connections.clone());
+        self
+    }
+
+    /// The run is over: waits until its last connections are told.
+    pub(crate) async fn over(self) {
+        self.tasks.close();
+        let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await; // silent-ok: then they are told without their ends
+    }
+
+    /// For an endpoint: what its client tells.
+    pub(crate) fn of_client(ledger: Arc<Ledger>) -> Self {
+        Self {
+            env: Vec::new(),
+            files: Vec::new(),
+            call: None,
+            client: Some(ledger),
+            tasks: TaskTracker::new(),
+            connections: None,
+        }
+    }
+
+    /// Tells what was reached so far; for servers that outlive calls.
+    pub(crate) fn tell(&self, connections: &Connections) {
+        if let Some(ledger) = &self.client {
+            tell(ledger, connections);
+        }
+        if let Some(call) = &self.call {
+            tell(call.ledger(), connections);
+        }
+    }
+}
+
+impl Drop for WayOut {
+    fn drop(&mut self) {
+        if let Some(connections) = &self.connections {
+            self.tell(connections);
+        }
+    }
+}
+
+impl fmt::Debug for WayOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.env.iter().map(|(name, _)| name).collect();
+        f.debug_struct("WayOut")
+            .field("env", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Serves a box's door for as long as the box lives.
+fn gate(call: ProxyCall, tasks: TaskTracker) -> Gate {
+    Gate::new(move |door| {
+        let listener = tokio::net::TcpListener::from_std(door.listener)?;
+        let stop = CancellationToken::new();
+        let (stopped, call) = (stop.clone(), call.clone());
+        tasks.spawn(async move { call.serve(listener, stopped.cancelled_owned()).await });
+        Ok(Box::new(stop.drop_guard()) as Keep)
+    })
+}
+
+/// From the egress crate's words to the kernel's.
+pub(crate) fn tell(ledger: &Ledger, connections: &Connections) {
+    let reached = ledger.take();
+    let one = |one: clawk_egress::Connection| ports::Connection {
+        via: one.via.as_str(),
+        host: one.host,
+        port: one.port,
+        address: one.address,
+        rule: one.rule,
+        private: one.private,
+        terminated: one.terminated,
+        bytes_out: one.bytes_out,
+        bytes_in: one.bytes_in,
+        duration_ms: one.duration_ms,
+        secrets: one.secrets,
+        findings: one.findings,
+        refused: one.refused.map(|denial| (denial.code, denial.reason)),
+    };
+    connections.tell(ports::Reached {
+        connections: reached.connections.into_iter().map(one).collect(),
+        more_connected: reached.more.connected,
+        more_refused: reached.more.refused,
+        more_bytes_out: reached.more.bytes_out,
+        more_bytes_in: reached.more.bytes_in,
+    });
+}
+
+/// A ledger that is told when this is dropped.
+pub(crate) struct Told<'a>(pub(crate) Arc<Ledger>, pub(crate) &'a Connections);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        tell(&self.0, self.1);
+    }
+}
+
+/// The place of a URL.
+pub(crate) fn place(url: &clawk_egress::Url) -> Place {
+    Place {
+        host: url
+            .host_str()
+            .unwrap_or_default()
+            .trim_matches(['[', ']'])
+            .trim_end_matches('.')
+            .to_ascii_lowercase(),
+        port: url.port_or_known_default().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! `[egress]` and `[secrets]` become what the tools' proxies are made of; the leak scanner becomes what looks at requests.
+
+use std::sync::Arc;
+
+use clawk_egress::{Binding, Screen, Screened, Screening};
+use clawk_manifest::Manifest;
+use clawk_manifest::model::ScanAction;
+use clawk_policy::leak::{Known, Scanner, Stream};
+use clawk_secrets::Resolver;
+use clawk_tools::Egress;
+
+use crate::config::{SecretBinding, Settings};
+
+/// Everything that tools' ways out are made of.
+///
+/// # Errors
+/// Each binding that can't be had: its secret is not found, or it names no header, variable or place.
+pub(super) fn compose(
+    settings: &Settings,
+    manifest: &Manifest,
+    resolver: &Resolver,
+) -> Result<Egress, Vec<String>> {
+    let (mut bindings, mut faults) = (Vec::new(), Vec::new());
+    for (name, given) in &settings.secrets {
+        match binding(name, given, resolver) {
+            Ok(binding) => bindings.push(Arc::new(binding)),
+            Err(fault) => faults.push(format!("`[secrets.{name}]`: {fault}")),
+        }
+    }
+    for entry in &settings.egress.allow_private {
+        if entry.exact().is_none() {
+            faults.push(format!(
+                "`[egress] allow_private`: `{entry}` is a pattern; name each place of the own network"
+            ));
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    Ok(Egress {
+        allow_private: settings.egress.allow_private.clone(),
+        terminate_tls: settings.egress.terminate_tls,
+        screen: action(manifest).map(|action| {
+            let known = known(settings, manifest, resolver, &bindings);
+            let scanner = Scanner::new(known);
+            Arc::new(Leaks { scanner, action }) as Arc<dyn Screen>
+        }),
+        bindings,
+    })
+}
+
+fn binding(name: &str, given: &SecretBinding, resolver: &Resolver) -> Result<Binding, String> {
+    let env = given.env.as_deref().unwrap_or(name);
+    let named = |text: &str| {
+        let fits =
+            |(at, c): (usize, char)| c == '_' || c.is_ascii_alphabetic() || (at > 0 && c.is_ascii_digit());
+        !text.is_empty() && text.chars().enumerate().all(fits)
+    };
+    if !named(env) {
+        return Err(format!("`{env}` is no name of a variable; set `env`"));
+    }
+    if given.tools.is_empty() || given.hosts.is_empty() {
+        return Err("`tools` and `hosts` must name at least one each".to_owned());
+    }
+    if http::HeaderName::from_bytes(given.header.as_bytes()).is_err() {
+        return Err(format!("`{}` is no header", given.header.escape_debug()));
+    }
+    if let Some(wide) = given.hosts.iter().find(|host| host.domain().is_none()) {
+        return Err(format!(
+            "`hosts`: `{wide}` is every host; a secret is bound to some"
+        ));
+    }
+    Ok(Binding {
+        secret: resolver.resolve(name).map_err(|error| error.to_string())?,
+        tools: given.tools.clone(),
+        hosts: given.hosts.clone(),
+        header: given.header.clone(),
+        env: env.to_owned(),
+        prefix: given.prefix.clone(),
+        plain_http: given.plain_http,
+    })
+}
+
+/// What happens to a secret in a request; the strictest policy's word. `None`: nobody asks for scanning.
+fn action(manifest: &Manifest) -> Option<ScanAction> {
+    let asked = manifest
+        .policies
+        .iter()
+        .filter_map(|policy| policy.secret_scanning.as_ref())
+        .filter(|scanning| scanning.enabled)
+        .map(|scanning| scanning.action);
+    let strictness = |action: &ScanAction| match action {
+        ScanAction::Warn => 0,
+        ScanAction::Redact => 1,
+        ScanAction::Block => 2,
+    };
+    let boxed = manifest
+        .sandbox
+        .as_ref()
+        .is_some_and(|sandbox| sandbox.capabilities.secrets.leak_detection.enabled);
+    asked
+        .max_by_key(strictness)
+        .or_else(|| boxed.then_some(ScanAction::Redact))
+}
+
+/// Values that must not leave: of every reference that this agent's parts name, as far as they can be had without asking a program.
+fn known(
+    settings: &Settings,
+    manifest: &Manifest,
+    resolver: &Resolver,
+    bindings: &[Arc<Binding>],
+) -> Vec<Known> {
+    let bound = bindings.iter().map(|binding| binding.secret.clone());
+    let providers = manifest
+        .providers
+        .iter()
+        .filter_map(|provider| provider.auth.secret_ref.as_ref());
+    let tools = settings.tools.tools.values().flat_map(|tool| {
+        let http = tool.http.iter().flat_map(|http| http.secret_headers.values());
+        tool.secret_env
+            .values()
+            .chain(tool.secret_headers.values())
+            .chain(http)
+    });
+    let ask = settings.secrets_store.command.is_none();
+    // silent-ok: its use will say what is wrong with it
+    let others = providers
+        .chain(tools)
+        .filter(|_| ask)
+        .filter_map(|name| resolver.resolve(name).ok());
+    bound
+        .chain(others)
+        .map(|secret| Known::new(secret.name(), secret.expose()))
+        .collect()
+}
+
+/// The leak scanner, as the proxy and the web tools use it.
+#[derive(Debug)]
+struct Leaks {
+    scanner: Scanner,
+    action: ScanAction,
+}
+
+struct Looking {
+    stream: Stream,
+    action: ScanAction,
+    told: usize,
+}
+
+impl Screen for Leaks {
+    fn begin(&self) -> Box<dyn Screening> {
+        Box::new(Looking {
+            stream: self.scanner.stream(),
+            action: self.action,
+            told: 0,
+        })
+    }
+}
+
+impl Looking {
+    fn screened(&mut self, clean: &[u8], piece: &[u8], out: &mut Vec<u8>) -> Screened {
+        let kinds: Vec<String> = self
+            .stream
+            .found()
+            .iter()
+            .map(|(kind, _)| kind.to_owned())
+            .collect();
+        let count: usize = self.stream.found().iter().map(|(_, count)| count).sum();
+        let new = std::mem::replace(&mut self.told, count) < count;
+        match self.action {
+            ScanAction::Block if count > 0 => return Screened::Blocked(kinds.join(", ")),
+            ScanAction::Block | ScanAction::Redact => out.extend_from_slice(clean),
+            ScanAction::Warn => out.extend_from_slice(piece),
+        }
+        if new {
+            Screened::Noted(kinds)
+        } else {
+            Screened::Clean
+        }
+    }
+}
+
+impl Screening for Looking {
+    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Screened {
+        let clean = self.stream.push(piece);
+        self.screened(&clean, piece, out)
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) -> Screened {
+        let clean = self.stream.finish();
+        self.screened(&clean, &[], out)
+    }
+}
