@@ -57,7 +57,7 @@ impl Way {
             ..Options::default()
         };
         let proxy = Proxy::new(options, &Env::Process).context("the egress proxy")?;
-        let call = proxy.call("sandbox").context("the egress proxy")?;
+        let call = proxy.call(&["sandbox"]).context("the egress proxy")?;
         let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
         spec.env.extend(proxy::variables(door, None));
         let ledger = Some(Arc::clone(call.ledger()));
