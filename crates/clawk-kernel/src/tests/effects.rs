@@ -53,7 +53,7 @@ async fn crash(rig: &Rig, n: u32) {
     match n % MOMENTS {
         // Before: the request is known, the decision can't be written.
         0 => {
-            rig.journal.fail_after(0);
+            rig.journal.fail_after(1);
             call.await.unwrap_err();
         }
         // During: the outside has it, and does not answer any more.
@@ -64,8 +64,8 @@ async fn crash(rig: &Rig, n: u32) {
         }
         // During: the outside did it, and the answer finds no journal.
         2 => {
-            // Requested and approved are one batch of two.
-            rig.journal.fail_after(2);
+            // The tool is described; requested and approved are one batch of two.
+            rig.journal.fail_after(3);
             call.await.unwrap_err();
         }
         // During: the connection breaks.
@@ -287,7 +287,8 @@ async fn an_outcome_that_the_journal_refused_is_unknown_after_an_orderly_end_too
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    rig.journal.fail_after(2);
+    // The tool described, requested, approved.
+    rig.journal.fail_after(3);
     kernel
         .call(session, params("write", json!({"n": 2}), 2))
         .await

@@ -29,6 +29,37 @@ pub(crate) fn configured(toml: &str) -> Agent {
     agent
 }
 
+/// Answers requests with these statuses in turn; the bodies that came.
+fn collector(listener: TcpListener, statuses: Vec<&'static str>) -> std::thread::JoinHandle<Vec<String>> {
+    std::thread::spawn(move || {
+        let mut bodies = Vec::new();
+        for status in statuses {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            let mut buffer = [0; 4096];
+            loop {
+                let got = stream.read(&mut buffer).unwrap();
+                request.extend_from_slice(&buffer[..got]);
+                let whole = String::from_utf8_lossy(&request).into_owned();
+                let Some((head, body)) = whole.split_once("\r\n\r\n") else {
+                    continue;
+                };
+                let head = head.to_lowercase();
+                let length = head
+                    .lines()
+                    .find_map(|line| line.strip_prefix("content-length: "));
+                if body.len() >= length.unwrap().trim().parse::<usize>().unwrap() {
+                    bodies.push(body.to_owned());
+                    break;
+                }
+            }
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+        bodies
+    })
+}
+
 /// Changes the database as somebody would who knows our tables.
 fn forge(agent: &Agent, sql: &str) {
     let status = std::process::Command::new("python3")
@@ -195,37 +226,7 @@ fn a_webhook_gets_every_head_and_its_failures_are_counted() {
     let address = listener.local_addr().unwrap();
     let agent = configured(&format!("[checkpoints]\nwebhook = \"http://{address}/heads\"\n"));
     // The first answer is a refusal.
-    let server = std::thread::spawn(move || {
-        let mut bodies = Vec::new();
-        for status in ["503 Busy", "200 OK"] {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = Vec::new();
-            let mut buffer = [0; 4096];
-            loop {
-                let got = stream.read(&mut buffer).unwrap();
-                request.extend_from_slice(&buffer[..got]);
-                let whole = String::from_utf8_lossy(&request).into_owned();
-                let Some((head, body)) = whole.split_once("\r\n\r\n") else {
-                    continue;
-                };
-                let length = head.lines().find_map(|line| {
-                    line.to_lowercase()
-                        .strip_prefix("content-length: ")
-                        .map(str::to_owned)
-                });
-                if body.len() >= length.unwrap().trim().parse::<usize>().unwrap() {
-                    bodies.push(body.to_owned());
-                    break;
-                }
-            }
-            write!(
-                stream,
-                "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-            )
-            .unwrap();
-        }
-        bodies
-    });
+    let server = collector(listener, vec!["503 Busy", "200 OK"]);
     agent
         .clawk(["run", "claw.yaml", "-m", "hello"])
         .assert()
@@ -304,4 +305,132 @@ fn redacted_content_is_nowhere_in_the_state_and_the_chain_says_so() {
         .clawk(["run", "claw.yaml", "--session", "last", "-m", "hello"])
         .assert()
         .success();
+}
+
+#[test]
+fn spans_form_a_tree_and_reach_a_collector() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "read it"])
+        .assert()
+        .success();
+    let (code, document) = json(&agent, &["trace", "export", "--session", "last", "--as", "otlp"]);
+    assert_eq!(code, 0);
+    let spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        .as_array()
+        .unwrap();
+    let named = |name: &str| {
+        spans
+            .iter()
+            .find(|span| span["name"].as_str().unwrap().starts_with(name))
+            .unwrap()
+    };
+    let (session, turn) = (named("session cli"), named("turn"));
+    let (chat, tool) = (named("chat main"), named("execute_tool file-read"));
+    assert_eq!(session["parentSpanId"], "");
+    assert_eq!(turn["parentSpanId"], session["spanId"]);
+    assert_eq!(chat["parentSpanId"], turn["spanId"]);
+    assert_eq!(tool["parentSpanId"], turn["spanId"]);
+    for span in spans {
+        assert_eq!(span["spanId"].as_str().unwrap().len(), 16);
+        assert_eq!(span["traceId"], session["traceId"]);
+        assert!(span["startTimeUnixNano"].as_str() <= span["endTimeUnixNano"].as_str());
+    }
+    assert!(
+        !document.to_string().contains("a line of text"),
+        "contents stay at home"
+    );
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let server = collector(listener, vec!["200 OK", "400 Bad Request"]);
+    let send = || {
+        agent
+            .clawk([
+                "trace",
+                "export",
+                "--session",
+                "last",
+                "--otlp-endpoint",
+                &endpoint,
+            ])
+            .assert()
+    };
+    send().success();
+    let refused = send().failure();
+    assert!(text(&refused.get_output().stderr).contains("answered 400"));
+    let sent: Value = serde_json::from_str(&server.join().unwrap()[0]).unwrap();
+    assert_eq!(sent, document);
+}
+
+#[test]
+fn the_page_asks_for_nothing_and_shows_text_as_text() {
+    let agent = Agent::new();
+    agent
+        .clawk(["run", "claw.yaml", "-m", "write it"])
+        .assert()
+        .success();
+    agent
+        .clawk(["trace", "export", "--as", "html", "-o", "run.html"])
+        .assert()
+        .success();
+    let page = std::fs::read_to_string(agent.path("run.html")).unwrap();
+    assert!(page.contains("Every chain holds") && page.contains("default-src 'none'; style-src 'sha256-"));
+    assert!(
+        page.contains("may file-write run? Files are precious, rule writing")
+            && page.contains("answered deny")
+    );
+    for never in ["<script", "http://", "https://", "src=", "url(", "@import"] {
+        assert!(!page.contains(never), "{never}");
+    }
+    // A hostile record, which does not even hold.
+    agent
+        .clawk(["trace", "export", "--session", "last", "-o", "run.trace.jsonl"])
+        .assert()
+        .success();
+    let hostile = std::fs::read_to_string(agent.path("run.trace.jsonl")).unwrap();
+    let hostile = hostile.replace("Files are precious", "<script>alert(1)</script>\\u202e");
+    std::fs::write(agent.path("bad.trace.jsonl"), hostile).unwrap();
+    agent
+        .clawk([
+            "trace",
+            "export",
+            "bad.trace.jsonl",
+            "--as",
+            "html",
+            "-o",
+            "bad.html",
+        ])
+        .assert()
+        .success();
+    let page = std::fs::read_to_string(agent.path("bad.html")).unwrap();
+    assert!(page.contains("The record does not hold"));
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;\\u{202e}"));
+    assert!(!page.contains("<script") && !page.contains('\u{202e}'));
+}
+
+#[test]
+fn a_line_of_a_hundred_megabytes_is_refused_in_bounded_memory() {
+    let agent = Agent::new();
+    let mut file = std::fs::File::create(agent.path("long.trace.jsonl")).unwrap();
+    let block = vec![b'x'; 1 << 20];
+    for _ in 0..100 {
+        file.write_all(&block).unwrap();
+    }
+    drop(file);
+    for verb in ["verify", "show", "replay"] {
+        // 80 MiB for data: the line whole would not fit.
+        let output = std::process::Command::new("prlimit")
+            .args(["--data=83886080", "--"])
+            .arg(crate::agent::program())
+            .args(["trace", verb, "long.trace.jsonl"])
+            .current_dir(agent.path(""))
+            .env_clear()
+            .envs(agent.environment())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{verb}: {}", text(&output.stderr));
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(said.contains("longer than 16777216 bytes"), "{verb}: {said}");
+    }
 }
