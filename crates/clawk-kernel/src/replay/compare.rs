@@ -23,7 +23,7 @@ const SKIPPED: [&str; 7] = [
     kind::TOOL_DESCRIBED,
 ];
 /// Whole groups of types that replay does not run.
-const OTHERS: [&str; 2] = ["ckp.memory.", "ckp.swarm."];
+const OTHERS: [&str; 3] = ["ckp.memory.", "ckp.swarm.", "ckp.egress."];
 /// Members that say when, how long, by which door, or under which id.
 const IGNORED: [&str; 13] = [
     "attempts",
