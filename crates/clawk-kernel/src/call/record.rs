@@ -362,6 +362,13 @@ impl<'a> Record<'a> {
             .await?)
     }
 
+    /// The connections of the run, refused ones too.
+    fn reached(&mut self) {
+        let names = (self.request.tool.as_str(), self.request.request_id.as_str());
+        let reached = egress::drafts(&self.agent.scribe, &self.thread, names, &self.connections);
+        self.waiting.extend(reached);
+    }
+
     /// Writes the outcome and waits until it is durable. What cannot be recorded is not told as done.
     pub(super) async fn close(
         &mut self,
@@ -369,9 +376,7 @@ impl<'a> Record<'a> {
         started_us: u64,
     ) -> Result<ToolCallResult, CallError> {
         let duration_ms = self.agent.clock().monotonic_us().saturating_sub(started_us) / 1000;
-        let names = (self.request.tool.as_str(), self.request.request_id.as_str());
-        let reached = egress::drafts(&self.agent.scribe, &self.thread, names, &self.connections);
-        self.waiting.extend(reached);
+        self.reached();
         let ran = match outcome {
             Ok(ran) => ran,
             Err(CallError::Journal(why)) => return Err(CallError::Journal(why)),

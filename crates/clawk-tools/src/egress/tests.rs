@@ -136,7 +136,7 @@ async fn http_request_sends_a_bound_secret_and_never_shows_it() {
     let dir = tempfile::tempdir().expect("a folder");
     let (port, asked) = server();
     let place = format!("127.0.0.1:{port}");
-    let runner = builtins_with(dir.path(), bound("http-request", &[place.clone()]));
+    let runner = builtins_with(dir.path(), bound("http-request", std::slice::from_ref(&place)));
     let plan = plan(
         json!({"network": {"mode": "allowlist", "allowed_hosts": [place], "ssrf_protection": {"enabled": false}}}),
     );
