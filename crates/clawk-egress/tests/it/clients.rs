@@ -153,7 +153,7 @@ async fn programs_reach_what_is_allowed_and_nothing_else() {
         "python3 -c \"import urllib.request as u, ssl; print(u.urlopen('http://ok.test:{plain}/py').read()); print(u.urlopen('https://ok.test:{tls}/py', context=ssl.create_default_context(cafile='{ca}')).read())\""
     );
     let node = format!(
-        "NODE_EXTRA_CA_CERTS={ca} node -e \"const h=require('http');h.request({{host:'127.0.0.1',port:3128,method:'CONNECT',path:'ok.test:{tls}'}}).on('connect',(r,s)=>{{require('https').get({{host:'ok.test',port:{tls},socket:s,servername:'ok.test',agent:false,path:'/node'}},r=>r.on('data',d=>console.log(String(d))))}}).end()\""
+        "NODE_EXTRA_CA_CERTS={ca} node -e \"const h=require('http');h.request({{host:'127.0.0.1',port:3128,method:'CONNECT',path:'ok.test:{tls}',headers:{{Host:'ok.test:{tls}'}}}}).on('connect',(r,s)=>{{require('https').get({{host:'ok.test',port:{tls},socket:s,servername:'ok.test',agent:false,path:'/node'}},r=>r.on('data',d=>console.log(String(d))))}}).end()\""
     );
     for (name, command) in [
         (
@@ -180,7 +180,12 @@ async fn programs_reach_what_is_allowed_and_nothing_else() {
         ("node", node),
     ] {
         let ran = boxed(made(), &no_env(), dir.path(), &command, false).await;
-        assert!(ran.text.contains("hello"), "{name}: {}", ran.text);
+        assert!(
+            ran.text.contains("hello"),
+            "{name}: {} {:?}",
+            ran.text,
+            ran.reached
+        );
         assert!(
             ran.reached.connections.iter().all(|one| one.refused.is_none()),
             "{name}: {:?}",
@@ -249,7 +254,7 @@ async fn real_clients_trust_the_runs_authority_and_never_see_the_secret() {
         "python3 -c \"import os, urllib.request as u; print(u.urlopen(u.Request('https://api.test:{port}/py', headers={{'Authorization': 'token ' + os.environ['API_KEY']}})).read())\""
     );
     let node = format!(
-        "node -e \"const h=require('http');h.request({{host:'127.0.0.1',port:3128,method:'CONNECT',path:'api.test:{port}'}}).on('connect',(r,s)=>{{require('https').get({{host:'api.test',port:{port},socket:s,servername:'api.test',agent:false,path:'/node',headers:{{Authorization:'Bearer '+process.env.API_KEY}}}},r=>r.on('data',d=>console.log(String(d))))}}).end()\""
+        "node -e \"const h=require('http');h.request({{host:'127.0.0.1',port:3128,method:'CONNECT',path:'api.test:{port}',headers:{{Host:'api.test:{port}'}}}}).on('connect',(r,s)=>{{require('https').get({{host:'api.test',port:{port},socket:s,servername:'api.test',agent:false,path:'/node',headers:{{Authorization:'Bearer '+process.env.API_KEY}}}},r=>r.on('data',d=>console.log(String(d))))}}).end()\""
     );
     for (name, command) in [
         (
