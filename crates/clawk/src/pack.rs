@@ -163,7 +163,7 @@ pub(crate) fn is_pack(path: &Path) -> bool {
         && begin.as_slice() == BEGIN
 }
 
-/// As [`load`], for callers that show a [`LoadError`]'s faults one by one.
+/// As [`fn@load`], for callers that show a [`LoadError`]'s faults one by one.
 pub(crate) fn faults(path: &Path) -> Result<Result<Atlas, LoadError>> {
     if is_pack(path) {
         load(path).map(Ok)

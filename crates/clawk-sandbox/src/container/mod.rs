@@ -1,7 +1,7 @@
 //! Level `container`: an OCI runtime runs our own bundle; nothing of the engine's defaults is relied on (CKP §5.7, R32–R36).
 //!
 //! The launcher's supervisor stays outside: it keeps time, caps output and reaps. Below it `clawk __oci` ([`stage`]) makes
-//! namespaces whose mounts and network end with it, and becomes the runtime. What is run: [`bundle`]. From what: [`image`].
+//! namespaces whose mounts and network end with it, and becomes the runtime. What is run: `bundle`. From what: `image`.
 
 mod bundle;
 mod cgroup;
