@@ -3,6 +3,7 @@
 //! that lies where a tool may write.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -28,20 +29,12 @@ pub(crate) fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
 /// # Errors
 /// It is not there, or a link lies where a tool could have put it.
 pub(crate) fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
-    let mut done = PathBuf::from("/");
-    let mut todo: VecDeque<OsString> = parts(path);
     let mut links = 0;
-    while let Some(name) = todo.pop_front() {
-        if name == ".." {
-            done.pop();
-            continue;
-        }
-        let next = done.join(&name);
+    walk(path, |folder, next| {
         if !next.symlink_metadata()?.is_symlink() {
-            done = next;
-            continue;
+            return Ok(None);
         }
-        if writable.iter().any(|root| done.starts_with(root)) {
+        if writable.iter().any(|root| folder.starts_with(root)) {
             return Err(io::Error::other(format!(
                 "`{}` is a link inside of a writable mount, where a tool may have put it; mount what it leads to",
                 next.display()
@@ -51,43 +44,48 @@ pub(crate) fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> 
         if links > MAX_LINKS {
             return Err(io::Error::other("too many links"));
         }
-        let target = next.read_link()?;
-        if target.is_absolute() {
-            done = PathBuf::from("/");
-        }
-        for part in parts(&target).into_iter().rev() {
-            todo.push_front(part);
-        }
-    }
-    Ok(done)
+        next.read_link().map(Some)
+    })
 }
 
 /// Every name that `path`, absolute, is reached by: each link on its way, then the place itself. What is not there is named as
 /// it would be.
 pub(crate) fn trail(path: &Path) -> Vec<PathBuf> {
-    let mut names = Vec::new();
+    let mut names: Vec<PathBuf> = Vec::new();
+    let Ok(place) = walk::<Infallible>(path, |_, next| {
+        let target = next.read_link().ok().filter(|_| names.len() < MAX_LINKS); // silent-ok: no link
+        names.extend(target.is_some().then(|| next.to_owned()));
+        Ok(target)
+    });
+    names.push(place);
+    names
+}
+
+/// Goes from the root to `path`, name by name; `target` says of a folder and a place in it where that leads, if it is a link.
+fn walk<E>(
+    path: &Path,
+    mut target: impl FnMut(&Path, &Path) -> Result<Option<PathBuf>, E>,
+) -> Result<PathBuf, E> {
     let mut done = PathBuf::from("/");
-    let mut todo: VecDeque<OsString> = parts(path);
-    while let Some(name) = todo.pop_front() {
+    let mut ahead: VecDeque<OsString> = parts(path);
+    while let Some(name) = ahead.pop_front() {
         if name == ".." {
             done.pop();
             continue;
         }
         let next = done.join(&name);
-        let Some(target) = next.read_link().ok().filter(|_| names.len() < MAX_LINKS) else {
+        let Some(target) = target(&done, &next)? else {
             done = next;
             continue;
         };
-        names.push(next);
         if target.is_absolute() {
             done = PathBuf::from("/");
         }
         for part in parts(&target).into_iter().rev() {
-            todo.push_front(part);
+            ahead.push_front(part);
         }
     }
-    names.push(done);
-    names
+    Ok(done)
 }
 
 fn parts(path: &Path) -> VecDeque<OsString> {

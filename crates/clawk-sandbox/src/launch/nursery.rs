@@ -131,8 +131,64 @@ impl Supervisor {
             tv_nsec: 0,
         };
         let _ = rustix::event::poll(&mut fds, Some(&second)); // silent-ok: its groups are removed at the next start, then
-        // What has no namespace around it.
-        crate::child::tree::kill_session(self.number);
         crate::child::cell::remove_left(self.number);
+    }
+
+    /// The same at once after it was lost, of a run that may have no process namespace around it (level `none`): what is left of
+    /// its session ends, too. Later, the number may be another's.
+    pub(super) fn give_up_now(&self) {
+        self.give_up();
+        crate::child::tree::kill_session(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that leads a session, with another in it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the test needs a session that it may lose"
+    )]
+    fn session() -> (Child, Pid) {
+        use std::io::BufRead as _;
+        let mut leader = Command::new("setsid")
+            .args(["sh", "-c", "sleep 4321 & echo $!; exec sleep 4321"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let said = leader.stdout.take().unwrap();
+        std::io::BufReader::new(said).read_line(&mut line).unwrap();
+        (leader, Pid::from_raw(line.trim().parse().unwrap()).unwrap())
+    }
+
+    fn lives(pid: Pid) -> bool {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        stat.rsplit_once(')')
+            .is_some_and(|(_, rest)| !rest.starts_with(" Z"))
+    }
+
+    #[test]
+    fn a_number_that_may_be_anothers_by_now_ends_no_session() {
+        let (mut leader, member) = session();
+        let supervisor = Supervisor::of(i32::try_from(leader.id()).unwrap()).unwrap();
+        supervisor.give_up();
+        leader.wait().unwrap();
+        assert!(
+            lives(member),
+            "a box that waited had its own namespace: nothing outside is its"
+        );
+        supervisor.give_up_now();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while lives(member) {
+            assert!(
+                std::time::Instant::now() < until,
+                "what is left of a lost run ends with it"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
 }

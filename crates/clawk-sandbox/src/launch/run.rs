@@ -67,7 +67,7 @@ impl Launcher {
         let run = Following {
             control: &mut parts.control,
             gone: &parts.gone,
-            give_up: &|| supervisor.get().into_iter().for_each(Supervisor::give_up),
+            give_up: &|| supervisor.get().into_iter().for_each(Supervisor::give_up_now),
         };
         let output = (Some(out), Some(err));
         let (reports, kept) = run.until_end(spec, output, feed, timeout_ms).await?;
@@ -477,7 +477,8 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<
     }
 }
 
-/// The same, as far as the socket takes it; the descriptors go with the first byte.
+/// The same, as far as the socket takes it now; the descriptors go with the first byte. Whoever reads may have stopped: nobody waits
+/// for room.
 pub(super) fn send_some(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -492,6 +493,6 @@ pub(super) fn send_some(
         socket,
         &[IoSlice::new(bytes)],
         &mut ancillary,
-        SendFlags::NOSIGNAL,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
     )?)
 }

@@ -6,18 +6,7 @@ use crate::agent::{Agent, text};
 use crate::counter::Counter;
 use crate::stop::{Served, request, until};
 
-const MANIFEST: &str = r#"
-claw: "0.3.0"
-kind: Claw
-metadata: { name: tested, version: "1.0.0" }
-spec:
-  identity:
-    inline: { name: tested, personality: You are tested., autonomy: autonomous }
-  providers:
-    - inline: { name: main, protocol: custom, endpoint: "script:script.yaml", model: scripted, auth: { type: none } }
-  channels:
-    - inline: { name: here, type: cli, transport: stdio, auth: { secret_ref: NONE } }
-  tools:
+const MANIFEST: &str = r#"  tools:
     - inline: { name: order, description: Orders, input_schema: { type: object } }
     - inline: { name: keyed, description: Orders by a key, input_schema: { type: object } }
     - inline: { name: asked, description: Orders and can be asked, input_schema: { type: object } }
@@ -52,7 +41,7 @@ reconcile = {{ command = ["/bin/sh", "look.sh"] }}
 "#
     );
     let look = "facts=$(cat)\nfor id in $(cat seen.txt); do\n  case \"$facts\" in *\"\\\"$id\\\"\"*) echo done; exit;; esac\ndone\necho not-done\n";
-    std::fs::write(agent.path("claw.yaml"), MANIFEST).unwrap();
+    agent.may(MANIFEST);
     std::fs::write(agent.path("clawk.toml"), config).unwrap();
     std::fs::write(agent.path("look.sh"), look).unwrap();
     std::fs::write(agent.path("seen.txt"), "").unwrap();

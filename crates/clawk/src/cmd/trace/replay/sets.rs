@@ -15,7 +15,7 @@ use clawk_proto::Digest;
 use clawk_store::Reader;
 use serde_json::{Map, Value};
 
-use super::tapes::recorded_atlases;
+use super::tapes::{recorded_atlases, text_of};
 
 /// Where something stands in a record.
 #[derive(Debug, Clone, Copy)]
@@ -114,10 +114,7 @@ impl<'a> Sets<'a> {
         let mut uploaded: Vec<(String, &Recorded)> = Vec::new();
         for change in changed {
             let payload: Map<String, Value> = serde_json::from_str(&change.payload)?;
-            let id = payload
-                .get("atlas_id")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
+            let id = text_of(&payload, "atlas_id")?;
             let known = configured.iter().any(|atlas| *atlas.id == *id)
                 || uploaded.iter().any(|(known, _)| known == id);
             match (change.kind.as_str(), known) {

@@ -214,16 +214,19 @@ fn tools(
     let mut tools = BTreeMap::new();
     for event in described {
         let payload: Map<String, Value> = serde_json::from_str(&event.payload)?;
-        let name = payload
-            .get("action_id")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let name = text_of(&payload, "action_id")?;
         if let Some(content) = &event.content {
             let facts = serde_json::from_slice(&content.bytes)?;
             tools.entry(name.to_owned()).or_insert(facts);
         }
     }
     Ok(tools)
+}
+
+/// A text that events of a type always have.
+pub(super) fn text_of<'a>(payload: &'a Map<String, Value>, key: &str) -> Result<&'a str> {
+    let text = payload.get(key).and_then(Value::as_str);
+    text.with_context(|| format!("an event of the record has no `{key}`"))
 }
 
 /// As the journal keeps it.
