@@ -109,7 +109,7 @@ async fn exhaust(
         }
         tell(place, spec, &error, wait_ms, &spec.name).await;
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(agent.clock().patience_ms(wait_ms, false))) => {}
+            () = tokio::time::sleep(Duration::from_millis(agent.clock().patience_ms(wait_ms))) => {}
             () = cancel.cancelled() => return Err(NoAnswer::Cancelled),
         }
     }

@@ -1,8 +1,12 @@
 //! The `Clock` port: time, ids and randomness come through it, so that a simulation can own them.
 
 use std::fmt;
+use std::time::Duration;
 
+use clawk_proto::RequestId;
 use uuid::Uuid;
+
+use crate::ports::Later;
 
 /// Microseconds since 1970-01-01T00:00:00Z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,10 +110,15 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// Uniform bits, for jitter; not for keys.
     fn random(&self) -> u64;
 
-    /// How long a wait of `ms` milliseconds really takes; `for_answer`: a person is waited for. Only a replay says otherwise.
-    fn patience_ms(&self, ms: u64, for_answer: bool) -> u64 {
-        let _ = for_answer;
+    /// How long a wait of `ms` milliseconds really takes. Only a replay says otherwise.
+    fn patience_ms(&self, ms: u64) -> u64 {
         ms
+    }
+
+    /// Ends when `question` has waited for `ms` milliseconds from now. Only a replay knows before that nobody will answer.
+    fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> Later<'a, ()> {
+        let _ = question;
+        Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
     }
 }
 

@@ -2,7 +2,6 @@
 //! the grant is compared with what is there right before the call goes on.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clawk_manifest::model::Autonomy;
 use clawk_policy::{Approval, Effect, TimeoutDefault, Verdict};
@@ -106,8 +105,7 @@ impl Asking<'_> {
     ) -> Result<Approver, CallError> {
         let left_us = question.expires_at.0.saturating_sub(self.agent.scribe.now().0);
         let left_ms = u64::try_from(left_us).unwrap_or(0).div_ceil(1000);
-        let left_ms = self.agent.clock().patience_ms(left_ms, true);
-        let deadline = tokio::time::sleep(Duration::from_millis(left_ms));
+        let silence = self.agent.clock().silence(&question.request_id, left_ms);
         let answer = self.seat.ask(question.clone());
         // A plan was shown as a whole.
         if question.step.is_none() {
@@ -120,7 +118,7 @@ impl Asking<'_> {
                 Ok(Delivery { reply, durable }) => self.said(record, question, reply, durable).await,
                 Err(_) => Err(CallError::Cancelled { tool }), // silent-ok: the desk is gone with the agent
             },
-            () = deadline => {
+            () = silence => {
                 self.seat.settle();
                 match approval.default_if_timeout {
                     TimeoutDefault::Allow => {

@@ -401,7 +401,7 @@ async fn run(
         if let (true, Some(retry)) = (again, &retry) {
             let wait = crate::infer::backoff_ms(retry.backoff, 1000, record.attempts, agent.clock().random());
             tokio::select! {
-                () = tokio::time::sleep(std::time::Duration::from_millis(agent.clock().patience_ms(wait, false))) => {
+                () = tokio::time::sleep(std::time::Duration::from_millis(agent.clock().patience_ms(wait))) => {
                     // What the first attempt was granted for must still be there for the next one.
                     if at.stands(record, leave).await {
                         continue;

@@ -221,14 +221,15 @@ async fn open(kernel: &Kernel, tape: &Tape) -> Result<Session, ReplayError> {
 async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
     let mut questions = kernel.questions();
     while let Ok(question) = questions.recv().await {
-        let Some(Answered {
-            answer: Some(answer),
-            folder,
-            by,
-            reason,
-            at: _,
-        }) = tapes.answered()
-        else {
+        // Of a question that the record leaves open, nothing is known.
+        let Some(answered) = tapes.answered() else {
+            continue;
+        };
+        let Answered {
+            folder, by, reason, ..
+        } = answered;
+        let Some(answer) = answered.answer else {
+            tapes.leave_alone(&question.request_id);
             continue;
         };
         let reply = Reply {

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clawk_manifest::model::Store;
+use clawk_proto::RequestId;
 use clawk_proto::method::{MemoryEntry, NewEntry};
 use clawk_sandbox::{Level, Obtained, Plan, Refusal};
 use serde_json::{Map, Value};
@@ -119,10 +121,8 @@ impl ToolRunner for TapedTools {
         _plan: &Plan,
         _workdir: &Path,
     ) -> Result<(), Refusal> {
-        match self.tapes.refusal(tool, digest(&canonical(arguments))) {
-            Some(refusal) => Err(refusal),
-            None => Ok(()),
-        }
+        let refusal = self.tapes.refusal(tool, digest(&canonical(arguments)));
+        refusal.map_or(Ok(()), Err)
     }
 
     fn foresee(
@@ -132,10 +132,8 @@ impl ToolRunner for TapedTools {
         _plan: &Plan,
         _workdir: &Path,
     ) -> Result<(), Refusal> {
-        match self.tapes.foreseen(tool, digest(&canonical(arguments))) {
-            Some(refusal) => Err(refusal),
-            None => Ok(()),
-        }
+        let refusal = self.tapes.foreseen(tool, digest(&canonical(arguments)));
+        refusal.map_or(Ok(()), Err)
     }
 
     fn run<'a>(
@@ -236,9 +234,17 @@ impl Clock for TapedClock {
         0
     }
 
-    /// Nobody waits in a replay: but for an answer that is about to come.
-    fn patience_ms(&self, ms: u64, for_answer: bool) -> u64 {
-        if for_answer && !self.tapes.lapses() { ms } else { 0 }
+    /// Nobody waits in a replay.
+    fn patience_ms(&self, _ms: u64) -> u64 {
+        0
+    }
+
+    /// But for an answer that is about to come.
+    fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> Later<'a, ()> {
+        let longest = Duration::from_millis(ms);
+        Box::pin(async move {
+            let _ = tokio::time::timeout(longest, self.tapes.left_alone(question)).await; // silent-ok: either is silence
+        })
     }
 }
 

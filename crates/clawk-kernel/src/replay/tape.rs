@@ -1,14 +1,15 @@
 //! A recorded session as a tape: what came from outside, in the order in which the kernel asks for it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_carp::Atlas;
 use clawk_carp::atlas::Executor;
 use clawk_proto::method::ToolCallResult;
-use clawk_proto::{Digest, SessionId};
+use clawk_proto::{Digest, RequestId, SessionId};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::sync::Notify;
 
 use super::{AgentFacts, ToolFacts, answer_of};
 use crate::carp;
@@ -278,7 +279,11 @@ type Key = (String, Digest);
 
 /// The tapes that the ports play from; each answer is given once.
 #[derive(Debug)]
-pub(super) struct Tapes(Mutex<Inner>);
+pub(super) struct Tapes {
+    inner: Mutex<Inner>,
+    /// A question is left alone.
+    left: Notify,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -286,6 +291,8 @@ struct Inner {
     calls: HashMap<Key, VecDeque<(Timestamp, Ended)>>,
     /// In the order of the questions, by the call that each asks about.
     replies: VecDeque<(String, Answered)>,
+    /// Questions of this replay that nobody will answer.
+    left_alone: HashSet<RequestId>,
     /// What had changed when an approval was void, by the call that it was for.
     voids: HashMap<String, (Key, String)>,
     /// The same, once the answer has been given: from then on the world is another one.
@@ -302,6 +309,7 @@ impl Tapes {
             models: HashMap::new(),
             calls: HashMap::new(),
             replies: VecDeque::new(),
+            left_alone: HashSet::new(),
             voids: HashMap::new(),
             changed: HashMap::new(),
             now: tape.events.first().map_or(Timestamp(0), |event| event.at),
@@ -312,11 +320,14 @@ impl Tapes {
         for event in &tape.events {
             inner.take(event, &mut asked, &runners)?;
         }
-        Ok(Self(Mutex::new(inner)))
+        Ok(Self {
+            inner: Mutex::new(inner),
+            left: Notify::new(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn said(&self, provider: &str) -> Option<Said> {
@@ -384,12 +395,23 @@ impl Tapes {
         self.lock().now = at;
     }
 
-    /// Whether the question that comes next was left without an answer.
-    pub(super) fn lapses(&self) -> bool {
-        self.lock()
-            .replies
-            .front()
-            .is_some_and(|(_, reply)| reply.answer.is_none())
+    /// Nobody answers this question, as nobody did then.
+    pub(super) fn leave_alone(&self, question: &RequestId) {
+        self.lock().left_alone.insert(question.clone());
+        self.left.notify_waiters();
+    }
+
+    /// Ends when it is known that nobody will answer this question.
+    pub(super) async fn left_alone(&self, question: &RequestId) {
+        loop {
+            // Listening before looking: what is said in between is heard.
+            let mut said = std::pin::pin!(self.left.notified());
+            said.as_mut().enable();
+            if self.lock().left_alone.contains(question) {
+                return;
+            }
+            said.await;
+        }
     }
 
     pub(super) fn now(&self) -> Timestamp {
