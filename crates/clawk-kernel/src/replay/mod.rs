@@ -8,7 +8,7 @@ mod facts;
 mod ports;
 mod tape;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -220,7 +220,12 @@ async fn open(kernel: &Kernel, tape: &Tape) -> Result<Session, ReplayError> {
 /// Answers every question as it was answered then; a question that lapsed then is left alone.
 async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
     let mut questions = kernel.questions();
+    let mut seen = HashSet::new();
     while let Ok(question) = questions.recv().await {
+        // A plan's question is told with the plan, and again when its call comes before its answer.
+        if !seen.insert(question.request_id.clone()) {
+            continue;
+        }
         // Of a question that the record leaves open, nothing is known.
         let Some(answered) = tapes.answered() else {
             continue;
