@@ -154,7 +154,7 @@ mod tests {
     fn session() -> (Child, Pid) {
         use std::io::BufRead as _;
         let mut leader = Command::new("setsid")
-            .args(["sh", "-c", "sleep 4321 & echo $!; exec sleep 4321"])
+            .args(["sh", "-c", "sleep 60 & echo $!; exec sleep 60"])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -177,6 +177,8 @@ mod tests {
         let supervisor = Supervisor::of(i32::try_from(leader.id()).unwrap()).unwrap();
         supervisor.give_up();
         leader.wait().unwrap();
+        // What was killed needs a moment to go.
+        std::thread::sleep(std::time::Duration::from_millis(300));
         assert!(
             lives(member),
             "a box that waited had its own namespace: nothing outside is its"
