@@ -245,7 +245,7 @@ payloads! {
     /// `ckp.memory.compacted`.
     MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
     /// `ckp.swarm.delegated`.
-    SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, swarm: &'a str, task_hash: Digest, task_id: &'a str }
+    SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, seat: usize, swarm: &'a str, task_hash: Digest, task_id: &'a str }
     /// `ckp.swarm.reported`.
     SwarmReported<'a> { cost_microusd: u64, duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
     /// `ckp.swarm.broadcast`.

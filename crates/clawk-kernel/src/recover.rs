@@ -107,7 +107,8 @@ fn fields(event: &Recorded) -> Fields {
     serde_json::from_str(&event.payload).unwrap_or_default() // silent-ok: a payload of ours always reads; a foreign one counts for nothing
 }
 
-fn text(event: &Recorded) -> String {
+/// The event's content as text.
+pub(crate) fn text(event: &Recorded) -> String {
     let bytes = event.content.as_ref().map(|content| content.bytes.clone());
     bytes
         .and_then(|bytes| String::from_utf8(bytes).ok())
@@ -115,7 +116,11 @@ fn text(event: &Recorded) -> String {
 }
 
 /// Reads all events that fit, page by page.
-async fn all(agent: &Agent, mut scan: Scan, mut see: impl FnMut(&Recorded)) -> Result<(), JournalError> {
+pub(crate) async fn all(
+    agent: &Agent,
+    mut scan: Scan,
+    mut see: impl FnMut(&Recorded),
+) -> Result<(), JournalError> {
     scan.limit = PAGE;
     loop {
         let page = agent.scribe.journal().scan(scan.clone()).await?;

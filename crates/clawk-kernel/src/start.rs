@@ -24,7 +24,7 @@ use crate::replay::AgentFacts;
 use crate::screen::Screens;
 use crate::session::{self, Door, Opening};
 use crate::stop::{self, Brake};
-use crate::swarm::Board;
+use crate::swarm::{self, Board, OpenTask};
 
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
@@ -70,7 +70,11 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     carp::restore(&agent).await?;
     agent.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
-    resume_open(&agent).await?;
+    let tasks = swarm::open_tasks(&agent).await?;
+    resume_open(&agent, &tasks).await?;
+    swarm::take_up(&agent, tasks)
+        .await
+        .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
     let own = Arc::clone(&agent);
     agent.tracker.spawn(async move {
         let _working = own.life.join();
@@ -182,9 +186,9 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     })
 }
 
-/// Takes up the turns that a crash or a stop interrupted.
-async fn resume_open(agent: &Arc<Agent>) -> Result<(), StartError> {
-    let mut seen = Vec::new();
+/// Takes up the turns that a crash or a stop interrupted; those of tasks go on with their tasks.
+async fn resume_open(agent: &Arc<Agent>, tasks: &[OpenTask]) -> Result<(), StartError> {
+    let mut seen: Vec<SessionId> = tasks.iter().map(|task| task.peer_session).collect();
     for open in agent.scribe.journal().open_messages().await? {
         if seen.contains(&open.session) {
             continue;

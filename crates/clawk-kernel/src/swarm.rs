@@ -1,7 +1,10 @@
 //! Swarm operations in one process (CKP §9.3.3): a delegated task is a turn of a peer session of this agent.
 
+mod reopen;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use clawk_manifest::model::{Swarm, SwarmAgent};
 use clawk_proto::method::{
@@ -17,13 +20,18 @@ use crate::error::KernelError;
 use crate::event::{SwarmBroadcast, SwarmDelegated, SwarmReported, Thread, canonical, digest, kind};
 use crate::notice::{Notice, TurnEnd};
 use crate::purse::Amount;
+use crate::recover::OpenTurn;
 use crate::screen::{self, Look, Spot};
-use crate::session::{Door, Notices, Opening, Session};
+use crate::session::{self, Door, Notices, Opening, Session};
+
+pub(crate) use reopen::{OpenTask, open_tasks, take_up};
 
 /// Broadcast messages kept for a peer's next task.
 const PEER_INBOX: usize = 64;
 /// Bytes of one broadcast message that a peer reads.
 const PEER_MESSAGE_BYTES: usize = 16_384;
+/// How long a turn has to end when the agent stops, milliseconds.
+const TURN_END_MS: u64 = 5_000;
 /// Ended tasks that are remembered, so that a late report is no orphan.
 const ENDED_TASKS: usize = 1024;
 
@@ -56,6 +64,35 @@ impl Board {
         known
     }
 }
+
+impl Inner {
+    /// Puts a message into every peer's bounded inbox: how many there are.
+    fn tell(&mut self, swarm: &Swarm, text: &str) -> usize {
+        let mut peers = 0;
+        for (at, _) in seats(swarm) {
+            let inbox = self.inboxes.entry(at).or_default();
+            inbox.push_back(text.chars().take(PEER_MESSAGE_BYTES).collect());
+            if inbox.len() > PEER_INBOX {
+                inbox.pop_front();
+            }
+            peers += 1;
+        }
+        peers
+    }
+}
+
+/// What is left to do of a task.
+enum Rest {
+    /// Its peer has not heard of it.
+    All(String),
+    /// Its turn was interrupted.
+    Turn(Box<OpenTurn>),
+    /// The report.
+    Report(Outcome),
+}
+
+/// How it ended, with what, and the tokens that it took.
+type Outcome = (TaskStatus, Value, u64);
 
 /// Every peer of a swarm, `count` times each.
 fn seats(swarm: &Swarm) -> impl Iterator<Item = (usize, &SwarmAgent)> {
@@ -109,20 +146,20 @@ pub(crate) async fn delegate(
     let task_bytes = canonical(&params.task);
     let task_hash = digest(&task_bytes);
     let (seat, peer, peer_messages) = take_seat(agent, swarm, &params.task_id)?;
-    let opening = opening(agent, session, peer, &params, peer_messages);
-    let opened = Session::open(agent, opening).await;
-    let worker = match opened {
-        Ok(worker) => worker,
-        Err(error) => {
-            agent.board.lock().running.remove(&params.task_id);
-            return Err(error);
-        }
+    let free = || agent.board.lock().running.remove(&params.task_id);
+    let opening = Opening {
+        goal: params.task.description.chars().take(200).collect(),
+        ..opening(agent, session, &peer.identity_ref, &params.task_id, peer_messages)
     };
+    let worker = Session::open(agent, opening).await.inspect_err(|_| {
+        free();
+    })?;
     let payload = SwarmDelegated {
         peer: &peer.identity_ref,
         peer_session: worker.id.0,
         request_hash,
         request_id: params.context.request_id.as_str(),
+        seat,
         swarm: &swarm.name,
         task_hash,
         task_id: params.task_id.as_str(),
@@ -130,15 +167,20 @@ pub(crate) async fn delegate(
     let draft = agent
         .scribe
         .entry(&thread(agent, session), kind::SWARM_DELEGATED, &payload);
-    agent
+    let kept = agent
         .scribe
         .write(vec![draft.content(task_hash, task_bytes).answers(Some(key))])
-        .await?;
+        .await;
+    if let Err(error) = kept {
+        free();
+        agent.end_session(worker.id, "failed").await;
+        return Err(error.into());
+    }
     tracing::debug!(seat, task = %params.task_id, "delegated");
-    let text = words(&params.task);
+    let rest = Rest::All(words(&params.task));
     agent
         .tracker
-        .spawn(work(Arc::clone(agent), session, worker, params.task_id, text));
+        .spawn(work(Arc::clone(agent), session, worker, params.task_id, rest));
     let answer = Acknowledged { acknowledged: true };
     guard.settle(Stored::Delegated(answer), agent.scribe.now());
     Ok(answer)
@@ -148,21 +190,23 @@ pub(crate) async fn delegate(
 fn opening(
     agent: &Agent,
     asker: SessionId,
-    peer: &SwarmAgent,
-    params: &DelegateParams,
+    identity: &str,
+    task_id: &RequestId,
     peer_messages: Vec<String>,
 ) -> Opening {
+    let mut peers = agent.manifest.swarm.iter().flat_map(|swarm| &swarm.agents);
+    let provider = peers
+        .find(|peer| peer.identity_ref == identity)
+        .and_then(|peer| peer.provider_ref.as_deref())
+        .unwrap_or(agent.primary_provider());
     Opening {
         id: None,
         door: Door::Peer {
-            identity: peer.identity_ref.clone(),
-            task_id: params.task_id.to_string(),
+            identity: identity.to_owned(),
+            task_id: task_id.to_string(),
         },
-        provider: peer
-            .provider_ref
-            .clone()
-            .unwrap_or_else(|| agent.primary_provider().to_owned()),
-        goal: params.task.description.chars().take(200).collect(),
+        provider: provider.to_owned(),
+        goal: String::new(),
         history: Vec::new(),
         under: Some(agent.purse_of(asker)),
         spent: Amount::default(),
@@ -234,12 +278,25 @@ fn take_seat<'a>(
     Ok((at, peer, messages.into()))
 }
 
-/// One delegated task, from its message to its report.
-async fn work(agent: Arc<Agent>, asker: SessionId, worker: Session, task: RequestId, text: String) {
+/// What is left of a delegated task, up to its report. If the agent ends before the task, its turn waits for the next start, and
+/// the report with it.
+async fn work(agent: Arc<Agent>, asker: SessionId, worker: Session, task: RequestId, rest: Rest) {
     let started_us = agent.clock().monotonic_us();
-    let (status, result, tokens) = match worker.send(text).await {
-        Err(error) => (TaskStatus::Failed, json!({"error": error.to_string()}), 0),
-        Ok(_) => outcome(&worker).await,
+    let begun = match rest {
+        Rest::All(text) => worker.send(text).await.map(|_| None),
+        Rest::Turn(open) => session::resume(&agent, worker.inside().1, *open)
+            .await
+            .map(|()| None),
+        Rest::Report(outcome) => Ok(Some(outcome)),
+    };
+    let ended = match begun {
+        Ok(Some(outcome)) => Some(outcome),
+        Ok(None) => outcome(&agent, &worker).await,
+        Err(KernelError::NotReady(_)) => None, // silent-ok: as in the comment above
+        Err(error) => Some((TaskStatus::Failed, json!({"error": error.to_string()}), 0)),
+    };
+    let Some((status, result, tokens)) = ended else {
+        return;
     };
     let duration_ms = agent.clock().monotonic_us().saturating_sub(started_us) / 1000;
     let params = ReportParams {
@@ -256,36 +313,34 @@ async fn work(agent: Arc<Agent>, asker: SessionId, worker: Session, task: Reques
     agent.end_session(worker.id, "completed").await;
 }
 
-async fn outcome(worker: &Session) -> (TaskStatus, Value, u64) {
+/// How the turn ended; `None`: the agent ended first.
+async fn outcome(agent: &Agent, worker: &Session) -> Option<Outcome> {
     let mut said = String::new();
-    while let Some(notice) = worker.next_notice().await {
+    loop {
+        let notice = tokio::select! {
+            biased;
+            notice = worker.next_notice() => notice?,
+            () = over(agent) => return None,
+        };
         match notice {
             Notice::Said(text) => said = text,
-            Notice::TurnEnded {
-                end: TurnEnd::Answered,
-                usage,
-                ..
-            } => {
-                return (TaskStatus::Completed, json!({"text": said}), usage.total());
-            }
-            Notice::TurnEnded {
-                end: TurnEnd::Cancelled,
-                usage,
-                ..
-            } => {
-                return (TaskStatus::Failed, json!({"error": "cancelled"}), usage.total());
-            }
-            Notice::TurnEnded {
-                end: TurnEnd::Failed(reason),
-                usage,
-                ..
-            } => {
-                return (TaskStatus::Failed, json!({"error": reason}), usage.total());
+            Notice::TurnEnded { end, usage, .. } => {
+                let (status, result) = match end {
+                    TurnEnd::Answered => (TaskStatus::Completed, json!({"text": said})),
+                    TurnEnd::Cancelled => (TaskStatus::Failed, json!({"error": "cancelled"})),
+                    TurnEnd::Failed(reason) => (TaskStatus::Failed, json!({"error": reason})),
+                };
+                return Some((status, result, usage.total()));
             }
             _ => {}
         }
     }
-    (TaskStatus::Failed, json!({"error": "the agent stopped"}), 0)
+}
+
+/// The agent stops, and no turn runs any more.
+async fn over(agent: &Agent) {
+    agent.stop.cancelled().await;
+    agent.life.drained(Duration::from_millis(TURN_END_MS)).await;
 }
 
 /// `claw.swarm.report`: recorded in any case; of an unknown task as an orphan (R22).
@@ -362,21 +417,8 @@ pub(crate) async fn broadcast(
         }
     };
     let message_hash = digest(text.as_bytes());
-    let bytes = text.clone().into_bytes();
-    let text: String = text.chars().take(PEER_MESSAGE_BYTES).collect();
-    let peers = {
-        let mut inner = agent.board.lock();
-        let mut peers = 0;
-        for (at, _) in seats(swarm) {
-            let inbox = inner.inboxes.entry(at).or_default();
-            inbox.push_back(text.clone());
-            if inbox.len() > PEER_INBOX {
-                inbox.pop_front();
-            }
-            peers += 1;
-        }
-        peers
-    };
+    let peers = agent.board.lock().tell(swarm, &text);
+    let bytes = text.into_bytes();
     let payload = SwarmBroadcast {
         message_hash,
         peers,

@@ -26,6 +26,8 @@ use crate::schema::{self, BUCKETS, indexed};
 
 /// Rows in a page when the caller names no limit.
 const PAGE: usize = 1000;
+/// How far a clock may have been set back between two events for both still to be found by their time, microseconds: an hour.
+const CLOCK_SET_BACK_US: i64 = 3_600_000_000;
 
 /// Connections that read at the same time.
 const READERS: usize = 4;
@@ -147,7 +149,12 @@ impl Reader {
 
     /// See [`clawk_kernel::ports::Journal::scan`]. An answer is shorter than the limit only at the journal's end.
     pub(crate) fn scan(&self, scan: &Scan) -> Result<Vec<Recorded>, StateError> {
-        let after = integer(scan.after_row);
+        let after = match scan.since {
+            Some(since) if scan.after_row == 0 && indexed(scan.kinds.iter().copied()).is_none() => {
+                self.sql(self.row_before(since))?
+            }
+            Some(_) | None => integer(scan.after_row),
+        };
         let limit = i64::try_from(if scan.limit == 0 { PAGE } else { scan.limit }).unwrap_or(i64::MAX);
         let session = scan.session.map(|session| session.0.into_bytes());
         let mut values: Vec<&dyn ToSql> = vec![&after, &limit];
@@ -165,6 +172,29 @@ impl Reader {
             Ok(found)
         };
         self.sql(read())
+    }
+
+    /// The last row before those that may be of `since` or later, found by halves: rows stand in the order of time, but for what
+    /// a clock was set back.
+    fn row_before(&self, since: Timestamp) -> rusqlite::Result<i64> {
+        let sought = since.0.saturating_sub(CLOCK_SET_BACK_US);
+        let last = "SELECT coalesce(max(row), 0) FROM events";
+        let mut at = self
+            .connection
+            .prepare_cached("SELECT at FROM events WHERE row >= ?1 ORDER BY row LIMIT 1")?;
+        let (mut before, mut behind) = (
+            0,
+            self.connection.query_row(last, [], |row| row.get::<_, i64>(0))? + 1,
+        );
+        while behind - before > 1 {
+            let middle = before + (behind - before) / 2;
+            if at.query_row([middle], |row| row.get::<_, i64>(0))? < sought {
+                before = middle;
+            } else {
+                behind = middle;
+            }
+        }
+        Ok(before)
     }
 
     /// Events as the kernel reads them, one page.

@@ -11,7 +11,7 @@ use crate::error::StateError;
 const APPLICATION_ID: i64 = 0x636c_776b;
 
 /// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
-const MIGRATIONS: [&str; 6] = [V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR];
+const MIGRATIONS: [&str; 7] = [V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS];
 
 /// `(kind = 'a' OR kind = 'b' …)`: what a partial index over some event types is kept by, and what a query repeats word for word
 /// to be served by it. Not `kind IN (…)`: for each such index, SQLite would make a table of the list whenever a row is inserted.
@@ -63,6 +63,12 @@ macro_rules! carp {
     };
 }
 
+macro_rules! peers {
+    () => {
+        any_of!("ckp.swarm.delegated", "ckp.swarm.reported", "ckp.swarm.broadcast")
+    };
+}
+
 /// The event types that have an index of their own.
 const RARE_KINDS: &str = rare!();
 
@@ -75,9 +81,12 @@ pub(crate) const ATLAS_KINDS: &str = atlases!();
 /// What a start folds of Atlases and their sessions, page by page in the order of rows. Like the index itself, in that order.
 const CARP_KINDS: &str = carp!();
 
+/// What was asked of peers, told to them and reported by them: every start folds it, page by page in the order of rows.
+const PEER_KINDS: &str = peers!();
+
 /// The text of the partial index that holds all of these event types, if one does.
 pub(crate) fn indexed<'a>(kinds: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'static str> {
-    [RARE_KINDS, GOVERNED_KINDS, ATLAS_KINDS, CARP_KINDS]
+    [RARE_KINDS, GOVERNED_KINDS, ATLAS_KINDS, CARP_KINDS, PEER_KINDS]
         .into_iter()
         .find(|index| {
             kinds
@@ -183,6 +192,8 @@ const BY_OR: &str = concat!(
     carp!(),
     ";"
 );
+
+const PEERS: &str = concat!("CREATE INDEX events_peers ON events(row, kind) WHERE ", peers!());
 
 /// Opens the write connection and brings the schema up to date.
 pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StateError> {

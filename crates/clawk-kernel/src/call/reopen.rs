@@ -18,12 +18,11 @@ use crate::agent::Agent;
 use crate::event::{Thread, kind};
 use crate::notice::{Answer, Question, Step};
 use crate::ports::{JournalError, Recorded, Scan};
+use crate::recover;
 use crate::time::Timestamp;
 
 /// The oldest question that can still be open, milliseconds.
 const QUESTIONS_KEPT_MS: i64 = 30 * 86_400_000;
-/// Events read at a time.
-const PAGE: usize = 1000;
 
 /// A question as it is kept, with what it is bound to.
 #[derive(Debug, Serialize, Deserialize)]
@@ -118,23 +117,10 @@ struct Fields {
     shown: Option<String>,
 }
 
-async fn all(
-    agent: &Agent,
-    mut scan: Scan,
-    mut see: impl FnMut(&Recorded, Fields),
-) -> Result<(), JournalError> {
-    scan.limit = PAGE;
-    loop {
-        let page = agent.scribe.journal().scan(scan.clone()).await?;
-        for event in &page {
-            // silent-ok: a payload of ours always reads; a foreign one opens nothing
-            see(event, serde_json::from_str(&event.payload).unwrap_or_default());
-        }
-        match page.last() {
-            Some(last) if page.len() == PAGE => scan.after_row = last.row,
-            Some(_) | None => return Ok(()),
-        }
-    }
+async fn all(agent: &Agent, scan: Scan, mut see: impl FnMut(&Recorded, Fields)) -> Result<(), JournalError> {
+    // silent-ok: a payload of ours always reads; a foreign one opens nothing
+    let read = |event: &Recorded| serde_json::from_str(&event.payload).unwrap_or_default();
+    recover::all(agent, scan, |event| see(event, read(event))).await
 }
 
 /// Opens what the last run left open, and lets stand what stood.

@@ -1,5 +1,7 @@
 //! Swarm and memory operations in one process.
 
+use std::sync::Arc;
+
 use clawk_proto::RequestId;
 use clawk_proto::method::{
     BroadcastParams, DelegateContext, DelegateParams, DiscoverParams, MemoryCompactParams, MemoryContext,
@@ -9,7 +11,9 @@ use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, rig, rpc};
 use crate::error::KernelError;
-use crate::kind;
+use crate::ports::Message;
+use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
+use crate::{Kernel, kind};
 
 fn team() -> Value {
     let mut spec = agent(allow_all());
@@ -73,6 +77,142 @@ async fn a_delegated_task_runs_on_a_peer_session_and_is_reported_once() {
         .count();
     assert_eq!(delegated, 1);
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
+}
+
+/// A peer that writes once and then answers.
+fn writer() -> Arc<ScriptedModel> {
+    Arc::new(ScriptedModel::new(|request, _| {
+        let done = request
+            .messages
+            .iter()
+            .any(|m| matches!(m, Message::ToolResult { .. }));
+        Ok(if done {
+            says("three beans")
+        } else {
+            calls(&[("write", json!({"step": 1}))])
+        })
+    }))
+}
+
+fn reports(rig: &Rig) -> Vec<String> {
+    let events = rig.journal.events().into_iter();
+    let reports = events.filter(|e| e.kind == kind::SWARM_REPORTED);
+    reports.map(|e| e.payload).collect()
+}
+
+/// Waits until nothing of the journal's is open, then stops.
+async fn settled(rig: &Rig, kernel: &Kernel, tasks: usize) {
+    for _ in 0..10_000 {
+        if reports(rig).len() >= tasks && rig.journal.inbox().iter().all(|(_, end)| end.is_some()) {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(kernel.shutdown("test", 5_000).await, "nothing is left in flight");
+}
+
+#[tokio::test]
+async fn a_task_that_a_crash_met_at_any_event_goes_on_and_is_reported_once() {
+    let mut rig = rig(team());
+    rig.models.insert("model".to_owned(), writer());
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let message = json!("Beans are green");
+    let swarm = "team".to_owned();
+    kernel
+        .broadcast(session, BroadcastParams { swarm, message })
+        .await
+        .unwrap();
+    kernel.delegate(session, task(1)).await.unwrap();
+    reported(&rig, &id(1001)).await;
+    let kinds = rig.journal.kinds();
+    let taken = kinds.iter().position(|k| k == kind::SWARM_DELEGATED).unwrap();
+    for stop in taken + 1..=kinds.len() {
+        let place = format!("stopped at {stop} ({})", kinds[stop - 1]);
+        let begun = kinds[..stop]
+            .iter()
+            .filter(|k| *k == kind::ACTION_APPROVED)
+            .count();
+        let mut after = rig.clone();
+        after.journal = Arc::new(rig.journal.cut(stop));
+        after.runner = Arc::default();
+        after.models.insert("model".to_owned(), writer());
+        let kernel = after.start().await;
+        settled(&after, &kernel, 1).await;
+        let [report] = &reports(&after)[..] else {
+            panic!("{place}: {:?}", reports(&after));
+        };
+        assert!(
+            report.contains(r#""status":"completed""#) && report.contains(r#""orphan":false"#),
+            "{place}: {report}"
+        );
+        assert_eq!(begun + after.runner.runs().len(), 1, "{place}");
+        // Who goes on knows what it had been told, and is the same peer.
+        for request in after.models["model"].asked() {
+            assert!(request.system.contains("Beans are green"), "{place}");
+        }
+        let heard = after.journal.events().into_iter();
+        let heard: Vec<String> = heard
+            .filter(|e| e.kind == kind::MESSAGE_ACCEPTED)
+            .map(|e| e.payload)
+            .collect();
+        assert_eq!(heard.len(), 1, "{place}");
+        assert!(heard[0].contains(r#""sender":"hand""#), "{place}: {heard:?}");
+        assert!(clawk_trace::verify_events(after.journal.trace()).valid, "{place}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_a_stop_interrupts_is_not_told_failed_but_goes_on() {
+    let mut rig = rig(team());
+    let before = Arc::new(ScriptedModel::new(|_, _| Ok(calls(&[("write", json!({}))]))));
+    rig.models.insert("model".to_owned(), before);
+    rig.runner.set("write", Behaviour::Sleep(60_000));
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    kernel.delegate(session, task(1)).await.unwrap();
+    while rig.runner.runs().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    kernel.shutdown("test", 0).await;
+    assert_eq!(reports(&rig), Vec::<String>::new());
+    rig.models
+        .insert("model".to_owned(), Arc::new(ScriptedModel::saying("three beans")));
+    let kernel = rig.start().await;
+    settled(&rig, &kernel, 1).await;
+    assert_eq!(reports(&rig).len(), 1);
+    assert!(
+        reports(&rig)[0].contains(r#""status":"completed""#),
+        "{:?}",
+        reports(&rig)
+    );
+}
+
+#[tokio::test]
+async fn what_peers_were_told_outlives_a_restart() {
+    let rig = rig(team());
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let (swarm, message) = ("team".to_owned(), json!("New dataset"));
+    kernel
+        .broadcast(session, BroadcastParams { swarm, message })
+        .await
+        .unwrap();
+    assert!(kernel.shutdown("test", 5_000).await);
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    for n in [1, 2, 3, 4] {
+        kernel.delegate(session, task(n)).await.unwrap();
+        reported(&rig, &id(1000 + n)).await;
+    }
+    let asked = rig.models["model"].asked().into_iter();
+    let told: Vec<bool> = asked
+        .map(|request| request.system.contains("New dataset"))
+        .collect();
+    assert!(
+        told[0] && told.iter().filter(|told| **told).count() <= 3,
+        "{told:?}"
+    );
 }
 
 #[tokio::test]

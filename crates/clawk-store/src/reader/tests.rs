@@ -53,20 +53,27 @@ fn every_index_over_some_event_types_serves_its_queries_and_is_cheap_to_keep() {
 }
 
 #[test]
-fn what_a_start_folds_of_atlases_is_read_in_the_order_of_an_index() {
+fn what_a_start_folds_is_read_in_the_order_of_an_index() {
     let folder = tempfile::tempdir().unwrap();
     StateDir::open(folder.path(), Options::default()).unwrap().close();
     let reader = Reader::open(folder.path()).unwrap();
-    for kinds in [
-        &[
-            kind::CARP_SESSION,
-            kind::CARP_ISSUED,
-            kind::CARP_CHARGED,
-            kind::ATLAS_LOADED,
-            kind::ATLAS_REMOVED,
-            kind::SESSION_ENDED,
-        ][..],
-        &Tape::BESIDE,
+    for (kinds, index) in [
+        (
+            &[
+                kind::CARP_SESSION,
+                kind::CARP_ISSUED,
+                kind::CARP_CHARGED,
+                kind::ATLAS_LOADED,
+                kind::ATLAS_REMOVED,
+                kind::SESSION_ENDED,
+            ][..],
+            "events_carp",
+        ),
+        (&Tape::BESIDE, "events_carp"),
+        (
+            &[kind::SWARM_DELEGATED, kind::SWARM_REPORTED, kind::SWARM_BROADCAST],
+            "events_peers",
+        ),
     ] {
         let scan = Scan {
             kinds,
@@ -76,7 +83,7 @@ fn what_a_start_folds_of_atlases_is_read_in_the_order_of_an_index() {
         };
         let plan = plan(&reader, &scan);
         assert!(
-            plan.contains("SEARCH e USING INDEX events_carp (row>?)"),
+            plan.contains(&format!("SEARCH e USING INDEX {index} (row>?)")),
             "{plan}"
         );
         assert!(

@@ -1,6 +1,6 @@
 use std::os::unix::fs::PermissionsExt as _;
 
-use clawk_kernel::ports::{AnswerKey, Batch, InboxChange, Journal as _, JournalError, Scan};
+use clawk_kernel::ports::{AnswerKey, Batch, Entry, InboxChange, Journal as _, JournalError, Scan};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::MessageId;
 use clawk_store::{Durability, Filter, Options, Reader, StateDir, StateError};
@@ -8,6 +8,37 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::{entry, one, session, with_content};
+
+#[tokio::test]
+async fn what_is_later_than_a_time_is_found_also_where_a_clock_was_set_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path().join("state"), Options::default()).unwrap();
+    let journal = state.journal();
+    // A thousand minutes, and half an hour back at the six hundredth.
+    let minute = |n: i64| Timestamp(1_700_000_000_000_000 + n * 60_000_000);
+    let times: Vec<Timestamp> = (0..600).chain(570..1000).map(minute).collect();
+    let entries = times.iter().zip(0..).map(|(at, n)| Entry {
+        at: *at,
+        ..entry(session(1), n)
+    });
+    let batch = Batch {
+        entries: entries.collect(),
+        ..Batch::default()
+    };
+    journal.submit(batch).unwrap().durable().await.unwrap();
+    for since in [0, 1, 570, 585, 599, 600, 998, 999, 1000].map(minute) {
+        let scan = Scan {
+            since: Some(since),
+            limit: 2000,
+            ..Scan::default()
+        };
+        let found = journal.scan(scan).await.unwrap();
+        let wanted = times.iter().filter(|at| **at >= since).count();
+        assert_eq!(found.len(), wanted, "{since}");
+    }
+    drop(journal);
+    state.close();
+}
 
 #[tokio::test]
 async fn what_was_written_is_read_in_order_and_verifies() {
