@@ -32,7 +32,9 @@ mod tree;
 mod yaml;
 
 pub use diagnostic::{Diagnostic, Severity, Sources};
-pub use load::{LoadOptions, Loaded, WireOptions, from_value, load, policy, validate, validate_primitive};
+pub use load::{
+    LoadOptions, Loaded, WireOptions, from_value, load, policy, sandbox, validate, validate_primitive,
+};
 pub use model::{ConformanceLevel, Manifest};
 pub use render::render;
 pub use report::Report;

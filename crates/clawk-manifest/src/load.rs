@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::diagnostic::{Diagnostic, Findings, Severity, Sources};
 use crate::envelope::{self, DocumentKind, Envelope};
 use crate::loader::{Found, Loader, Refusal};
-use crate::model::{Manifest, Metadata, Policy};
+use crate::model::{Manifest, Metadata, Policy, Sandbox};
 use crate::primitive::Primitive;
 use crate::read::{Given, Reader};
 use crate::rules::whole::Whole;
@@ -84,11 +84,19 @@ pub fn validate_primitive(path: &Path, options: &LoadOptions) -> Loaded {
 /// Reads the file of a Policy. It is absent if and only if there is an error; the kind is told also of other files.
 #[must_use]
 pub fn policy(path: &Path, options: &LoadOptions) -> (Loaded, Option<Policy>) {
+    one(path, options, Kind::Policy)
+}
+
+/// Reads the file of a Sandbox. It is absent if and only if there is an error; the kind is told also of other files.
+#[must_use]
+pub fn sandbox(path: &Path, options: &LoadOptions) -> (Loaded, Option<Sandbox>) {
+    one(path, options, Kind::Sandbox)
+}
+
+fn one<P: DeserializeOwned>(path: &Path, options: &LoadOptions, kind: Kind) -> (Loaded, Option<P>) {
     let mut found = None;
     let loaded = read_file_with(path, options, Wanted::Primitive, |reader| {
-        found = reader
-            .typed::<Policy>(Kind::Policy)
-            .and_then(|all| all.into_iter().next());
+        found = reader.typed::<P>(kind).and_then(|all| all.into_iter().next());
     });
     let found = found.filter(|_| loaded.is_valid());
     (loaded, found)

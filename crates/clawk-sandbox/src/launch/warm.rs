@@ -97,10 +97,20 @@ pub(super) type Outputs = ([pipe::Receiver; 2], [OwnedFd; 2]);
 pub(super) fn outputs() -> std::io::Result<Outputs> {
     let one = || -> std::io::Result<(pipe::Receiver, OwnedFd)> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        named_by_tool(&writer)?;
         Ok((pipe::Receiver::from_owned_fd(reader)?, writer))
     };
     let ((out, their_out), (err, their_err)) = (one()?, one()?);
     Ok(([out, err], [their_out, their_err]))
+}
+
+/// Lets a tool of another user open its end once more by name: `/dev/stdin`, `/dev/stdout`. Who has no such descriptor, or may not
+/// look at one who has, has no name for it.
+pub(super) fn named_by_tool(end: &OwnedFd) -> std::io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        rustix::fs::fchmod(end, rustix::fs::Mode::from_raw_mode(0o666))?;
+    }
+    Ok(())
 }
 
 /// The clock first, then the call.

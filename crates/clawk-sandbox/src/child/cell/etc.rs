@@ -65,7 +65,8 @@ pub(super) fn make(view: &mut View<'_>) -> io::Result<()> {
         rustix::fs::symlinkat("../usr/lib/os-release", &etc, "os-release")?;
     }
     rustix::fs::symlinkat("/proc/self/mounts", &etc, "mtab")?;
-    for name in TAKEN {
+    let java = of_java();
+    for name in TAKEN.into_iter().chain(java.iter().map(String::as_str)) {
         let path = Path::new("/etc").join(name);
         // A link into the system view is a link in the box, too: time zones, certificates.
         let link = std::fs::read_link(&path).ok(); // silent-ok: no link
@@ -88,6 +89,25 @@ pub(super) fn make(view: &mut View<'_>) -> io::Result<()> {
     }
     view.readable.push("/etc".into());
     Ok(())
+}
+
+/// Where Debian's Java keeps what its `/usr` links to: `java-17-openjdk`. Nobody's secrets.
+fn of_java() -> Vec<String> {
+    let Ok(homes) = std::fs::read_dir("/usr/lib/jvm") else {
+        return Vec::new(); // silent-ok: no Java
+    };
+    let mut names: Vec<String> = homes
+        .flatten()
+        .filter_map(|home| {
+            let name = home.file_name().into_string().ok()?; // silent-ok: none of Debian's
+            let rest = name.strip_prefix("java-")?;
+            let version = rest.split('-').next().filter(|rest| !rest.contains('.'))?;
+            Some(format!("java-{version}-openjdk"))
+        })
+        .collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 fn write(etc: &OwnedFd, name: &str, text: &str) -> io::Result<()> {

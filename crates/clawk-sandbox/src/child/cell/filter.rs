@@ -26,8 +26,14 @@ const SET_ID: [u64; 2] = [0o4000, 0o2000];
 const FILE_KIND: u64 = 0o170_000;
 /// Character device, block device, socket: what `mknod` must not make.
 const KINDS: [u64; 3] = [0o020_000, 0o060_000, 0o140_000];
-/// Terminal requests that put words into another's mouth: TIOCSTI, TIOCLINUX; and TIOCCONS, which takes the console.
-const TERMINAL: [u64; 3] = [0x5412, 0x541c, 0x541d];
+/// Terminal requests that put words into another's mouth: TIOCSTI, TIOCLINUX; TIOCCONS, which takes the console; TIOCSETD, which
+/// loads another driver for a terminal.
+const TERMINAL: [u64; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
+
+/// A flag of `renameat2`: leaves a device node in the old place.
+const WHITEOUT: u64 = 4;
+/// A command of `fcntl`.
+const SET_LEASE: u64 = 1024;
 
 /// Refused whatever the arguments: kernel, devices, other processes' memory, namespaces, mounts, keys, handles, clocks.
 const NEVER: &[i64] = &[
@@ -65,6 +71,7 @@ const NEVER: &[i64] = &[
     libc::SYS_chroot,
     libc::SYS_mount_setattr,
     libc::SYS_open_tree,
+    SYS_OPEN_TREE_ATTR,
     libc::SYS_move_mount,
     libc::SYS_fsopen,
     libc::SYS_fsconfig,
@@ -386,6 +393,10 @@ fn arguments(rules: &mut Rules) -> Made<()> {
         #[cfg(target_arch = "x86_64")]
         add(libc::SYS_mknod, vec![of(1)?])?;
     }
+    // A device node that needs no power to be made.
+    add(libc::SYS_renameat2, vec![bits(4, WHITEOUT)?])?;
+    // Whoever opens a leased file waits for its holder, on the host, too.
+    add(libc::SYS_fcntl, vec![when(1, Len::Dword, Op::Eq, SET_LEASE)?])?;
     for request in TERMINAL {
         add(libc::SYS_ioctl, vec![when(1, Len::Dword, Op::Eq, request)?])?;
     }
@@ -401,6 +412,9 @@ fn arguments(rules: &mut Rules) -> Made<()> {
 
 /// The old way to packets, which libc calls obsolete and the kernel still takes.
 const SOCK_PACKET: i32 = 10;
+
+/// `open_tree_attr`, Linux 6.15: the same number on every architecture.
+const SYS_OPEN_TREE_ATTR: i64 = 467;
 
 /// `fchmodat2`, Linux 6.6: the same number on every architecture.
 const SYS_FCHMODAT2: i64 = 452;

@@ -255,6 +255,10 @@ impl Guard {
                 match FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) {
                     FileType::Symlink => Err(Errno::LOOP),
                     FileType::Fifo if !flags.contains(OFlags::NONBLOCK) => Ok(Opened::Pipe(place)),
+                    _ if flags.contains(OFlags::TMPFILE) => {
+                        let mode = u32::try_from(mode & 0o7777).unwrap_or(0) & !umask_of(notice.pid);
+                        reopen_with(&place, flags, mode).map(Opened::File)
+                    }
                     _ => reopen(&place, flags).map(Opened::File),
                 }
             }
@@ -324,13 +328,12 @@ impl Guard {
         } else {
             OFlags::empty()
         };
-        let place = rustix::fs::openat2(
-            &base,
-            &path,
-            PATH_ONLY | nofollow,
-            Mode::empty(),
-            ResolveFlags::NO_MAGICLINKS,
-        )?;
+        // A nameless file gets its name by the link in `/proc` that means it.
+        let resolve = match nofollow.is_empty() && is_own_link(&path) {
+            true => ResolveFlags::empty(),
+            false => ResolveFlags::NO_MAGICLINKS,
+        };
+        let place = rustix::fs::openat2(&base, &path, PATH_ONLY | nofollow, Mode::empty(), resolve)?;
         self.admit(&place)?;
         self.changeable(&place)?;
         let to = self.named(notice, to)?;
@@ -402,12 +405,17 @@ enum Opened {
 
 /// Opens for use what was looked at.
 fn reopen(place: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    reopen_with(place, flags, 0o600)
+}
+
+/// The same, with the mode of a nameless file that is made.
+fn reopen_with(place: &OwnedFd, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
     let flags =
         flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NOCTTY;
     rustix::fs::open(
         format!("/proc/self/fd/{}", place.as_raw_fd()),
         flags,
-        Mode::from_raw_mode(0o600),
+        Mode::from_raw_mode(mode),
     )
 }
 

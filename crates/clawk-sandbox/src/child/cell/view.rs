@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags};
 
 use super::identity::Identity;
@@ -44,6 +44,12 @@ const PROC_FOLDERS: [&str; 6] = ["acpi", "scsi", "bus", "fs", "irq", "driver"];
 
 /// Largest share of the memory limit that files in `/tmp` may take: half of it. The pages count as memory, too.
 const TMP_SHARE: u64 = 2;
+
+/// Terminals that a box may have open: the kernel has a few thousand for all.
+const MAX_TERMINALS: &str = "32";
+
+/// Mounts over the new root behind the pivot: [`masks::Covers`], the host's.
+const OVER_ROOT: usize = 2;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -390,7 +396,10 @@ impl View<'_> {
         ] {
             rustix::fs::symlinkat(target, &dev, name)?;
         }
-        rustix::fs::mkdirat(&dev, "shm", Mode::from_raw_mode(0o755))?;
+        rustix::fs::symlinkat("pts/ptmx", &dev, "ptmx")?;
+        for name in ["shm", "pts"] {
+            rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
+        }
         self.place(&dev, Path::new("/dev"), true)?;
         for (node, source) in NODES.into_iter().zip(sources) {
             let path = Path::new("/dev").join(node);
@@ -403,10 +412,30 @@ impl View<'_> {
         let shm = tmpfs(((memory_mb << 20) / 4).max(1 << 20), "1777", None)?;
         self.put(&shm, Path::new("/dev/shm"))?;
         self.writable.push(PathBuf::from("/dev/shm"));
+        self.terminals()?;
         let dev = self.open(Path::new("/dev"))?;
         sys::set_attributes(&dev, false, ATTR_RDONLY | ATTR_NOEXEC, 0)?;
         self.readable.push(PathBuf::from("/dev"));
         self.held.push("dev:6".to_owned());
+        Ok(())
+    }
+
+    /// Terminals of the box's own, for programs that talk to other programs by one. None of the host's is among them. A kernel that
+    /// has none gives none.
+    fn terminals(&mut self) -> io::Result<()> {
+        let Ok(context) = rustix::mount::fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC) else {
+            self.held.push("terminals:none".to_owned());
+            return Ok(());
+        };
+        let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context.as_fd(), key, value);
+        for (key, value) in [("ptmxmode", "666"), ("mode", "600"), ("max", MAX_TERMINALS)] {
+            set(key, value).map_err(named("devpts"))?;
+        }
+        rustix::mount::fsconfig_create(context.as_fd()).map_err(named("devpts"))?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let terminals = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+        self.put(&terminals, Path::new("/dev/pts"))?;
+        self.writable.push(PathBuf::from("/dev/pts"));
         Ok(())
     }
 
@@ -556,8 +585,14 @@ impl View<'_> {
     fn pivot(self) -> io::Result<Built> {
         rustix::process::fchdir(&self.root)?;
         rustix::process::pivot_root(".", ".").map_err(named("pivot_root"))?;
-        rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+        // The host's root lies over ours now, and what covers are copied from over that; `/..` leads to the topmost.
+        for _ in 0..OVER_ROOT {
+            rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(named("pivot_root"))?;
+        }
         rustix::process::chdir("/")?;
+        if mount_of("/..")? != mount_of(".")? {
+            return Err(io::Error::other("pivot_root: something still lies over the root"));
+        }
         Ok(Built {
             readable: self.readable,
             writable: self.writable,
@@ -568,6 +603,17 @@ impl View<'_> {
             seen: self.notes.seen,
         })
     }
+}
+
+/// The number of the mount that a path leads to.
+fn mount_of(path: &str) -> io::Result<u64> {
+    let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
+    if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+        return Err(io::Error::other(
+            "pivot_root: this kernel does not tell mounts apart",
+        ));
+    }
+    Ok(found.stx_mnt_id)
 }
 
 /// A path as the root's descriptor takes it.

@@ -16,7 +16,7 @@ use crate::out::{self, Format, Paint};
 /// Flags of `clawk sandbox explain`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainArgs {
-    /// The manifest, as by --file
+    /// The manifest or the Sandbox, as by --file
     #[arg(value_name = "MANIFEST", conflicts_with = "file")]
     manifest: Option<PathBuf>,
 

@@ -33,7 +33,7 @@ const EXAMPLES: &str = "\
 Examples:
   clawk sandbox run -- id                                   the most restrictive box
   clawk sandbox run --mount .:rw -- make test               the working directory, writable
-  clawk sandbox run -f claw.yaml -- python3 tool.py         the box that a manifest declares
+  clawk sandbox run claw.yaml -- python3 tool.py            the box that a manifest, or a Sandbox's own file, declares
   clawk sandbox run -f claw.yaml -c 'cat /etc/shadow | wc'  a command line, by the manifest's shell rules
   clawk sandbox run --mount .:rw --deny .env -- cat .env    a denied path wins over mounts
   clawk sandbox run --allow-host example.com -- curl -s https://example.com

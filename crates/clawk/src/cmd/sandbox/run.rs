@@ -1,7 +1,7 @@
 //! `clawk sandbox run`: one command in its box, its output as it comes, and what held it.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +32,10 @@ const INTERRUPTED: u8 = 130;
 /// Flags of `clawk sandbox run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
+    /// The manifest or the Sandbox, as by --file
+    #[arg(value_name = "MANIFEST", conflicts_with = "file")]
+    manifest: Option<PathBuf>,
+
     #[command(flatten)]
     within: BoxArgs,
 
@@ -66,7 +70,7 @@ pub(super) struct RunArgs {
 
 /// Runs it.
 pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
-    let asked = args.within.asked(config)?;
+    let asked = args.within.clone().of(args.manifest.clone()).asked(config)?;
     if let Some(command) = &args.line
         && let Err(refusal) = asked.plan.preflight(&Request::Shell { command })
     {
