@@ -424,8 +424,7 @@ impl View<'_> {
     /// has none gives none.
     fn terminals(&mut self) -> io::Result<()> {
         let Ok(context) = rustix::mount::fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC) else {
-            self.held.push("terminals:none".to_owned());
-            return Ok(());
+            return Ok(()); // silent-ok: see above
         };
         let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context.as_fd(), key, value);
         for (key, value) in [("ptmxmode", "666"), ("mode", "600"), ("max", MAX_TERMINALS)] {

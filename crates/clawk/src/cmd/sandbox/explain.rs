@@ -82,7 +82,7 @@ const WALLS: [(&str, &str, &str); 22] = [
     ),
     (
         "dev",
-        "null, zero, full, random, urandom and tty, nothing else",
+        "null, zero, full, random, urandom, tty and terminals of its own, nothing else",
         "",
     ),
     (

@@ -3,6 +3,7 @@
 mod asked;
 mod explain;
 mod run;
+mod shown;
 mod waiting;
 mod way;
 

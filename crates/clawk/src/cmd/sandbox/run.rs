@@ -1,20 +1,20 @@
 //! `clawk sandbox run`: one command in its box, its output as it comes, and what held it.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use clawk_egress::Reached;
-use clawk_sandbox::launch::{Stream, Tee};
+use clawk_sandbox::launch::Tee;
 use clawk_sandbox::{Input, LaunchError, LimitHit, Outcome, Request};
 use clawk_secrets::env;
 use serde_json::json;
 
 use super::BoxArgs;
 use super::asked::Asked;
+use super::shown::Shown;
 use super::waiting::waiting_for;
 use super::way::Way;
 use crate::compose;
@@ -98,7 +98,7 @@ pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
         }
         spec.stdin = Input::Bytes(bytes);
     }
-    let shown = Arc::new(Shown::default());
+    let shown = Arc::new(Shown::new());
     let seen = Arc::clone(&shown);
     spec.tee = Some(Tee::new(move |stream, bytes| seen.show(stream, bytes)));
     let (ended, reached) = compose::runtime()?.block_on(async {
@@ -143,44 +143,6 @@ fn variable(given: &str) -> Result<(String, String)> {
         bail!("`{given}` names no variable");
     }
     Ok((name.to_owned(), value))
-}
-
-/// What of the output has been passed on while it came.
-#[derive(Debug, Default)]
-struct Shown {
-    out: AtomicUsize,
-    err: AtomicUsize,
-}
-
-impl Shown {
-    fn show(&self, stream: Stream, bytes: &[u8]) {
-        // silent-ok: nobody reads on; the run goes to its end all the same.
-        let _ = match stream {
-            Stream::Out => {
-                self.out.fetch_add(bytes.len(), Ordering::Relaxed);
-                let mut to = io::stdout().lock();
-                to.write_all(bytes).and_then(|()| to.flush())
-            }
-            Stream::Err => {
-                self.err.fetch_add(bytes.len(), Ordering::Relaxed);
-                io::stderr().lock().write_all(bytes)
-            }
-        };
-    }
-
-    /// What a level whose output comes at its end has kept.
-    fn rest(&self, outcome: &Outcome) -> io::Result<()> {
-        let after = |all: &[u8], shown: &AtomicUsize| {
-            all.get(shown.load(Ordering::Relaxed)..)
-                .unwrap_or_default()
-                .to_vec()
-        };
-        io::stdout()
-            .lock()
-            .write_all(&after(&outcome.stdout, &self.out))?;
-        io::stdout().lock().flush()?;
-        io::stderr().lock().write_all(&after(&outcome.stderr, &self.err))
-    }
 }
 
 fn refused(error: &LaunchError, json: bool) -> ExitCode {

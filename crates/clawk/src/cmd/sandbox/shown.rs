@@ -1,0 +1,161 @@
+//! The output of a command as a person sees it: to a file or a pipe every byte, to a terminal without what could steer it.
+
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::{Mutex, PoisonError};
+
+use clawk_sandbox::Outcome;
+use clawk_sandbox::launch::Stream;
+
+/// What has been passed on while it came.
+#[derive(Debug)]
+pub(super) struct Shown {
+    out: Mutex<Side>,
+    err: Mutex<Side>,
+}
+
+#[derive(Debug)]
+struct Side {
+    passed: usize,
+    /// Of a terminal.
+    quiet: Option<Quiet>,
+}
+
+impl Shown {
+    /// Looks where the output goes.
+    pub(super) fn new() -> Self {
+        let side = |terminal: bool| {
+            Mutex::new(Side {
+                passed: 0,
+                quiet: terminal.then(Quiet::default),
+            })
+        };
+        Self {
+            out: side(io::stdout().is_terminal()),
+            err: side(io::stderr().is_terminal()),
+        }
+    }
+
+    /// Passes a piece on.
+    pub(super) fn show(&self, stream: Stream, bytes: &[u8]) {
+        // silent-ok: nobody reads on; the run goes to its end all the same.
+        let _ = self.write(stream, bytes);
+    }
+
+    /// What a level whose output comes at its end has kept.
+    pub(super) fn rest(&self, outcome: &Outcome) -> io::Result<()> {
+        for (stream, all) in [(Stream::Out, &outcome.stdout), (Stream::Err, &outcome.stderr)] {
+            let passed = self.side(stream).passed;
+            self.write(stream, all.get(passed..).unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    fn side(&self, stream: Stream) -> std::sync::MutexGuard<'_, Side> {
+        let side = match stream {
+            Stream::Out => &self.out,
+            Stream::Err => &self.err,
+        };
+        side.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        let mut side = self.side(stream);
+        side.passed += bytes.len();
+        let quiet = side.quiet.as_mut().map(|quiet| quiet.pass(bytes));
+        let bytes = quiet.as_deref().unwrap_or(bytes);
+        match stream {
+            Stream::Out => {
+                let mut to = io::stdout().lock();
+                to.write_all(bytes)?;
+                to.flush()
+            }
+            Stream::Err => io::stderr().lock().write_all(bytes),
+        }
+    }
+}
+
+/// Longest sequence that is looked at, bytes.
+const MAX_SEQUENCE: usize = 32;
+/// What stands for a byte that could steer.
+const MARK: &[u8] = "·".as_bytes();
+
+/// Lets text, line ends, backspaces, colours and the erasing of a line through; everything else that a terminal obeys becomes a mark:
+/// titles, the clipboard, questions that it would answer by typing, moves to other places.
+#[derive(Debug, Default)]
+struct Quiet {
+    /// A sequence that has begun, its escape included; or the first byte of a letter of two that may be a control character.
+    held: Vec<u8>,
+}
+
+impl Quiet {
+    fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(bytes.len());
+        for byte in bytes {
+            self.one(*byte, &mut out);
+        }
+        out
+    }
+
+    fn one(&mut self, byte: u8, out: &mut Vec<u8>) {
+        match (self.held.as_slice(), byte) {
+            ([], 0x1b | 0xc2) => self.held.push(byte),
+            ([], b'\n' | b'\r' | b'\t' | 0x08) => out.push(byte),
+            ([], 0..0x20 | 0x7f) => out.extend_from_slice(MARK),
+            ([], _) => out.push(byte),
+            // A control character of the second row, in UTF-8.
+            ([0xc2], 0x80..=0x9f) => self.marked(out),
+            ([0xc2], _) => {
+                out.append(&mut self.held);
+                self.one(byte, out);
+            }
+            ([0x1b], b'[') => self.held.push(byte),
+            ([0x1b, b'[', ..], b'0'..=b'9' | b';') if self.held.len() < MAX_SEQUENCE => self.held.push(byte),
+            ([0x1b, b'[', ..], b'm' | b'K') => {
+                out.append(&mut self.held);
+                out.push(byte);
+            }
+            (_, _) => {
+                let rest = self.held.split_off(1);
+                self.marked(out);
+                out.extend(rest);
+                self.one(byte, out);
+            }
+        }
+    }
+
+    fn marked(&mut self, out: &mut Vec<u8>) {
+        self.held.clear();
+        out.extend_from_slice(MARK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Quiet;
+
+    fn passed(pieces: &[&[u8]]) -> String {
+        let mut quiet = Quiet::default();
+        let all: Vec<u8> = pieces.iter().flat_map(|piece| quiet.pass(piece)).collect();
+        String::from_utf8(all).unwrap()
+    }
+
+    #[test]
+    fn a_terminal_is_not_steered() {
+        for (said, seen) in [
+            (&b"plain\r\n\ttext\x08 \xc3\xbc"[..], "plain\r\n\ttext\x08 ü"),
+            (b"\x1b[1;31mred\x1b[0m\x1b[K", "\x1b[1;31mred\x1b[0m\x1b[K"),
+            (b"\x1b]0;title\x07a", "·]0;title·a"),
+            (b"\x1b]52;c;ZWNobw==\x07", "·]52;c;ZWNobw==·"),
+            (b"\x1b[2J\x1b[6n\x1b[?25l\x1bc", "·[2J·[6n·[?25l·c"),
+            (b"\x1bP$qm\x1b\\", "·P$qm·\\"),
+            (b"\xc2\x9b2J \xc2\xa9", "·2J ©"),
+            (b"\x1b\x1b[2J", "··[2J"),
+        ] {
+            assert_eq!(passed(&[said]), seen);
+            let bytes: Vec<&[u8]> = said.chunks(1).collect();
+            assert_eq!(passed(&bytes), seen);
+        }
+        let long = [b"\x1b[", &b"1;"[..].repeat(40)[..], b"m"].concat();
+        assert!(passed(&[&long]).starts_with("·[1;"));
+    }
+}
