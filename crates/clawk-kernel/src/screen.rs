@@ -46,6 +46,8 @@ impl Default for Judge {
 #[derive(Debug)]
 pub(crate) struct Screens {
     pub(crate) rules: Screen,
+    /// The Sandbox's `leak_detection`: what leaves a tool is looked through, whatever no policy says.
+    boxed: Option<ScanAction>,
     given: Given,
     /// The scanner for this generation of the known secrets.
     scanner: Mutex<Option<(u64, Scanner)>>,
@@ -58,6 +60,7 @@ impl Screens {
     /// The policies ask for something that can't be served, or for a judge that is not there.
     pub(crate) fn new(manifest: &Arc<Manifest>, judge: &Judge, given: Given) -> Result<Self, String> {
         let rules = Screen::compile(&manifest.policies)?;
+        let boxed = leak_detection(manifest)?;
         let first = manifest.providers.first().map(|provider| provider.name.clone());
         if let Some(name) = &judge.provider
             && manifest.provider(name).is_none()
@@ -68,6 +71,7 @@ impl Screens {
         }
         Ok(Self {
             rules,
+            boxed,
             given,
             scanner: Mutex::new(None),
             judge: judge.provider.clone().or(first).unwrap_or_default(),
@@ -96,13 +100,38 @@ impl Screens {
         }
     }
 
-    /// What is looked for in results and errors, and what happens then: values that are known here are always taken out.
+    /// What is looked for in answers and memory, and what happens then: values that are known here are always taken out.
     pub(crate) fn outbound(&self) -> (Scanner, ScanAction) {
-        match self.rules.secrets_out {
+        self.by(self.rules.secrets_out)
+    }
+
+    /// The same for results and errors of tools, which leave a box.
+    pub(crate) fn leaving(&self) -> (Scanner, ScanAction) {
+        self.by(self.rules.secrets_out.or(self.boxed))
+    }
+
+    fn by(&self, asked: Option<ScanAction>) -> (Scanner, ScanAction) {
+        match asked {
             Some(action) => (self.scanner(), action),
             None => (self.scanner().without_shapes(), ScanAction::Redact),
         }
     }
+}
+
+/// What the Sandbox asks to be done with secrets that leave it.
+fn leak_detection(manifest: &Manifest) -> Result<Option<ScanAction>, String> {
+    let Some(sandbox) = &manifest.sandbox else {
+        return Ok(None);
+    };
+    let asked = &sandbox.capabilities.secrets.leak_detection;
+    let have = Scanner::shape_count();
+    if asked.enabled && asked.patterns > u64::try_from(have).unwrap_or(u64::MAX) {
+        return Err(format!(
+            "the sandbox `{}` asks for {} patterns of secrets, there are {have}",
+            sandbox.name, asked.patterns
+        ));
+    }
+    Ok(asked.enabled.then_some(ScanAction::Redact))
 }
 
 /// Where a text is.

@@ -131,7 +131,7 @@ pub(super) async fn outcome(
 /// Every text of an error, without secrets. An error may quote what was sent as well as what came back.
 async fn error_text(look: &mut Look<'_>, error: CallError) -> CallError {
     let screens = &look.agent.screens;
-    let (scanner, action) = screens.outbound();
+    let (scanner, action) = screens.leaving();
     let scanner = if matches!(
         screens.rules.secrets_in,
         Some(ScanAction::Redact | ScanAction::Block)
@@ -162,7 +162,7 @@ async fn error_text(look: &mut Look<'_>, error: CallError) -> CallError {
 }
 
 async fn result(look: &mut Look<'_>, mut ran: RunOutcome, cancel: &CancellationToken) -> RunOutcome {
-    let (scanner, action) = look.agent.screens.outbound();
+    let (scanner, action) = look.agent.screens.leaving();
     if !scanner.is_idle() {
         let mut clean = ran.clone();
         let tally = take_out(&scanner, &mut clean);

@@ -632,6 +632,39 @@ async fn hybrid_asks_the_judge_only_where_no_pattern_decides() {
 }
 
 #[tokio::test]
+async fn what_leaves_a_box_is_looked_through_by_default() {
+    for (secrets, seen) in [
+        (json!({}), false),
+        (
+            json!({"leak_detection": {"enabled": true, "patterns": 22}}),
+            false,
+        ),
+        (json!({"leak_detection": {"enabled": false}}), true),
+    ] {
+        let mut spec = agent(allow_all());
+        spec["sandbox"] = json!({"name": "box", "level": "process", "capabilities": {"secrets": secrets}});
+        let rig = knowing(spec);
+        let kernel = rig.start().await;
+        let session = rpc(&kernel).await;
+        let text = format!("found {} and {SECRET}", shaped());
+        let result = kernel
+            .call(session, params("echo", json!({"text": text}), 1))
+            .await
+            .unwrap();
+        let told = serde_json::to_string(&result).unwrap();
+        assert_eq!(told.contains(&shaped()), seen, "{secrets}: {told}");
+        assert!(!told.contains(SECRET) && !result.is_error, "{told}");
+    }
+    let mut spec = agent(allow_all());
+    spec["sandbox"] = json!({"name": "box", "level": "process", "capabilities": {"secrets": {"leak_detection": {"patterns": 100_000}}}});
+    let error = crate::Kernel::start(rig(spec).parts())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("`box` asks for 100000 patterns"), "{error}");
+}
+
+#[tokio::test]
 async fn what_can_not_be_served_keeps_the_agent_from_starting() {
     for (block, value, word) in [
         ("secret_scanning", json!({"patterns": 100000}), "patterns"),
