@@ -14,6 +14,8 @@ pub enum Via {
     Connect,
     /// SOCKS5.
     Socks,
+    /// `wasi:http` of a WebAssembly guest.
+    Guest,
     /// A client of ours, for an address that an agent chose.
     Guarded,
     /// A client of ours, for an endpoint that the operator declared.
@@ -28,6 +30,7 @@ impl Via {
             Self::Http => "http",
             Self::Connect => "connect",
             Self::Socks => "socks5",
+            Self::Guest => "wasi-http",
             Self::Guarded => "guarded-client",
             Self::Declared => "declared-endpoint",
         }

@@ -40,6 +40,7 @@ pub(crate) struct Exits {
     egress: Egress,
     env: Env,
     known: Mutex<Vec<(Rules, Proxy)>>,
+    closed: Mutex<Option<Proxy>>,
 }
 
 impl fmt::Debug for Exits {
@@ -54,6 +55,7 @@ impl Exits {
             egress,
             env,
             known: Mutex::default(),
+            closed: Mutex::default(),
         }
     }
 
@@ -98,6 +100,17 @@ impl Exits {
         Ok(proxy)
     }
 
+    /// For guests whose plan has no network.
+    fn closed(&self) -> Result<Proxy, EgressError> {
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(proxy) = &*closed {
+            return Ok(proxy.clone());
+        }
+        let proxy = Proxy::closed()?;
+        *closed = Some(proxy.clone());
+        Ok(proxy)
+    }
+
     /// Bindings that any of these tools is granted.
     fn granted(&self, tools: &[&str]) -> impl Iterator<Item = &Arc<Binding>> {
         let is_for = move |binding: &&Arc<Binding>| tools.iter().any(|tool| binding.is_for(tool));
@@ -139,16 +152,30 @@ impl Exits {
                 Ok(way)
             };
         }
-        if plan.network().mode == NetworkMode::Deny {
+        let guest = plan.level() == Level::Wasm;
+        if guest && !way.files.is_empty() {
+            return Err(no_files());
+        }
+        let denied = plan.network().mode == NetworkMode::Deny;
+        if denied && !guest {
             return Ok(way);
         }
         let setup = |error: EgressError| Refusal::Setup {
             program: "the egress proxy".to_owned(),
             reason: error.to_string(),
         };
-        let proxy = self.proxy(plan.network()).map_err(setup)?;
-        let granted: &[&str] = if bound { tools } else { &[] };
+        let proxy = match denied {
+            // A guest's request is refused in words of its own, and on record: a box has nothing that it could ask.
+            true => self.closed().map_err(setup)?,
+            false => self.proxy(plan.network()).map_err(setup)?,
+        };
+        let granted: &[&str] = if bound && !denied { tools } else { &[] };
         let call = proxy.call(granted).map_err(setup)?;
+        if guest {
+            way.env.extend(call.placeholders());
+            way.call = Some(call);
+            return Ok(way);
+        }
         // Without anything to terminate, the tool's own trust is right.
         let bundle = proxy.bundle().filter(|_| bound || self.egress.terminate_tls);
         if let Some(bundle) = bundle {
@@ -191,6 +218,15 @@ fn no_boundary(level: Level) -> Refusal {
         ),
         hint: "set the Sandbox's `level` to `process`, or its `secrets.injection` to `environment`"
             .to_owned(),
+    }
+}
+
+fn no_files() -> Refusal {
+    Refusal::Unavailable {
+        level: Level::Wasm,
+        mechanism: "file-mount secrets".to_owned(),
+        missing: "a WebAssembly guest has no files but those of its mounts".to_owned(),
+        hint: "set the Sandbox's `secrets.injection` to `host-boundary` or `environment`".to_owned(),
     }
 }
 
@@ -268,14 +304,21 @@ impl fmt::Debug for WayOut {
     }
 }
 
-/// Serves a box's door for as long as the box lives.
+/// Serves a box's door for as long as the box lives, and each request of a guest.
 fn gate(call: ProxyCall, tasks: TaskTracker) -> Gate {
-    Gate::new(move |door| {
+    let (lanes, lane_tasks) = (call.clone(), tasks.clone());
+    let doors = Gate::new(move |door| {
         let listener = tokio::net::TcpListener::from_std(door.listener)?;
         let stop = CancellationToken::new();
         let (stopped, call) = (stop.clone(), call.clone());
         tasks.spawn(async move { call.serve(listener, stopped.cancelled_owned()).await });
         Ok(Box::new(stop.drop_guard()) as Keep)
+    });
+    doors.with_lanes(move |lane| {
+        let stop = CancellationToken::new();
+        let (stopped, call) = (stop.clone(), lanes.clone());
+        lane_tasks.spawn(async move { call.guest(lane, stopped.cancelled_owned()).await });
+        Box::new(stop.drop_guard()) as Keep
     })
 }
 

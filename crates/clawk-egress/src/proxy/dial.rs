@@ -67,7 +67,8 @@ impl Call {
             Fault::status(502, "tls", &format!("TLS to `{}` failed: {error}", target.host))
         };
         let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
-        let handshake = self.shared.connector.connect(name, stream);
+        let connector = self.connector().map_err(|error| failed(&error))?;
+        let handshake = connector.connect(name, stream);
         let deadline = Duration::from_millis(self.shared.limits.connect_ms);
         match tokio::time::timeout(deadline, handshake).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),

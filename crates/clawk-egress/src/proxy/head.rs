@@ -360,8 +360,11 @@ fn parse_answer(buffer: &[u8], asked_by_head: bool) -> Result<Option<(Answer, us
     Ok(Some((found, length)))
 }
 
+/// The header that says why a request was refused. Only we say it: no server's answer carries it to the tool.
+pub const REFUSED: &str = "x-clawk-refused";
+
 /// Whether an answer's header is passed on.
 pub(super) fn of_answer(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    name != "content-length" && !HOP_BY_HOP.contains(&name.as_str())
+    name != "content-length" && name != REFUSED && !HOP_BY_HOP.contains(&name.as_str())
 }

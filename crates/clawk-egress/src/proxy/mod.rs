@@ -15,7 +15,7 @@ mod tunnel;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use clawk_secrets::Env;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -28,6 +28,7 @@ use crate::{EgressError, HostPattern, Names, Rules, Target, tls};
 
 pub use dress::Binding;
 use dress::Wardrobe;
+pub use head::REFUSED;
 
 /// Bounds of the proxy; each holds per call or per connection.
 #[derive(Debug, Clone)]
@@ -102,7 +103,9 @@ struct Shared {
     /// There when something is terminated.
     authority: Option<Authority>,
     bundle: Option<Arc<str>>,
-    connector: TlsConnector,
+    /// TLS of ours. Without a termination only a guest needs it: its roots are read then.
+    connector: OnceLock<Result<TlsConnector, String>>,
+    env: Env,
 }
 
 impl fmt::Debug for Proxy {
@@ -132,8 +135,10 @@ impl Proxy {
         } else {
             (None, None)
         };
-        let mut config = tls::config(authority.is_some(), env)?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connector = match authority {
+            Some(_) => OnceLock::from(Ok(connector(env)?)),
+            None => OnceLock::new(),
+        };
         Ok(Self(Arc::new(Shared {
             rules,
             names,
@@ -143,8 +148,17 @@ impl Proxy {
             screen,
             authority,
             bundle,
-            connector: TlsConnector::from(Arc::new(config)),
+            connector,
+            env: env.clone(),
         })))
+    }
+
+    /// A proxy that allows nothing: whoever asks is told, and what was asked for is on record.
+    ///
+    /// # Errors
+    /// As [`Proxy::new`].
+    pub fn closed() -> Result<Self, EgressError> {
+        Self::new(Options::default(), &Env::Process)
     }
 
     /// The trust file that a tool needs where TLS ends here: the platform's roots and the run's own, PEM. `None`: nothing is
@@ -214,6 +228,25 @@ impl ProxyCall {
     pub async fn serve(&self, listener: tokio::net::TcpListener, stop: impl Future<Output = ()>) {
         serve::serve(&self.0, listener, stop).await;
     }
+
+    /// Serves one request of a guest in this process, in absolute form, `http` or `https`, to its end or until `stop`. It stands
+    /// in the ledger when this returns. A refusal is an answer with the header [`REFUSED`].
+    pub async fn guest(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        stop: impl Future<Output = ()>,
+    ) {
+        tokio::select! {
+            () = stop => {}
+            () = serve::guest(&self.0, Box::new(stream)) => {}
+        }
+    }
+}
+
+fn connector(env: &Env) -> Result<TlsConnector, EgressError> {
+    let mut config = tls::config(true, env)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// The variables that send a tool's programs through the proxy at `address`, and make them trust `bundle`, a path within the
@@ -252,6 +285,16 @@ pub fn variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, Stri
 }
 
 impl Call {
+    /// TLS of ours towards a server.
+    fn connector(&self) -> Result<&TlsConnector, &str> {
+        let make = || connector(&self.shared.env).map_err(|error| error.to_string());
+        self.shared
+            .connector
+            .get_or_init(make)
+            .as_ref()
+            .map_err(String::as_str)
+    }
+
     /// Whether requests to `target` are to be seen.
     fn terminates(&self, target: &Target) -> bool {
         self.shared.terminate_all || self.wardrobe.is_bound(&target.host, target.port)

@@ -90,6 +90,54 @@ pub(super) async fn first_byte(
     buffer.first().copied().ok_or(Fault::Gone)
 }
 
+/// One request of a guest in this process: it names the scheme, and TLS is ours, so that every request is seen.
+pub(super) async fn guest(call: &Arc<Call>, mut stream: Box<dyn Io>) {
+    let limits = &call.shared.limits;
+    let mut open = Open::new(Arc::clone(&call.ledger), Via::Guest);
+    let mut buffer = BytesMut::with_capacity(4096);
+    let reading = head::read(
+        &mut stream,
+        &mut buffer,
+        limits.max_head_bytes,
+        limits.max_headers,
+    );
+    let head = match within(limits.head_ms, reading).await {
+        Ok(head) => head,
+        Err(fault) => return say(open, stream, fault).await,
+    };
+    let secure = head.target.starts_with("https://");
+    let (scheme, port) = if secure {
+        ("https://", 443)
+    } else {
+        ("http://", 80)
+    };
+    let wrong = |port| match secure {
+        true => limits.http_ports.contains(&port),
+        false => limits.tls_ports.contains(&port),
+    };
+    let asked = match absolute(&head, scheme, port) {
+        Err(fault) => Err(fault),
+        Ok((place, path)) => match call.admit(&mut open, &place).await {
+            Ok((target, _)) if wrong(target.port) => {
+                Err(Fault::forbidden("tls", "this port speaks the other scheme"))
+            }
+            Ok((target, addresses)) => Ok(Asked {
+                head,
+                path,
+                target,
+                addresses,
+                secure,
+            }),
+            Err(fault) => Err(fault),
+        },
+    };
+    open.connection.terminated = secure;
+    match asked {
+        Ok(asked) => exchange(call, open, stream, buffer, asked).await,
+        Err(fault) => say(open, stream, fault).await,
+    }
+}
+
 async fn http(call: &Arc<Call>, mut open: Open, mut stream: TcpStream, mut buffer: BytesMut) {
     let limits = &call.shared.limits;
     let reading = head::read(
@@ -112,7 +160,7 @@ async fn http(call: &Arc<Call>, mut open: Open, mut stream: TcpStream, mut buffe
             }
         };
     }
-    let asked = match absolute(&head) {
+    let asked = match absolute(&head, "http://", 80) {
         Err(fault) => Err(fault),
         Ok((place, path)) => match call.admit(&mut open, &place).await {
             Ok((target, _)) if limits.tls_ports.contains(&target.port) => Err(Fault::forbidden(
@@ -217,12 +265,12 @@ fn connect_place(head: &Head) -> Result<Place, Fault> {
     }
 }
 
-/// Where an absolute `http://` target goes, and its path; `Host` says the same.
-fn absolute(head: &Head) -> Result<(Place, String), Fault> {
+/// Where an absolute target of this scheme goes, and its path; `Host` says the same.
+fn absolute(head: &Head, scheme: &str, default: u16) -> Result<(Place, String), Fault> {
     let rest = head
         .target
-        .split_at_checked(7)
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("http://"))
+        .split_at_checked(scheme.len())
+        .filter(|(own, _)| own.eq_ignore_ascii_case(scheme))
         .map(|(_, rest)| rest)
         .ok_or_else(|| {
             Fault::bad(
@@ -232,10 +280,10 @@ fn absolute(head: &Head) -> Result<(Place, String), Fault> {
         })?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at_checked(end).unwrap_or((rest, ""));
-    let place = Place::parse(authority, Some(80))
+    let place = Place::parse(authority, Some(default))
         .ok_or_else(|| Fault::bad("malformed", "the target's authority is no `host` or `host:port`"))?;
     if let Some(host) = head.host()?
-        && Place::parse(host, Some(80)).as_ref() != Some(&place)
+        && Place::parse(host, Some(default)).as_ref() != Some(&place)
     {
         return Err(Fault::bad("smuggling", "`Host` is not the authority asked for"));
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// One connection of a call, or one that was refused. No content, no URL: a place, a rule, counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
-    /// How it was asked for: `http`, `connect`, `socks5`, `guarded-client`, `declared-endpoint`.
+    /// How it was asked for: `http`, `connect`, `socks5`, `wasi-http`, `guarded-client`, `declared-endpoint`.
     pub via: &'static str,
     /// The name asked for.
     pub host: String,

@@ -21,18 +21,6 @@ pub(crate) struct Shown {
     pub(super) system: bool,
 }
 
-#[cfg(feature = "wasm")]
-impl Shown {
-    /// A folder of the plan under its own name.
-    pub(crate) fn mount(source: &Path, target: &Path) -> Self {
-        Self {
-            source: source.to_owned(),
-            target: target.to_owned(),
-            system: false,
-        }
-    }
-}
-
 /// The most files that are looked at; a larger mount with globs to hide is refused.
 const MAX_LOOKED_AT: usize = 200_000;
 

@@ -17,8 +17,6 @@ mod store;
 use std::path::PathBuf;
 
 pub use engine::Found;
-#[cfg(feature = "wasm")]
-pub(crate) use mask::{Shown, masks};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 

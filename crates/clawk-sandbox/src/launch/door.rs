@@ -23,18 +23,40 @@ pub struct Door {
 /// What serves a door; dropped when nothing of the box lives any more.
 pub type Keep = Box<dyn Any + Send>;
 
+/// One request of a guest in this process (level `wasm`): HTTP/1.1 in absolute form goes in, its answer comes out.
+pub type Lane = tokio::io::DuplexStream;
+
 /// Who serves doors. Called inside the async runtime, before the tool starts; an error refuses the run.
 #[derive(Clone)]
-pub struct Gate(Arc<dyn Fn(Door) -> std::io::Result<Keep> + Send + Sync>);
+pub struct Gate {
+    doors: Arc<dyn Fn(Door) -> std::io::Result<Keep> + Send + Sync>,
+    lanes: Option<Arc<dyn Fn(Lane) -> Keep + Send + Sync>>,
+}
 
 impl Gate {
     /// A gate from a function that takes a door, starts serving it and gives what stops that when dropped.
     pub fn new(serve: impl Fn(Door) -> std::io::Result<Keep> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(serve))
+        Self {
+            doors: Arc::new(serve),
+            lanes: None,
+        }
+    }
+
+    /// The same for requests of guests: `serve` begins to serve one and gives what cuts it when dropped.
+    #[must_use]
+    pub fn with_lanes(mut self, serve: impl Fn(Lane) -> Keep + Send + Sync + 'static) -> Self {
+        self.lanes = Some(Arc::new(serve));
+        self
     }
 
     pub(crate) fn serve(&self, door: Door) -> std::io::Result<Keep> {
-        (self.0)(door)
+        (self.doors)(door)
+    }
+
+    /// Serves one request of a guest; `None` where guests have no way out.
+    #[cfg_attr(not(feature = "wasm"), expect(dead_code, reason = "guests ask"))]
+    pub(crate) fn serve_lane(&self, lane: Lane) -> Option<Keep> {
+        self.lanes.as_ref().map(|serve| serve(lane))
     }
 }
 

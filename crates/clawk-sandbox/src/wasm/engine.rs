@@ -63,6 +63,7 @@ impl Engine {
         let engine = wasmtime::Engine::new(&config).map_err(|error| format!("{error:#}"))?;
         let mut linker = Linker::new(&engine);
         let linked = wasmtime_wasi::p2::add_to_linker_async(&mut linker)
+            .and_then(|()| wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker))
             .and_then(|()| files::add_to_linker(&mut linker));
         linked.map_err(|error| format!("{error:#}"))?;
         Ok(Self {

@@ -17,13 +17,30 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 use wasmtime_wasi::p2::{FsError, FsResult};
 
 use super::guest::State;
-use crate::container::{Shown, masks};
+use super::names::{self, Wanted};
 use crate::own::Kept;
 use crate::plan::{Denied, Filesystem};
 use crate::preflight::path::lexical;
 
 /// The agent's own process looks out of these: nothing of them is a guest's, in whatever mode.
-const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
+pub(super) const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// File systems of the kernel's own, wherever they are mounted: proc, sysfs, cgroups, debugfs, tracefs, securityfs.
+const KERNELS: [i64; 7] = [
+    0x9fa0,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+];
+
+/// Folders that are listed at a time; a listing lies in the agent's memory.
+const MAX_LISTINGS: usize = 16;
+
+/// Entries of a folder that is listed.
+const MAX_LISTED: usize = 1 << 16;
 
 /// What a guest may not open.
 #[derive(Debug)]
@@ -36,6 +53,7 @@ pub(super) struct Walls {
     roots: Vec<(PathBuf, PathBuf)>,
     open: u64,
     max_open: u64,
+    listings: usize,
 }
 
 impl Walls {
@@ -52,11 +70,12 @@ impl Walls {
             roots,
             open: 0,
             max_open,
+            listings: 0,
         }
     }
 
     /// Whether a real path, or the name that it has in the plan, is denied.
-    fn covers(&self, real: &Path) -> bool {
+    pub(super) fn covers(&self, real: &Path) -> bool {
         if NEVER.iter().any(|never| real.starts_with(never)) {
             return true;
         }
@@ -74,6 +93,17 @@ impl Walls {
             || (denied.glob.is_none() && literal().is_ok_and(|real| path.starts_with(real)))
     }
 
+    /// Real places of what is denied by its path.
+    pub(super) fn denied_places(&self) -> impl Iterator<Item = PathBuf> {
+        let literal = self.denied.iter().filter(|denied| denied.glob.is_none());
+        literal.filter_map(|denied| lexical(&self.base, Path::new(denied.text())).canonicalize().ok()) // silent-ok: nothing there
+    }
+
+    /// Real places of what the guest is given.
+    pub(super) fn shown_places(&self) -> impl Iterator<Item = PathBuf> {
+        self.roots.iter().map(|(real, _)| real.clone())
+    }
+
     /// Judges what a descriptor leads to.
     fn judge_open(&self, fd: BorrowedFd<'_>) -> FsResult<()> {
         let real = place(fd)?;
@@ -81,16 +111,18 @@ impl Walls {
             return Err(ErrorCode::Access.into());
         }
         let meta = rustix::fs::fstat(fd).map_err(io::Error::from)?;
+        let kernels = rustix::fs::fstatfs(fd).map_err(io::Error::from)?.f_type;
+        if KERNELS.contains(&kernels) {
+            return Err(ErrorCode::Access.into());
+        }
         // A second name of a denied file is that file.
         if !self.denied.is_empty() && FileType::from_raw_mode(meta.st_mode).is_file() && meta.st_nlink > 1 {
-            let shown: Vec<Shown> = self
-                .roots
-                .iter()
-                .map(|(root, _)| Shown::mount(root, root))
-                .collect();
-            let covered =
-                masks(&self.denied, &self.base, &shown).map_err(|_| FsError::from(ErrorCode::Access))?;
-            if covered.contains(&real) {
+            let wanted = Wanted {
+                device: meta.st_dev,
+                inode: meta.st_ino,
+                names: meta.st_nlink,
+            };
+            if names::any_denied(self, &wanted) {
                 return Err(ErrorCode::Access.into());
             }
         }
@@ -365,7 +397,18 @@ impl types::HostDescriptor for Guarded<'_> {
         &mut self,
         fd: Resource<Descriptor>,
     ) -> FsResult<Resource<types::DirectoryEntryStream>> {
-        types::HostDescriptor::read_directory(&mut self.inner, fd).await
+        if self.walls.listings >= MAX_LISTINGS {
+            return Err(ErrorCode::Quota.into());
+        }
+        if let Descriptor::Dir(dir) = self.inner.table.get(&fd)? {
+            let entries = rustix::fs::Dir::read_from(&*dir.dir).map_err(io::Error::from)?;
+            if entries.take(MAX_LISTED + 1).count() > MAX_LISTED {
+                return Err(ErrorCode::Overflow.into());
+            }
+        }
+        let listing = types::HostDescriptor::read_directory(&mut self.inner, fd).await?;
+        self.walls.listings += 1;
+        Ok(listing)
     }
 
     async fn sync(&mut self, fd: Resource<Descriptor>) -> FsResult<()> {
@@ -530,6 +573,7 @@ impl types::HostDirectoryEntryStream for Guarded<'_> {
     }
 
     fn drop(&mut self, stream: Resource<types::DirectoryEntryStream>) -> wasmtime::Result<()> {
+        self.walls.listings = self.walls.listings.saturating_sub(1);
         types::HostDirectoryEntryStream::drop(&mut self.inner, stream)
     }
 }

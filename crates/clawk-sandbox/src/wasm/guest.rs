@@ -10,8 +10,10 @@ use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
 use wasmtime_wasi::p2::bindings::CommandPre;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
 use super::files::{Guarded, Walls};
+use super::http::Requests;
 use super::output::Output;
 use super::{Backend, refusal};
 use crate::launch::streams::Budget;
@@ -26,12 +28,36 @@ const TRAP_CODE: i32 = 134;
 /// Elements of all tables of a guest together.
 const MAX_TABLE_ELEMENTS: usize = 1 << 20;
 
+/// How long after its deadline a guest is waited for that is stuck in a call to the host, milliseconds.
+const STUCK_MS: u64 = 2_000;
+
+/// Handles of a guest beside those of its open files and their streams.
+const MAX_RESOURCES: usize = 1024;
+
+/// Largest headers of one message that a guest makes, bytes, as they lie in memory.
+const MAX_FIELDS_BYTES: usize = 32 << 10;
+
+/// Most random bytes that a guest gets at once.
+const MAX_RANDOM_BYTES: u64 = 1 << 20;
+
 /// What a guest's host functions see.
 pub(crate) struct State {
     ctx: WasiCtx,
     table: ResourceTable,
     pub(super) walls: Walls,
+    http: WasiHttpCtx,
+    requests: Requests,
     meter: Meter,
+}
+
+impl WasiHttpView for State {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView {
+            hooks: &mut self.requests,
+            table: &mut self.table,
+            ctx: &mut self.http,
+        }
+    }
 }
 
 impl WasiView for State {
@@ -104,18 +130,34 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Outcom
     let (limit, budget) = (work.timeout_ms, Arc::clone(&work.budget));
     // Dropped with this future: what runs on the other thread then sees that nobody waits.
     let (waits, mut gone) = tokio::sync::oneshot::channel::<()>();
+    // Compiling is no part of its time: the guest says when that begins.
+    let (begin, begun) = tokio::sync::oneshot::channel::<()>();
     let handle = tokio::runtime::Handle::current();
-    let ended = tokio::task::spawn_blocking(move || {
+    let running = tokio::task::spawn_blocking(move || {
         handle.block_on(async {
             tokio::select! {
-                ended = work.run(&backend) => ended,
+                ended = work.run(&backend, begin) => ended,
                 _ = &mut gone => Err(refusal("nobody waits for it", "ask again").into()),
             }
         })
     });
-    let ended = ended
-        .await
-        .map_err(|error| spec.setup(&format!("its host failed: {error}")))??;
+    // The deadline is kept inside, where the guest gives way. A host call that the kernel does not come back from keeps its thread,
+    // and nobody waits for it.
+    let stuck = async {
+        if begun.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(Duration::from_millis(limit.saturating_add(STUCK_MS))).await;
+    };
+    let ended = tokio::select! {
+        ended = running => ended.map_err(|error| spec.setup(&format!("its host failed: {error}")))??,
+        () = stuck => Ended {
+            exit_code: None,
+            timed_out: true,
+            memory_hit: false,
+            refused: None,
+        },
+    };
     drop(waits);
     if let Some(reason) = &ended.refused {
         return Err(spec.setup(reason));
@@ -147,13 +189,13 @@ fn obtained(spec: &Spec) -> Obtained {
         "wasmtime",
         "epoch:time",
         "meter:memory",
-        "imports:files-only",
+        "imports:files-and-http",
         "netns:none",
         "no-processes",
     ];
     let mut missing = Vec::new();
-    if spec.plan.network().mode != NetworkMode::Deny {
-        missing.push("egress:wasi-http".to_owned());
+    if spec.plan.network().mode != NetworkMode::Deny && spec.gate.is_some() {
+        mechanisms.push("egress:wasi-http");
     }
     if spec.plan.limits().cpu_shares != 1024 {
         missing.push("cpu_shares".to_owned());
@@ -174,7 +216,10 @@ struct Work {
     path: PathBuf,
     ctx: WasiCtx,
     walls: Walls,
+    http: WasiHttpCtx,
+    requests: Requests,
     memory: usize,
+    resources: usize,
     timeout_ms: u64,
     budget: Arc<Budget>,
     stdout: Output,
@@ -191,6 +236,7 @@ impl Work {
         ctx.allow_tcp(false)
             .allow_udp(false)
             .allow_ip_name_lookup(false)
+            .max_random_size(MAX_RANDOM_BYTES)
             .allow_blocking_current_thread(true);
         ctx.arg(path.file_name().unwrap_or_default().to_string_lossy())
             .args(&spec.args)
@@ -201,10 +247,18 @@ impl Work {
         ctx.stdout(stdout.clone()).stderr(stderr.clone());
         let roots = preopens(spec, &base, &mut ctx)?;
         let limits = spec.plan.limits();
+        let mut http = WasiHttpCtx::new();
+        http.set_field_size_limit(MAX_FIELDS_BYTES);
         Ok(Self {
             path,
+            http,
+            requests: Requests::new(spec.gate.clone()),
             ctx: ctx.build(),
             walls: Walls::new(spec.plan.filesystem(), base, roots, limits.max_open_files),
+            resources: usize::try_from(limits.max_open_files)
+                .unwrap_or(usize::MAX)
+                .saturating_mul(2)
+                .saturating_add(MAX_RESOURCES),
             memory: usize::try_from(limits.memory_mb << 20).unwrap_or(usize::MAX),
             timeout_ms: spec.effective_timeout_ms(),
             budget,
@@ -213,7 +267,11 @@ impl Work {
         })
     }
 
-    async fn run(self, backend: &Backend) -> Result<Ended, LaunchError> {
+    async fn run(
+        self,
+        backend: &Backend,
+        begin: tokio::sync::oneshot::Sender<()>,
+    ) -> Result<Ended, LaunchError> {
         let engine = backend.engine()?;
         let hint = "bind a WebAssembly file by `[tools.NAME] wasm = \"…\"`, or set the Sandbox's `level` to `process`";
         let guest = engine
@@ -225,10 +283,14 @@ impl Work {
             elements: 0,
             hit: false,
         };
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(self.resources);
         let state = State {
             ctx: self.ctx,
-            table: ResourceTable::new(),
+            table,
             walls: self.walls,
+            http: self.http,
+            requests: self.requests,
             meter,
         };
         let mut store = Store::new(engine.raw(), state);
@@ -237,6 +299,7 @@ impl Work {
         store.epoch_deadline_async_yield_and_update(1);
         let _ticking = engine.tick();
         let deadline = Duration::from_millis(self.timeout_ms);
+        let _ = begin.send(()); // silent-ok: nobody waits any more, and it ends at once
         let result = tokio::time::timeout(deadline, call(&guest, &mut store)).await;
         let memory_hit = store.data().meter.hit;
         Ok(match result {

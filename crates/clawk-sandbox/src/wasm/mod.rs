@@ -1,11 +1,14 @@
 //! Level `wasm`: a WebAssembly guest inside wasmtime, which sees what its imports give it and nothing else (CKP §5.7).
 //!
 //! Components of the world `wasi:cli/command`, and WASI preview 1 modules, which become such components. No socket, no
-//! thread, no process: what reaches the host is the files of the plan, through [`files`]. Start reading at [`guest`].
+//! thread, no process: what reaches the host is the files of the plan, through [`files`], and HTTP, through [`http`] and the
+//! call's own way out. Start reading at [`guest`].
 
 mod engine;
 mod files;
 mod guest;
+mod http;
+mod names;
 mod output;
 
 use std::path::PathBuf;

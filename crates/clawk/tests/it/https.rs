@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::without::{Host, own, said};
 
-const SECRET: &str = "s3cr3t-of-the-host-kael-0123456789";
+pub(crate) const SECRET: &str = "s3cr3t-of-the-host-kael-0123456789";
 
 /// A server that writes down what it was sent and sends it back. With a certificate, over TLS.
 const SERVER: &str = r#"
@@ -35,14 +35,14 @@ open(seen + ".port", "w").write(str(server.server_port))
 server.serve_forever()
 "#;
 
-struct Web {
+pub(crate) struct Web {
     child: Child,
     seen: PathBuf,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Web {
-    fn new(host: &Host, name: &str, certificate: &[PathBuf]) -> Self {
+    pub(crate) fn new(host: &Host, name: &str, certificate: &[PathBuf]) -> Self {
         let seen = host.beside(name);
         std::fs::write(&seen, "").unwrap();
         let mut web = Self {
@@ -71,7 +71,7 @@ impl Web {
         }
     }
 
-    fn seen(&self) -> String {
+    pub(crate) fn seen(&self) -> String {
         std::fs::read_to_string(&self.seen).unwrap()
     }
 }

@@ -20,6 +20,8 @@ mod counter;
 mod cra;
 mod crash;
 mod governed;
+#[cfg(feature = "wasm")]
+mod guest_http;
 mod hostile;
 mod https;
 mod ledger;

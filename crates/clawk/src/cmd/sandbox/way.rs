@@ -36,12 +36,14 @@ impl Way {
     pub(super) fn open(asked: &Asked, spec: &mut Spec) -> Result<Self> {
         let tasks = TaskTracker::new();
         let network = asked.plan.network();
-        if network.mode == NetworkMode::Deny || asked.plan.level() == Level::None {
+        let guest = asked.plan.level() == Level::Wasm;
+        if (network.mode == NetworkMode::Deny && !guest) || asked.plan.level() == Level::None {
             return Ok(Self { ledger: None, tasks });
         }
         let hosts = match network.mode {
             NetworkMode::AllowAll => patterns(&["*".to_owned()])?,
-            NetworkMode::Deny | NetworkMode::Allowlist => patterns(&network.allowed_hosts)?,
+            NetworkMode::Deny => Vec::new(),
+            NetworkMode::Allowlist => patterns(&network.allowed_hosts)?,
         };
         let rules = Rules {
             hosts,
@@ -56,16 +58,24 @@ impl Way {
         };
         let proxy = Proxy::new(options, &Env::Process).context("the egress proxy")?;
         let call = proxy.call(&["sandbox"]).context("the egress proxy")?;
-        let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
-        spec.env.extend(proxy::variables(door, None));
+        if !guest {
+            let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
+            spec.env.extend(proxy::variables(door, None));
+        }
         let ledger = Some(Arc::clone(call.ledger()));
-        let tracker = tasks.clone();
-        spec.gate = Some(Gate::new(move |door| {
+        let (tracker, lane_tracker, lanes) = (tasks.clone(), tasks.clone(), call.clone());
+        let doors = Gate::new(move |door| {
             let listener = tokio::net::TcpListener::from_std(door.listener)?;
             let stop = CancellationToken::new();
             let (stopped, call) = (stop.clone(), call.clone());
             tracker.spawn(async move { call.serve(listener, stopped.cancelled_owned()).await });
             Ok(Box::new(stop.drop_guard()) as Keep)
+        });
+        spec.gate = Some(doors.with_lanes(move |lane| {
+            let stop = CancellationToken::new();
+            let (stopped, call) = (stop.clone(), lanes.clone());
+            lane_tracker.spawn(async move { call.guest(lane, stopped.cancelled_owned()).await });
+            Box::new(stop.drop_guard()) as Keep
         }));
         Ok(Self { ledger, tasks })
     }

@@ -1,0 +1,204 @@
+//! `wasi:http/outgoing-handler`: every request of a guest becomes one on the call's own way out, and on nothing else.
+//!
+//! The way out is the egress proxy, reached through memory: it judges the name, connects, does TLS, puts secrets in and takes
+//! them out of answers, and writes down what became of it. Here is only HTTP/1.1 in absolute form, and the guest's own patience.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::client::conn::http1;
+use tokio::time::{Instant, Sleep};
+use wasmtime_wasi_http::io::TokioIo;
+use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
+
+use crate::launch::{Gate, Keep};
+
+/// What the way out says of a request that it refused; only it can say it.
+const REFUSED: &str = "x-clawk-refused";
+
+/// Requests of one guest at a time, those whose answers are still read among them.
+const MAX_REQUESTS: usize = 32;
+
+/// What lies in memory between the guest and its way out, in each direction, bytes.
+const LANE_BYTES: usize = 64 << 10;
+
+/// Largest head of an answer, bytes.
+const MAX_HEAD_BYTES: usize = 128 << 10;
+
+/// Most a guest writes of a body at once, bytes.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// How long a connection or an answer is waited for where the guest does not say, milliseconds.
+const PATIENCE_MS: u64 = 120_000;
+
+/// A guest's requests.
+pub(super) struct Requests {
+    gate: Option<Gate>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Requests {
+    pub(super) fn new(gate: Option<Gate>) -> Self {
+        Self {
+            gate,
+            open: Arc::default(),
+        }
+    }
+}
+
+/// One request of [`MAX_REQUESTS`].
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(open: &Arc<AtomicUsize>) -> Result<Self, Error> {
+        let seat = Self(Arc::clone(open));
+        match open.fetch_add(1, Ordering::Relaxed) < MAX_REQUESTS {
+            true => Ok(seat),
+            false => Err(Error::ConnectionLimitReached),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+type Ending = Box<dyn Future<Output = Result<(), Error>> + Send>;
+type Answer = Result<(Response<WasiBody>, Ending), Error>;
+
+impl WasiHttpHooks for Requests {
+    fn send_request(
+        &mut self,
+        request: Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _: Ending,
+    ) -> Box<dyn Future<Output = Answer> + Send> {
+        let seat = Seat::take(&self.open);
+        let gate = self.gate.clone();
+        Box::new(async move {
+            let gate = gate.ok_or(Error::HttpRequestDenied)?;
+            ask(&gate, seat?, request, options.unwrap_or_default()).await
+        })
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        PIECE_BYTES
+    }
+}
+
+/// Sends one request down a lane of its own. The future in the answer moves the bytes; the lane is cut when it is dropped.
+async fn ask(gate: &Gate, seat: Seat, request: Request<WasiBody>, options: RequestOptions) -> Answer {
+    let patience = |given: Option<Duration>| {
+        let most = Duration::from_millis(PATIENCE_MS);
+        given.map_or(most, |given| given.min(most))
+    };
+    let until = Instant::now() + patience(options.connect_timeout) + patience(options.first_byte_timeout);
+    let (ours, theirs) = tokio::io::duplex(LANE_BYTES);
+    let lane: Keep = gate.serve_lane(theirs).ok_or(Error::HttpRequestDenied)?;
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(MAX_HEAD_BYTES)
+        .handshake::<_, WasiBody>(TokioIo::new(ours))
+        .await
+        .map_err(Error::Hyper)?;
+    let mut moving: Pin<Ending> = Box::pin(async move {
+        let _held = (lane, seat);
+        connection.await.map_err(Error::Hyper)
+    });
+    let mut answering = std::pin::pin!(sender.send_request(request));
+    let mut moved = false;
+    let answered = tokio::time::timeout_at(until, async {
+        loop {
+            tokio::select! {
+                answer = &mut answering => break answer,
+                _ = &mut moving, if !moved => moved = true,
+            }
+        }
+    });
+    let answer = answered
+        .await
+        .map_err(|_elapsed| Error::ConnectionReadTimeout)?
+        .map_err(Error::Hyper)?;
+    if let Some(code) = answer.headers().get(REFUSED) {
+        return Err(refused(code.as_bytes(), answer.status().as_u16()));
+    }
+    let between = patience(options.between_bytes_timeout);
+    let body = |body| Paced::new(body, between).boxed_unsync();
+    let ending: Ending = match moved {
+        true => Box::new(async { Ok(()) }),
+        false => Box::new(moving),
+    };
+    Ok((answer.map(body), ending))
+}
+
+/// The way out's word in WASI's words.
+fn refused(code: &[u8], status: u16) -> Error {
+    match (code, status) {
+        (b"dns", 504) => Error::DnsTimeout,
+        (b"dns", _) => Error::DnsError {
+            rcode: None,
+            info_code: None,
+        },
+        (b"connect", 504) => Error::ConnectionTimeout,
+        (b"connect", _) => Error::ConnectionRefused,
+        (b"tls", 502) => Error::TlsProtocolError,
+        (b"answer", 504) => Error::HttpResponseTimeout,
+        (b"answer", _) => Error::HttpProtocolError,
+        _ => Error::HttpRequestDenied,
+    }
+}
+
+/// An answer's body that may not be silent for longer than the guest waits.
+struct Paced {
+    body: hyper::body::Incoming,
+    between: Duration,
+    silence: Pin<Box<Sleep>>,
+}
+
+impl Paced {
+    fn new(body: hyper::body::Incoming, between: Duration) -> Self {
+        Self {
+            body,
+            between,
+            silence: Box::pin(tokio::time::sleep(between)),
+        }
+    }
+}
+
+impl Body for Paced {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                let next = Instant::now() + self.between;
+                self.silence.as_mut().reset(next);
+                Poll::Ready(frame.map(|frame| frame.map_err(Error::Hyper)))
+            }
+            Poll::Pending => match self.silence.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Some(Err(Error::ConnectionReadTimeout))),
+                Poll::Pending => Poll::Pending,
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,181 @@
+;; Asks as its input says: METHOD URL HEADER VALUE BODY, words with blanks between them, `-` for none; `{"command":"` stands before
+;; them. A value `$NAME` is that variable's. Follows three redirects. Says `status N`, the first 300 bytes of what came, and
+;; `bytes N`; `broken` where the body does not come to its end, or `error N`, a number of `error-code`. A method in small letters
+;; makes headers without end instead.
+(module
+  (import "wasi:cli/environment@0.2.0" "get-environment" (func $environment (param i32)))
+  (import "wasi:cli/stdin@0.2.0" "get-stdin" (func $stdin (result i32)))
+  (import "wasi:cli/stdout@0.2.0" "get-stdout" (func $stdout (result i32)))
+  (import "wasi:io/streams@0.2.0" "[method]input-stream.blocking-read" (func $read (param i32 i64 i32)))
+  (import "wasi:io/streams@0.2.0" "[method]output-stream.blocking-write-and-flush" (func $write (param i32 i32 i32 i32)))
+  (import "wasi:io/streams@0.2.0" "[resource-drop]output-stream" (func $drop-output (param i32)))
+  (import "wasi:io/poll@0.2.0" "[method]pollable.block" (func $block (param i32)))
+  (import "wasi:http/types@0.2.0" "[constructor]fields" (func $fields (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]fields.append" (func $append (param i32 i32 i32 i32 i32 i32)))
+  (import "wasi:http/types@0.2.0" "[method]fields.get" (func $field (param i32 i32 i32 i32)))
+  (import "wasi:http/types@0.2.0" "[constructor]outgoing-request" (func $request (param i32) (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]outgoing-request.body" (func $body (param i32 i32)))
+  (import "wasi:http/types@0.2.0" "[method]outgoing-request.set-method" (func $set-method (param i32 i32 i32 i32) (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]outgoing-request.set-scheme" (func $set-scheme (param i32 i32 i32 i32 i32) (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]outgoing-request.set-authority" (func $set-authority (param i32 i32 i32 i32) (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]outgoing-request.set-path-with-query" (func $set-path (param i32 i32 i32 i32) (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]outgoing-body.write" (func $body-stream (param i32 i32)))
+  (import "wasi:http/types@0.2.0" "[static]outgoing-body.finish" (func $finish (param i32 i32 i32 i32)))
+  (import "wasi:http/types@0.2.0" "[method]future-incoming-response.subscribe" (func $subscribe (param i32) (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]future-incoming-response.get" (func $get (param i32 i32)))
+  (import "wasi:http/types@0.2.0" "[method]incoming-response.status" (func $status (param i32) (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]incoming-response.headers" (func $headers (param i32) (result i32)))
+  (import "wasi:http/types@0.2.0" "[method]incoming-response.consume" (func $consume (param i32 i32)))
+  (import "wasi:http/types@0.2.0" "[method]incoming-body.stream" (func $stream (param i32 i32)))
+  (import "wasi:http/outgoing-handler@0.2.0" "handle" (func $handle (param i32 i32 i32 i32)))
+  (memory (export "memory") 2)
+  (data (i32.const 1024) "status ") (data (i32.const 1040) "error ") (data (i32.const 1056) " bytes ")
+  (data (i32.const 1072) " broken") (data (i32.const 1088) "location")
+  (global $heap (mut i32) (i32.const 65536))
+  (global $at (mut i32) (i32.const 0)) (global $end (mut i32) (i32.const 0))
+  (global $len (mut i32) (i32.const 0))
+  (global $secure (mut i32) (i32.const 0))
+  (global $host (mut i32) (i32.const 0)) (global $host-len (mut i32) (i32.const 0))
+  (global $path (mut i32) (i32.const 0)) (global $path-len (mut i32) (i32.const 0))
+
+  (func $realloc (export "cabi_realloc") (param i32 i32 i32) (param $size i32) (result i32) (local $p i32)
+    (local.set $p (i32.and (i32.add (global.get $heap) (i32.const 7)) (i32.const -8)))
+    (global.set $heap (i32.add (local.get $p) (local.get $size)))
+    (block $enough (loop $more
+      (br_if $enough (i32.le_u (global.get $heap) (i32.mul (memory.size) (i32.const 65536))))
+      (if (i32.eq (memory.grow (i32.const 4)) (i32.const -1)) (then unreachable))
+      (br $more)))
+    (local.get $p))
+
+  (func $say (param $p i32) (param $n i32)
+    (call $write (call $stdout) (local.get $p) (local.get $n) (i32.const 512)))
+
+  (func $number (param $n i32) (local $p i32)
+    (local.set $p (i32.const 800))
+    (loop $digit
+      (local.set $p (i32.sub (local.get $p) (i32.const 1)))
+      (i32.store8 (local.get $p) (i32.add (i32.const 48) (i32.rem_u (local.get $n) (i32.const 10))))
+      (local.set $n (i32.div_u (local.get $n) (i32.const 10)))
+      (br_if $digit (local.get $n)))
+    (call $say (local.get $p) (i32.sub (i32.const 800) (local.get $p))))
+
+  ;; The next word: its place, and its length in $len.
+  (func $word (result i32) (local $p i32) (local $c i32)
+    (block $found (loop $blank
+      (br_if $found (i32.or (i32.ge_u (global.get $at) (global.get $end)) (i32.ne (i32.load8_u (global.get $at)) (i32.const 32))))
+      (global.set $at (i32.add (global.get $at) (i32.const 1))) (br $blank)))
+    (local.set $p (global.get $at))
+    (block $over (loop $more
+      (br_if $over (i32.ge_u (global.get $at) (global.get $end)))
+      (local.set $c (i32.load8_u (global.get $at)))
+      (br_if $over (i32.or (i32.eq (local.get $c) (i32.const 32)) (i32.eq (local.get $c) (i32.const 34))))
+      (global.set $at (i32.add (global.get $at) (i32.const 1))) (br $more)))
+    (global.set $len (i32.sub (global.get $at) (local.get $p)))
+    (local.get $p))
+
+  (func $same (param $a i32) (param $b i32) (param $n i32) (result i32)
+    (block $other (loop $next
+      (if (i32.eqz (local.get $n)) (then (return (i32.const 1))))
+      (br_if $other (i32.ne (i32.load8_u (local.get $a)) (i32.load8_u (local.get $b))))
+      (local.set $a (i32.add (local.get $a) (i32.const 1))) (local.set $b (i32.add (local.get $b) (i32.const 1)))
+      (local.set $n (i32.sub (local.get $n) (i32.const 1))) (br $next)))
+    (i32.const 0))
+
+  ;; A variable's value, its length in $len; the name itself where there is none.
+  (func $variable (param $name i32) (param $n i32) (result i32) (local $p i32) (local $left i32)
+    (call $environment (i32.const 520))
+    (local.set $p (i32.load (i32.const 520))) (local.set $left (i32.load (i32.const 524)))
+    (block $none (loop $next
+      (br_if $none (i32.eqz (local.get $left)))
+      (if (i32.eq (i32.load offset=4 (local.get $p)) (local.get $n))
+        (then (if (call $same (i32.load (local.get $p)) (local.get $name) (local.get $n))
+          (then (global.set $len (i32.load offset=12 (local.get $p))) (return (i32.load offset=8 (local.get $p)))))))
+      (local.set $p (i32.add (local.get $p) (i32.const 16)))
+      (local.set $left (i32.sub (local.get $left) (i32.const 1))) (br $next)))
+    (global.set $len (local.get $n)) (local.get $name))
+
+  (func $url (param $p i32) (param $n i32) (local $last i32)
+    (local.set $last (i32.add (local.get $p) (local.get $n)))
+    (global.set $secure (i32.eq (i32.load8_u offset=4 (local.get $p)) (i32.const 115)))
+    (local.set $p (i32.add (local.get $p) (i32.add (i32.const 7) (global.get $secure))))
+    (global.set $host (local.get $p))
+    (block $slash (loop $more
+      (br_if $slash (i32.ge_u (local.get $p) (local.get $last)))
+      (br_if $slash (i32.eq (i32.load8_u (local.get $p)) (i32.const 47)))
+      (local.set $p (i32.add (local.get $p) (i32.const 1))) (br $more)))
+    (global.set $host-len (i32.sub (local.get $p) (global.get $host)))
+    (global.set $path (local.get $p)) (global.set $path-len (i32.sub (local.get $last) (local.get $p))))
+
+  (func (export "wasi:cli/run@0.2.0#run") (result i32)
+    (local $p i32) (local $method i32) (local $name i32) (local $name-len i32) (local $value i32) (local $value-len i32)
+    (local $text i32) (local $text-len i32) (local $fields i32) (local $request i32) (local $outgoing i32) (local $out i32)
+    (local $response i32) (local $code i32) (local $hops i32) (local $in i32) (local $total i32) (local $mark i32)
+    (call $read (call $stdin) (i64.const 65536) (i32.const 0))
+    (global.set $at (i32.add (i32.load (i32.const 4)) (i32.const 12)))
+    (global.set $end (i32.add (i32.load (i32.const 4)) (i32.load (i32.const 8))))
+    (local.set $p (i32.load8_u (call $word)))
+    (if (i32.eq (local.get $p) (i32.const 72)) (then (local.set $method (i32.const 1))))
+    (if (i32.eq (local.get $p) (i32.const 80)) (then (local.set $method (i32.const 2))))
+    (if (i32.eq (local.get $p) (i32.const 67)) (then (local.set $method (i32.const 5))))
+    (if (i32.gt_u (local.get $p) (i32.const 90)) (then (loop $ever (drop (call $fields)) (br $ever))))
+    (local.set $p (call $word))
+    (call $url (local.get $p) (global.get $len))
+    (local.set $name (call $word)) (local.set $name-len (global.get $len))
+    (local.set $value (call $word)) (local.set $value-len (global.get $len))
+    (if (i32.eq (i32.load8_u (local.get $value)) (i32.const 36)) (then
+      (local.set $value (call $variable (i32.add (local.get $value) (i32.const 1)) (i32.sub (local.get $value-len) (i32.const 1))))
+      (local.set $value-len (global.get $len))))
+    (local.set $text (call $word)) (local.set $text-len (global.get $len))
+    (if (i32.eq (i32.load8_u (local.get $text)) (i32.const 36)) (then
+      (local.set $text (call $variable (i32.add (local.get $text) (i32.const 1)) (i32.sub (local.get $text-len) (i32.const 1))))
+      (local.set $text-len (global.get $len))))
+    (loop $again
+      (local.set $fields (call $fields))
+      (if (i32.gt_u (local.get $name-len) (i32.const 1)) (then
+        (call $append (local.get $fields) (local.get $name) (local.get $name-len) (local.get $value) (local.get $value-len) (i32.const 16))))
+      (local.set $request (call $request (local.get $fields)))
+      (drop (call $set-method (local.get $request) (local.get $method) (i32.const 0) (i32.const 0)))
+      (drop (call $set-scheme (local.get $request) (i32.const 1) (global.get $secure) (i32.const 0) (i32.const 0)))
+      (drop (call $set-authority (local.get $request) (i32.const 1) (global.get $host) (global.get $host-len)))
+      (drop (call $set-path (local.get $request) (i32.const 1) (global.get $path) (global.get $path-len)))
+      (if (i32.gt_u (local.get $text-len) (i32.const 1)) (then
+        (call $body (local.get $request) (i32.const 32)) (local.set $outgoing (i32.load (i32.const 36)))))
+      (call $handle (local.get $request) (i32.const 0) (i32.const 0) (i32.const 128))
+      (if (i32.load8_u (i32.const 128)) (then
+        (call $say (i32.const 1040) (i32.const 6)) (call $number (i32.load8_u (i32.const 136))) (return (i32.const 0))))
+      (if (i32.gt_u (local.get $text-len) (i32.const 1)) (then
+        (call $body-stream (local.get $outgoing) (i32.const 32)) (local.set $out (i32.load (i32.const 36)))
+        (call $write (local.get $out) (local.get $text) (local.get $text-len) (i32.const 48))
+        (call $drop-output (local.get $out))
+        (call $finish (local.get $outgoing) (i32.const 0) (i32.const 0) (i32.const 192))))
+      (call $block (call $subscribe (i32.load (i32.const 136))))
+      (call $get (i32.load (i32.const 136)) (i32.const 256))
+      (if (i32.load8_u (i32.const 272)) (then
+        (call $say (i32.const 1040) (i32.const 6)) (call $number (i32.load8_u (i32.const 280))) (return (i32.const 0))))
+      (local.set $response (i32.load (i32.const 280)))
+      (local.set $code (call $status (local.get $response)))
+      (call $say (i32.const 1024) (i32.const 7)) (call $number (local.get $code))
+      (if (i32.and (i32.eq (i32.div_u (local.get $code) (i32.const 100)) (i32.const 3)) (i32.lt_u (local.get $hops) (i32.const 3))) (then
+        (call $field (call $headers (local.get $response)) (i32.const 1088) (i32.const 8) (i32.const 64))
+        (if (i32.load (i32.const 68)) (then
+          (local.set $p (i32.load (i32.const 64)))
+          (call $url (i32.load (local.get $p)) (i32.load offset=4 (local.get $p)))
+          (local.set $hops (i32.add (local.get $hops) (i32.const 1)))
+          (br $again))))))
+    (call $consume (local.get $response) (i32.const 32))
+    (call $stream (i32.load (i32.const 36)) (i32.const 40))
+    (local.set $in (i32.load (i32.const 44)))
+    (local.set $mark (global.get $heap))
+    (block $over (loop $more
+      (global.set $heap (local.get $mark))
+      (call $read (local.get $in) (i64.const 65536) (i32.const 0))
+      (if (i32.load8_u (i32.const 0)) (then
+        (if (i32.eqz (i32.load8_u (i32.const 4))) (then (call $say (i32.const 1072) (i32.const 7))))
+        (br $over)))
+      (if (i32.eqz (local.get $total)) (then
+        (call $say (i32.load (i32.const 4))
+          (select (i32.load (i32.const 8)) (i32.const 300) (i32.lt_u (i32.load (i32.const 8)) (i32.const 300))))))
+      (local.set $total (i32.add (local.get $total) (i32.load (i32.const 8))))
+      (br $more)))
+    (call $say (i32.const 1056) (i32.const 7)) (call $number (local.get $total))
+    (i32.const 0)))
