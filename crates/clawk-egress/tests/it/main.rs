@@ -10,6 +10,7 @@
 mod bounds;
 mod clients;
 mod judged;
+mod lanes;
 mod requests;
 mod secrets;
 mod support;

@@ -161,6 +161,22 @@ impl Walls {
     }
 }
 
+/// A folder of so few entries that a listing of it may lie in memory.
+fn within_bounds(dir: BorrowedFd<'_>) -> FsResult<()> {
+    // The guest's own descriptor may be for its path alone.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let readable = rustix::fs::openat(dir, ".", flags, Mode::empty()).map_err(io::Error::from)?;
+    let mut entries = 0;
+    for entry in rustix::fs::Dir::new(readable).map_err(io::Error::from)? {
+        entry.map_err(io::Error::from)?;
+        entries += 1;
+        if entries > MAX_LISTED {
+            return Err(ErrorCode::Overflow.into());
+        }
+    }
+    Ok(())
+}
+
 /// Where a descriptor really leads.
 fn place(fd: BorrowedFd<'_>) -> FsResult<PathBuf> {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -401,10 +417,7 @@ impl types::HostDescriptor for Guarded<'_> {
             return Err(ErrorCode::Quota.into());
         }
         if let Descriptor::Dir(dir) = self.inner.table.get(&fd)? {
-            let entries = rustix::fs::Dir::read_from(&*dir.dir).map_err(io::Error::from)?;
-            if entries.take(MAX_LISTED + 1).count() > MAX_LISTED {
-                return Err(ErrorCode::Overflow.into());
-            }
+            within_bounds(dir.dir.as_fd())?;
         }
         let listing = types::HostDescriptor::read_directory(&mut self.inner, fd).await?;
         self.walls.listings += 1;
