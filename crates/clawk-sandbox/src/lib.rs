@@ -20,7 +20,7 @@ pub mod vm;
 mod wasm;
 
 pub use launch::{
-    Door, Gate, Given, Input, Keep, Lane, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Placed,
+    Door, Gate, Given, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Placed,
     Probed, Service, ServiceEnd, Spec, Warm,
 };
 pub use level::{Level, Obtained, Place, Refusal};

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use door::{Door, Gate, Keep, Lane, PORT, Placed};
+pub use door::{Door, Gate, Keep, PORT, Placed};
 pub use probe::Probed;
 pub(crate) use probe::found;
 pub(crate) use run::send_with;
