@@ -85,7 +85,8 @@ pub(crate) fn in_time(outcome: Outcome) -> Result<Outcome, RunError> {
             timeout_ms,
             obtained: outcome.obtained,
         }),
-        Some(LimitHit::Memory(_) | LimitHit::Processes(_) | LimitHit::Output(_)) | None => Ok(outcome),
+        Some(LimitHit::Memory(_) | LimitHit::Processes(_) | LimitHit::Output(_) | LimitHit::Disk(_))
+        | None => Ok(outcome),
     }
 }
 

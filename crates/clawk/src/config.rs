@@ -137,6 +137,8 @@ pub(crate) struct Sandbox {
     pub(crate) warm_boxes_total: usize,
     /// A box that waits ends when nobody has used it for so long, milliseconds.
     pub(crate) warm_idle_ms: u64,
+    /// A run that may write to a disk with less left than this is ended, MiB; 0: none is.
+    pub(crate) min_free_disk_mb: u64,
     /// `[sandbox.container]`: what serves level `container`.
     pub(crate) container: sandbox::container::Settings,
     /// `[sandbox.vm]`: what serves level `vm`.
@@ -154,6 +156,7 @@ impl Default for Sandbox {
             warm_boxes: warm.boxes,
             warm_boxes_total: warm.boxes_total,
             warm_idle_ms: warm.idle_ms,
+            min_free_disk_mb: sandbox::MIN_FREE_DISK_MB,
             container: sandbox::container::Settings::default(),
             vm: sandbox::vm::Settings::default(),
         }

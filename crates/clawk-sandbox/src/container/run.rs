@@ -304,7 +304,7 @@ impl Run {
         let limit = match outcome.limit {
             Some(LimitHit::Memory(_)) => Some(LimitHit::Memory(limits.memory_mb)),
             Some(LimitHit::Processes(_)) => Some(LimitHit::Processes(limits.max_processes)),
-            Some(other @ (LimitHit::Time(_) | LimitHit::Output(_))) => Some(other),
+            Some(other @ (LimitHit::Time(_) | LimitHit::Output(_) | LimitHit::Disk(_))) => Some(other),
             None => None,
         };
         let group = self.group.as_ref();
@@ -317,7 +317,9 @@ impl Run {
         };
         let limit = match limit {
             None | Some(LimitHit::Output(_)) => felt.or(limit),
-            Some(LimitHit::Time(_) | LimitHit::Memory(_) | LimitHit::Processes(_)) => limit,
+            Some(LimitHit::Time(_) | LimitHit::Memory(_) | LimitHit::Processes(_) | LimitHit::Disk(_)) => {
+                limit
+            }
         };
         Ok(Outcome {
             obtained: self.obtained.clone(),

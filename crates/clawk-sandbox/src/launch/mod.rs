@@ -6,6 +6,7 @@ mod levels;
 mod nursery;
 mod pool;
 mod probe;
+mod room;
 mod run;
 mod service;
 pub(crate) mod streams;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 pub use door::{Door, Gate, Keep, PORT, Placed};
 pub use probe::Probed;
 pub(crate) use probe::found;
+pub use room::MIN_FREE_DISK_MB;
 pub(crate) use run::send_with;
 pub use service::{Service, ServiceEnd};
 pub use streams::{Stream, Tee};
@@ -48,6 +50,7 @@ pub struct Launcher {
     levels: Arc<Levels>,
     nursery: Arc<nursery::Nursery>,
     pool: Option<Arc<pool::Pool>>,
+    min_free_disk_mb: u64,
 }
 
 impl Default for Launcher {
@@ -66,6 +69,7 @@ impl Launcher {
             program,
             levels: Arc::default(),
             pool: None,
+            min_free_disk_mb: MIN_FREE_DISK_MB,
         }
     }
 
@@ -394,6 +398,8 @@ pub enum LimitHit {
     Processes(u64),
     /// Ran to its end; output beyond so many bytes was thrown away.
     Output(u64),
+    /// Ended when a disk that it may write to had less than so many MiB left.
+    Disk(u64),
 }
 
 impl LimitHit {
@@ -416,6 +422,10 @@ impl fmt::Display for LimitHit {
                 "killed for starting more than {n} processes and threads (`max_processes`)"
             ),
             Self::Output(bytes) => write!(f, "output cut at {bytes} bytes (`max_output_bytes`)"),
+            Self::Disk(mb) => write!(
+                f,
+                "ended because a disk that it may write to has less than {mb} MiB left (`[sandbox] min_free_disk_mb`)"
+            ),
         }
     }
 }

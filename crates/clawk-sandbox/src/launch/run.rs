@@ -20,7 +20,7 @@ use super::pool::without_call;
 use super::streams::{Budget, Kept, Stream, keep};
 use super::warm::{hand_over, outputs};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
-use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec};
+use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec, room};
 use crate::level::{Obtained, Place};
 use crate::plan::Plan;
 
@@ -32,16 +32,28 @@ const CLOSING: Duration = Duration::from_secs(2);
 
 impl Launcher {
     /// Runs a program to its end, its output read to the last byte and kept up to the cap. Returns when every process
-    /// that it started is gone. Dropping the future kills them at once.
+    /// that it started is gone. Dropping the future kills them at once, and so does a disk that it fills
+    /// ([`Launcher::leaving_free`]); of its output nothing is kept then.
     ///
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran (R36). [`LaunchError::Lost`]: the supervisor died; the outcome is unknown.
     pub async fn launch(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
         spec.plan.available()?;
-        if let Some(result) = self.above(spec).await {
-            return result;
+        let started = Instant::now();
+        let work = async {
+            match self.above(spec).await {
+                Some(result) => result,
+                None => self.launch_as(spec, false).await,
+            }
+        };
+        let Some(room) = self.room(spec) else {
+            return work.await;
+        };
+        tokio::select! {
+            biased;
+            result = work => result,
+            hit = room.used_up() => Ok(room::ended(spec, hit, started.elapsed())),
         }
-        self.launch_as(spec, false).await
     }
 
     pub(super) async fn launch_as(&self, spec: &Spec, probe: bool) -> Result<Outcome, LaunchError> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
+use super::room::Cut;
 use super::run::{Control, Parts, pipe_pair};
 use super::streams::Tail;
 use super::wire::{GRACE_MS, Report};
@@ -34,8 +35,10 @@ pub struct Service {
     pub stdout: Option<pipe::Receiver>,
     obtained: Obtained,
     stderr: Tail,
-    stop: mpsc::Sender<()>,
-    end: watch::Receiver<Option<ServiceEnd>>,
+    pub(super) stop: mpsc::Sender<()>,
+    pub(super) end: watch::Receiver<Option<ServiceEnd>>,
+    /// Why it was ended from here, if it was.
+    pub(super) cut: Cut,
     /// What goes with the service: its container's files, its way out.
     kept: std::sync::Mutex<Vec<super::Keep>>,
 }
@@ -47,9 +50,15 @@ impl Launcher {
     /// [`LaunchError::Refused`]: nothing ran.
     pub async fn serve(&self, spec: &Spec) -> Result<Service, LaunchError> {
         spec.plan.available()?;
-        if let Some(result) = self.above_serve(spec).await {
-            return result;
-        }
+        let room = self.room(spec);
+        let service = match self.above_serve(spec).await {
+            Some(service) => service,
+            None => self.serve_process(spec).await,
+        };
+        Ok(service?.within(room))
+    }
+
+    async fn serve_process(&self, spec: &Spec) -> Result<Service, LaunchError> {
         let order = spec.order(None)?;
         let (input, stdin) = match &spec.stdin {
             Input::Given(_) => (super::run::input(spec)?.0, None),
@@ -88,6 +97,7 @@ impl Launcher {
             stderr,
             stop,
             end,
+            cut: Cut::default(),
             kept: std::sync::Mutex::default(),
         })
     }
@@ -191,14 +201,21 @@ impl Service {
     /// How it ended, when it has.
     #[must_use]
     pub fn ended(&self) -> Option<ServiceEnd> {
-        self.end.borrow().clone()
+        self.end.borrow().clone().map(|end| self.told(end))
+    }
+
+    fn told(&self, end: ServiceEnd) -> ServiceEnd {
+        ServiceEnd {
+            limit: end.limit.or(self.cut.get().copied()),
+            ..end
+        }
     }
 
     /// Waits for its end.
     pub async fn wait(&self) -> Option<ServiceEnd> {
         let mut end = self.end.clone();
         match end.wait_for(Option::is_some).await {
-            Ok(end) => end.clone(),
+            Ok(end) => end.clone().map(|end| self.told(end)),
             Err(_closed) => None, // silent-ok: the runtime is going down
         }
     }

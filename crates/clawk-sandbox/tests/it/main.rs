@@ -15,6 +15,7 @@ mod containers;
 #[cfg(feature = "wasm")]
 mod guests;
 mod image;
+mod room;
 mod runs;
 mod services;
 mod walls;

@@ -65,6 +65,25 @@ fn a_command_runs_in_a_container_and_the_trace_says_which() {
 }
 
 #[test]
+fn a_tool_that_fills_the_disk_is_ended_and_the_model_is_told_why() {
+    for level in [Level::Process, Level::Container] {
+        let fill = "i=0; while head -c 8388608 /dev/zero > fill$i; do i=$((i+1)); done";
+        let agent = agent(level, fill, "");
+        let disk = rustix::fs::statvfs(&agent.path(".")).unwrap();
+        let floor_mb = (disk.f_bavail * disk.f_frsize).div_ceil(1 << 20) - 64;
+        let config = format!("[sandbox]\nmin_free_disk_mb = {floor_mb}\n");
+        std::fs::write(agent.path("clawk.toml"), config).unwrap();
+        agent
+            .clawk(["run", "claw.yaml", "-m", "go"])
+            .assert()
+            .success()
+            .stdout(contains(format!("has less than {floor_mb} MiB left")));
+        let trace = trace(&agent);
+        assert!(trace.contains("min_free_disk_mb"), "{level}: {trace}");
+    }
+}
+
+#[test]
 fn a_level_that_is_not_to_be_had_is_refused_with_the_cure() {
     let agent = agent(Level::Container, "touch ran.txt", "");
     std::fs::write(

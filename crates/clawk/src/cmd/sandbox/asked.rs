@@ -163,7 +163,9 @@ impl BoxArgs {
         Ok(Asked {
             plan: Arc::new(plan.keeping(&own, &base)),
             sandbox,
-            launcher: Launcher::default().with_levels(config.levels(None)),
+            launcher: Launcher::default()
+                .with_levels(config.levels(None))
+                .leaving_free(config.settings.sandbox.min_free_disk_mb),
             base,
             allow_private: self.allow_private.clone(),
         })

@@ -1,0 +1,127 @@
+//! Room on the host's disks: a run that may write there is ended before they are full. Journal and host need what is left.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::{Launcher, LimitHit, Outcome, Service, Spec};
+use crate::level::{Level, Obtained};
+use crate::plan::FsMode;
+use crate::preflight::path::lexical;
+
+/// `[sandbox] min_free_disk_mb`, MiB, where nothing is said.
+pub const MIN_FREE_DISK_MB: u64 = 512;
+
+/// Between two looks at the disks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a run without a file view of its own may fill.
+const HOST: [&str; 3] = ["/", "/tmp", "/home"];
+
+/// The disks that a run may write to, and how many bytes of each must stay free.
+pub(super) struct Room {
+    floors: Vec<(PathBuf, u64)>,
+    min_free_mb: u64,
+}
+
+impl Launcher {
+    /// With so much of every disk left free, MiB; 0 looks at none.
+    #[must_use]
+    pub fn leaving_free(mut self, mb: u64) -> Self {
+        self.min_free_disk_mb = mb;
+        self
+    }
+
+    /// `None`: the run can write nothing of the host's.
+    pub(super) fn room(&self, spec: &Spec) -> Option<Room> {
+        let min_free_mb = self.min_free_disk_mb;
+        let least = min_free_mb.saturating_mul(1 << 20);
+        let base = spec.base.as_ref().or(spec.workdir.as_ref());
+        let base = base.map_or_else(|| PathBuf::from("/"), PathBuf::clone);
+        let files = spec.plan.filesystem();
+        let mut places: Vec<PathBuf> = Vec::new();
+        if spec.plan.level() == Level::None || files.mode == FsMode::Full {
+            places.extend(HOST.map(PathBuf::from));
+            places.push(base.clone());
+        }
+        let writable = files.shown_mounts().into_iter().filter(|(_, writable)| *writable);
+        places.extend(writable.map(|(path, _)| lexical(&base, &path)));
+        let floors: Vec<(PathBuf, u64)> = places
+            .into_iter()
+            .filter_map(|place| {
+                let free = free(&place)?;
+                // Where less is free already, work goes on, with what can be spared of it.
+                let floor = if free > least { least } else { free / 2 };
+                Some((place, floor))
+            })
+            .filter(|(_, floor)| *floor > 0)
+            .collect();
+        (!floors.is_empty()).then_some(Room { floors, min_free_mb })
+    }
+}
+
+impl Room {
+    /// Ends when a disk has less left than it must.
+    pub(super) async fn used_up(&self) -> LimitHit {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let full = self
+                .floors
+                .iter()
+                .any(|(place, floor)| free(place).is_some_and(|free| free < *floor));
+            if full {
+                return LimitHit::Disk(self.min_free_mb);
+            }
+        }
+    }
+}
+
+/// Bytes free for ordinary users; `None`: there is no such place, or it can't say.
+fn free(place: &std::path::Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(place).ok()?; // silent-ok: what isn't there is not written to; the mount itself tells
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Of a run that was ended for it: its processes die with the future that ran it.
+pub(super) fn ended(spec: &Spec, hit: LimitHit, duration: Duration) -> Outcome {
+    Outcome {
+        exit_code: None,
+        signal: Some(9),
+        stdout: Vec::new(),
+        stderr: Vec::new(),
+        truncated: true,
+        duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        obtained: Obtained {
+            level: spec.plan.level(),
+            mechanisms: vec!["watcher:disk".to_owned()],
+            ..Obtained::default()
+        },
+        limit: Some(hit),
+        swept: 0,
+    }
+}
+
+impl Service {
+    /// Ends it when a disk that it may write to has too little left.
+    pub(super) fn within(self, room: Option<Room>) -> Self {
+        let Some(room) = room else { return self };
+        let (stop, mut end, cut) = (self.stop.downgrade(), self.end.clone(), self.cut.clone());
+        let watching = async move {
+            tokio::select! {
+                hit = room.used_up() => {
+                    let _ = cut.set(hit); // silent-ok: it is set once
+                    if let Some(stop) = stop.upgrade() {
+                        let _ = stop.send(()).await; // silent-ok: it has ended
+                    }
+                }
+                () = async { let _ = end.wait_for(Option::is_some).await; } => {}
+            }
+        };
+        #[expect(clippy::disallowed_methods, reason = "ends with the service")]
+        tokio::spawn(watching);
+        self
+    }
+}
+
+/// Why the service was ended from here.
+pub(super) type Cut = std::sync::Arc<OnceLock<LimitHit>>;
