@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use clawk_manifest::model::Policy;
+use clawk_manifest::model::{Policy, Sandbox};
 use clawk_manifest::{Diagnostic, LoadOptions, Loaded, Manifest, Severity, Sources, load, render};
 use clawk_policy::{Engine, WarningKind};
+use clawk_proto::uri::Kind;
 
 use crate::companion;
 use crate::config::Config;
@@ -43,22 +44,43 @@ pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, Sources, O
 /// # Errors
 /// It is invalid; every finding has been shown on standard error.
 pub(crate) fn look(path: &Path, config: &Config) -> Result<(Manifest, Loaded)> {
-    let options = LoadOptions {
+    let mut loaded = load(path, &options(config));
+    match loaded.manifest.take() {
+        Some(manifest) => Ok((manifest, loaded)),
+        None => Err(shown(path, &loaded)),
+    }
+}
+
+/// The Sandbox of a file that holds nothing else; `None`: it is of another kind.
+///
+/// # Errors
+/// As [`look`].
+pub(crate) fn sandbox(path: &Path, config: &Config) -> Result<Option<Sandbox>> {
+    let (loaded, found) = clawk_manifest::sandbox(path, &options(config));
+    match found {
+        Some(found) => Ok(Some(found)),
+        None if loaded.kind == Some(Kind::Sandbox.title()) => Err(shown(path, &loaded)),
+        None => Ok(None),
+    }
+}
+
+fn options(config: &Config) -> LoadOptions {
+    LoadOptions {
         registries: config.settings.registries.clone(),
         ..LoadOptions::default()
-    };
-    let mut loaded = load(path, &options);
-    let Some(manifest) = loaded.manifest.take() else {
-        out::note(render(&loaded.diagnostics, &loaded.sources, Paint::stderr().is_on()).trim_end());
-        let errors = loaded
-            .diagnostics
-            .iter()
-            .filter(|found| found.severity == Severity::Error)
-            .count();
-        let plural = if errors == 1 { "" } else { "s" };
-        bail!("`{}` is not valid: {errors} error{plural}", path.display());
-    };
-    Ok((manifest, loaded))
+    }
+}
+
+/// Shows every finding, and is the error.
+fn shown(path: &Path, loaded: &Loaded) -> anyhow::Error {
+    out::note(render(&loaded.diagnostics, &loaded.sources, Paint::stderr().is_on()).trim_end());
+    let errors = loaded
+        .diagnostics
+        .iter()
+        .filter(|found| found.severity == Severity::Error)
+        .count();
+    let plural = if errors == 1 { "" } else { "s" };
+    anyhow::anyhow!("`{}` is not valid: {errors} error{plural}", path.display())
 }
 
 /// What the engine says about the rules: shadowed ones, conditions that nothing understands.

@@ -18,7 +18,7 @@ use super::door::{Door, Gate, Keep};
 use super::nursery::Supervisor;
 use super::pool::without_call;
 use super::streams::{Budget, Kept, Stream, keep};
-use super::warm::{hand_over, outputs};
+use super::warm::{hand_over, named_by_tool, outputs};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec, room};
 use crate::level::{Obtained, Place};
@@ -457,6 +457,7 @@ pub(super) fn pipe_pair(spec: &Spec) -> Result<(OwnedFd, pipe::Sender), LaunchEr
     let failed = |error: std::io::Error| spec.setup(&format!("its input: {error}"));
     let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    named_by_tool(&reader).map_err(failed)?;
     Ok((reader, pipe::Sender::from_owned_fd(writer).map_err(failed)?))
 }
 

@@ -143,6 +143,14 @@ pub(crate) fn of(
     })
 }
 
+/// Of a Sandbox alone: its file.
+pub(crate) fn of_sandbox(file: &Path) -> Result<Own> {
+    Ok(Own {
+        state: None,
+        files: absolute(vec![file.to_path_buf(), file.with_file_name(config::BESIDE)])?,
+    })
+}
+
 /// As names that mean the same from anywhere. Links stay: each is a place of its own.
 pub(crate) fn absolute(read: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut all = Vec::with_capacity(read.len());

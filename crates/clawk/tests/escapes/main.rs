@@ -279,3 +279,26 @@ fn ordinary_work_is_done() {
             .or_else(|| works(How::Warm, one, is_root()))
     });
 }
+
+/// A person tries a Sandbox before any agent has it: its own file counts, and is as safe from the tool as a manifest.
+#[test]
+fn a_sandbox_is_tried_by_its_own_file() {
+    let world = World::new(false);
+    let file = world.path("work/box.yaml");
+    let text = "claw: \"0.3.0\"\nkind: Sandbox\nmetadata: { name: box }\nspec:\n  level: process\n  capabilities:\n    filesystem: { mode: scoped, mount_paths: [{ path: \".\", permissions: rw }], denied_paths: [\".env\"] }\n";
+    std::fs::write(&file, text).unwrap();
+    let said = world.tried(
+        &["box.yaml"],
+        "cat fine2; cat .env; echo made > made; echo x >> box.yaml; pwd",
+    );
+    assert!(said.contains("fine") && !said.contains(&world.canary), "{said}");
+    assert!(said.contains(world.path("work").to_str().unwrap()), "{said}");
+    assert_eq!(
+        std::fs::read_to_string(world.path("work/made")).unwrap(),
+        "made\n"
+    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    std::fs::write(&file, text.replace("level: process", "level: processes")).unwrap();
+    assert!(world.tried(&["box.yaml"], "echo ran").contains("box.yaml"));
+    assert!(!world.tried(&["box.yaml"], "echo ran").contains("ran\n"));
+}

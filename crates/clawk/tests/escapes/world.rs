@@ -215,6 +215,20 @@ impl World {
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
     }
 
+    /// What `clawk sandbox run` says with these words, in `work`.
+    pub(crate) fn tried(&self, words: &[&str], script: &str) -> String {
+        #[expect(clippy::disallowed_methods, reason = "the program under test")]
+        let output = Command::new(super::program())
+            .args(["sandbox", "run", "-q"])
+            .args(words)
+            .args(["--", "/bin/sh", "-c", script])
+            .current_dir(self.path("work"))
+            .env_remove("CLAWK_TEST_SECRET")
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    }
+
     /// All that no box may change: paths with mode, owner, date and content.
     fn guarded(&self) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();

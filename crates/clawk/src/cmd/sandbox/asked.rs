@@ -18,7 +18,7 @@ use crate::manifest;
 /// What a box is made of. Flags add to the manifest's Sandbox, and win over it.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct BoxArgs {
-    /// The manifest whose Sandbox counts; without one, everything that no flag grants is denied
+    /// The manifest whose Sandbox counts, or a Sandbox's own file; without one, everything that no flag grants is denied
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 
@@ -127,13 +127,18 @@ impl BoxArgs {
     /// The manifest or the configuration is not valid, or the folder is not there.
     pub(super) fn asked(&self, config: Option<&Path>) -> Result<Asked> {
         let config = Config::load(config, self.file.as_deref())?;
-        let read = self
-            .file
-            .as_ref()
+        let file = self.file.as_ref();
+        // A person may try a Sandbox before any agent has it.
+        let alone = file
+            .map(|file| manifest::sandbox(file, &config))
+            .transpose()?
+            .flatten();
+        let read = file
+            .filter(|_| alone.is_none())
             .map(|file| manifest::look(file, &config))
             .transpose()?;
         let (declared, folder) = match &read {
-            None => (None, None),
+            None => (alone, file.and_then(|file| file.parent()).map(Path::to_path_buf)),
             Some((manifest, _)) => {
                 let folder = config.settings.workdir.as_ref().unwrap_or(&manifest.dir);
                 (manifest.sandbox.clone(), Some(folder.clone()))
@@ -157,7 +162,8 @@ impl BoxArgs {
             (Some(file), Some((manifest, loaded))) => {
                 own::of(file, &loaded.sources, &config, manifest, &base)?
             }
-            _ => Own::nothing(),
+            (Some(file), None) => own::of_sandbox(file)?,
+            (None, _) => Own::nothing(),
         };
         let plan = Plan::compile(sandbox.as_ref(), &config.settings.sandbox.defaults());
         Ok(Asked {
