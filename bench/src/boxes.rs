@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clawk_sandbox::{Defaults, Launcher, Plan, Spec, Warm};
+use clawk_sandbox::{Defaults, Launcher, Limits, Plan, Spec, Warm};
 use serde_json::{Value, json};
 
 /// The program in every box.
@@ -48,11 +48,15 @@ const BUBBLEWRAP: &[&str] = &[
 /// Boxes of which the mean is taken: what of the program only boxes use is in memory once for all of them.
 const WAITING: usize = 4;
 
+/// Between two cold calls, as between an agent's: what they leave to be made is made by then.
+const BETWEEN: Duration = Duration::from_millis(50);
+
 /// How long a box that waits may take to be there.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Milliseconds of one run of `/bin/true`, the medians of each way, measured in turns: `plain`, `bubblewrap`, `runc`; ours:
-/// `cold`, `warm`, `container`; a guest that does nothing, compiled before: `wasm`.
+/// Milliseconds of one run of `/bin/true`, the medians of each way, measured in turns: `plain`, `bubblewrap`, `runc`; ours: `warm`, a
+/// box of the call's configuration waits; `cold`, the call is the first of its configuration, so that a blank box waits at best;
+/// `alone`, nothing waits; `first`, the first call of all, which has the program loaded; `container`; a guest that does nothing, compiled before: `wasm`.
 ///
 /// # Errors
 /// A run fails, or a way is none of these.
@@ -61,13 +65,17 @@ pub(crate) fn milliseconds(ways: &[&str], rounds: usize) -> Result<String> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let cold = Launcher::default();
+        let alone = Launcher::default();
+        let cold = Launcher::default().with_warm(Warm::default());
         let warm = Launcher::default().with_warm(Warm::default());
-        boxed(&warm).await?;
+        for launcher in [&alone, &cold, &warm] {
+            boxed(launcher).await?;
+        }
+        let mut configurations = 64..;
         let bundle = ways.contains(&"runc").then(Bundle::make).transpose()?;
         let guest = ways.contains(&"wasm").then(Guest::make).transpose()?;
         if let Some(guest) = &guest {
-            guest.run(&cold).await?;
+            guest.run(&alone).await?;
         }
         let mut all: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
         for _ in 0..rounds {
@@ -75,17 +83,22 @@ pub(crate) fn milliseconds(ways: &[&str], rounds: usize) -> Result<String> {
                 if *way == "warm" {
                     ready(&warm, 1).await?;
                 }
+                if *way == "cold" {
+                    tokio::time::sleep(BETWEEN).await;
+                }
                 let began = Instant::now();
                 match *way {
                     "plain" => plain(&[TRUE])?,
                     "bubblewrap" => plain(BUBBLEWRAP)?,
                     "runc" => bundle.as_ref().context("no bundle")?.run()?,
-                    "container" => contained(&cold).await?,
-                    "wasm" => guest.as_ref().context("no guest")?.run(&cold).await?,
-                    "cold" => boxed(&cold).await?,
+                    "container" => contained(&alone).await?,
+                    "wasm" => guest.as_ref().context("no guest")?.run(&alone).await?,
+                    "alone" => boxed(&alone).await?,
+                    "first" => boxed(&Launcher::default()).await?,
+                    "cold" => configured(&cold, configurations.next().unwrap_or(64)).await?,
                     "warm" => boxed(&warm).await?,
                     _ => bail!(
-                        "`{way}` is none of `plain`, `bubblewrap`, `runc`, `cold`, `warm`, `container` and `wasm`"
+                        "`{way}` is none of `plain`, `bubblewrap`, `runc`, `cold`, `alone`, `first`, `warm`, `container` and `wasm`"
                     ),
                 }
                 took.push(began.elapsed().as_secs_f64() * 1e3);
@@ -101,7 +114,7 @@ pub(crate) fn milliseconds(ways: &[&str], rounds: usize) -> Result<String> {
 
 /// What the processes of a box that waits have for themselves, KiB, the mean of [`WAITING`] that wait: pages that no process but
 /// the box's has (private ones, and those that only its own processes share), and their proportional share of all; then private
-/// pages and share of the process that they are forked from.
+/// pages and share of the process that they are forked from; then what the two processes of a blank box have for themselves.
 ///
 /// # Errors
 /// No box waits in time.
@@ -118,15 +131,24 @@ pub(crate) fn waiting_kib() -> Result<String> {
         ready(&launcher, WAITING).await?;
         tokio::time::sleep(Duration::from_millis(200)).await;
         let nursery = children(std::process::id());
-        let supervisors: Vec<u32> = nursery.iter().flat_map(|pid| children(*pid)).collect();
+        let all: Vec<u32> = nursery.iter().flat_map(|pid| children(*pid)).collect();
+        // In a blank box nothing waits to become a tool.
+        let has_tool = |pid: &u32| children(*pid).iter().any(|first| !children(*first).is_empty());
+        let (supervisors, blanks): (Vec<u32>, Vec<u32>) = all.into_iter().partition(has_tool);
+        let blank: Vec<u32> = blanks
+            .iter()
+            .flat_map(|pid| children(*pid))
+            .chain(blanks.clone())
+            .collect();
         let firsts: Vec<u32> = supervisors.iter().flat_map(|pid| children(*pid)).collect();
         let tools: Vec<u32> = firsts.iter().flat_map(|pid| children(*pid)).collect();
         ensure!(
             nursery.len() == 1
+                && blank.len() == 2
                 && [&supervisors, &firsts, &tools]
                     .iter()
                     .all(|all| all.len() == WAITING),
-            "so many boxes were to wait: {nursery:?} {supervisors:?} {firsts:?} {tools:?}"
+            "so many boxes were to wait: {nursery:?} {blank:?} {supervisors:?} {firsts:?} {tools:?}"
         );
         let sum =
             |pids: &[u32], field: &str| -> Result<u64> { pids.iter().map(|pid| rollup(*pid, field)).sum() };
@@ -136,16 +158,20 @@ pub(crate) fn waiting_kib() -> Result<String> {
             .map(|(supervisor, (first, tool))| [*supervisor, *first, *tool])
             .collect();
         let of_boxes = boxes.concat();
+        let others = [vec![std::process::id()], nursery.clone()];
+        let each_box: Vec<Vec<u32>> = boxes.iter().map(|one| one.to_vec()).collect();
+        let (not_boxes, not_blank) = (
+            [others.concat(), blank.clone()].concat(),
+            [others.concat(), of_boxes.clone()].concat(),
+        );
         let each = u64::try_from(WAITING)?;
         Ok(format!(
-            "{} {} {} {}",
-            alone(
-                &boxes,
-                &[std::process::id(), nursery.first().copied().unwrap_or_default()]
-            )? / each,
+            "{} {} {} {} {}",
+            alone(&each_box, &not_boxes)? / each,
             sum(&of_boxes, "Pss:")? / each,
             sum(&nursery, "Private_")?,
-            sum(&nursery, "Pss:")?
+            sum(&nursery, "Pss:")?,
+            alone(&[blank], &not_blank)?
         ))
     })
 }
@@ -263,7 +289,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// Pages that only one box has, KiB, the sum of all.
-fn alone(boxes: &[[u32; 3]], others: &[u32]) -> Result<u64> {
+fn alone(boxes: &[Vec<u32>], others: &[u32]) -> Result<u64> {
     let mut holders: HashMap<u64, HashSet<usize>> = HashMap::new();
     for (at, processes) in boxes.iter().enumerate() {
         for page in processes
@@ -359,7 +385,8 @@ impl Left {
             let mut rest = rest.split_ascii_whitespace();
             let (state, parent) = (rest.next(), rest.next().and_then(|pid| pid.parse().ok()));
             // Ours, or a supervisor's that was handed to the first process.
-            let ours = parent == Some(std::process::id()) || stat.contains("(exe)");
+            let ours =
+                parent == Some(std::process::id()) || stat.contains("(exe)") || stat.contains("(clawk-b");
             zombies += usize::from(state == Some("Z") && ours);
             let line = fs::read(path.join("cmdline"));
             processes +=
@@ -456,7 +483,19 @@ async fn contained(launcher: &Launcher) -> Result<()> {
 }
 
 async fn boxed(launcher: &Launcher) -> Result<()> {
-    let plan = Arc::new(Plan::compile(None, &Defaults::default()));
+    configured(launcher, Limits::default().memory_mb).await
+}
+
+async fn configured(launcher: &Launcher, memory_mb: u64) -> Result<()> {
+    let limits = Limits {
+        memory_mb,
+        ..Limits::default()
+    };
+    let defaults = Defaults {
+        limits,
+        ..Defaults::default()
+    };
+    let plan = Arc::new(Plan::compile(None, &defaults));
     let outcome = launcher.launch(&Spec::new(TRUE, plan)).await?;
     ensure!(outcome.success(), "{outcome:?}");
     Ok(())

@@ -47,7 +47,6 @@ pub(super) fn apply(order: &Order) -> std::io::Result<(Vec<String>, Vec<String>)
         );
         return Err(std::io::Error::other(text));
     }
-    rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut held = vec![
         "supervisor".to_owned(),

@@ -11,14 +11,12 @@ mod supervise;
 mod sys;
 pub(crate) mod tree;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-
-use crate::launch::wire::{MAX_REQUEST_BYTES, Order, Report};
+use crate::launch::wire::{Order, Report};
 
 /// Runs the process that supervisors are forked from, on the socket that is standard input. To be called first thing in `main`,
 /// before any thread starts, when the first argument is `__sandbox`; the process ends with what this returns.
@@ -39,11 +37,14 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// One run, from its order to its end.
-fn supervise_on(socket: &UnixStream, ready: &cell::Ready) -> u8 {
+/// One run, from its order to its end, in a blank box where there is one for it.
+fn supervise_on(socket: &UnixStream, ready: &cell::Ready, blank: Option<cell::Blank>) -> u8 {
     let ended = read_order(socket).and_then(|(order, streams)| match &order.enclosure {
-        None => supervise::run(socket, &order, streams),
-        Some(enclosure) => cell::run(socket, &order, enclosure, streams, ready),
+        None => {
+            blank.into_iter().for_each(cell::Blank::end);
+            supervise::run(socket, &order, streams)
+        }
+        Some(enclosure) => cell::run(socket, &order, enclosure, streams, ready, blank),
     });
     match ended {
         Ok(()) => 0,
@@ -67,38 +68,15 @@ struct Streams {
 
 /// Reads the order, and what comes with it.
 fn read_order(socket: &UnixStream) -> std::io::Result<(Order, Streams)> {
-    let mut length = [0_u8; 4];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [std::io::IoSliceMut::new(&mut length)];
-    let got = rustix::net::recvmsg(
-        socket,
-        &mut into,
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-    )?;
-    let mut sent = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    let mut fds = sent.next().into_iter().flatten();
+    let (text, fds) =
+        cell::read_whole(socket)?.ok_or_else(|| std::io::Error::other("the order has no length"))?;
+    let mut fds = fds.into_iter();
     let four = [fds.next(), fds.next(), fds.next(), fds.next()];
     let (input, output, door) = match four {
         [Some(input), door, None, None] => (input, None, door),
         [Some(input), Some(out), Some(err), door] => (input, Some([out, err]), door),
         _ => return Err(std::io::Error::other("the order has no streams")),
     };
-    if got.bytes != 4 {
-        return Err(std::io::Error::other("the order has no length"));
-    }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_REQUEST_BYTES {
-        return Err(std::io::Error::other(
-            "the order is too long: arguments and environment exceed 8 MiB",
-        ));
-    }
-    let mut text = vec![0; length];
-    (&mut &*socket).read_exact(&mut text)?;
     let streams = Streams { input, output, door };
     Ok((serde_json::from_slice(&text)?, streams))
 }

@@ -1,16 +1,30 @@
 //! The process that supervisors are forked from: it has done once what every supervisor would do first, so that a box
 //! shares it instead of having it for itself. It never sees an order: each supervisor reads its own, from a socket of its own.
+//!
+//! Where boxes may wait, one supervisor with a blank box waits beside it, and takes the next order by itself, off the same socket.
 
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::{cell, limits, supervise_on, sys};
+use crate::launch::wire::Birth;
 
 /// The last argument of such a process.
 pub(crate) const WORD: &str = "nursery";
+
+/// A blank box is made so much later than the order that took the last one, that a short call is not slowed by it.
+const SETTLE: Duration = Duration::from_millis(5);
+
+/// Blank box to nursery: it waits; an order has come.
+const WAITS: u8 = b'w';
+const TAKEN: u8 = b't';
 
 /// Serves until the launcher is gone: each message brings the socket of one supervisor.
 pub(super) fn run(socket: OwnedFd) -> ExitCode {
@@ -18,41 +32,223 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
     let ready = sys::reset_signals()
         .and_then(|()| limits::detach_stdin())
         .and_then(|()| cell::Ready::make());
-    let (Ok(mut ready), Ok(())) = (ready, sys::forget_children()) else {
+    let (Ok(ready), Ok(())) = (ready, sys::forget_children()) else {
         return ExitCode::from(2);
     };
+    let mut nursery = Nursery {
+        ready,
+        spare: None,
+        idle: Duration::ZERO,
+        due: None,
+    };
+    let socket = UnixStream::from(socket);
     loop {
-        let theirs = match next(&socket) {
-            Ok(Some(theirs)) => theirs,
-            Ok(None) | Err(_) => return ExitCode::SUCCESS, // silent-ok: the launcher is gone
-        };
-        ready.refresh();
-        match sys::fork_into(0) {
-            Ok(Some(_)) => {
-                drop(theirs);
-                ready.prepare();
-            }
-            Ok(None) => {
+        match nursery.step(&socket) {
+            Step::Done => {}
+            Step::Gone => return ExitCode::SUCCESS,
+            Step::Supervisor(theirs) => {
+                let Nursery { ready, .. } = nursery;
                 drop(socket);
-                let code = match sys::reset_signals() {
-                    Ok(()) => i32::from(supervise_on(&UnixStream::from(theirs), &ready)),
-                    Err(_) => 2, // silent-ok: the closed socket says it
-                };
-                sys::end(code);
+                // silent-ok: the closed socket says it
+                let code = born().map_or(2, |()| supervise_on(&theirs, &ready, None));
+                sys::end(i32::from(code));
             }
-            Err(_) => drop(theirs), // silent-ok: the closed socket says it
+            Step::Spare(channel) => sys::end(i32::from(wait_blank(socket, channel, &nursery.ready))),
         }
     }
 }
 
-fn next(socket: &OwnedFd) -> std::io::Result<Option<OwnedFd>> {
+/// What has come to pass.
+enum Step {
+    Done,
+    /// The launcher is gone.
+    Gone,
+    /// Forked: this process is a supervisor.
+    Supervisor(UnixStream),
+    /// Forked: this process is to have a blank box. This is its socket to the nursery.
+    Spare(UnixStream),
+}
+
+struct Nursery {
+    ready: cell::Ready,
+    spare: Option<Spare>,
+    /// How long a blank box may wait; none is made where this is nothing.
+    idle: Duration,
+    /// When one is to be made.
+    due: Option<Instant>,
+}
+
+/// A supervisor with a blank box.
+struct Spare {
+    pid: i32,
+    socket: UnixStream,
+    /// Since when it waits, and reads orders in our place.
+    since: Option<Instant>,
+}
+
+impl Nursery {
+    fn step(&mut self, socket: &UnixStream) -> Step {
+        let waits = self.spare.as_ref().and_then(|spare| spare.since);
+        let next = match (&self.spare, waits) {
+            (Some(_), Some(since)) => since.checked_add(self.idle),
+            (Some(_), None) => None,
+            (None, _) => self.due,
+        };
+        let [called, told] = self.wait(socket, next);
+        if called.intersects(PollFlags::HUP | PollFlags::ERR) && waits.is_some() {
+            return Step::Gone;
+        }
+        if !told.is_empty() {
+            self.listen();
+        } else if !called.is_empty() && waits.is_none() {
+            return self.serve(socket);
+        }
+        if next.is_some_and(|next| next <= Instant::now()) {
+            match self.spare.take() {
+                Some(_) => {} // Its socket is closed: it ends by itself.
+                None => return self.make_spare(),
+            }
+        }
+        Step::Done
+    }
+
+    fn wait(&self, socket: &UnixStream, until: Option<Instant>) -> [PollFlags; 2] {
+        let wanted = match self.spare.as_ref().and_then(|spare| spare.since) {
+            Some(_) => PollFlags::empty(),
+            None => PollFlags::IN,
+        };
+        let mut fds = vec![PollFd::new(socket, wanted)];
+        let spare = self.spare.as_ref();
+        fds.extend(spare.map(|spare| PollFd::new(&spare.socket, PollFlags::IN)));
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        });
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref()); // silent-ok: an interruption
+        let mut found = fds.iter().map(PollFd::revents);
+        let nothing = PollFlags::empty();
+        [found.next().unwrap_or(nothing), found.next().unwrap_or(nothing)]
+    }
+
+    /// What the blank box says.
+    fn listen(&mut self) {
+        let Some(mut spare) = self.spare.take() else {
+            return;
+        };
+        let mut word = [0_u8; 1];
+        match spare.socket.read(&mut word) {
+            Ok(1) if word == [WAITS] => {
+                spare.since = Some(Instant::now());
+                self.spare = Some(spare);
+            }
+            Ok(1) if word == [TAKEN] => self.due = Instant::now().checked_add(SETTLE),
+            // It could not be made, or the host's mounts have changed, or somebody killed it: the next order asks again.
+            Ok(_) | Err(_) => cell::remove_left(spare.pid),
+        }
+    }
+
+    /// Has a supervisor for one order.
+    fn serve(&mut self, socket: &UnixStream) -> Step {
+        let (birth, theirs) = match next(socket) {
+            Ok(Some(called)) => called,
+            Err(Errno::AGAIN) => return Step::Done, // the blank box was quicker
+            Ok(None) | Err(_) => return Step::Gone, // silent-ok: said by that
+        };
+        self.ready.refresh();
+        match sys::fork_into(0) {
+            Ok(Some(_)) => {
+                drop(theirs);
+                self.ready.prepare();
+            }
+            Ok(None) => return Step::Supervisor(theirs),
+            Err(_) => drop(theirs), // silent-ok: the closed socket says it
+        }
+        self.idle = Duration::from_millis(birth.blank_idle_ms());
+        if !self.idle.is_zero() {
+            self.due = self.due.or_else(|| Instant::now().checked_add(SETTLE));
+        }
+        Step::Done
+    }
+
+    fn make_spare(&mut self) -> Step {
+        self.due = None;
+        self.ready.refresh();
+        self.ready.prepare_if_none();
+        let Ok((ours, theirs)) = UnixStream::pair() else {
+            return Step::Done; // silent-ok: without one, an order's box is made for it
+        };
+        match sys::fork_into(0) {
+            Ok(Some(pid)) => {
+                self.ready.give_away();
+                self.spare = Some(Spare {
+                    pid: pid.as_raw_nonzero().get(),
+                    socket: ours,
+                    since: None,
+                });
+            }
+            Ok(None) => return Step::Spare(theirs),
+            Err(_) => {} // silent-ok: as above
+        }
+        Step::Done
+    }
+}
+
+/// What every supervisor begins with.
+fn born() -> std::io::Result<()> {
+    sys::reap_children()?;
+    Ok(rustix::process::setsid().map(drop)?)
+}
+
+/// The life of a supervisor that makes a blank box, and then takes the order that comes first.
+fn wait_blank(socket: UnixStream, nursery: UnixStream, ready: &cell::Ready) -> u8 {
+    let made = born().and_then(|()| cell::Blank::make(ready, (socket, nursery)));
+    let Ok((blank, (socket, mut nursery))) = made else {
+        return 2; // silent-ok: an order's box is made for it, and tells what is wrong
+    };
+    let _ = nursery.write_all(&[WAITS]); // silent-ok: its end is seen below
+    let _ = rustix::thread::set_name(c"clawk-blank"); // silent-ok: for people who look
+    let theirs = loop {
+        let [first, table] = blank.quiet();
+        let mut fds = [
+            PollFd::new(&socket, PollFlags::IN),
+            PollFd::new(&nursery, PollFlags::IN),
+            first,
+            table,
+        ];
+        let _ = rustix::event::poll(&mut fds, None); // silent-ok: an interruption
+        let [called, others @ ..] = fds.map(|fd| fd.revents());
+        if others.iter().any(|one| !one.is_empty()) {
+            break None;
+        }
+        if !called.is_empty() {
+            match next(&socket) {
+                Ok(Some((_, theirs))) => break Some(theirs),
+                Err(Errno::AGAIN) => {}          // the nursery was quicker
+                Ok(None) | Err(_) => break None, // silent-ok: the launcher is gone
+            }
+        }
+    };
+    let Some(theirs) = theirs else {
+        blank.end();
+        return 0;
+    };
+    let _ = rustix::thread::set_name(c"clawk-box"); // silent-ok: as above
+    let _ = nursery.write_all(&[TAKEN]); // silent-ok: it is gone
+    drop((nursery, socket));
+    supervise_on(&theirs, ready, Some(blank))
+}
+
+/// The next order's socket, if there is one now; `None`: none will come any more.
+fn next(socket: &UnixStream) -> Result<Option<(Birth, UnixStream)>, Errno> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0_u8; 1];
-    let mut into = [std::io::IoSliceMut::new(&mut byte)];
+    let mut birth = Birth::default();
+    let mut into = [std::io::IoSliceMut::new(&mut birth.0)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let got = loop {
-        match rustix::net::recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
+        match rustix::net::recvmsg(socket, &mut into, &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
             other => break other?,
         }
     };
@@ -63,5 +259,5 @@ fn next(socket: &OwnedFd) -> std::io::Result<Option<OwnedFd>> {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    Ok(fd)
+    Ok(fd.map(|fd| (birth, UnixStream::from(fd))))
 }

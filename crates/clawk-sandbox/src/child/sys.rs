@@ -210,30 +210,39 @@ pub(in crate::child) fn own(number: i32) -> std::os::unix::net::UnixStream {
 
 /// Signals as a program expects them at its start: none blocked, none ignored.
 pub(in crate::child) fn reset_signals() -> io::Result<()> {
-    // SAFETY: all zero bytes are a valid empty set, and both calls copy what they are given. SIG_DFL is no handler of ours.
-    unsafe {
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        last(
-            i64::from(libc::sigprocmask(
-                libc::SIG_SETMASK,
-                &raw const none,
-                std::ptr::null_mut(),
-            )),
-            drop,
-        )
+    for signal in 1..=64 {
+        // SAFETY: SIG_DFL is no handler of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
+    unblock_signals()
 }
 
 /// From here on the kernel reaps this process's children by itself.
 pub(in crate::child) fn forget_children() -> io::Result<()> {
-    // SAFETY: SIG_IGN is no handler of ours.
-    match unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) } {
+    on_child(libc::SIG_IGN)
+}
+
+/// The opposite, for a process that was forked from one whose children are forgotten. All else is as it was at its start.
+pub(in crate::child) fn reap_children() -> io::Result<()> {
+    on_child(libc::SIG_DFL)
+}
+
+fn on_child(what: libc::sighandler_t) -> io::Result<()> {
+    // SAFETY: SIG_IGN and SIG_DFL are no handlers of ours.
+    match unsafe { libc::signal(libc::SIGCHLD, what) } {
         libc::SIG_ERR => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+/// No signal is blocked any more.
+pub(in crate::child) fn unblock_signals() -> io::Result<()> {
+    // SAFETY: all zero bytes are a valid empty set, which both calls are given to write or copy.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        let done = libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        last(i64::from(done), drop)
     }
 }
 

@@ -80,13 +80,17 @@ impl Launcher {
         crate::child::cell::remove_stale()
     }
 
-    /// With boxes of level `process` that wait for their calls. This launcher and its clones share them; they end with the
+    /// With boxes of level `process` that wait for their calls: of a configuration that was used, and a blank one for any
+    /// other. This launcher and its clones share them; they end with the
     /// last clone, and with this process however it ends.
     #[must_use]
     pub fn with_warm(mut self, limits: Warm) -> Self {
         self.pool = match limits.boxes.min(limits.boxes_total) {
             0 => None,
-            _ => Some(Arc::new(pool::Pool::new(limits, Arc::clone(&self.nursery)))),
+            _ => {
+                self.nursery.keep_blank(limits.idle_ms);
+                Some(Arc::new(pool::Pool::new(limits, Arc::clone(&self.nursery))))
+            }
         };
         self
     }

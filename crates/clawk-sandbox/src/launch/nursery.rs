@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -15,6 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::run::send_with;
+use super::wire::Birth;
 use crate::child::nursery::WORD;
 
 /// Where such a process is, and starts it again where it is gone.
@@ -22,6 +24,8 @@ pub(super) struct Nursery {
     program: PathBuf,
     args: Vec<OsString>,
     now: Mutex<Option<Process>>,
+    /// How long a blank box may wait, milliseconds; 0: none waits.
+    blank_idle_ms: AtomicU64,
 }
 
 impl std::fmt::Debug for Nursery {
@@ -57,7 +61,13 @@ impl Nursery {
             program,
             args,
             now: Mutex::default(),
+            blank_idle_ms: AtomicU64::new(0),
         }
+    }
+
+    /// From the next order on, a blank box waits for the one after it, so many milliseconds.
+    pub(super) fn keep_blank(&self, idle_ms: u64) {
+        self.blank_idle_ms.store(idle_ms, Ordering::Relaxed);
     }
 
     /// Hands the supervisor's end of a socket over, for which a supervisor is forked.
@@ -66,17 +76,18 @@ impl Nursery {
     /// No such process can be started.
     pub(super) fn bear(&self, theirs: &UnixStream) -> io::Result<()> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let birth = Birth::of(self.blank_idle_ms.load(Ordering::Relaxed));
         let (groups, folder) = (groups(), std::env::current_dir().ok()); // silent-ok: a folder that is gone is none
         let same = |one: &Process| one.groups == groups && one.folder == folder;
         if let Some(one) = now.as_ref().filter(|one| same(one))
-            && send_with(one.socket.as_fd(), b"b", &[theirs.as_fd()]).is_ok()
+            && send_with(one.socket.as_fd(), &birth.0, &[theirs.as_fd()]).is_ok()
         {
             return Ok(());
         }
         // None yet, or of another place, or killed from outside, for memory perhaps.
         *now = None;
         let one = now.insert(self.start(groups, folder)?);
-        send_with(one.socket.as_fd(), b"b", &[theirs.as_fd()])
+        send_with(one.socket.as_fd(), &birth.0, &[theirs.as_fd()])
     }
 
     #[expect(

@@ -36,6 +36,21 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 8 << 20;
 /// Longest line of a report, bytes.
 pub(crate) const MAX_REPORT_BYTES: u64 = 64 << 10;
 
+/// Launcher to nursery, with the supervisor's end of a socket: for how many milliseconds a blank box may wait for the next order
+/// after this one (8 bytes, little endian); 0: none is to wait.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Birth(pub(crate) [u8; 8]);
+
+impl Birth {
+    pub(crate) fn of(blank_idle_ms: u64) -> Self {
+        Self(blank_idle_ms.to_le_bytes())
+    }
+
+    pub(crate) fn blank_idle_ms(self) -> u64 {
+        u64::from_le_bytes(self.0)
+    }
+}
+
 /// What to run. Its environment may hold secrets: no `Debug`.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Call {

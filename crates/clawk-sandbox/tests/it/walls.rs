@@ -14,7 +14,7 @@ use super::{launcher, lives, run, seconds, text};
     clippy::disallowed_methods,
     reason = "a look at the machine from outside of the sandbox"
 )]
-fn outside(program: &str, args: &[&str]) -> String {
+pub(super) fn outside(program: &str, args: &[&str]) -> String {
     let done = std::process::Command::new(program).args(args).output();
     text(&done.expect("it runs").stdout)
 }

@@ -27,8 +27,8 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
             .context("the library program prints numbers")
     };
     let rounds = if size.starts < 30 { ROUNDS / 4 } else { ROUNDS }.to_string();
-    // Others' boxes are measured where they are installed; the first three always are.
-    let mut ways = vec!["plain", "cold", "warm"];
+    // Others' boxes are measured where they are installed; ours always are.
+    let mut ways = vec!["plain", "cold", "warm", "alone", "first"];
     if has("bwrap", &["--version"]) {
         ways.push("bubblewrap");
     }
@@ -56,21 +56,23 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
         of("warm").unwrap_or_default(),
     );
     table.add(
-        format!("box of level `process`, made for its call ({cold:.2} ms), over fork and exec"),
+        format!("first call of a configuration at level `process`, a blank box waits ({cold:.2} ms), over fork and exec"),
         (cold - plain, "ms"),
         ("fork, exec, wait of /bin/true", plain),
         Goal::AtMost(3.0),
     );
     table.add(
-        "the same in a box that has waited",
+        "a call whose configuration's box has waited",
         (warm, "ms"),
         ("fork, exec, wait of /bin/true", plain),
         Goal::RatioAtMost(2.0),
     );
+    let [alone, first] = [of("alone"), of("first")].map(Option::unwrap_or_default);
+    unprepared(plain, [alone, first], table);
     if let Some(other) = of("bubblewrap") {
         let neighbour = ("bubblewrap, the same program", other);
         table.add(
-            "box of level `process`, made for its call",
+            "first call of a configuration at level `process`, a blank box waits",
             (cold, "ms"),
             neighbour,
             Goal::RatioAtMost(0.6),
@@ -91,6 +93,17 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     left(&numbers, size, table)
 }
 
+/// What a call costs for which nothing waits.
+fn unprepared(plain: f64, [alone, first]: [f64; 2], table: &mut Table) {
+    for (what, value) in [
+        ("a box of level `process` made for its call, nothing waits", alone),
+        ("the very first call of all, its program to be loaded", first),
+    ] {
+        let neighbour = ("fork, exec, wait of /bin/true", plain);
+        table.add(what, (value, "ms"), neighbour, Goal::None);
+    }
+}
+
 /// Level `wasm`.
 fn guest(medians: &[f64], table: &mut Table) -> Result<()> {
     let [plain, guest] = medians else {
@@ -108,13 +121,19 @@ fn guest(medians: &[f64], table: &mut Table) -> Result<()> {
 /// What waits, and what stays.
 fn left(numbers: &dyn Fn(&[&str]) -> Result<Vec<f64>>, size: Size, table: &mut Table) -> Result<()> {
     let waiting = numbers(&["boxes", "waiting"])?;
-    let [private, share, nursery, _] = waiting.as_slice() else {
-        anyhow::bail!("four numbers");
+    let [private, share, nursery, _, blank] = waiting.as_slice() else {
+        anyhow::bail!("five numbers");
     };
     table.add(
         "a box that waits: pages that only its three processes have, mean of four",
         (*private, "KiB"),
         ("its share of all pages (PSS)", *share),
+        Goal::AtMost(300.0),
+    );
+    table.add(
+        "the blank box, the same of its two processes",
+        (*blank, "KiB"),
+        ("one box", *private),
         Goal::AtMost(300.0),
     );
     table.add(

@@ -69,14 +69,14 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Makes what can be made here. What is missing is another mechanism's to hold.
-    pub(super) fn make(order: &Order, hierarchies: &Hierarchies) -> Self {
+    /// Makes what can be made here, without limits yet. What is missing is another mechanism's to hold.
+    pub(super) fn make(hierarchies: &Hierarchies) -> Self {
         let name = format!("{PREFIX}{}", rustix::process::getpid().as_raw_nonzero());
         let Hierarchies { mounts, own, .. } = hierarchies;
-        Self::unified(mounts, own, &name, order).unwrap_or_else(|| Self::single(mounts, own, &name, order))
+        Self::unified(mounts, own, &name).unwrap_or_else(|| Self::single(mounts, own, &name))
     }
 
-    fn unified(mounts: &str, own: &str, name: &str, order: &Order) -> Option<Self> {
+    fn unified(mounts: &str, own: &str, name: &str) -> Option<Self> {
         let top = mount_of(mounts, "cgroup2", None)?;
         let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
         let mut holder = below(&top, path);
@@ -86,22 +86,15 @@ impl Groups {
             let has = |name: &str| control.split_ascii_whitespace().any(|word| word == name);
             let group = holder.join(name);
             if has("memory") && has("pids") && std::fs::create_dir(&group).is_ok() {
-                let limits = [
-                    ("memory.max", (order.memory_mb << 20).to_string()),
-                    ("pids.max", (order.max_processes + OWN_PROCESSES).to_string()),
-                ];
-                let set = limits
-                    .iter()
-                    .all(|(file, value)| std::fs::write(group.join(file), value).is_ok());
-                let _ = std::fs::write(group.join("memory.swap.max"), "0"); // silent-ok: no swap accounting
-                let _ = std::fs::write(group.join("memory.oom.group"), "1"); // silent-ok: the supervisor ends the rest
-                let weighed =
-                    has("cpu") && std::fs::write(group.join("cpu.weight"), weight(order.cpu_shares)).is_ok();
-                if set {
+                let writable = |file: &str| {
+                    let path = group.join(file);
+                    std::fs::OpenOptions::new().write(true).open(path).is_ok()
+                };
+                if writable("memory.max") && writable("pids.max") {
                     return Some(Self {
                         memory: Some(group.clone()),
                         pids: Some(group.clone()),
-                        cpu: weighed.then_some(group),
+                        cpu: has("cpu").then_some(group),
                         unified: true,
                     });
                 }
@@ -113,8 +106,8 @@ impl Groups {
         }
     }
 
-    fn single(mounts: &str, own: &str, name: &str, order: &Order) -> Self {
-        let group = |controller: &str, limits: &[(&str, String)]| {
+    fn single(mounts: &str, own: &str, name: &str) -> Self {
+        let group = |controller: &str| {
             let top = mount_of(mounts, "cgroup", Some(controller))?;
             let path = own.lines().find_map(|line| {
                 let mut fields = line.splitn(3, ':').skip(1);
@@ -123,37 +116,52 @@ impl Groups {
             })?;
             let group = below(&top, path).join(name);
             std::fs::create_dir(&group).ok()?; // silent-ok: another mechanism holds, and is named
-            let set = limits
-                .iter()
-                .all(|(file, value)| std::fs::write(group.join(file), value).is_ok());
-            if set {
-                Some(group)
-            } else {
-                let _ = std::fs::remove_dir(&group); // silent-ok: nothing was in it
-                None
-            }
+            Some(group)
         };
-        let memory = group(
-            "memory",
-            &[("memory.limit_in_bytes", (order.memory_mb << 20).to_string())],
-        );
-        if let Some(memory) = &memory {
-            // silent-ok: no swap accounting
-            let _ = std::fs::write(
-                memory.join("memory.memsw.limit_in_bytes"),
-                (order.memory_mb << 20).to_string(),
-            );
-        }
-        let most = (order.max_processes + OWN_PROCESSES).to_string();
         Self {
-            memory,
-            pids: group("pids", &[("pids.max", most)]),
-            cpu: group(
-                "cpu",
-                &[("cpu.shares", order.cpu_shares.clamp(2, 262_144).to_string())],
-            ),
+            memory: group("memory"),
+            pids: group("pids"),
+            cpu: group("cpu"),
             unified: false,
         }
+    }
+
+    /// Sets the order's limits; what can't be limited is given up. True: all that was made holds.
+    pub(super) fn limit(&mut self, order: &Order) -> bool {
+        let set = |group: &Path, file: &str, value: &str| std::fs::write(group.join(file), value).is_ok();
+        let bytes = (order.memory_mb << 20).to_string();
+        let most = (order.max_processes + OWN_PROCESSES).to_string();
+        let before = self.held();
+        if self.unified {
+            let fits = |group: &PathBuf| {
+                let held = set(group, "memory.max", &bytes) && set(group, "pids.max", &most);
+                let _ = set(group, "memory.swap.max", "0"); // silent-ok: no swap accounting
+                let _ = set(group, "memory.oom.group", "1"); // silent-ok: the supervisor ends the rest
+                held
+            };
+            if let Some(group) = self.memory.take_if(|group| !fits(group)) {
+                (self.pids, self.cpu) = (None, None);
+                let _ = std::fs::remove_dir(group); // silent-ok: nothing was in it
+            }
+            let shares = weight(order.cpu_shares);
+            // The group stays: it is the others', too.
+            let _ = self.cpu.take_if(|group| !set(group, "cpu.weight", &shares));
+        } else {
+            let shares = order.cpu_shares.clamp(2, 262_144).to_string();
+            for (group, file, value) in [
+                (&mut self.memory, "memory.limit_in_bytes", &bytes),
+                (&mut self.pids, "pids.max", &most),
+                (&mut self.cpu, "cpu.shares", &shares),
+            ] {
+                if let Some(group) = group.take_if(|group| !set(group, file, value)) {
+                    let _ = std::fs::remove_dir(group); // silent-ok: nothing was in it
+                }
+            }
+            if let Some(memory) = &self.memory {
+                let _ = set(memory, "memory.memsw.limit_in_bytes", &bytes); // silent-ok: no swap accounting
+            }
+        }
+        self.held() == before
     }
 
     fn all(&self) -> impl Iterator<Item = &PathBuf> {

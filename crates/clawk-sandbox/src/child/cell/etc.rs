@@ -35,7 +35,7 @@ const TAKEN: [&str; 19] = [
 ];
 
 /// Makes `/etc` in the view.
-pub(super) fn make(view: &mut View<'_>) -> io::Result<()> {
+pub(super) fn make(view: &mut View) -> io::Result<()> {
     view.folder(Path::new("/etc"))?;
     let etc = view.open(Path::new("/etc"))?;
     let (uid, gid) = (view.identity.uid, view.identity.gid);

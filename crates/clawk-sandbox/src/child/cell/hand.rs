@@ -1,10 +1,13 @@
-//! How a waiting box gets its call: over a socket that only its two processes have, with the tool's streams attached.
+//! How orders and calls reach the processes of a box: over sockets that only these have, with the tool's streams attached.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
 
 use crate::child::sys;
 use crate::launch::wire::{Call, HEARD, MAX_REQUEST_BYTES};
@@ -51,26 +54,43 @@ pub(super) fn receive(socket: &UnixStream) -> Option<Option<OwnedFd>> {
     (got.bytes == 1).then_some(fd)
 }
 
-/// Waits for the call, all of it, and says that it has come. Called by what becomes the tool, behind all walls; it ends with the
-/// box's first process.
-pub(super) fn take(calls: &UnixStream) -> io::Result<(Call, Streams)> {
+/// Sends a text, its length (4 bytes, little endian) first, with descriptors attached.
+pub(in crate::child) fn send_whole(
+    socket: &UnixStream,
+    text: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let length = u32::try_from(text.len()).map_err(io::Error::other)?.to_le_bytes();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("no room for the descriptors"));
+    }
+    let parts = [io::IoSlice::new(&length), io::IoSlice::new(text)];
+    let sent = rustix::net::sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+    let whole = [length.as_slice(), text].concat();
+    (&mut &*socket).write_all(whole.get(sent..).unwrap_or_default())
+}
+
+/// Descriptors that one text may have attached.
+const MOST: usize = 24;
+
+/// Reads such a text; `None`: whoever would have sent it is gone.
+pub(in crate::child) fn read_whole(socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut length = [0_u8; 4];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut into = [io::IoSliceMut::new(&mut length)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-    let got = rustix::net::recvmsg(calls, &mut into, &mut ancillary, flags)?;
-    let mut fds = ancillary
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        })
-        .flatten();
-    let (Some(input), Some(out), Some(err), 4) = (fds.next(), fds.next(), fds.next(), got.bytes) else {
-        // Whoever could have called is gone.
-        sys::end(1);
-    };
+    let got = rustix::net::recvmsg(socket, &mut into, &mut ancillary, flags)?;
+    let fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds = fds.flatten().collect();
+    if got.bytes != length.len() {
+        return Ok(None);
+    }
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_REQUEST_BYTES {
         return Err(io::Error::other(
@@ -78,8 +98,21 @@ pub(super) fn take(calls: &UnixStream) -> io::Result<(Call, Streams)> {
         ));
     }
     let mut text = vec![0; length];
-    (&mut &*calls).read_exact(&mut text)?;
+    (&mut &*socket).read_exact(&mut text)?;
+    Ok(Some((text, fds)))
+}
+
+/// Waits for the call, all of it, and says that it has come. Called by what becomes the tool, behind all walls; it ends with the
+/// box's first process.
+pub(super) fn take(calls: &UnixStream) -> io::Result<(Call, Streams)> {
+    let (text, fds) = match read_whole(calls)? {
+        Some(whole) => whole,
+        None => sys::end(1), // whoever could have called is gone
+    };
     let call = serde_json::from_slice(&text)?;
+    let Ok([input, out, err]) = <[OwnedFd; 3]>::try_from(fds) else {
+        return Err(io::Error::other("the call has no streams"));
+    };
     (&mut &*calls).write_all(&[HEARD])?;
     let streams = Streams {
         input,

@@ -7,18 +7,19 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use super::blank::Parcel;
 use super::cgroup::Groups;
 use super::guard::Guard;
 use super::hand::{self, Streams};
+use super::hull::Hull;
 use super::identity::Identity;
 use super::order::Enclosure;
-use super::{filter, inside, landlock, network, rlimits, view, wall};
+use super::{filter, inside, landlock, rlimits, view, wall};
 use crate::child::{sys, tell};
 use crate::launch::PORT;
 use crate::launch::wire::{Call, Order, Report};
@@ -50,6 +51,75 @@ pub(super) struct Init<'a> {
     pub(super) groups: Groups,
     /// A network namespace of its own, where one was made ahead.
     pub(super) network: Option<OwnedFd>,
+    /// Of a blank box.
+    pub(super) hull: Option<Hull>,
+}
+
+/// The first process of a blank box: makes what no order changes, waits for one, and goes on as any other.
+pub(super) fn wait_for_order(
+    control: UnixStream,
+    identity: Identity,
+    groups: Groups,
+    network: Option<OwnedFd>,
+) -> ! {
+    let parcel = expect(&control, BUILD)
+        .and_then(|()| Hull::ahead(&groups, identity, network))
+        .and_then(|hull| Ok((ordered(&control, &hull)?, hull)));
+    let ((parcel, fds), hull) = match parcel {
+        Ok(parcel) => parcel,
+        // Nobody waits for a blank box: that there is none says enough.
+        Err(_) => sys::end(1),
+    };
+    let mut fds = fds.into_iter();
+    let (input, output, door) = match (fds.next(), parcel.outputs) {
+        (Some(input), true) => (
+            input,
+            fds.next().zip(fds.next()).map(<[OwnedFd; 2]>::from),
+            parcel.door,
+        ),
+        (Some(input), false) => (input, None, parcel.door),
+        (None, _) => sys::end(1),
+    };
+    let door = door.then(|| fds.next()).flatten();
+    let (Some(enclosure), true) = (&parcel.order.enclosure, output.is_some() == parcel.outputs) else {
+        sys::end(1)
+    };
+    let init = Init {
+        order: &parcel.order,
+        enclosure,
+        identity,
+        idmaps: parcel.owners.iter().copied().zip(fds).collect(),
+        control,
+        input,
+        output,
+        door,
+        groups,
+        network: None,
+        hull: Some(hull),
+    };
+    init.live()
+}
+
+/// Says what a blank box is made from, and waits for its order.
+fn ordered(control: &UnixStream, hull: &Hull) -> io::Result<(Parcel<Order>, Vec<OwnedFd>)> {
+    if let Some((seen, host)) = hull.blank() {
+        super::send_descriptor(control, host.as_fd())?;
+        let seen = seen.to_vec();
+        tell(control, &Report::Waiting { supervisor: 0, seen })?;
+    }
+    match hand::read_whole(control)? {
+        Some((text, fds)) => Ok((serde_json::from_slice(&text)?, fds)),
+        None => sys::end(0), // it was never needed
+    }
+}
+
+fn expect(control: &UnixStream, wanted: u8) -> io::Result<()> {
+    let mut byte = [0_u8; 1];
+    match rustix::io::read(control, &mut byte) {
+        Ok(1) if byte == [wanted] => Ok(()),
+        Ok(_) => sys::end(1), // the supervisor has given up
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Where what becomes the tool has its call from.
@@ -102,7 +172,7 @@ impl Init<'_> {
         let (mut built, filter, own, children) = self.build()?;
         let source = match &self.order.call {
             Some(call) => {
-                self.expect(RUN)?;
+                expect(&self.control, RUN)?;
                 let (input, output) = (self.input.try_clone()?, self.output.take());
                 Source::Order(call, Streams { input, output })
             }
@@ -141,29 +211,23 @@ impl Init<'_> {
         )
     }
 
-    /// The namespaces that are made or entered from inside, and the groups that count.
-    fn separate(&mut self) -> io::Result<Vec<String>> {
-        self.groups
-            .enter()
-            .map_err(|error| io::Error::other(format!("cgroup: {error}")))?;
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        rustix::system::sethostname(b"clawk").map_err(|error| wall("namespaces")(error.into()))?;
-        match self.network.take() {
-            Some(made) => network::enter(&made).map_err(wall("namespaces"))?,
-            None => sys::loopback_up().map_err(wall("namespaces"))?,
-        }
-        let mut held = vec!["namespaces:mount,pid,net,ipc,uts,cgroup".to_owned()];
-        if !self.identity.dropped {
-            held.push("namespace:user".to_owned());
-        }
-        held.push(self.open_door()?.to_owned());
-        Ok(held)
-    }
-
     /// Puts up every wall but the filter, which the tool installs last.
     fn build(&mut self) -> io::Result<Walls> {
-        self.expect(BUILD)?;
-        let mut held = self.separate()?;
+        let both = (self.order, self.enclosure);
+        let hull = match self.hull.take() {
+            Some(hull) => hull,
+            None => {
+                expect(&self.control, BUILD)?;
+                Hull::make(
+                    &self.groups,
+                    self.identity,
+                    self.network.take(),
+                    both,
+                    &self.idmaps,
+                )?
+            }
+        };
+        let door = self.open_door()?.to_owned();
         let own = match self.enclosure.own {
             true => Some(rustix::fs::open(
                 crate::launch::OWN_PROGRAM,
@@ -172,22 +236,8 @@ impl Init<'_> {
             )?),
             false => None,
         };
-        // Opened while it has a name; entered when the walls stand: they are our work, not the tool's.
-        let weight = self.groups.open_cpu().map_err(wall("cgroup"))?;
-        let workdir = self.order.workdir.as_deref().map(Path::new);
-        let built = view::enter(
-            self.enclosure,
-            self.identity,
-            &self.idmaps,
-            self.order.memory_mb,
-            workdir,
-            self.order.call.is_none(),
-        )
-        .map_err(wall("mounts"))?;
-        held.extend(built.held.iter().cloned());
-        if let Some(weight) = weight {
-            rustix::io::write(&weight, b"0").map_err(|error| wall("cgroup")(error.into()))?;
-        }
+        let (built, mut held) = hull.finish(both, self.identity, &self.idmaps)?;
+        held.push(door);
         // When it is in all its groups: they are the top of what it sees.
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
             .map_err(|error| wall("namespaces")(error.into()))?;
@@ -228,15 +278,6 @@ impl Init<'_> {
             },
         )?;
         Ok((built, filter, own, children))
-    }
-
-    fn expect(&self, wanted: u8) -> io::Result<()> {
-        let mut byte = [0_u8; 1];
-        match rustix::io::read(&self.control, &mut byte) {
-            Ok(1) if byte == [wanted] => Ok(()),
-            Ok(_) => sys::end(1), // the supervisor has given up
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// Binds the proxy's socket here and hands it out.
@@ -341,7 +382,8 @@ impl Init<'_> {
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         rustix::process::umask(Mode::from_raw_mode(0o022));
-        sys::reset_signals()?;
+        // Whom it was forked from ignores none and catches none.
+        sys::unblock_signals()?;
         if let Some(workdir) = &self.order.workdir {
             rustix::process::chdir(workdir.as_str()).map_err(|error| {
                 io::Error::other(format!(

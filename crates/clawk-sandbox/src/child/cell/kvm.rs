@@ -9,11 +9,8 @@ use rustix::process::{Gid, Uid};
 use super::view::{View, copy_of, open_host, tmpfs};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
 
-/// Puts the node in its place, if the box is one for a machine.
-pub(super) fn show(view: &mut View<'_>) -> io::Result<()> {
-    if !view.order.kvm {
-        return Ok(());
-    }
+/// Puts the node in its place.
+pub(super) fn show(view: &mut View) -> io::Result<()> {
     let path = Path::new("/dev/kvm");
     let host = open_host(path).map_err(|error| io::Error::other(format!("/dev/kvm: {error}")))?;
     let copy = if view.identity.dropped {

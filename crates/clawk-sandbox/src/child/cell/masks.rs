@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
+use super::order::Enclosure;
 use super::pieces::named;
 use super::view::{View, attach, attach_at_root, copy_of, real_path, tmpfs};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
-use crate::plan::{Denied, FsMode};
+use crate::plan::Denied;
 use crate::preflight::path::lexical;
 
 /// Entries of mounted folders that are looked through for files that fit a pattern. Beyond, only the guard holds.
@@ -26,16 +27,19 @@ pub(super) struct Covers {
 }
 
 impl Covers {
-    /// To be called before the view's root is put over the host's: Linux before 6.15 copies only what is mounted, so the file
-    /// system is mounted below that root, where no path leads, and goes with the host's view.
-    pub(super) fn make() -> io::Result<Self> {
+    /// Linux before 6.15 copies only what is mounted, so the file system is mounted where no path will lead: in mode `full` below the
+    /// view's root, which is not there yet and will hide it; else in a folder of that root, which what is mounted there next hides.
+    pub(super) fn make(hidden: Option<&OwnedFd>) -> io::Result<Self> {
         let store = tmpfs(64 << 10, "000", None)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         drop(rustix::fs::openat(&store, "e", flags, Mode::empty())?);
         rustix::fs::mkdirat(&store, "d", Mode::empty())?;
         let protect = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC;
         sys::set_attributes(&store, false, protect, 0)?;
-        attach_at_root(&store).map_err(named("the root"))?;
+        match hidden {
+            Some(folder) => attach(&store, folder).map_err(named("the root"))?,
+            None => attach_at_root(&store).map_err(named("the root"))?,
+        }
         let path_only = OFlags::PATH | OFlags::CLOEXEC;
         Ok(Self {
             file: rustix::fs::openat(&store, "e", path_only, Mode::empty())?,
@@ -53,8 +57,7 @@ impl Covers {
 }
 
 /// Covers what the plan denies and what exists of it.
-pub(super) fn put(view: &mut View<'_>) -> io::Result<()> {
-    let order = view.order;
+pub(super) fn put(view: &mut View, order: &Enclosure) -> io::Result<()> {
     let denied = &order.filesystem.denied;
     if denied.is_empty() {
         return Ok(());
@@ -78,7 +81,7 @@ pub(super) fn put(view: &mut View<'_>) -> io::Result<()> {
     if denied.iter().any(Denied::is_pattern) {
         let mut left = MAX_ENTRIES;
         for root in order.binds().iter().map(|bind| bind.path.clone()) {
-            fitting(view, &root, &mut left, &mut found)?;
+            fitting(view, order, &root, &mut left, &mut found)?;
         }
     }
     let mut covered = 0_usize;
@@ -96,7 +99,7 @@ pub(super) fn put(view: &mut View<'_>) -> io::Result<()> {
 
 /// Adds the rule under the name that its folder really has in the view, where a link on the way leads elsewhere: the guard
 /// knows real names only.
-fn rename(view: &mut View<'_>, entry: &Denied, place: &Path) -> io::Result<()> {
+fn rename(view: &mut View, entry: &Denied, place: &Path) -> io::Result<()> {
     let (folder, rest) = if entry.is_pattern() {
         let rest = entry.text().get(entry.fixed_part().len()..).unwrap_or_default();
         (place, rest.to_owned())
@@ -167,15 +170,14 @@ fn aliases(target: &OwnedFd, found: &mut HashSet<(u64, u64)>) -> io::Result<()> 
 }
 
 /// Makes a folder and those above it, up to the writable mount that holds it, mount points: they can't be renamed then.
-pub(super) fn pin(view: &mut View<'_>, folder: &Path) -> io::Result<()> {
-    let root = match view.order.filesystem.mode {
-        FsMode::Full => PathBuf::from("/"),
-        FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => {
-            let holder = view.writable.iter().filter(|root| folder.starts_with(root));
-            match holder.max_by_key(|root| root.components().count()) {
-                Some(root) => root.clone(),
-                None => return Ok(()),
-            }
+pub(super) fn pin(view: &mut View, folder: &Path) -> io::Result<()> {
+    let root = if view.is_full() {
+        PathBuf::from("/")
+    } else {
+        let holder = view.writable.iter().filter(|root| folder.starts_with(root));
+        match holder.max_by_key(|root| root.components().count()) {
+            Some(root) => root.clone(),
+            None => return Ok(()),
         }
     };
     let mut chain: Vec<&Path> = folder.ancestors().take_while(|part| **part != *root).collect();
@@ -190,7 +192,13 @@ pub(super) fn pin(view: &mut View<'_>, folder: &Path) -> io::Result<()> {
 }
 
 /// Existing files and folders below `root` that fit a pattern.
-fn fitting(view: &View<'_>, root: &Path, left: &mut usize, found: &mut Vec<PathBuf>) -> io::Result<()> {
+fn fitting(
+    view: &View,
+    order: &Enclosure,
+    root: &Path,
+    left: &mut usize,
+    found: &mut Vec<PathBuf>,
+) -> io::Result<()> {
     use std::os::fd::AsRawFd as _;
     let mut open = vec![root.to_path_buf()];
     while let Some(folder) = open.pop() {
@@ -206,7 +214,7 @@ fn fitting(view: &View<'_>, root: &Path, left: &mut usize, found: &mut Vec<PathB
             *left = rest;
             let path = folder.join(entry.file_name());
             let kind = entry.file_type()?;
-            if view.order.filesystem.denies(&path, &view.order.base) {
+            if order.filesystem.denies(&path, &order.base) {
                 found.push(path);
             } else if kind.is_dir() {
                 open.push(path);

@@ -2,11 +2,13 @@
 //! keeps the clock, and sees to it that nothing lives on.
 
 mod allowed;
+mod blank;
 mod cgroup;
 mod etc;
 mod filter;
 mod guard;
 mod hand;
+mod hull;
 mod identity;
 mod init;
 mod inside;
@@ -23,7 +25,9 @@ mod view;
 mod watch;
 pub(crate) mod world;
 
+pub(super) use blank::Blank;
 pub(crate) use cgroup::{remove_left, remove_stale};
+pub(super) use hand::read_whole;
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -65,6 +69,24 @@ impl Ready {
         };
     }
 
+    /// The same, where none is there.
+    pub(super) fn prepare_if_none(&mut self) {
+        if self.network.is_none() {
+            self.prepare();
+        }
+    }
+
+    /// A process that was forked has the network namespace now, and uses it.
+    pub(super) fn give_away(&mut self) {
+        self.network = None;
+    }
+
+    /// Where it can be used. Its box alone has it: the process that this one was forked from has let go of it.
+    fn network_for(&self, identity: Identity) -> io::Result<Option<OwnedFd>> {
+        let network = self.network.as_ref().filter(|_| identity.dropped);
+        network.map(OwnedFd::try_clone).transpose()
+    }
+
     /// Before each supervisor: what of the host has changed.
     pub(super) fn refresh(&mut self) {
         self.hierarchies.refresh();
@@ -80,8 +102,15 @@ pub(super) fn run(
     enclosure: &Enclosure,
     streams: Streams,
     ready: &Ready,
+    blank: Option<Blank>,
 ) -> io::Result<()> {
-    rustix::process::setsid()?;
+    let left = match blank {
+        Some(blank) => blank.serve(socket, order, enclosure, streams)?,
+        None => Some(streams),
+    };
+    let Some(streams) = left else {
+        return Ok(());
+    };
     let identity = Identity::choose()?;
     let mut idmaps = HashMap::new();
     if identity.dropped {
@@ -92,9 +121,9 @@ pub(super) fn run(
             idmaps.insert(owner, userns);
         }
     }
-    let mut groups = Groups::make(order, &ready.hierarchies);
-    let network = ready.network.as_ref().filter(|_| identity.dropped);
-    let network = network.map(OwnedFd::try_clone).transpose()?;
+    let network = ready.network_for(identity)?;
+    let mut groups = Groups::make(&ready.hierarchies);
+    groups.limit(order);
     let ended = enclose(
         socket,
         order,
@@ -165,6 +194,7 @@ fn enclose(
             groups: groups.clone(),
             door: streams.door,
             network,
+            hull: None,
         };
         init.live();
     };
@@ -177,7 +207,27 @@ fn enclose(
         Ok(at_once) => (Ok(()), at_once),
         Err(error) => (Err(error), false),
     };
-    let mut watch = watch::Watch::new(socket, &ours, order, first, enclosure.door || runs, groups);
+    attend(
+        (socket, &ours),
+        order,
+        first,
+        enclosure.door || runs,
+        groups,
+        (built, None),
+    )
+}
+
+/// Watches over a box to its end. `told`: somebody else says when its tool starts. `host`: what is to be closed when nobody waits.
+fn attend(
+    (socket, control): (&UnixStream, &UnixStream),
+    order: &Order,
+    first: Pid,
+    told: bool,
+    groups: &Groups,
+    (built, host): (io::Result<()>, Option<OwnedFd>),
+) -> io::Result<()> {
+    let mut watch = watch::Watch::new(socket, control, order, first, told, groups);
+    watch.later = host;
     // Among a thousand children of a tool gone wild, the one that ends them must get its turn. Only root may.
     let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
     let ended = match (built, rustix::process::pidfd_open(first, PidfdFlags::empty())) {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::order::Enclosure;
-use super::view::{open_host, open_mount};
+use super::pieces::{open_host, open_mount};
 use crate::plan::FsMode;
 
 /// Who owns what a descriptor names.

@@ -1,11 +1,19 @@
-//! Pieces of the host by descriptor: opened once, put in place by what was opened.
+//! Pieces of the host by descriptor: opened once, by the host's names, and put in place by what was opened.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+
+use super::identity::Identity;
+use super::mounts::owner;
+use super::order::{Bind, Enclosure};
+use super::world::Notes;
+use crate::child::sys::{self, ATTR_NODEV, ATTR_NOSUID, ATTR_RDONLY};
+use crate::own::Kept;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -53,4 +61,113 @@ pub(in crate::child) fn copy_of(fd: impl AsFd, recursive: bool) -> rustix::io::R
 
 pub(in crate::child) fn named(what: &str) -> impl Fn(rustix::io::Errno) -> io::Error + '_ {
     move |error| io::Error::new(io::Error::from(error).kind(), format!("{what}: {error}"))
+}
+
+/// All that an order takes of the host.
+pub(super) struct Pieces {
+    pub(super) binds: Vec<Piece>,
+    /// A folder of the host.
+    pub(super) workdir: Option<PathBuf>,
+    /// The agent's own files.
+    pub(super) kept: Kept,
+    /// For the trace.
+    pub(super) held: Vec<String>,
+}
+
+/// One of the plan's mounts, or where the program is installed.
+pub(super) struct Piece {
+    pub(super) bind: Bind,
+    /// What the host really calls it.
+    pub(super) real: PathBuf,
+    /// In no place yet; protected as asked for, its owner's files shown as the tool's.
+    pub(super) mount: OwnedFd,
+    pub(super) folder: bool,
+}
+
+impl Pieces {
+    /// To be called where names are the host's. `idmaps`: user namespaces for idmapped mounts, by the owner that they show as the
+    /// tool.
+    pub(super) fn gather(
+        order: &Enclosure,
+        identity: Identity,
+        idmaps: &HashMap<(u32, u32), OwnedFd>,
+        workdir: Option<&Path>,
+        notes: &mut Notes,
+    ) -> io::Result<Self> {
+        let mut pieces = Self {
+            binds: Vec::new(),
+            workdir: None,
+            kept: Kept::of(&order.filesystem.own),
+            held: Vec::new(),
+        };
+        let owned = crate::place::writable(&order.filesystem, &order.base);
+        for bind in order.binds() {
+            pieces.add(bind, &owned, identity.dropped.then_some(idmaps), notes)?;
+        }
+        if let Some(workdir) = workdir {
+            if !workdir.is_dir() {
+                let text = format!("the working directory `{}` is no folder", workdir.display());
+                return Err(io::Error::other(text));
+            }
+            if notes.taken {
+                notes.place(workdir, open_host(workdir)?, None)?;
+            }
+            pieces.workdir = Some(workdir.to_path_buf());
+        }
+        notes.own(order);
+        notes.denied(order);
+        Ok(pieces)
+    }
+
+    fn add(
+        &mut self,
+        bind: Bind,
+        owned: &[PathBuf],
+        idmaps: Option<&HashMap<(u32, u32), OwnedFd>>,
+        notes: &mut Notes,
+    ) -> io::Result<()> {
+        let shown = bind.path.display();
+        let fd = open_mount(&bind.path, owned)
+            .map_err(|error| io::Error::new(error.kind(), format!("the mount `{shown}`: {error}")))?;
+        let real = real_path(&fd)?;
+        notes.place(&bind.path, &fd, Some(&real))?;
+        if real == Path::new("/")
+            || ["/proc", "/sys", "/dev"]
+                .iter()
+                .any(|root| real.starts_with(root))
+        {
+            return Err(io::Error::other(format!(
+                "`{shown}` can't be mounted: it is the whole system or shows the kernel; use the mode `full`, or name a folder"
+            )));
+        }
+        let mut mount = copy_of(&fd, true).map_err(named(&format!("the mount `{shown}`")))?;
+        if let Some(idmaps) = idmaps {
+            let userns = idmaps.get(&owner(&fd)?).ok_or_else(|| {
+                io::Error::other(format!("the owner of `{shown}` changed while it was mounted"))
+            })?;
+            if sys::set_idmap(&mount, true, userns).is_err() {
+                // Something below does not know id maps: without what is mounted below, then.
+                mount = copy_of(&fd, false)?;
+                match sys::set_idmap(&mount, false, userns) {
+                    Ok(()) => self.held.push(format!("without-submounts:{shown}")),
+                    Err(error) if bind.writable => {
+                        return Err(io::Error::other(format!(
+                            "the file system of `{shown}` knows no id maps ({error}), so a tool that is not root can't write there; use ext4, xfs or btrfs (tmpfs from Linux 6.3), or run clawk as an ordinary user"
+                        )));
+                    }
+                    Err(_) => self.held.push(format!("unmapped:{shown}")), // silent-ok: read as a stranger, which is stronger
+                }
+            }
+        }
+        let protect = if bind.writable { 0 } else { ATTR_RDONLY };
+        sys::set_attributes(&mount, true, protect | ATTR_NOSUID | ATTR_NODEV, 0)?;
+        let folder = is_folder(&fd)?;
+        self.binds.push(Piece {
+            bind,
+            real,
+            mount,
+            folder,
+        });
+        Ok(())
+    }
 }

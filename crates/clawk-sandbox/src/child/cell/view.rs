@@ -13,14 +13,14 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags};
 
 use super::identity::Identity;
 use super::mounts::{mount_points, owner};
-use super::order::{Bind, Enclosure};
-pub(super) use super::pieces::{attach, attach_at_root, copy_of, open_host, open_mount, real_path};
-use super::pieces::{is_folder, named};
+use super::order::Enclosure;
+use super::pieces::{Piece, Pieces, is_folder, named};
+pub(super) use super::pieces::{attach, attach_at_root, copy_of, open_host, real_path};
 use super::world::{Notes, Seen};
 use super::{etc, keep, kvm, masks};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 use crate::own::Kept;
-use crate::plan::{Denied, FsMode};
+use crate::plan::Denied;
 
 /// The nodes of `/dev`.
 const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -48,17 +48,12 @@ const TMP_SHARE: u64 = 2;
 /// Terminals that a box may have open: the kernel has a few thousand for all.
 const MAX_TERMINALS: &str = "32";
 
-/// Mounts over the new root behind the pivot: [`masks::Covers`], the host's.
-const OVER_ROOT: usize = 2;
-
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// A view under construction.
-pub(super) struct View<'a> {
-    pub(super) order: &'a Enclosure,
+/// A view under construction: begun without an order ([`View::system`]) or with all of the host ([`View::of_host`]), and
+/// finished by what an order asks for ([`View::finish`]).
+pub(super) struct View {
     pub(super) identity: Identity,
-    /// User namespaces for idmapped mounts, by the owner that they show as the tool.
-    pub(super) idmaps: &'a HashMap<(u32, u32), OwnedFd>,
     /// The box's root.
     pub(super) root: OwnedFd,
     /// The root's own device: what may be made there without touching the host. `None` in mode `full`.
@@ -80,8 +75,6 @@ pub(super) struct View<'a> {
     pub(super) notes: Notes,
     /// Folders that can't be moved any more.
     pub(super) pinned: HashSet<PathBuf>,
-    /// The real places of writable mounts.
-    owned: Vec<PathBuf>,
     /// The agent's own files.
     pub(super) kept: Kept,
 }
@@ -95,86 +88,6 @@ pub(super) struct Built {
     pub(super) denied: Vec<Denied>,
     pub(super) kept: Kept,
     pub(super) seen: Vec<Seen>,
-}
-
-/// Builds the view and makes it this process's root. `memory_mb` bounds what files in memory may take.
-pub(super) fn enter(
-    order: &Enclosure,
-    identity: Identity,
-    idmaps: &HashMap<(u32, u32), OwnedFd>,
-    memory_mb: u64,
-    workdir: Option<&Path>,
-    noting: bool,
-) -> io::Result<Built> {
-    sys::make_all_private()?;
-    let full = order.filesystem.mode == FsMode::Full;
-    let root = if full {
-        host_root(identity, idmaps)?
-    } else {
-        tmpfs(4 << 20, "755", None)?
-    };
-    let covers = masks::Covers::make()?;
-    attach_at_root(&root).map_err(named("the root"))?;
-    let skeleton = match full {
-        true => None,
-        false => Some(rustix::fs::fstat(&root)?.st_dev),
-    };
-    let mut view = View {
-        order,
-        identity,
-        idmaps,
-        root,
-        skeleton,
-        in_memory: None,
-        made: RefCell::default(),
-        readable: Vec::new(),
-        writable: Vec::new(),
-        held: vec!["view".to_owned(), "nosuid,nodev".to_owned()],
-        aliases: HashSet::new(),
-        denied: order.filesystem.denied.clone(),
-        covers,
-        notes: Notes {
-            taken: noting,
-            owned: identity.dropped,
-            seen: Vec::new(),
-        },
-        pinned: HashSet::new(),
-        owned: crate::place::writable(&order.filesystem, &order.base),
-        kept: Kept::of(&order.filesystem.own),
-    };
-    if full {
-        view.host(memory_mb)?;
-    } else {
-        view.system(memory_mb)?;
-    }
-    view.devices(memory_mb)?;
-    kvm::show(&mut view)?;
-    view.proc()?;
-    view.files()?;
-    for bind in order.binds() {
-        view.bind(&bind)?;
-    }
-    if let Some(workdir) = workdir {
-        if !workdir.is_dir() {
-            let text = format!("the working directory `{}` is no folder", workdir.display());
-            return Err(io::Error::other(text));
-        }
-        if noting {
-            view.notes.place(workdir, open_host(workdir)?, None)?;
-        }
-        // Where nothing of it is shown, an empty folder stands in its place.
-        if !full {
-            view.folder(workdir)?;
-        }
-    }
-    view.notes.own(order);
-    keep::put(&mut view)?;
-    view.notes.denied(order);
-    masks::put(&mut view)?;
-    if view.skeleton.is_some() {
-        sys::set_attributes(&view.root, false, ATTR_RDONLY, 0)?;
-    }
-    view.pivot()
 }
 
 /// A file system in memory.
@@ -212,9 +125,108 @@ fn host_root(identity: Identity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::R
     Ok(copy)
 }
 
-impl View<'_> {
-    /// The system view: programs and libraries, a made-up `/etc`, a private `/tmp`.
-    fn system(&mut self, memory_mb: u64) -> io::Result<()> {
+impl View {
+    /// What every box shows but one of mode `full`: programs and libraries, a made-up `/etc`, `/dev`, `/proc`. `kvm`: with the node
+    /// for a machine.
+    pub(super) fn system(identity: Identity, noting: bool, kvm: bool) -> io::Result<Self> {
+        sys::make_all_private()?;
+        let root = tmpfs(4 << 20, "755", None)?;
+        let skeleton = rustix::fs::fstat(&root)?.st_dev;
+        let mut view = Self::on(root, Some(skeleton), identity, noting)?;
+        view.programs()?;
+        view.kernel(kvm)?;
+        Ok(view)
+    }
+
+    /// Mode `full`: everything of the host but what shows kernel and devices.
+    pub(super) fn of_host(
+        identity: Identity,
+        idmaps: &HashMap<(u32, u32), OwnedFd>,
+        noting: bool,
+        kvm: bool,
+    ) -> io::Result<Self> {
+        sys::make_all_private()?;
+        let root = host_root(identity, idmaps)?;
+        let mut view = Self::on(root, None, identity, noting)?;
+        view.host(idmaps)?;
+        view.kernel(kvm)?;
+        Ok(view)
+    }
+
+    fn on(root: OwnedFd, skeleton: Option<u64>, identity: Identity, noting: bool) -> io::Result<Self> {
+        let covers = match skeleton {
+            None => {
+                let covers = masks::Covers::make(None)?;
+                attach_at_root(&root).map_err(named("the root"))?;
+                covers
+            }
+            Some(_) => {
+                attach_at_root(&root).map_err(named("the root"))?;
+                rustix::fs::mkdirat(&root, "tmp", Mode::from_raw_mode(0o755))?;
+                let flags = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+                // Until `/tmp` comes.
+                masks::Covers::make(Some(&rustix::fs::openat(&root, "tmp", flags, Mode::empty())?))?
+            }
+        };
+        Ok(Self {
+            identity,
+            root,
+            skeleton,
+            in_memory: None,
+            made: RefCell::default(),
+            readable: Vec::new(),
+            writable: Vec::new(),
+            held: vec!["view".to_owned(), "nosuid,nodev".to_owned()],
+            aliases: HashSet::new(),
+            denied: Vec::new(),
+            covers,
+            notes: Notes {
+                taken: noting,
+                owned: identity.dropped,
+                seen: Vec::new(),
+            },
+            pinned: HashSet::new(),
+            kept: Kept::default(),
+        })
+    }
+
+    fn kernel(&mut self, kvm: bool) -> io::Result<()> {
+        self.devices(kvm)?;
+        if kvm {
+            kvm::show(self)?;
+        }
+        self.proc()
+    }
+
+    /// Everything of the host is shown.
+    pub(super) fn is_full(&self) -> bool {
+        self.skeleton.is_none()
+    }
+
+    /// What the order asks for beyond that. `memory_mb` bounds what files in memory may take.
+    pub(super) fn finish(&mut self, order: &Enclosure, pieces: Pieces, memory_mb: u64) -> io::Result<()> {
+        self.memory(memory_mb)?;
+        self.files(order)?;
+        self.held.extend(pieces.held);
+        for piece in pieces.binds {
+            self.bind(piece)?;
+        }
+        // Where nothing of it is shown, an empty folder stands in its place.
+        if let Some(workdir) = pieces.workdir.filter(|_| !self.is_full()) {
+            self.folder(&workdir)?;
+        }
+        self.kept = pieces.kept;
+        keep::put(self)?;
+        self.denied.clone_from(&order.filesystem.denied);
+        masks::put(self, order)?;
+        if self.skeleton.is_some() {
+            sys::set_attributes(&self.root, false, ATTR_RDONLY, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Programs and libraries, and a made-up `/etc`.
+    fn programs(&mut self) -> io::Result<()> {
         self.bind_system(Path::new("/usr"))?;
         for name in MERGED {
             let path = Path::new("/").join(name);
@@ -243,6 +255,17 @@ impl View<'_> {
         ] {
             rustix::fs::mkdirat(&self.root, name, Mode::from_raw_mode(mode))?;
         }
+        Ok(())
+    }
+
+    /// Where a tool may write whatever is mounted: files in memory.
+    fn memory(&mut self, memory_mb: u64) -> io::Result<()> {
+        let shm = tmpfs(((memory_mb << 20) / 4).max(1 << 20), "1777", None)?;
+        self.put(&shm, Path::new("/dev/shm"))?;
+        self.writable.push(PathBuf::from("/dev/shm"));
+        if self.is_full() {
+            return Ok(());
+        }
         let bytes = (memory_mb << 20) / TMP_SHARE;
         let tmp = tmpfs(bytes.max(1 << 20), "1777", None)?;
         self.in_memory = Some(rustix::fs::fstat(&tmp)?.st_dev);
@@ -269,12 +292,12 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Mode `full`: everything of the host but what shows kernel and devices.
-    fn host(&mut self, _memory_mb: u64) -> io::Result<()> {
+    /// What is mounted on the host.
+    fn host(&mut self, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<()> {
         self.writable.push(PathBuf::from("/"));
         if self.identity.dropped {
             for path in mount_points()? {
-                self.host_mount(&path)?;
+                self.host_mount(&path, idmaps)?;
             }
         }
         for path in ["/sys", "/dev", "/proc"] {
@@ -287,7 +310,7 @@ impl View<'_> {
         Ok(())
     }
 
-    fn host_mount(&mut self, path: &Path) -> io::Result<()> {
+    fn host_mount(&mut self, path: &Path, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<()> {
         let Ok(fd) = open_host(path) else {
             self.notes.absent(path);
             return Ok(()); // hidden below another mount
@@ -296,7 +319,7 @@ impl View<'_> {
         self.notes.place(path, &fd, Some(path))?;
         let copy = copy_of(&fd, false)?;
         sys::set_attributes(&copy, false, ATTR_NOSUID | ATTR_NODEV, 0)?;
-        if let Some(userns) = self.idmaps.get(&owner).or_else(|| self.idmaps.get(&(0, 0)))
+        if let Some(userns) = idmaps.get(&owner).or_else(|| idmaps.get(&(0, 0)))
             && sys::set_idmap(&copy, false, userns).is_err()
         {
             // Not every file system knows id maps: the tool is a stranger there, which is stronger.
@@ -306,50 +329,20 @@ impl View<'_> {
     }
 
     /// One of the plan's mounts, or where the program is installed.
-    fn bind(&mut self, bind: &Bind) -> io::Result<()> {
-        let shown = bind.path.display();
-        let fd = open_mount(&bind.path, &self.owned)
-            .map_err(|error| io::Error::new(error.kind(), format!("the mount `{shown}`: {error}")))?;
-        let real = real_path(&fd)?;
-        self.notes.place(&bind.path, &fd, Some(&real))?;
-        if real == Path::new("/")
-            || ["/proc", "/sys", "/dev"]
-                .iter()
-                .any(|root| real.starts_with(root))
-        {
-            return Err(io::Error::other(format!(
-                "`{shown}` can't be mounted: it is the whole system or shows the kernel; use the mode `full`, or name a folder"
-            )));
-        }
-        let mut copy = copy_of(&fd, true).map_err(named(&format!("the mount `{shown}`")))?;
-        if self.identity.dropped {
-            let owner = owner(&fd)?;
-            let userns = self.idmaps.get(&owner).ok_or_else(|| {
-                io::Error::other(format!("the owner of `{shown}` changed while it was mounted"))
-            })?;
-            if sys::set_idmap(&copy, true, userns).is_err() {
-                // Something below does not know id maps: without what is mounted below, then.
-                copy = copy_of(&fd, false)?;
-                match sys::set_idmap(&copy, false, userns) {
-                    Ok(()) => self.held.push(format!("without-submounts:{shown}")),
-                    Err(error) if bind.writable => {
-                        return Err(io::Error::other(format!(
-                            "the file system of `{shown}` knows no id maps ({error}), so a tool that is not root can't write there; use ext4, xfs or btrfs (tmpfs from Linux 6.3), or run clawk as an ordinary user"
-                        )));
-                    }
-                    Err(_) => self.held.push(format!("unmapped:{shown}")), // silent-ok: read as a stranger, which is stronger
-                }
-            }
-        }
-        let protect = if bind.writable { 0 } else { ATTR_RDONLY };
-        sys::set_attributes(&copy, true, protect | ATTR_NOSUID | ATTR_NODEV, 0)?;
-        if self.order.filesystem.mode != FsMode::Full
-            && let Some(folder) = real.parent()
+    fn bind(&mut self, piece: Piece) -> io::Result<()> {
+        let Piece {
+            bind,
+            real,
+            mount,
+            folder,
+        } = piece;
+        if !self.is_full()
+            && let Some(above) = real.parent()
         {
             // Below a writable mount: what leads to it stays, or the next call would find something else by its name.
-            masks::pin(self, folder)?;
+            masks::pin(self, above)?;
         }
-        self.place(&copy, &real, is_folder(&fd)?)?;
+        self.place(&mount, &real, folder)?;
         if real != bind.path {
             self.link(&bind.path, &real)?;
         }
@@ -361,7 +354,7 @@ impl View<'_> {
         Ok(())
     }
 
-    fn devices(&mut self, memory_mb: u64) -> io::Result<()> {
+    fn devices(&mut self, kvm: bool) -> io::Result<()> {
         let dev = tmpfs(1 << 20, "755", None)?;
         let mut sources = Vec::with_capacity(NODES.len());
         for node in NODES {
@@ -379,7 +372,7 @@ impl View<'_> {
             drop(target);
             sources.push(source);
         }
-        if self.order.kvm {
+        if kvm {
             let flags = OFlags::CREATE | OFlags::CLOEXEC;
             drop(rustix::fs::openat(
                 &dev,
@@ -409,9 +402,6 @@ impl View<'_> {
             self.put(&copy, &path)?;
             self.writable.push(path);
         }
-        let shm = tmpfs(((memory_mb << 20) / 4).max(1 << 20), "1777", None)?;
-        self.put(&shm, Path::new("/dev/shm"))?;
-        self.writable.push(PathBuf::from("/dev/shm"));
         self.terminals()?;
         let dev = self.open(Path::new("/dev"))?;
         sys::set_attributes(&dev, false, ATTR_RDONLY | ATTR_NOEXEC, 0)?;
@@ -464,17 +454,17 @@ impl View<'_> {
     }
 
     /// Files in memory that only this run sees (R37).
-    fn files(&mut self) -> io::Result<()> {
-        if self.order.files.is_empty() {
+    fn files(&mut self, order: &Enclosure) -> io::Result<()> {
+        if order.files.is_empty() {
             return Ok(());
         }
-        let bytes: usize = self.order.files.iter().map(|(_, bytes)| bytes.len()).sum();
+        let bytes: usize = order.files.iter().map(|(_, bytes)| bytes.len()).sum();
         let store = tmpfs(
             u64::try_from(bytes).unwrap_or(0) + (1 << 20),
             "500",
             Some(self.identity),
         )?;
-        for (name, bytes) in &self.order.files {
+        for (name, bytes) in &order.files {
             if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
                 return Err(io::Error::other("a file of the run has a name that is no name"));
             }
@@ -581,18 +571,23 @@ impl View<'_> {
         }
     }
 
-    fn pivot(self) -> io::Result<Built> {
+    /// Makes the view this process's root, and lets go of what was.
+    pub(super) fn enter(&self) -> io::Result<()> {
         rustix::process::fchdir(&self.root)?;
         rustix::process::pivot_root(".", ".").map_err(named("pivot_root"))?;
-        // The host's root lies over ours now, and what covers are copied from over that; `/..` leads to the topmost.
-        for _ in 0..OVER_ROOT {
+        // The host's root lies over ours now; in mode `full` also what covers are copied from, over that. `/..` leads to the topmost.
+        for _ in 0..if self.is_full() { 2 } else { 1 } {
             rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(named("pivot_root"))?;
         }
         rustix::process::chdir("/")?;
         if mount_of("/..")? != mount_of(".")? {
             return Err(io::Error::other("pivot_root: something still lies over the root"));
         }
-        Ok(Built {
+        Ok(())
+    }
+
+    pub(super) fn built(self) -> Built {
+        Built {
             readable: self.readable,
             writable: self.writable,
             held: self.held,
@@ -600,7 +595,7 @@ impl View<'_> {
             denied: self.denied,
             kept: self.kept,
             seen: self.notes.seen,
-        })
+        }
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Watch<'a> {
     end: Option<Report>,
     /// The last report is told.
     told: bool,
+    /// Closed when nobody waits for an answer: the kernel may take its time.
+    pub(super) later: Option<OwnedFd>,
     /// No call yet: nothing to look at but whether the launcher lives.
     waits: bool,
 }
@@ -89,6 +91,7 @@ impl<'a> Watch<'a> {
             refused: false,
             end: None,
             told: false,
+            later: None,
             waits: order.call.is_none(),
         }
     }
@@ -198,6 +201,7 @@ impl<'a> Watch<'a> {
             Report::Waiting { seen, .. } => {
                 let supervisor = own_number();
                 tell(self.socket, &Report::Waiting { supervisor, seen })?;
+                self.later = None;
             }
             Report::Started => {
                 self.started = true;
@@ -293,6 +297,7 @@ impl<'a> Watch<'a> {
 
     /// True when a limit is passed.
     fn look(&mut self, now: Instant) -> bool {
+        self.later = None;
         self.threads_then = tree::threads_in_system().unwrap_or(0);
         let hit = self.groups.hit().or_else(|| self.count());
         self.look_at = Instant::now() + (now.elapsed() * LOOK_SHARE).clamp(LOOK.0, LOOK.1);

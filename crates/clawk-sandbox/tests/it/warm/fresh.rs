@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{bytes, launcher, ready, run, script, text, warmed};
 
-fn scoped(folder: &Path, mount: &Path, permissions: &str, denied: Value) -> Spec {
+pub(super) fn scoped(folder: &Path, mount: &Path, permissions: &str, denied: Value) -> Spec {
     let sandbox = json!({"name": "s", "level": "process", "capabilities": {"filesystem": {
         "mode": "scoped", "mount_paths": [{"path": mount, "permissions": permissions}], "denied_paths": denied}}});
     let given = serde_json::from_value(sandbox).expect("a sandbox");
@@ -28,7 +28,7 @@ fn does(spec: &Spec, command: &str) -> Spec {
 }
 
 /// What cold and warm boxes must have in common. The id is the box's own.
-fn facts(outcome: &Outcome) -> Value {
+pub(super) fn facts(outcome: &Outcome) -> Value {
     let held = outcome.obtained.mechanisms.iter();
     let held: Vec<&String> = held.filter(|held| !held.starts_with("uid:")).collect();
     json!({"code": outcome.exit_code, "signal": outcome.signal, "out": text(&outcome.stdout), "err": text(&outcome.stderr),
@@ -37,7 +37,7 @@ fn facts(outcome: &Outcome) -> Value {
 }
 
 /// Everything a program can see of its box, but what is random.
-const LOOK: &str = "cat /proc/self/status | grep -E '^(Cap|NoNewPrivs|Seccomp|NSpid|Groups|Umask|SigBlk|SigIgn|SigCgt)'; \
+pub(super) const LOOK: &str = "cat /proc/self/status | grep -E '^(Cap|NoNewPrivs|Seccomp|NSpid|Groups|Umask|SigBlk|SigIgn|SigCgt)'; \
     sed 's/^[0-9]* [0-9]* [0-9]*:[0-9]* //; s/\\(uid\\|gid\\)=[0-9]*//g; s/shared:[0-9]*//; s/,size=[0-9]*k//' /proc/self/mountinfo; \
     ls -la /dev /tmp /run /var /home / | sed 's/^dr-xr-xr-x *[0-9]*/proc/; s/[A-Z][a-z][a-z] *[0-9]* *[0-9:]*//; s/^total.*//; s/18[0-9]\\{8\\}/ID/g; s/  */ /g'; ulimit -a; pwd; env | sort; \
     cat /proc/self/limits; ls /proc/self/fd; hostname; cat /etc/group | sed 's/[0-9]*:$//'; cat /proc/net/dev | cut -d: -f1; echo $$; nice";

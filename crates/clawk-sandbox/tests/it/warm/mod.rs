@@ -1,6 +1,7 @@
-//! Boxes that wait: the suites of ordinary boxes once more, each run in a box that has waited for it; and what only a box that
-//! waits can get wrong.
+//! Boxes that wait: the suites of ordinary boxes once more, each run in a box that has waited for it, and in a blank one; and what
+//! only a box that waits can get wrong.
 
+mod blanks;
 mod ends;
 mod fresh;
 #[path = "../runs.rs"]
@@ -111,6 +112,27 @@ fn family(word: &str) -> (Vec<i32>, Vec<i32>, Vec<i32>) {
     let supervisors = below(&nurseries);
     let firsts = below(&supervisors);
     (nurseries, supervisors, firsts)
+}
+
+/// The supervisor of the blank box, when that waits.
+fn blank(word: &str) -> Option<i32> {
+    let is_blank = |pid: &i32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name.trim() == "clawk-blank")
+    };
+    with_word(word).into_iter().find(is_blank)
+}
+
+/// Whether something waits to become a tool in this supervisor's box.
+fn waits(supervisor: i32) -> bool {
+    let below = |above: i32| -> Vec<i32> {
+        let text = std::fs::read_to_string(format!("/proc/{above}/task/{above}/children"));
+        let text = text.unwrap_or_default();
+        text.split_ascii_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    };
+    below(supervisor).iter().any(|first| !below(*first).is_empty())
 }
 
 /// Waits for what must come to pass.

@@ -1,0 +1,189 @@
+//! A blank box, from outside: made ahead of any order, from what all orders have in common. The first order that comes takes it, if it
+//! fits and the host is still what it was made from; otherwise it is thrown away, and the order's box is made as always.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::cgroup::Groups;
+use super::identity::Identity;
+use super::init::{self, BUILD, RUN};
+use super::order::Enclosure;
+use super::world::{self, Seen};
+use super::{NAMESPACES, Ready, attend, hand, mounts, prepare, reap};
+use crate::child::{Streams, sys};
+use crate::launch::wire::{MAX_REPORT_BYTES, Order, Report};
+use crate::plan::FsMode;
+
+/// Owners of mounts that one order may have here.
+const MAX_OWNERS: usize = 16;
+
+/// A first process that waits for an order, with everything around it that does not depend on one.
+pub(in crate::child) struct Blank {
+    control: UnixStream,
+    first: Pid,
+    identity: Identity,
+    groups: Groups,
+    seen: Vec<Seen>,
+    /// The kernel says on this file when the host's mounts have changed.
+    table: File,
+    /// The host's mounts as the first process visits them. Whoever closes it last waits for the kernel.
+    host: Option<OwnedFd>,
+}
+
+/// An order, as the first process of a blank box gets it. The tool's streams come with it, then the socket for its door, then
+/// the id maps in the order of their owners.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Parcel<O> {
+    pub(super) order: O,
+    pub(super) outputs: bool,
+    pub(super) door: bool,
+    pub(super) owners: Vec<(u32, u32)>,
+}
+
+impl Blank {
+    /// Makes one. `outer` is what the first process must not have, and is given back.
+    pub(in crate::child) fn make<T>(ready: &Ready, outer: T) -> io::Result<(Self, T)> {
+        let table = File::open("/proc/self/mountinfo")?;
+        let identity = Identity::choose()?;
+        let network = ready.network_for(identity)?;
+        let mut groups = Groups::make(&ready.hierarchies);
+        let (control, theirs) = UnixStream::pair()?;
+        let user = if identity.dropped { 0 } else { libc::CLONE_NEWUSER };
+        let net = if network.is_some() { 0 } else { libc::CLONE_NEWNET };
+        let first = match sys::fork_into(NAMESPACES | user | net) {
+            Ok(Some(first)) => first,
+            Ok(None) => {
+                drop((outer, control, table));
+                init::wait_for_order(theirs, identity, groups, network);
+            }
+            Err(error) => {
+                groups.remove();
+                return Err(error);
+            }
+        };
+        drop((theirs, network));
+        let prepared = prepare(identity, first, &mut groups);
+        let mut blank = Self {
+            control,
+            first,
+            identity,
+            groups,
+            seen: Vec::new(),
+            table,
+            host: None,
+        };
+        match prepared.and_then(|()| blank.until_made()) {
+            Ok(()) => Ok((blank, outer)),
+            Err(error) => {
+                blank.end();
+                Err(error)
+            }
+        }
+    }
+
+    fn until_made(&mut self) -> io::Result<()> {
+        rustix::io::write(&self.control, &[BUILD])?;
+        let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
+        rustix::event::poll(&mut fds, None)?;
+        self.host = hand::receive(&self.control).flatten();
+        let mut line = Vec::new();
+        let mut reader = io::BufReader::new(&self.control).take(MAX_REPORT_BYTES);
+        io::BufRead::read_until(&mut reader, b'\n', &mut line)?;
+        match serde_json::from_slice(&line)? {
+            Report::Waiting { seen, .. } if self.host.is_some() => self.seen = seen,
+            _ => return Err(io::Error::other("no blank box can be made")),
+        }
+        Ok(())
+    }
+
+    /// What must be quiet while it waits: its first process says nothing, the host's mounts stay as they are.
+    pub(in crate::child) fn quiet(&self) -> [PollFd<'_>; 2] {
+        [
+            PollFd::new(&self.control, PollFlags::IN),
+            PollFd::new(&self.table, PollFlags::PRI),
+        ]
+    }
+
+    /// Runs an order to its end. Gives the streams back where it is not for this one: surely nothing ran then.
+    pub(super) fn serve(
+        mut self,
+        socket: &UnixStream,
+        order: &Order,
+        enclosure: &Enclosure,
+        streams: Streams,
+    ) -> io::Result<Option<Streams>> {
+        let taken =
+            fits(enclosure) && self.groups.limit(order) && self.hand_over(order, enclosure, &streams).is_ok();
+        // Looked at while the first process is at work already; it runs nothing before it is told to.
+        if !taken || !self.is_fresh(enclosure) {
+            self.end();
+            return Ok(Some(streams));
+        }
+        drop(streams);
+        let runs = order.call.is_some() && !enclosure.door && self.groups.holds_cpu();
+        if runs {
+            rustix::io::write(&self.control, &[RUN])?;
+        }
+        let (first, told) = (self.first, enclosure.door || runs);
+        let ended = attend(
+            (socket, &self.control),
+            order,
+            first,
+            told,
+            &self.groups,
+            (Ok(()), self.host.take()),
+        );
+        self.groups.remove();
+        ended.map(|()| None)
+    }
+
+    fn hand_over(&self, order: &Order, enclosure: &Enclosure, streams: &Streams) -> io::Result<()> {
+        let owners = match self.identity.dropped {
+            true => mounts::owners(enclosure),
+            false => Vec::new(),
+        };
+        if owners.len() > MAX_OWNERS {
+            return Err(io::Error::other("too many owners"));
+        }
+        let idmaps = owners.iter().map(|owner| self.identity.shown_as(*owner));
+        let idmaps = idmaps.collect::<io::Result<Vec<OwnedFd>>>()?;
+        let mut fds: Vec<BorrowedFd<'_>> = vec![streams.input.as_fd()];
+        fds.extend(streams.output.iter().flatten().map(AsFd::as_fd));
+        fds.extend(streams.door.iter().map(AsFd::as_fd));
+        fds.extend(idmaps.iter().map(AsFd::as_fd));
+        let text = serde_json::to_vec(&Parcel {
+            order,
+            outputs: streams.output.is_some(),
+            door: streams.door.is_some(),
+            owners,
+        })?;
+        hand::send_whole(&self.control, &text, &fds)
+    }
+
+    /// The host would still give the very same one.
+    fn is_fresh(&self, enclosure: &Enclosure) -> bool {
+        let mut fds = [PollFd::new(&self.table, PollFlags::PRI)];
+        let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        let [table] = fds;
+        let mounted = ready.is_err() || table.revents().intersects(PollFlags::PRI | PollFlags::ERR);
+        !mounted && world::still(&self.seen, enclosure)
+    }
+
+    /// Throws it away.
+    pub(in crate::child) fn end(self) {
+        let _ = rustix::process::kill_process(self.first, Signal::KILL); // silent-ok: it has ended
+        reap(self.first);
+        self.groups.remove();
+    }
+}
+
+/// The host's own view, and the node for a machine, are no part of a blank box.
+fn fits(enclosure: &Enclosure) -> bool {
+    enclosure.filesystem.mode != FsMode::Full && !enclosure.kvm
+}
