@@ -41,7 +41,7 @@ pub fn main() -> ExitCode {
 fn supervise_on(socket: &UnixStream, ready: &cell::Ready, blank: Option<cell::Blank>) -> u8 {
     let ended = read_order(socket).and_then(|(order, streams)| match &order.enclosure {
         None => {
-            blank.into_iter().for_each(cell::Blank::end);
+            drop(blank);
             supervise::run(socket, &order, streams)
         }
         Some(enclosure) => cell::run(socket, &order, enclosure, streams, ready, blank),

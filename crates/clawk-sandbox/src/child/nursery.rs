@@ -230,8 +230,7 @@ fn wait_blank(socket: UnixStream, nursery: UnixStream, ready: &cell::Ready) -> u
         }
     };
     let Some(theirs) = theirs else {
-        blank.end();
-        return 0;
+        return 0; // and the blank box ends
     };
     let _ = rustix::thread::set_name(c"clawk-box"); // silent-ok: as above
     let _ = nursery.write_all(&[TAKEN]); // silent-ok: it is gone

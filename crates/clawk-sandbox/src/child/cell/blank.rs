@@ -15,7 +15,7 @@ use super::identity::Identity;
 use super::init::{self, BUILD, RUN};
 use super::order::Enclosure;
 use super::world::{self, Seen};
-use super::{NAMESPACES, Ready, attend, hand, mounts, prepare, reap};
+use super::{NAMESPACES, Ready, attend, hand, mounts, prepare, reap, word};
 use crate::child::{Streams, sys};
 use crate::launch::wire::{MAX_REPORT_BYTES, Order, Report};
 use crate::plan::FsMode;
@@ -23,10 +23,11 @@ use crate::plan::FsMode;
 /// Owners of mounts that one order may have here.
 const MAX_OWNERS: usize = 16;
 
-/// A first process that waits for an order, with everything around it that does not depend on one.
+/// A first process that waits for an order, with everything around it that does not depend on one. Dropping it ends it.
 pub(in crate::child) struct Blank {
     control: UnixStream,
-    first: Pid,
+    /// `None`: it has ended.
+    first: Option<Pid>,
     identity: Identity,
     groups: Groups,
     seen: Vec<Seen>,
@@ -52,8 +53,8 @@ impl Blank {
         let table = File::open("/proc/self/mountinfo")?;
         let identity = Identity::choose()?;
         let network = ready.network_for(identity)?;
-        let mut groups = Groups::make(&ready.hierarchies);
         let (control, theirs) = UnixStream::pair()?;
+        let mut groups = Groups::make(&ready.hierarchies);
         let user = if identity.dropped { 0 } else { libc::CLONE_NEWUSER };
         let net = if network.is_some() { 0 } else { libc::CLONE_NEWNET };
         let first = match sys::fork_into(NAMESPACES | user | net) {
@@ -71,24 +72,19 @@ impl Blank {
         let prepared = prepare(identity, first, &mut groups);
         let mut blank = Self {
             control,
-            first,
+            first: Some(first),
             identity,
             groups,
             seen: Vec::new(),
             table,
             host: None,
         };
-        match prepared.and_then(|()| blank.until_made()) {
-            Ok(()) => Ok((blank, outer)),
-            Err(error) => {
-                blank.end();
-                Err(error)
-            }
-        }
+        prepared.and_then(|()| blank.until_made())?;
+        Ok((blank, outer))
     }
 
     fn until_made(&mut self) -> io::Result<()> {
-        rustix::io::write(&self.control, &[BUILD])?;
+        word(&self.control, &[BUILD])?;
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
         rustix::event::poll(&mut fds, None)?;
         self.host = hand::receive(&self.control).flatten();
@@ -118,28 +114,30 @@ impl Blank {
         enclosure: &Enclosure,
         streams: Streams,
     ) -> io::Result<Option<Streams>> {
-        let taken =
-            fits(enclosure) && self.groups.limit(order) && self.hand_over(order, enclosure, &streams).is_ok();
+        // A door that was opened can't be taken back.
+        let early = !enclosure.door || self.is_fresh(enclosure);
+        let fits = early && fits(enclosure) && self.groups.limit(order);
+        let taken = fits && self.hand_over(order, enclosure, &streams).is_ok();
         // Looked at while the first process is at work already; it runs nothing before it is told to.
         if !taken || !self.is_fresh(enclosure) {
-            self.end();
             return Ok(Some(streams));
         }
+        let Some(first) = self.first.take() else {
+            return Ok(Some(streams));
+        };
         drop(streams);
         let runs = order.call.is_some() && !enclosure.door && self.groups.holds_cpu();
         if runs {
-            rustix::io::write(&self.control, &[RUN])?;
+            let _ = word(&self.control, &[RUN]); // silent-ok: its end is seen by its handle
         }
-        let (first, told) = (self.first, enclosure.door || runs);
         let ended = attend(
             (socket, &self.control),
             order,
             first,
-            told,
+            enclosure.door || runs,
             &self.groups,
             (Ok(()), self.host.take()),
         );
-        self.groups.remove();
         ended.map(|()| None)
     }
 
@@ -174,11 +172,14 @@ impl Blank {
         let mounted = ready.is_err() || table.revents().intersects(PollFlags::PRI | PollFlags::ERR);
         !mounted && world::still(&self.seen, enclosure)
     }
+}
 
-    /// Throws it away.
-    pub(in crate::child) fn end(self) {
-        let _ = rustix::process::kill_process(self.first, Signal::KILL); // silent-ok: it has ended
-        reap(self.first);
+impl Drop for Blank {
+    fn drop(&mut self) {
+        if let Some(first) = self.first.take() {
+            let _ = rustix::process::kill_process(first, Signal::KILL); // silent-ok: it has ended
+            reap(first);
+        }
         self.groups.remove();
     }
 }

@@ -258,8 +258,13 @@ fn say(groups: &Groups, control: &UnixStream, by_itself: bool) -> io::Result<boo
     // Without a group for it, the weight is set between the two.
     let at_once = by_itself && groups.holds_cpu();
     let words: &[u8] = if at_once { &[BUILD, RUN] } else { &[BUILD] };
-    rustix::io::write(control, words)?;
+    word(control, words)?;
     Ok(at_once)
+}
+
+/// A word to the first process. Where that has ended meanwhile, no signal ends this one.
+fn word(control: &UnixStream, words: &[u8]) -> rustix::io::Result<()> {
+    rustix::net::send(control, words, SendFlags::NOSIGNAL).map(drop)
 }
 
 fn reap(first: Pid) {

@@ -195,7 +195,7 @@ impl<'a> Watch<'a> {
                 };
                 tell(self.socket, &report)?;
                 if !self.told_to_run && !self.waits {
-                    rustix::io::write(self.control, &[RUN])?;
+                    super::word(self.control, &[RUN])?;
                 }
             }
             Report::Waiting { seen, .. } => {
@@ -247,7 +247,7 @@ impl<'a> Watch<'a> {
         match rustix::io::read(self.socket, &mut byte) {
             Ok(1) if byte == [TERMINATE] => self.terminate(Instant::now(), GRACE_MS),
             Ok(1) if byte == [OPENED] => {
-                let _ = rustix::io::write(self.control, &[RUN]); // silent-ok: its end is seen by its handle
+                let _ = super::word(self.control, &[RUN]); // silent-ok: its end is seen by its handle
             }
             Ok(1) if byte == [TAKEN] => return self.taken(),
             Ok(1) => {}
@@ -272,7 +272,7 @@ impl<'a> Watch<'a> {
 
     fn terminate(&mut self, now: Instant, grace_ms: u64) {
         if self.kill_at.is_none() {
-            let _ = rustix::io::write(self.control, &[END]); // silent-ok: its end is seen by its handle
+            let _ = super::word(self.control, &[END]); // silent-ok: its end is seen by its handle
             let grace = if self.started { grace_ms } else { 0 };
             self.kill_at = Some(now + Duration::from_millis(grace));
         }
