@@ -69,7 +69,7 @@ fn a_tool_that_fills_the_disk_is_ended_and_the_model_is_told_why() {
     for level in [Level::Process, Level::Container] {
         let fill = "i=0; while head -c 8388608 /dev/zero > fill$i; do i=$((i+1)); done";
         let agent = agent(level, fill, "");
-        let disk = rustix::fs::statvfs(&agent.path(".")).unwrap();
+        let disk = rustix::fs::statvfs(agent.path(".")).unwrap();
         let floor_mb = (disk.f_bavail * disk.f_frsize).div_ceil(1 << 20) - 64;
         let config = format!("[sandbox]\nmin_free_disk_mb = {floor_mb}\n");
         std::fs::write(agent.path("clawk.toml"), config).unwrap();
