@@ -109,6 +109,28 @@ fn a_way_out_is_what_the_plan_says() {
     }
 }
 
+#[test]
+fn a_guests_way_out_is_a_lane_and_no_door() {
+    let exits = Exits::new(bound("shell", &["api.test".to_owned()]), env());
+    let network = json!({"mode": "allowlist", "allowed_hosts": ["api.test"]});
+    let way = exits
+        .way_out(&["shell"], &plan_at("wasm", json!({"network": network})))
+        .expect("a way");
+    let names: Vec<_> = way.env.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["KEY"], "a placeholder, and no proxy to talk to");
+    assert!(way.call.is_some() && way.files.is_empty());
+    // Without network it still has whom to ask, who says no; no placeholder is made for that.
+    let shut = exits
+        .way_out(&["shell"], &plan_at("wasm", json!({})))
+        .expect("a way");
+    assert!(shut.call.is_some() && shut.env.is_empty());
+    // A file that it would not have is not promised.
+    let file = plan_at("wasm", json!({"secrets": {"injection": "file-mount"}}));
+    let refused = exits.way_out(&["shell"], &file).expect_err("refused");
+    assert!(refused.to_string().contains("no files"), "{refused}");
+    assert!(exits.way_out(&["other"], &file).is_ok());
+}
+
 /// Answers once; gives what it was asked.
 fn server() -> (u16, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
