@@ -167,6 +167,28 @@ impl Kept {
         }
     }
 
+    /// The same by the name that `source` has where a tool sees it.
+    pub(crate) fn also_at(&mut self, source: &Path, target: &Path) {
+        let moved = |path: &Path| match path.strip_prefix(source) {
+            Ok(below) if below.as_os_str().is_empty() => Some(target.to_owned()),
+            Ok(below) => Some(target.join(below)),
+            Err(_) => None, // silent-ok: it lies elsewhere
+        };
+        let names: Vec<PathBuf> = self.names.iter().filter_map(|name| moved(name)).collect();
+        let above: Vec<PathBuf> = self.above.iter().filter_map(|folder| moved(folder)).collect();
+        self.above.extend(
+            names
+                .iter()
+                .flat_map(|name| name.ancestors().skip(1))
+                .map(Path::to_path_buf),
+        );
+        self.above.extend(above);
+        self.names.extend(names);
+        self.names
+            .sort_by_key(|name| (name.components().count(), name.clone()));
+        self.names.dedup();
+    }
+
     /// Their real names, those above before those below.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Path> {
         self.names.iter().map(PathBuf::as_path)

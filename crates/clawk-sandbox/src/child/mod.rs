@@ -8,7 +8,7 @@ pub(crate) mod cell;
 mod limits;
 pub(crate) mod nursery;
 mod supervise;
-mod sys;
+pub(crate) mod sys;
 pub(crate) mod tree;
 
 use std::io::Write;

@@ -7,8 +7,10 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Pid;
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::sock_filter;
 
 /// `MOUNT_ATTR_*` of linux/mount.h.
@@ -38,7 +40,7 @@ fn last<T>(result: i64, done: impl FnOnce(i64) -> T) -> io::Result<T> {
 
 /// Forks, the child in new namespaces. `None` is the child. Only to be called while the process has one thread: the child
 /// goes on with a copy of the whole memory, as after `fork`.
-pub(in crate::child) fn fork_into(namespaces: i32) -> io::Result<Option<Pid>> {
+pub(crate) fn fork_into(namespaces: i32) -> io::Result<Option<Pid>> {
     let flags = i64::from(namespaces) | i64::from(libc::SIGCHLD);
     // SAFETY: without CLONE_VM and with no stack given, clone(2) is fork(2) with namespaces; one thread runs (see above),
     // so that no lock can be held by a thread that the child lacks.
@@ -172,7 +174,7 @@ pub(in crate::child) fn stdin_is(stdin: impl AsFd) -> io::Result<()> {
 }
 
 /// Ends a forked copy of this process at once, running nothing of the original's.
-pub(in crate::child) fn end(code: i32) -> ! {
+pub(crate) fn end(code: i32) -> ! {
     // SAFETY: _exit(2) takes any code and does not return.
     unsafe { libc::_exit(code) }
 }
@@ -218,7 +220,7 @@ pub(in crate::child) fn reset_signals() -> io::Result<()> {
 }
 
 /// From here on the kernel reaps this process's children by itself.
-pub(in crate::child) fn forget_children() -> io::Result<()> {
+pub(crate) fn forget_children() -> io::Result<()> {
     on_child(libc::SIG_IGN)
 }
 
@@ -271,11 +273,11 @@ pub(in crate::child) fn execute_descriptor(fd: i32, args: &[CString], env: &[CSt
 }
 
 /// A system call of the tool that waits for an answer.
-pub(in crate::child) struct Notice {
-    pub(in crate::child) id: u64,
-    pub(in crate::child) pid: u32,
-    pub(in crate::child) call: i64,
-    pub(in crate::child) args: [u64; 6],
+pub(crate) struct Notice {
+    pub(crate) id: u64,
+    pub(crate) pid: u32,
+    pub(crate) call: i64,
+    pub(crate) args: [u64; 6],
 }
 
 /// `struct seccomp_notif_addfd` of linux/seccomp.h.
@@ -294,7 +296,7 @@ const ADD_FD: libc::c_ulong = 0x4018_2103;
 const ADD_FD_SEND: u32 = 2;
 
 /// The next call that waits. `None`: whoever made it is gone.
-pub(in crate::child) fn next_notice(listener: &OwnedFd) -> io::Result<Option<Notice>> {
+pub(crate) fn next_notice(listener: &OwnedFd) -> io::Result<Option<Notice>> {
     // SAFETY: all zero bytes are a valid `seccomp_notif`, and the kernel demands them.
     let mut notice: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `seccomp_notif` to the pointer, which is valid for that.
@@ -336,7 +338,7 @@ pub(in crate::child) fn answer(listener: &OwnedFd, id: u64, result: Result<i64, 
 }
 
 /// Lets the kernel do the call as it was made: what its pointers lead to may have changed since it was looked at.
-pub(in crate::child) fn let_through(listener: &OwnedFd, id: u64) {
+pub(crate) fn let_through(listener: &OwnedFd, id: u64) {
     let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(1);
     let response = libc::seccomp_notif_resp {
         id,
@@ -381,8 +383,39 @@ pub(in crate::child) fn answer_with(
     last(i64::from(done), drop)
 }
 
+/// From here on, this process reads others' memory by right, wherever the system asks for one: whoever has its parent's leave needs
+/// none. The right is in force for nothing else.
+pub(crate) fn read_by_right() -> io::Result<()> {
+    raise(false)?;
+    BY_RIGHT.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+static BY_RIGHT: AtomicBool = AtomicBool::new(false);
+
+/// The one capability that is left: in force or not.
+fn raise(up: bool) -> io::Result<()> {
+    let right = CapabilitySet::SYS_PTRACE;
+    let sets = CapabilitySets {
+        effective: if up { right } else { CapabilitySet::empty() },
+        permitted: right,
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
 /// Reads another process's memory, up to `buffer`'s length; how much there was.
 pub(in crate::child) fn read_memory(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    if !BY_RIGHT.load(Ordering::Relaxed) {
+        return read_vm(pid, address, buffer);
+    }
+    raise(true)?;
+    let read = read_vm(pid, address, buffer);
+    raise(false)?;
+    read
+}
+
+fn read_vm(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::guard::Judged;
 use super::seccomp;
 use crate::plan::Limits;
 
@@ -43,6 +44,9 @@ pub(super) struct Bundle<'a> {
     pub(super) limits: &'a Limits,
     pub(super) identity: Identity,
     pub(super) cgroup: Option<&'a str>,
+    /// Which calls wait, and where the runtime hands over the descriptor on which they do.
+    pub(super) judged: Judged,
+    pub(super) listener: Option<&'a Path>,
 }
 
 impl Bundle<'_> {
@@ -142,7 +146,7 @@ impl Bundle<'_> {
             "maskedPaths": masked,
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
             "rootfsPropagation": "rprivate",
-            "seccomp": seccomp::profile(),
+            "seccomp": seccomp::profile(self.judged, self.listener),
         });
         if let (Some(path), Some(map)) = (self.cgroup, linux.as_object_mut()) {
             map.insert("cgroupsPath".to_owned(), json!(path));

@@ -29,6 +29,7 @@ pub(super) struct Group {
     /// The others, where the runtime makes folders of the same name.
     stray: Vec<PathBuf>,
     v2: bool,
+    max_processes: u64,
     /// Counts the kernel's out-of-memory notices under v1, where a kill is counted in the victim's own group, which is
     /// gone when we look.
     notices: Option<OwnedFd>,
@@ -54,18 +55,23 @@ pub(super) fn kind() -> Option<Kind> {
 }
 
 impl Group {
-    /// Makes the groups and writes the limits.
+    /// Makes the groups and writes the limits; `beside` processes of ours are counted with the tool's.
     ///
     /// # Errors
     /// A group can't be made, or a limit does not read back as written.
-    pub(super) fn make(kind: Kind, name: &str, limits: &Limits) -> io::Result<Self> {
+    pub(super) fn make(kind: Kind, name: &str, limits: &Limits, beside: u64) -> io::Result<Self> {
         let root = Path::new(ROOT);
         let path = format!("/{name}/{MIDDLE}/{BOX}");
+        let limits = &Limits {
+            max_processes: limits.max_processes.saturating_add(beside),
+            ..*limits
+        };
         let mut group = Self {
             path,
             folders: Vec::new(),
             stray: Vec::new(),
             v2: kind == Kind::V2,
+            max_processes: limits.max_processes,
             notices: None,
         };
         let made = match kind {
@@ -118,6 +124,12 @@ impl Group {
         Ok(())
     }
 
+    /// The folders of the runtime's own group that count processes and memory.
+    pub(super) fn boxes(&self) -> Vec<PathBuf> {
+        let of = |folder: &PathBuf| folder.join(MIDDLE).join(BOX);
+        self.folders.iter().map(of).collect()
+    }
+
     /// Whether the container's processes were accounted to us: the proof that the engine put them there.
     pub(super) fn was_used(&self) -> bool {
         let peak = if self.v2 {
@@ -143,12 +155,12 @@ impl Group {
     }
 
     /// Whether a fork was refused.
-    pub(super) fn processes_hit(&self, limit: u64) -> bool {
+    pub(super) fn processes_hit(&self) -> bool {
         let mut peaks = self
             .folders
             .iter()
             .filter_map(|folder| number(&folder.join(MIDDLE).join("pids.peak"), 0));
-        peaks.any(|peak| peak > limit) || self.event("pids.events", "max")
+        peaks.any(|peak| peak > self.max_processes) || self.event("pids.events", "max")
     }
 
     fn event(&self, file: &str, word: &str) -> bool {

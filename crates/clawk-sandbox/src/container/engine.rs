@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::run::Run;
 use super::{Settings, cgroup, refusal, run};
-use crate::launch::{Launcher, MINIMAL_PATH, Spec};
+use crate::launch::{Launcher, MINIMAL_PATH, Outcome, Spec};
 use crate::level::{Level, Refusal};
-use crate::plan::{Defaults, Plan};
+use crate::plan::{Defaults, Filesystem, FsMode, Mount, Plan};
 
 /// The host user of a container's tools when the agent is root: nobody else's number.
 const GUEST_UID: u32 = 1_996_000_000;
@@ -116,6 +116,67 @@ fn locate(name: &str) -> Option<PathBuf> {
         .find(|path| runs(path))
 }
 
+/// One run, and whether its limits held.
+async fn run_once(launcher: &Launcher, spec: &Spec, found: &Found) -> Result<(Outcome, bool), String> {
+    let run = Run::prepare(launcher, spec, found, None, &Ok(())).map_err(|error| error.to_string())?;
+    let outcome = Box::pin(launcher.launch(&run.spec))
+        .await
+        .map_err(|error| error.to_string())?;
+    let held = run.limits_held();
+    let outcome = run.finish(spec, outcome).map_err(|error| error.to_string())?;
+    Ok((outcome, held))
+}
+
+/// In a writable folder of which one name is kept, with nothing there that could be covered.
+const GUARD_SCRIPT: &str = r#"
+(: > free) || exit 47
+(: > kept) 2>/dev/null && exit 48
+mv free kept 2>/dev/null && exit 48
+[ -e kept ] && exit 48
+exit 42
+"#;
+
+/// Whether the runtime hands the calls of its containers over to a guard that decides.
+pub(super) async fn probe_guard(launcher: &Launcher, found: &Found) -> Result<(), String> {
+    let folder = run::scratch().map_err(|error| error.to_string())?;
+    let (mode, writable) = (FsMode::Scoped, true);
+    let filesystem = Filesystem {
+        mode,
+        mounts: vec![Mount {
+            path: folder.path().to_owned(),
+            writable,
+        }],
+        own: vec![folder.path().join("kept")],
+        ..Filesystem::default()
+    };
+    let plan = Plan {
+        level: Level::Container,
+        filesystem,
+        ..Plan::undeclared(&Defaults::default())
+    };
+    let mut spec = Spec::new("/bin/sh", Arc::new(plan));
+    spec.args = vec!["-c".to_owned(), GUARD_SCRIPT.to_owned()];
+    spec.workdir = Some(folder.path().to_owned());
+    spec.timeout_ms = Some(PROBE_MS);
+    let (outcome, _) = run_once(launcher, &spec, found).await?;
+    match outcome.exit_code {
+        Some(PROBE_CODE) => Ok(()),
+        Some(47) => Err(format!(
+            "under `{}` nobody answered for what it wrote",
+            found.name
+        )),
+        Some(48) => Err(format!(
+            "`{}` does not hand its calls over to a guard",
+            found.name
+        )),
+        code => Err(format!(
+            "`{}` ended with {code:?} when its calls were to be judged: {}",
+            found.name,
+            String::from_utf8_lossy(&outcome.stderr).trim()
+        )),
+    }
+}
+
 async fn try_it(launcher: &Launcher, found: &Found) -> Result<Vec<String>, String> {
     let plan = Plan {
         level: Level::Container,
@@ -124,12 +185,7 @@ async fn try_it(launcher: &Launcher, found: &Found) -> Result<Vec<String>, Strin
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
     spec.args = vec!["-c".to_owned(), PROBE_SCRIPT.to_owned()];
     spec.timeout_ms = Some(PROBE_MS);
-    let run = Run::prepare(launcher, &spec, found, None).map_err(|error| error.to_string())?;
-    let outcome = Box::pin(launcher.launch(&run.spec))
-        .await
-        .map_err(|error| error.to_string())?;
-    let held = run.limits_held();
-    let outcome = run.finish(&spec, outcome).map_err(|error| error.to_string())?;
+    let (outcome, held) = run_once(launcher, &spec, found).await?;
     if let Some(fault) = got_through(outcome.exit_code) {
         return Err(fault.to_owned());
     }

@@ -27,8 +27,17 @@ const MAX_LOOKED_AT: usize = 200_000;
 /// The most paths that are covered.
 const MAX_MASKS: usize = 2_048;
 
-/// Paths in the container that must be covered.
-pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Vec<PathBuf>, String> {
+/// What is denied of a view.
+#[derive(Debug, Default)]
+pub(crate) struct Masked {
+    /// Paths in the container that must be covered.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Files of them that have further names, by device and inode.
+    pub(crate) inodes: BTreeSet<(u64, u64)>,
+}
+
+/// Looks for what must be covered.
+pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Masked, String> {
     let mut found = BTreeSet::new();
     let mut inodes = BTreeSet::new();
     for entry in denied.iter().filter(|entry| entry.glob.is_none()) {
@@ -66,7 +75,10 @@ pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<V
     if found.len() > MAX_MASKS {
         return Err(format!("`denied_paths` cover more than {MAX_MASKS} paths"));
     }
-    Ok(found.into_iter().collect())
+    Ok(Masked {
+        paths: found.into_iter().collect(),
+        inodes,
+    })
 }
 
 /// `/usr` of `/usr/lib`.
@@ -130,8 +142,7 @@ fn walk(
 
 /// Paths in the container that are the agent's own and must be read-only: each as it is there, and further names of the same
 /// file. What is masked needs no cover.
-pub(super) fn covers(own: &[PathBuf], shown: &[Shown], masked: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
-    let kept = Kept::of(own);
+pub(super) fn covers(kept: &Kept, shown: &[Shown], masked: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut found = BTreeSet::new();
     let mut inodes: BTreeSet<(u64, u64)> = kept.files().collect();
     for name in kept.names() {

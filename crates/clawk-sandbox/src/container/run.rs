@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
-use super::bundle::{Bind, Bundle, Identity, Process};
+use super::bundle::{Bundle, Identity, Process};
+use super::cgroup;
 use super::cgroup::Group;
 use super::engine::{Found, guest_uid};
+use super::guard::{self, Judged};
 use super::image::{Rootfs, private};
-use super::mask::{Shown, covers, masks, with_holders};
-use super::stage::{self, Order, Place};
-use super::{cgroup, refusal};
-use crate::launch::{Keep, LaunchError, Launcher, LimitHit, Outcome, Placed, Spec};
+use super::stage::{self, Order};
+use super::view::{View, system_root};
+use crate::launch::{Keep, LaunchError, Launcher, LimitHit, Outcome, Spec};
 use crate::level::{Level, Obtained, Place as Whose, Refusal};
-use crate::plan::{FsMode, NetworkMode, Plan};
-use crate::preflight::path::lexical;
+use crate::plan::{NetworkMode, Plan};
 
 /// What the supervisor's own count may see beyond the limits, the runtime itself: where a group holds them, and where the
 /// count is all that holds them.
@@ -97,6 +97,7 @@ impl Run {
         spec: &Spec,
         found: &Found,
         image: Option<&Rootfs>,
+        guards: &Result<(), String>,
     ) -> Result<Self, LaunchError> {
         let failed = |error: io::Error| spec.setup(&format!("its container: {error}"));
         let name = fresh_name();
@@ -114,11 +115,13 @@ impl Run {
             door: None,
         };
         let limits = spec.plan.limits();
+        let view = View::of(spec, image, &run.folder)?;
+        let judged = view.judged(spec, guards)?;
         if let Some(kind) = found.cgroup {
-            let group = Group::make(kind, &name, limits).map_err(failed)?;
-            run.group = Some(group);
+            let beside = u64::from(judged != Judged::Nothing);
+            run.group = Some(Group::make(kind, &name, limits, beside).map_err(failed)?);
         }
-        let view = run.view(spec, image)?;
+        let listener = run.folder.join(guard::SOCKET);
         let root = match image {
             Some(image) => image.path.clone(),
             None => system_root(&run.folder.join("root")).map_err(failed)?,
@@ -132,30 +135,40 @@ impl Run {
             limits,
             identity: identity(),
             cgroup: run.group.as_ref().map(|group| group.path.as_str()),
+            judged,
+            listener: (judged != Judged::Nothing).then_some(&*listener),
         };
         let config = serde_json::to_vec(&bundle.json()).map_err(|error| spec.setup(&error.to_string()))?;
         fs::write(run.folder.join("config.json"), config).map_err(failed)?;
-        let doored = spec.gate.is_some() && spec.plan.network().mode != NetworkMode::Deny && root_user();
-        if doored {
-            let listener = UnixListener::bind(run.folder.join(stage::DOOR)).map_err(failed)?;
-            listener.set_nonblocking(true).map_err(failed)?;
-            run.door = Some(listener);
-        }
+        run.door = door(spec, &run.folder).map_err(failed)?;
+        let groups = || run.group.as_ref().map_or_else(Vec::new, Group::boxes);
+        let watch = match judged {
+            Judged::Nothing => None,
+            Judged::Changes | Judged::All => Some(view.watch(spec, groups())?),
+        };
+        let covered = (view.masks.len(), judged, view.keeps());
         let order = Order {
             runtime: found.path.clone(),
             name,
+            watch,
             places: view.places,
-            door: doored,
+            door: run.door.is_some(),
             guest: guest_uid(),
         };
         let order = serde_json::to_vec(&order).map_err(|error| spec.setup(&error.to_string()))?;
         fs::write(run.folder.join(stage::ORDER), order).map_err(failed)?;
-        run.record(spec, found, image, view.masks.len());
+        run.record(spec, found, image, covered);
         Ok(run)
     }
 
     /// What will be told about the walls.
-    fn record(&mut self, spec: &Spec, found: &Found, image: Option<&Rootfs>, masked: usize) {
+    fn record(
+        &mut self,
+        spec: &Spec,
+        found: &Found,
+        image: Option<&Rootfs>,
+        (masked, judged, keeps): (usize, Judged, bool),
+    ) {
         let held = &mut self.obtained.mechanisms;
         held.push(format!("oci:{}", found.name));
         held.push(image.map_or("view:system".to_owned(), |image| {
@@ -186,7 +199,8 @@ impl Run {
         if masked > 0 {
             held.push(format!("mask:{masked}"));
         }
-        if !spec.plan.filesystem().denied.is_empty() {
+        held.extend(judged.names(keeps).map(str::to_owned));
+        if !spec.plan.filesystem().denied.is_empty() && judged != Judged::All {
             // A mask covers what is there; a file that the host makes later in a mount is seen.
             self.obtained
                 .missing
@@ -200,62 +214,6 @@ impl Run {
                 self.obtained.missing.push("egress:proxy".to_owned());
             }
         }
-    }
-
-    fn view(&self, spec: &Spec, image: Option<&Rootfs>) -> Result<View, LaunchError> {
-        let fs = spec.plan.filesystem();
-        let mounts = match fs.mode {
-            FsMode::Deny => &[][..],
-            FsMode::ReadOnly | FsMode::Scoped => &fs.mounts,
-            FsMode::Full => {
-                let missing = "a container shows its image and the mounts, never the host's whole view";
-                return Err(refusal(
-                    "filesystem.mode: full",
-                    missing,
-                    "use `scoped` with `mount_paths`, or level `process`",
-                )
-                .into());
-            }
-        };
-        let base = spec.anchor();
-        let mut view = View {
-            owned: crate::place::writable(fs, &base),
-            ..View::default()
-        };
-        if image.is_none() {
-            view.system();
-        }
-        let read = spec.read_paths.iter().map(|path| (path, false));
-        let given = mounts
-            .iter()
-            .map(|mount| (&mount.path, mount.writable && fs.mode == FsMode::Scoped));
-        let absolute = read
-            .chain(given)
-            .map(|(path, writable)| (lexical(&base, path), writable));
-        for (path, writable) in with_holders(absolute.collect()) {
-            view.add(&path, writable, &self.folder)
-                .map_err(|reason| spec.setup(&reason))?;
-        }
-        for file in &spec.files {
-            view.place(file, &self.folder)
-                .map_err(|error| spec.setup(&error.to_string()))?;
-        }
-        view.masks = masks(&fs.denied, &base, &view.shown)
-            .map_err(|missing| refusal("mask", missing, "name fewer paths, or mount less"))?;
-        let kept = covers(&fs.own, &view.shown, &view.masks).map_err(|missing| {
-            let hint = "name the file itself, not a link to it; or mount a folder below the agent's own";
-            refusal("own-files", missing, hint)
-        })?;
-        let mut above = view.above(&view.masks);
-        above.extend(view.above(&kept));
-        above.sort_by_key(|folder| (folder.components().count(), folder.clone()));
-        above.dedup();
-        let covers = kept.into_iter().map(|path| (path, false));
-        for (path, writable) in above.into_iter().map(|path| (path, true)).chain(covers) {
-            view.add(&path, writable, &self.folder)
-                .map_err(|reason| spec.setup(&reason))?;
-        }
-        Ok(view)
     }
 
     /// Hands the container's listening socket to who serves it; returns when it is served.
@@ -310,9 +268,7 @@ impl Run {
         let group = self.group.as_ref();
         let felt = match group {
             Some(group) if group.memory_hit() => Some(LimitHit::Memory(limits.memory_mb)),
-            Some(group) if group.processes_hit(limits.max_processes) => {
-                Some(LimitHit::Processes(limits.max_processes))
-            }
+            Some(group) if group.processes_hit() => Some(LimitHit::Processes(limits.max_processes)),
             Some(_) | None => None,
         };
         let limit = match limit {
@@ -358,11 +314,21 @@ impl Drop for Run {
     }
 }
 
-fn root_user() -> bool {
+/// Where the container's listening socket comes out, if somebody is to serve it.
+fn door(spec: &Spec, folder: &Path) -> io::Result<Option<UnixListener>> {
+    if spec.gate.is_none() || spec.plan.network().mode == NetworkMode::Deny || !root_user() {
+        return Ok(None);
+    }
+    let listener = UnixListener::bind(folder.join(stage::DOOR))?;
+    listener.set_nonblocking(true)?;
+    Ok(Some(listener))
+}
+
+pub(super) fn root_user() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn identity() -> Identity {
+pub(super) fn identity() -> Identity {
     if root_user() {
         Identity::Fixed(guest_uid())
     } else {
@@ -414,184 +380,30 @@ fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
     }
 }
 
-/// What the container sees beyond its root.
-#[derive(Debug, Default)]
-struct View {
-    binds: Vec<Bind>,
-    /// Mounts that the stage makes first, for the guest's user to own.
-    places: Vec<Place>,
-    shown: Vec<Shown>,
-    masks: Vec<PathBuf>,
-    /// The real places of writable mounts.
-    owned: Vec<PathBuf>,
-}
-
-impl View {
-    /// The host's programs and libraries.
-    fn system(&mut self) {
-        self.bind_as_is(Path::new("/usr"));
-        for name in MERGED {
-            let path = Path::new("/").join(name);
-            if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
-                self.bind_as_is(&path);
-            }
-        }
-        for name in ETC_BINDS {
-            let path = Path::new("/etc").join(name);
-            if path.exists() {
-                self.bind_as_is(&path);
-            }
-        }
-    }
-
-    fn bind_as_is(&mut self, path: &Path) {
-        self.binds.push(Bind {
-            source: path.to_owned(),
-            target: path.to_owned(),
-            writable: false,
-        });
-        self.shown.push(Shown {
-            source: path.to_owned(),
-            target: path.to_owned(),
-            system: true,
-        });
-    }
-
-    fn add(&mut self, path: &Path, writable: bool, folder: &Path) -> Result<(), String> {
-        let source = crate::place::resolve(path, &self.owned)
-            .map_err(|error| format!("the mount `{}`: {error}", path.display()))?;
-        let reserved = ["/", "/proc", "/dev", "/sys"];
-        if reserved.iter().any(|place| path == Path::new(place)) {
-            return Err(format!("`{}` can't be a mount of a container", path.display()));
-        }
-        self.shown.push(Shown {
-            source: source.clone(),
-            target: path.to_owned(),
-            system: false,
-        });
-        let source = if root_user() {
-            let at = folder.join("m").join(self.places.len().to_string());
-            let owner =
-                std::os::unix::fs::MetadataExt::uid(&source.metadata().map_err(|error| error.to_string())?);
-            self.places.push(Place {
-                source,
-                at: at.clone(),
-                owner,
-            });
-            at
-        } else {
-            source
-        };
-        self.binds.push(Bind {
-            source,
-            target: path.to_owned(),
-            writable,
-        });
-        Ok(())
-    }
-
-    /// Folders between a writable mount and what is covered below it: as mounts of their own they can't be moved, or the next
-    /// call would find what was masked under another name.
-    fn above(&self, covered: &[PathBuf]) -> Vec<PathBuf> {
-        let mut above = Vec::new();
-        for mask in covered {
-            let roots = self.binds.iter().filter(|bind| mask.starts_with(&bind.target));
-            let Some(root) = roots.max_by_key(|bind| bind.target.components().count()) else {
-                continue;
-            };
-            if root.writable {
-                let folders = mask
-                    .ancestors()
-                    .skip(1)
-                    .take_while(|folder| *folder != root.target);
-                above.extend(folders.map(Path::to_path_buf));
-            }
-        }
-        above
-    }
-
-    /// A file in memory for this run alone.
-    fn place(&mut self, file: &Placed, folder: &Path) -> io::Result<()> {
-        let plain =
-            !file.name.is_empty() && !file.name.contains('/') && file.name != "." && file.name != "..";
-        if !plain {
-            return Err(io::Error::other("a placed file's name is no file name"));
-        }
-        let path = folder.join(format!("f-{}", file.name));
-        fs::write(&path, &file.bytes)?;
-        rustix::fs::chmod(&path, rustix::fs::Mode::RUSR)?;
-        if root_user() {
-            std::os::unix::fs::chown(&path, Some(guest_uid()), Some(guest_uid()))?;
-        }
-        self.binds.push(Bind {
-            source: path,
-            target: Path::new(Placed::FOLDER).join(&file.name),
-            writable: false,
-        });
-        Ok(())
-    }
-
-    /// Where the tool starts: its folder if it is in view, else `/tmp`.
-    fn cwd(&self, spec: &Spec) -> PathBuf {
-        let wanted = spec.workdir.as_deref().unwrap_or(Path::new("/"));
-        let seen = self
-            .shown
-            .iter()
-            .any(|part| wanted.starts_with(&part.target) && wanted.is_dir());
-        if seen {
-            wanted.to_owned()
-        } else {
-            PathBuf::from("/tmp")
-        }
-    }
-}
-
-/// Links to `/usr` on merged systems, folders on others.
-const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-
-/// What programs read of the host's `/etc`; the rest is made up.
-const ETC_BINDS: [&str; 6] = [
-    "alternatives",
-    "ca-certificates",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "ssl",
-];
-
-/// An empty root with an `/etc` made up.
-fn system_root(root: &Path) -> io::Result<PathBuf> {
-    for folder in ["usr", "etc", "proc", "dev", "tmp", "run", "var", "home"] {
-        fs::create_dir_all(root.join(folder))?;
-    }
-    for name in MERGED {
-        let path = Path::new("/").join(name);
-        if let Ok(target) = fs::read_link(&path) {
-            std::os::unix::fs::symlink(target, root.join(name))?;
-        }
-    }
-    let (uid, gid) = match identity() {
-        Identity::Fixed(uid) => (uid, uid),
-        Identity::Mapped(..) => (0, 0),
-    };
-    let etc = root.join("etc");
-    fs::write(
-        etc.join("passwd"),
-        format!("tool:x:{uid}:{gid}:tool:/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"),
-    )?;
-    fs::write(etc.join("group"), format!("tool:x:{gid}:\nnogroup:x:65534:\n"))?;
-    fs::write(etc.join("hosts"), "127.0.0.1 localhost sandbox\n::1 localhost\n")?;
-    fs::write(
-        etc.join("nsswitch.conf"),
-        "passwd: files\ngroup: files\nhosts: files\n",
-    )?;
-    rustix::fs::chmod(root, rustix::fs::Mode::from_raw_mode(0o755))?;
-    // Some runtimes give a memory file system the mode of the folder below it.
-    rustix::fs::chmod(root.join("tmp"), rustix::fs::Mode::from_raw_mode(0o1777))?;
-    Ok(root.to_owned())
-}
-
 /// Why nothing can run, if that is known already.
 pub(crate) fn known_refusal(backend: &super::Backend) -> Option<Refusal> {
     backend.known().and_then(|found| found.as_ref().err().cloned())
+}
+
+/// A folder for a probe, among those of runs; removed with everything in it.
+pub(super) fn scratch() -> io::Result<Scratch> {
+    let folder = base().join(fresh_name());
+    private(&folder).map_err(io::Error::other)?;
+    Ok(Scratch(folder))
+}
+
+/// See [`scratch`].
+#[derive(Debug)]
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // silent-ok: the next sweep tries again
+    }
 }

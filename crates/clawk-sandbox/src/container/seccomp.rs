@@ -1,7 +1,11 @@
 //! The system calls of a container, as the OCI wants them: an allow-list, so that what a runtime's library does not know
 //! yet is refused too (R34).
 
+use std::path::Path;
+
 use serde_json::{Value, json};
+
+use super::guard::Judged;
 
 /// What programs need. Not here: namespaces, mounts, keyrings, bpf, ptrace, io_uring, modules, clocks, handles.
 const ALLOWED: &str = "accept accept4 access adjtimex alarm arch_prctl bind brk cachestat capget capset chdir chown \
@@ -33,9 +37,30 @@ waitid write writev";
 /// Programs fall back when these are not there, and give up when they are forbidden.
 const UNKNOWN: [&str; 4] = ["clone3", "openat2", "io_uring_setup", "memfd_secret"];
 
+/// Calls that change something by its name, which wait for the guard where there is one; those that open, and those that the rules
+/// below look into, are told apart there.
+const CHANGING: [&str; 13] = [
+    "rename",
+    "renameat",
+    "renameat2",
+    "link",
+    "linkat",
+    "truncate",
+    "unlink",
+    "unlinkat",
+    "rmdir",
+    "mkdir",
+    "mkdirat",
+    "symlink",
+    "symlinkat",
+];
+
 const ENOSYS: u32 = 38;
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
+const O_WRONLY: u32 = 1;
+const O_RDWR: u32 = 2;
+const O_TRUNC: u32 = 0o1000;
 const O_CREAT: u32 = 0o100;
 /// `O_TMPFILE` without `O_DIRECTORY`.
 const O_TMPFILE: u32 = 0o20_000_000;
@@ -44,19 +69,46 @@ const NAMESPACES: u32 = 0x7e02_0080;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
 
-/// `linux.seccomp` of a bundle.
-pub(super) fn profile() -> Value {
+const ALLOW: &str = "SCMP_ACT_ALLOW";
+const NOTIFY: &str = "SCMP_ACT_NOTIFY";
+
+/// `linux.seccomp` of a bundle; what is judged waits for who listens at `listener`.
+pub(super) fn profile(judged: Judged, listener: Option<&Path>) -> Value {
+    let waits = |name: &&str| match judged {
+        Judged::Nothing => false,
+        Judged::Changes | Judged::All => CHANGING.contains(name) || name.starts_with("execve"),
+    };
+    // A filter of the tool's own would be asked first.
+    let gone = |name: &&str| judged != Judged::Nothing && *name == "seccomp";
+    let names = ALLOWED.split_ascii_whitespace().filter(|name| !gone(name));
+    let (asked, free): (Vec<&str>, Vec<&str>) = names.partition(waits);
     let mut rules = vec![
-        json!({"names": ALLOWED.split_ascii_whitespace().collect::<Vec<_>>(), "action": "SCMP_ACT_ALLOW"}),
+        json!({"names": free, "action": ALLOW}),
         json!({"names": UNKNOWN, "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}),
     ];
-    let mut allow = |name: &str, args: Value| {
-        rules.push(json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args}));
-    };
-    for family in [2_u32, 10] {
-        allow("socket", json!([arg(0, "SCMP_CMP_EQ", family, 0)]));
+    if !asked.is_empty() {
+        rules.push(json!({"names": asked, "action": NOTIFY}));
     }
-    allow("clone", json!([without(0, NAMESPACES)]));
+    by_arguments(&mut rules);
+    files(&mut rules, judged);
+    let mut profile = json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": 1,
+        "architectures": [architecture()],
+        "syscalls": rules,
+    });
+    if let (Some(listener), Some(map)) = (listener, profile.as_object_mut()) {
+        map.insert("listenerPath".to_owned(), json!(listener));
+    }
+    profile
+}
+
+/// Calls that open, make, or change the mode, without set-id bits and devices.
+fn files(rules: &mut Vec<Value>, judged: Judged) {
+    let action = if judged == Judged::Nothing { ALLOW } else { NOTIFY };
+    let mut add = |name: &str, action: &str, args: Value| {
+        rules.push(json!({"names": [name], "action": action, "args": args}));
+    };
     for (name, mode) in [
         ("chmod", 1),
         ("fchmod", 1),
@@ -64,21 +116,52 @@ pub(super) fn profile() -> Value {
         ("fchmodat2", 2),
         ("creat", 1),
     ] {
-        allow(name, json!([without(mode, SET_ID)]));
+        add(name, action, json!([without(mode, SET_ID)]));
     }
     for (name, flags) in [("open", 1), ("openat", 2)] {
-        allow(name, json!([without(flags, O_CREAT | O_TMPFILE)]));
-        allow(name, json!([without(flags + 1, SET_ID)]));
+        match judged {
+            Judged::Nothing => {
+                add(name, ALLOW, json!([without(flags, O_CREAT | O_TMPFILE)]));
+                add(name, ALLOW, json!([without(flags + 1, SET_ID)]));
+            }
+            // No two of these fit the same call: which of two actions would count is not said anywhere. The guard refuses
+            // set-id bits.
+            Judged::Changes => {
+                let mut before = 0;
+                for flag in [O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_TMPFILE] {
+                    add(
+                        name,
+                        NOTIFY,
+                        json!([arg(flags, "SCMP_CMP_MASKED_EQ", before | flag, flag)]),
+                    );
+                    before |= flag;
+                }
+                add(name, ALLOW, json!([without(flags, before)]));
+            }
+            Judged::All => add(name, NOTIFY, json!([])),
+        }
     }
     // No device, whatever the rights: plain files, pipes and sockets without set-id bits.
     for (name, mode) in [("mknod", 1), ("mknodat", 2)] {
         for kind in [0_u32, 0o100_000, 0o010_000, 0o140_000] {
-            allow(
+            add(
                 name,
+                action,
                 json!([arg(mode, "SCMP_CMP_MASKED_EQ", 0o170_000 | SET_ID, kind)]),
             );
         }
     }
+}
+
+/// Calls whose arguments say whether they are harmless.
+fn by_arguments(rules: &mut Vec<Value>) {
+    let mut allow = |name: &str, args: Value| {
+        rules.push(json!({"names": [name], "action": ALLOW, "args": args}));
+    };
+    for family in [2_u32, 10] {
+        allow("socket", json!([arg(0, "SCMP_CMP_EQ", family, 0)]));
+    }
+    allow("clone", json!([without(0, NAMESPACES)]));
     for persona in [0_u32, 0x4_0000, 0xffff_ffff] {
         allow("personality", json!([arg(0, "SCMP_CMP_EQ", persona, 0)]));
     }
@@ -88,12 +171,6 @@ pub(super) fn profile() -> Value {
         allow("ioctl", json!([arg(1, "SCMP_CMP_EQ", between, 0)]));
     }
     allow("ioctl", json!([arg(1, "SCMP_CMP_GT", TIOCLINUX, 0)]));
-    json!({
-        "defaultAction": "SCMP_ACT_ERRNO",
-        "defaultErrnoRet": 1,
-        "architectures": [architecture()],
-        "syscalls": rules,
-    })
 }
 
 fn architecture() -> &'static str {

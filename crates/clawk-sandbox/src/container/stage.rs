@@ -19,6 +19,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::guard::{self, Watch};
+
 /// The first argument that leads here.
 pub const MODE: &str = "__oci";
 
@@ -34,6 +36,8 @@ pub(super) const DOOR: &str = "door";
 pub(super) struct Order {
     pub(super) runtime: PathBuf,
     pub(super) name: String,
+    /// What the guard judges by, if there is one.
+    pub(super) watch: Option<Watch>,
     pub(super) places: Vec<Place>,
     /// Bind a listening socket in the container's network and hand it out.
     pub(super) door: bool,
@@ -81,6 +85,9 @@ fn become_runtime(folder: &Path) -> io::Result<std::convert::Infallible> {
         if order.door {
             open_door(&folder.join(DOOR))?;
         }
+    }
+    if let Some(watch) = &order.watch {
+        guard::start(folder, watch)?;
     }
     #[expect(
         clippy::disallowed_methods,

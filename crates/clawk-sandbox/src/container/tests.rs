@@ -1,4 +1,5 @@
 use super::bundle::{Bundle, Identity, Process};
+use super::guard::Judged;
 use super::seccomp;
 use crate::plan::Limits;
 
@@ -16,6 +17,8 @@ fn a_bundle_has_no_right_no_network_and_no_writable_root() {
         limits: &Limits::default(),
         identity: Identity::Mapped(1000, 1000),
         cgroup: None,
+        judged: Judged::Nothing,
+        listener: None,
     };
     let json = bundle.json();
     assert_eq!(json["root"]["readonly"], true);
@@ -41,7 +44,7 @@ fn a_bundle_has_no_right_no_network_and_no_writable_root() {
 
 #[test]
 fn the_list_of_calls_forbids_by_default() {
-    let profile = seccomp::profile();
+    let profile = seccomp::profile(Judged::Nothing, None);
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     let always: Vec<&str> = profile["syscalls"]
         .as_array()

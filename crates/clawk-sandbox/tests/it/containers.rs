@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use clawk_manifest::model;
 use clawk_sandbox::{
-    Defaults, LaunchError, Launcher, Level, LevelSettings, LimitHit, Outcome, Plan, Refusal, Spec, container,
+    Defaults, LaunchError, Launcher, Level, LevelSettings, LimitHit, Outcome, Own, Plan, Refusal, Spec,
+    container,
 };
 use serde_json::json;
 
@@ -607,4 +608,84 @@ async fn the_way_out_is_a_socket_in_the_containers_own_network() {
         text(&outcome.stderr)
     );
     assert!(outcome.obtained.mechanisms.iter().any(|m| m == "netns:proxy"));
+}
+
+/// Waits for `ready`, gives up after ten seconds.
+async fn until(path: &Path) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !path.exists() {
+        assert!(Instant::now() < end, "{} never came", path.display());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_comes_while_a_call_runs_is_judged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("deep")).expect("made");
+    for name in ["own", "deep/own"] {
+        fs::write(at(name), "first").expect("written");
+    }
+    let sandbox = json!({"name": "box", "level": "container", "capabilities": {"shell": {"mode": "full"},
+        "filesystem": {"mode": "scoped", "mount_paths": [{"path": folder.path(), "permissions": "rw"}],
+        "denied_paths": ["**/.env"]}}});
+    let sandbox: model::Sandbox = serde_json::from_value(sandbox).expect("a sandbox");
+    let own = Own {
+        files: vec![at("own"), at("deep"), at("absent")],
+        ..Own::nothing()
+    };
+    let plan = Plan::compile(Some(&sandbox), &Defaults::default()).keeping(&own, folder.path());
+    let line = "cat .env; touch here; while [ ! -e go ]; do sleep 0.02; done; \
+        cat .env; mv .env moved; ln .env second; cat moved second; \
+        echo evil >> own; echo evil > own; cp free own; mv free own; ln -sf free own; rm -f own; chmod 777 own; \
+        echo evil > absent; ln free absent; mkdir absent; mv deep gone; echo evil > deep/new; echo evil >> deep/own; \
+        python3 -c 'import os;os.fchmod(os.open(\"own\",os.O_RDONLY),0o777)'; \
+        python3 -c 'import ctypes;l=ctypes.CDLL(None);l.prctl(4,0);l.open(b\"UNSEEN\",0o101,0o600)'; \
+        echo kept > free; cat free";
+    let line = line.replace("UNSEEN", at("unseen").to_str().expect("text"));
+    let mut spec = script(&Arc::new(plan), &format!("echo one > free; {line}"));
+    spec.workdir = Some(folder.path().to_owned());
+    let running = async {
+        let outcome = run(&spec).await;
+        fs::write(at("here"), "").expect("written");
+        outcome
+    };
+    let editing = async {
+        until(&at("here")).await;
+        for name in ["own", "deep/own"] {
+            fs::write(at("swap"), "edited").expect("written");
+            fs::rename(at("swap"), at(name)).expect("as an editor does it");
+        }
+        fs::write(at(".env"), "sekrit").expect("written");
+        fs::write(at("go"), "").expect("written");
+    };
+    let (outcome, ()) = tokio::join!(running, editing);
+    let said = format!("{} {}", text(&outcome.stdout), text(&outcome.stderr));
+    assert_eq!(text(&outcome.stdout), "kept\n", "{said}");
+    for name in ["own", "deep/own"] {
+        assert_eq!(
+            fs::read_to_string(at(name)).expect("there"),
+            "edited",
+            "{name}: {said}"
+        );
+        assert_ne!(
+            at(name).metadata().expect("there").permissions().mode() & 0o777,
+            0o777
+        );
+    }
+    assert!(!at("absent").exists() && !at("deep/new").exists(), "{said}");
+    assert!(
+        at("unseen").exists(),
+        "whoever can't be looked at is served as well: {said}"
+    );
+    for held in ["guard:denied_paths", "guard:own_files"] {
+        assert!(
+            outcome.obtained.mechanisms.iter().any(|name| name == held),
+            "{:?}",
+            outcome.obtained
+        );
+    }
+    assert!(outcome.obtained.missing.is_empty(), "{:?}", outcome.obtained);
+    assert_eq!(traces(), Vec::<String>::new());
 }

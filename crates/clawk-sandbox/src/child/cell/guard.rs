@@ -77,6 +77,9 @@ const CALLS: &[i64] = &[
 /// `AT_FDCWD` as a call's argument.
 const HERE: u64 = u64::MAX - 99;
 
+/// Set-user-id and set-group-id: the filter of a box refuses them before they come here, that of a container need not.
+const SET_ID: u64 = 0o6000;
+
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// What the filter gives back for these calls.
@@ -116,14 +119,16 @@ fn changes(flags: OFlags) -> bool {
 }
 
 /// The guard at work.
-pub(super) struct Guard {
-    pub(super) listener: OwnedFd,
-    pub(super) filesystem: Filesystem,
-    pub(super) base: PathBuf,
+pub(crate) struct Guard {
+    pub(crate) listener: OwnedFd,
+    /// Its own number in the tool's process namespace: the first, in a box. No tool gets at its files in `/proc`.
+    pub(crate) itself: u32,
+    pub(crate) filesystem: Filesystem,
+    pub(crate) base: PathBuf,
     /// Denied files that have further names, by device and inode.
-    pub(super) aliases: HashSet<(u64, u64)>,
+    pub(crate) aliases: HashSet<(u64, u64)>,
     /// The agent's own files: read, never changed.
-    pub(super) kept: Kept,
+    pub(crate) kept: Kept,
 }
 
 /// `fchmodat2`, Linux 6.6: the same number on every architecture.
@@ -139,51 +144,56 @@ struct Name {
 
 impl Guard {
     /// Answers the next call that waits.
-    pub(super) fn serve(&self) -> io::Result<()> {
-        let Some(notice) = sys::next_notice(&self.listener)? else {
-            return Ok(());
-        };
+    pub(crate) fn serve(&self) -> io::Result<()> {
+        match sys::next_notice(&self.listener)? {
+            Some(notice) => self.decide(&notice),
+            None => Ok(()),
+        }
+    }
+
+    /// Answers this one.
+    pub(crate) fn decide(&self, notice: &Notice) -> io::Result<()> {
         let [a, b, c, d, e, _] = notice.args;
         let here = HERE;
         let result = match notice.call {
-            libc::SYS_openat => return self.open(&notice, a, b, c, d),
-            libc::SYS_execve => return self.execute(&notice, (here, a), 0),
-            libc::SYS_execveat => return self.execute(&notice, (a, b), e),
-            libc::SYS_unlinkat => self.remove(&notice, (a, b), c),
-            libc::SYS_mkdirat => self.make(&notice, (a, b), u64::from(libc::S_IFDIR) | c),
-            libc::SYS_mknodat => self.make(&notice, (a, b), c),
-            libc::SYS_symlinkat => self.symlink(&notice, a, (b, c)),
-            libc::SYS_fchmod => self.chmod_open(&notice, a, b),
-            libc::SYS_fchmodat => self.chmod(&notice, (a, b), c),
+            libc::SYS_openat => return self.open(notice, a, b, c, d),
+            libc::SYS_execve => return self.execute(notice, (here, a), 0),
+            libc::SYS_execveat => return self.execute(notice, (a, b), e),
+            libc::SYS_unlinkat => self.remove(notice, (a, b), c),
+            libc::SYS_mkdirat => self.make(notice, (a, b), u64::from(libc::S_IFDIR) | c),
+            libc::SYS_mknodat => self.make(notice, (a, b), c),
+            libc::SYS_symlinkat => self.symlink(notice, a, (b, c)),
+            libc::SYS_fchmod => self.chmod_open(notice, a, b),
+            libc::SYS_fchmodat => self.chmod(notice, (a, b), c),
             // With flags, the C library has its own way, which comes by here again.
-            SYS_FCHMODAT2 if d == 0 => self.chmod(&notice, (a, b), c),
-            libc::SYS_renameat => self.rename(&notice, (a, b), (c, d), 0),
-            libc::SYS_renameat2 => self.rename(&notice, (a, b), (c, d), e),
-            libc::SYS_linkat => self.link(&notice, (a, b), (c, d), e),
-            libc::SYS_truncate => self.truncate(&notice, a, b),
+            SYS_FCHMODAT2 if d == 0 => self.chmod(notice, (a, b), c),
+            libc::SYS_renameat => self.rename(notice, (a, b), (c, d), 0),
+            libc::SYS_renameat2 => self.rename(notice, (a, b), (c, d), e),
+            libc::SYS_linkat => self.link(notice, (a, b), (c, d), e),
+            libc::SYS_truncate => self.truncate(notice, a, b),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_unlink => self.remove(&notice, (here, a), 0),
+            libc::SYS_unlink => self.remove(notice, (here, a), 0),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_rmdir => self.remove(&notice, (here, a), u64::from(AtFlags::REMOVEDIR.bits())),
+            libc::SYS_rmdir => self.remove(notice, (here, a), u64::from(AtFlags::REMOVEDIR.bits())),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_mkdir => self.make(&notice, (here, a), u64::from(libc::S_IFDIR) | b),
+            libc::SYS_mkdir => self.make(notice, (here, a), u64::from(libc::S_IFDIR) | b),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_mknod => self.make(&notice, (here, a), b),
+            libc::SYS_mknod => self.make(notice, (here, a), b),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_symlink => self.symlink(&notice, a, (here, b)),
+            libc::SYS_symlink => self.symlink(notice, a, (here, b)),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_chmod => self.chmod(&notice, (here, a), b),
+            libc::SYS_chmod => self.chmod(notice, (here, a), b),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open => return self.open(&notice, here, a, b, c),
+            libc::SYS_open => return self.open(notice, here, a, b, c),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_creat => {
                 let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-                return self.open(&notice, here, a, u64::from(flags.unsigned_abs()), b);
+                return self.open(notice, here, a, u64::from(flags.unsigned_abs()), b);
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_rename => self.rename(&notice, (here, a), (here, b), 0),
+            libc::SYS_rename => self.rename(notice, (here, a), (here, b), 0),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_link => self.link(&notice, (here, a), (here, b), 0),
+            libc::SYS_link => self.link(notice, (here, a), (here, b), 0),
             _ => Err(Errno::NOSYS),
         };
         sys::answer(
@@ -233,11 +243,7 @@ impl Guard {
     ) -> Result<Opened, Errno> {
         let path = text(notice.pid, path)?;
         let (base, path) = start(notice.pid, folder, path)?;
-        let resolve = if is_own_link(&path) {
-            ResolveFlags::empty()
-        } else {
-            ResolveFlags::NO_MAGICLINKS
-        };
+        let resolve = self.resolving(&path);
         let creating = flags.contains(OFlags::CREATE);
         let follow = flags & OFlags::NOFOLLOW;
         match rustix::fs::openat2(&base, &path, PATH_ONLY | follow, Mode::empty(), resolve) {
@@ -268,7 +274,10 @@ impl Guard {
                     return Err(Errno::ACCESS);
                 }
                 self.free_entry(&name)?;
-                let mode = u32::try_from(mode & 0o7777).unwrap_or(0) & !umask_of(notice.pid);
+                if mode & SET_ID > 0 {
+                    return Err(Errno::PERM);
+                }
+                let mode = u32::try_from(mode & 0o1777).unwrap_or(0) & !umask_of(notice.pid);
                 let fd = rustix::fs::openat(
                     &name.folder,
                     &name.last,
@@ -383,8 +392,8 @@ impl Guard {
     fn admit(&self, place: &OwnedFd) -> Result<(), Errno> {
         let real = real(place)?;
         let stat = rustix::fs::fstat(place)?;
-        // The first process's own folder in `/proc`, reached as `self` by a way that was not seen as the tool's own.
-        let ours = real.starts_with("/proc/1") || real.starts_with("/proc/self");
+        // Our own folder in `/proc`, reached as `self` by a way that was not seen as the tool's own.
+        let ours = real.starts_with(format!("/proc/{}", self.itself)) || real.starts_with("/proc/self");
         if ours || self.denies(&real) || self.aliases.contains(&(stat.st_dev, stat.st_ino)) {
             Err(Errno::ACCESS)
         } else {
@@ -394,6 +403,15 @@ impl Guard {
 
     fn denies(&self, real: &Path) -> bool {
         self.filesystem.denies(real, &self.base)
+    }
+
+    /// How a path of the tool is followed.
+    fn resolving(&self, path: &Path) -> ResolveFlags {
+        if is_own_link(path, self.itself) {
+            ResolveFlags::empty()
+        } else {
+            ResolveFlags::NO_MAGICLINKS
+        }
     }
 }
 
@@ -483,14 +501,15 @@ fn start(pid: u32, folder: u64, path: PathBuf) -> Result<(OwnedFd, PathBuf), Err
     Ok((rustix::fs::open(base, PATH_ONLY, Mode::empty())?, path))
 }
 
-/// `/proc/PID/fd/N` and `/proc/PID/exe` of the one who asks, which are links by object.
-fn is_own_link(path: &Path) -> bool {
+/// `/proc/PID/fd/N` and `/proc/PID/exe` of the one who asks, which are links by object; never of `guard`, which is us.
+fn is_own_link(path: &Path, guard: u32) -> bool {
     let parts: Vec<&str> = path.to_str().unwrap_or_default().split('/').skip(1).collect();
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = |text: &str| text.parse::<u32>().is_ok();
+    let theirs = |text: &str| text.parse().is_ok_and(|pid: u32| pid != guard);
     match parts.as_slice() {
-        ["proc", pid, "fd", fd] => number(pid) && *pid != "1" && number(fd),
-        ["proc", pid, "task", task, "fd", fd] => number(pid) && *pid != "1" && number(task) && number(fd),
-        ["proc", pid, "exe"] => number(pid) && *pid != "1",
+        ["proc", pid, "fd", fd] => theirs(pid) && number(fd),
+        ["proc", pid, "task", task, "fd", fd] => theirs(pid) && theirs(task) && number(fd),
+        ["proc", pid, "exe"] => theirs(pid),
         _ => false,
     }
 }

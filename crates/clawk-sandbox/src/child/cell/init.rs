@@ -190,6 +190,7 @@ impl Init<'_> {
         tell(&self.control, &Report::Started)?;
         let guard = listener.map(|listener| Guard {
             listener,
+            itself: 1,
             filesystem: Filesystem {
                 denied: built.denied,
                 ..self.enclosure.filesystem.clone()

@@ -27,6 +27,7 @@ pub(crate) mod world;
 
 pub(super) use blank::Blank;
 pub(crate) use cgroup::{remove_left, remove_stale};
+pub(crate) use guard::Guard;
 pub(super) use hand::read_whole;
 
 use std::collections::HashMap;

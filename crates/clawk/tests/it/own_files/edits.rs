@@ -31,7 +31,11 @@ fn edit(place: &Place, name: &str, more: &str) {
 
 #[test]
 fn an_edit_takes_no_wall_away() {
-    for place in [Place::scoped(), Place::scoped().of_nobody()] {
+    let container = Place::new(
+        "container",
+        "{ mode: scoped, mount_paths: [{ path: \".\", permissions: rw }] }",
+    );
+    for place in [Place::scoped(), Place::scoped().of_nobody(), container] {
         let wait = format!("touch here; while [ ! -e go ]; do sleep 0.05; done; {TRY}; touch tried");
         let (_, child) = place.start(&[("shell", json!({"command": wait}))]);
         until(&place.agent("here"));

@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Guard, Name, PATH_ONLY, is_own_link, start, text, umask_of};
+use super::{Guard, Name, PATH_ONLY, start, text, umask_of};
 use crate::child::sys::{self, Notice};
 use crate::plan::Denied;
 
@@ -67,7 +67,7 @@ impl Guard {
     pub(super) fn chmod(&self, notice: &Notice, (folder, path): (u64, u64), mode: u64) -> Result<(), Errno> {
         let path = text(notice.pid, path)?;
         let (base, path) = start(notice.pid, folder, path)?;
-        let found = rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), resolving(&path))?;
+        let found = rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), self.resolving(&path))?;
         self.admit(&found)?;
         self.changeable(&found)?;
         let mode = Mode::from_raw_mode(u32::try_from(mode & 0o7777).unwrap_or(0));
@@ -99,7 +99,7 @@ impl Guard {
             }
             Err(error) => Err(error),
             Ok(path) => start(notice.pid, folder, path).and_then(|(base, path)| {
-                rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), resolving(&path))
+                rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), self.resolving(&path))
             }),
         };
         match found.and_then(|found| self.admit(&found)) {
@@ -139,13 +139,5 @@ impl Guard {
             }
         }
         false
-    }
-}
-
-fn resolving(path: &Path) -> ResolveFlags {
-    if is_own_link(path) {
-        ResolveFlags::empty()
-    } else {
-        ResolveFlags::NO_MAGICLINKS
     }
 }

@@ -1,0 +1,237 @@
+//! The guard of a container (ADR 0028): the same judge as in a box of level `process`. The runtime hands over the descriptor on
+//! which the tool's calls wait (the OCI's `seccomp.listenerPath`); a process of ours enters the container, becomes its user
+//! without any right, and answers: with what is denied, and with the agent's own files. It ends with the container's first
+//! process; when it ends before, every call that would have waited for it fails.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sched::CloneFlags;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{DumpableBehavior, Signal, WaitOptions};
+use serde::{Deserialize, Serialize};
+
+use super::mask::Shown;
+use crate::child::cell::Guard;
+use crate::child::sys;
+use crate::own::Kept;
+use crate::plan::{Denied, Filesystem};
+use crate::preflight::path::lexical;
+
+/// Where the runtime hands the descriptor over, in a run's folder.
+pub(super) const SOCKET: &str = "guard";
+
+/// The most that a runtime says about a container, bytes.
+const MAX_STATE_BYTES: usize = 64 << 10;
+
+/// Which calls wait for the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Judged {
+    /// None: there is no guard.
+    Nothing,
+    /// Those that change something, and those that start a program: the first of them ends what the runtime does itself.
+    Changes,
+    /// All that name a file.
+    All,
+}
+
+impl Judged {
+    /// For the trace; `keeps`: there are own files.
+    pub(super) fn names(self, keeps: bool) -> impl Iterator<Item = &'static str> {
+        let denied = (self == Self::All).then_some("guard:denied_paths");
+        let own = (self != Self::Nothing && keeps).then_some("guard:own_files");
+        denied.into_iter().chain(own)
+    }
+}
+
+/// What the guard of one run judges by, in the container's names.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Watch {
+    pub(super) filesystem: Filesystem,
+    pub(super) base: PathBuf,
+    /// Denied files that have further names, by device and inode.
+    pub(super) aliases: HashSet<(u64, u64)>,
+    pub(super) kept: Kept,
+    /// The container's groups, which count the guard as well: what it does is the tool's work.
+    pub(super) groups: Vec<PathBuf>,
+    /// Who the tool is inside.
+    pub(super) user: u32,
+    /// The container has a user namespace.
+    pub(super) mapped: bool,
+}
+
+/// What the runtime says of the container whose descriptor it hands over.
+#[derive(Deserialize)]
+struct State {
+    pid: i32,
+}
+
+/// The same rules for what the container calls these places: where a mount's name, or a name below it, is a link, a path that is
+/// denied lies elsewhere than its text says.
+pub(super) fn denied_inside(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Vec<Denied>, String> {
+    let mut all = denied.to_vec();
+    for entry in denied.iter().filter(|entry| !entry.text().starts_with('~')) {
+        let place = lexical(base, Path::new(entry.fixed_part()));
+        let rest = match entry.is_pattern() {
+            true => entry.text().get(entry.fixed_part().len()..).unwrap_or_default(),
+            false => "",
+        };
+        let Ok(real) = place.canonicalize() else {
+            continue; // nothing is there: the name is all there is
+        };
+        for part in shown.iter().filter(|part| !part.system) {
+            let Ok(below) = real.strip_prefix(&part.source) else {
+                continue;
+            };
+            let inside = part.target.join(below);
+            let inside = inside.to_string_lossy();
+            let text = match rest {
+                "" => inside.trim_end_matches('/').to_owned(),
+                rest => format!("{}/{rest}", inside.trim_end_matches('/')),
+            };
+            all.push(entry.called(text)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Starts the process that waits for the runtime. To be called by the stage, which has one thread; whatever comes of it, the
+/// stage goes on to become the runtime.
+pub(super) fn start(folder: &Path, watch: &Watch) -> io::Result<()> {
+    let listener = UnixListener::bind(folder.join(SOCKET))?;
+    let parent = rustix::process::getpid();
+    if sys::fork_into(0)?.is_some() {
+        return Ok(());
+    }
+    let done = outside(&listener, watch, parent);
+    sys::end(i32::from(done.is_err()))
+}
+
+/// Waits for the descriptor, and for the guard's end: the container's first process ends only when the guard was reaped.
+fn outside(listener: &UnixListener, watch: &Watch, parent: rustix::process::Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::process::getppid() != Some(parent) {
+        return Ok(());
+    }
+    let_go_of_the_tools_streams()?;
+    let (stream, _) = listener.accept()?;
+    let (calls, state) = receive(&stream)?;
+    drop(stream);
+    let namespace = |name: &str| File::open(format!("/proc/{}/ns/{name}", state.pid));
+    if watch.mapped {
+        nix::sched::setns(namespace("user")?, CloneFlags::CLONE_NEWUSER)?;
+    }
+    let mounts = namespace("mnt")?;
+    nix::sched::setns(namespace("pid")?, CloneFlags::CLONE_NEWPID)?;
+    match sys::fork_into(0)? {
+        Some(guard) => {
+            drop(calls);
+            rustix::process::waitpid(Some(guard), WaitOptions::empty())?;
+            Ok(())
+        }
+        None => inside(calls, watch, &mounts),
+    }
+}
+
+/// The guard itself: a process of the container, of the tool's user.
+fn inside(calls: OwnedFd, watch: &Watch, mounts: &File) -> io::Result<()> {
+    for group in &watch.groups {
+        std::fs::write(group.join("cgroup.procs"), "0")?;
+    }
+    nix::sched::setns(mounts, CloneFlags::CLONE_NEWNS)?;
+    std::env::set_current_dir("/")?;
+    give_up_rights(watch.user)?;
+    let guard = Guard {
+        listener: calls,
+        itself: std::process::id(),
+        filesystem: watch.filesystem.clone(),
+        base: watch.base.clone(),
+        aliases: watch.aliases.clone(),
+        kept: watch.kept.clone(),
+    };
+    let mut begun = false;
+    loop {
+        let mut fds = [PollFd::new(&guard.listener, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [asks] = fds.map(|fd| fd.revents());
+        if asks.contains(PollFlags::IN) {
+            let Some(notice) = sys::next_notice(&guard.listener)? else {
+                continue;
+            };
+            begun |= matches!(notice.call, libc::SYS_execve | libc::SYS_execveat);
+            match begun {
+                true => guard.decide(&notice)?,
+                // The runtime itself, which has yet to become the tool: it waits for its last word by a pipe of its own.
+                false => sys::let_through(&guard.listener, notice.id),
+            }
+        } else if !asks.is_empty() {
+            return Ok(()); // nobody is left who could ask
+        }
+    }
+}
+
+/// The tool's user, no right but the one to read what a call's words lead to, and nothing to be got by looking at us.
+fn give_up_rights(user: u32) -> io::Result<()> {
+    // A tool's mask is applied by the guard.
+    rustix::process::umask(Mode::empty());
+    // Pipes that wait for their other end are opened by children that nobody asks about.
+    sys::forget_children()?;
+    rustix::thread::set_no_new_privs(true)?;
+    rustix::thread::set_keep_capabilities(true)?;
+    if user != 0 {
+        rustix::thread::set_thread_groups(&[])?;
+    }
+    let (uid, gid) = (
+        rustix::process::Uid::from_raw(user),
+        rustix::process::Gid::from_raw(user),
+    );
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    sys::read_by_right()?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let held = rustix::thread::capabilities(None)?;
+    let who = rustix::process::geteuid() == uid && rustix::process::getuid() == uid;
+    if who && held.effective.is_empty() && rustix::thread::no_new_privs()? {
+        Ok(())
+    } else {
+        Err(io::Error::other("the guard did not give its privileges up"))
+    }
+}
+
+/// They end when the tool closes them.
+fn let_go_of_the_tools_streams() -> io::Result<()> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// The descriptor, and whose it is.
+fn receive(stream: &UnixStream) -> io::Result<(OwnedFd, State)> {
+    let mut text = vec![0_u8; MAX_STATE_BYTES];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::net::recvmsg(
+        stream.as_fd(),
+        &mut [io::IoSliceMut::new(&mut text)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let fd = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let fd = fd.ok_or_else(|| io::Error::other("no descriptor came"))?;
+    let state = serde_json::from_slice(text.get(..got.bytes).unwrap_or_default())?;
+    Ok((fd, state))
+}

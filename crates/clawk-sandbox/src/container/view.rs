@@ -1,0 +1,323 @@
+//! What a container shows of the host: the system's programs or an image, the plan's mounts, and what covers parts of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::bundle::{Bind, Identity};
+use super::engine::guest_uid;
+use super::guard::{Judged, Watch, denied_inside};
+use super::image::Rootfs;
+use super::mask::{Shown, covers, masks, with_holders};
+use super::refusal;
+use super::run::{identity, root_user};
+use super::stage::Place;
+use crate::launch::{LaunchError, Placed, Spec};
+use crate::level::Refusal;
+use crate::own::Kept;
+use crate::plan::{Filesystem, FsMode};
+use crate::preflight::path::lexical;
+
+/// What the container sees beyond its root.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    pub(super) binds: Vec<Bind>,
+    /// Mounts that the stage makes first, for the guest's user to own.
+    pub(super) places: Vec<Place>,
+    shown: Vec<Shown>,
+    pub(super) masks: Vec<PathBuf>,
+    /// Denied files that have further names, by device and inode.
+    aliases: BTreeSet<(u64, u64)>,
+    /// The agent's own files that writable mounts show, by the container's names as well.
+    kept: Kept,
+    /// The real places of writable mounts.
+    owned: Vec<PathBuf>,
+}
+
+impl View {
+    /// What this run's container sees; what must be made for it first lies in `folder`.
+    pub(super) fn of(spec: &Spec, image: Option<&Rootfs>, folder: &Path) -> Result<Self, LaunchError> {
+        let fs = spec.plan.filesystem();
+        let mounts = match fs.mode {
+            FsMode::Deny => &[][..],
+            FsMode::ReadOnly | FsMode::Scoped => &fs.mounts,
+            FsMode::Full => {
+                let missing = "a container shows its image and the mounts, never the host's whole view";
+                return Err(refusal(
+                    "filesystem.mode: full",
+                    missing,
+                    "use `scoped` with `mount_paths`, or level `process`",
+                )
+                .into());
+            }
+        };
+        let base = spec.anchor();
+        let mut view = Self {
+            owned: crate::place::writable(fs, &base),
+            ..Self::default()
+        };
+        if image.is_none() {
+            view.system();
+        }
+        let read = spec.read_paths.iter().map(|path| (path, false));
+        let given = mounts
+            .iter()
+            .map(|mount| (&mount.path, mount.writable && fs.mode == FsMode::Scoped));
+        let absolute = read
+            .chain(given)
+            .map(|(path, writable)| (lexical(&base, path), writable));
+        for (path, writable) in with_holders(absolute.collect()) {
+            view.add(&path, writable, folder)
+                .map_err(|reason| spec.setup(&reason))?;
+        }
+        for file in &spec.files {
+            view.place(file, folder)
+                .map_err(|error| spec.setup(&error.to_string()))?;
+        }
+        view.cover(spec, folder)?;
+        Ok(view)
+    }
+
+    /// Masks what is denied, and makes the agent's own files read-only.
+    fn cover(&mut self, spec: &Spec, folder: &Path) -> Result<(), LaunchError> {
+        let fs = spec.plan.filesystem();
+        let found = masks(&fs.denied, &spec.anchor(), &self.shown)
+            .map_err(|missing| refusal("mask", missing, "name fewer paths, or mount less"))?;
+        (self.masks, self.aliases) = (found.paths, found.inodes);
+        self.kept = Kept::of(&fs.own);
+        let covered = covers(&self.kept, &self.shown, &self.masks).map_err(|missing| {
+            let hint = "name the file itself, not a link to it; or mount a folder below the agent's own";
+            refusal("own-files", missing, hint)
+        })?;
+        for part in self.shown.iter().filter(|part| !part.system) {
+            self.kept.also_at(&part.source, &part.target);
+        }
+        let mut above = self.above(&self.masks);
+        above.extend(self.above(&covered));
+        above.sort_by_key(|folder| (folder.components().count(), folder.clone()));
+        above.dedup();
+        let covered = covered.into_iter().map(|path| (path, false));
+        for (path, writable) in above.into_iter().map(|path| (path, true)).chain(covered) {
+            self.add(&path, writable, folder)
+                .map_err(|reason| spec.setup(&reason))?;
+        }
+        Ok(())
+    }
+
+    /// A writable mount shows the agent's own files.
+    pub(super) fn keeps(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Which calls the guard has to answer, where the runtime has one; `guards` says why it has none. The agent's own files are
+    /// not kept by covers alone: they go when the owner's editor puts another file in the place of one.
+    pub(super) fn judged(&self, spec: &Spec, guards: &Result<(), String>) -> Result<Judged, Refusal> {
+        if let Err(missing) = guards {
+            return match self.keeps() {
+                true => Err(unguarded(missing)),
+                false => Ok(Judged::Nothing), // silent-ok: recorded as missing
+            };
+        }
+        let shows = self.shown.iter().any(|part| !part.system);
+        let denied = shows && !spec.plan.filesystem().denied.is_empty();
+        Ok(match (denied, self.keeps()) {
+            (true, _) => Judged::All,
+            (false, true) => Judged::Changes,
+            (false, false) => Judged::Nothing,
+        })
+    }
+
+    /// What the guard judges by.
+    pub(super) fn watch(&self, spec: &Spec, groups: Vec<PathBuf>) -> Result<Watch, LaunchError> {
+        let fs = spec.plan.filesystem();
+        let denied = denied_inside(&fs.denied, &spec.anchor(), &self.shown);
+        let (user, mapped) = match identity() {
+            Identity::Fixed(user) => (user, false),
+            Identity::Mapped(..) => (0, true),
+        };
+        Ok(Watch {
+            filesystem: Filesystem {
+                denied: denied.map_err(|reason| spec.setup(&reason))?,
+                ..fs.clone()
+            },
+            base: spec.anchor(),
+            aliases: self.aliases.iter().copied().collect(),
+            kept: self.kept.clone(),
+            groups,
+            user,
+            mapped,
+        })
+    }
+
+    /// The host's programs and libraries.
+    fn system(&mut self) {
+        self.bind_as_is(Path::new("/usr"));
+        for name in MERGED {
+            let path = Path::new("/").join(name);
+            if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+                self.bind_as_is(&path);
+            }
+        }
+        for name in ETC_BINDS {
+            let path = Path::new("/etc").join(name);
+            if path.exists() {
+                self.bind_as_is(&path);
+            }
+        }
+    }
+
+    fn bind_as_is(&mut self, path: &Path) {
+        self.binds.push(Bind {
+            source: path.to_owned(),
+            target: path.to_owned(),
+            writable: false,
+        });
+        self.shown.push(Shown {
+            source: path.to_owned(),
+            target: path.to_owned(),
+            system: true,
+        });
+    }
+
+    fn add(&mut self, path: &Path, writable: bool, folder: &Path) -> Result<(), String> {
+        let source = crate::place::resolve(path, &self.owned)
+            .map_err(|error| format!("the mount `{}`: {error}", path.display()))?;
+        let reserved = ["/", "/proc", "/dev", "/sys"];
+        if reserved.iter().any(|place| path == Path::new(place)) {
+            return Err(format!("`{}` can't be a mount of a container", path.display()));
+        }
+        self.shown.push(Shown {
+            source: source.clone(),
+            target: path.to_owned(),
+            system: false,
+        });
+        let source = if root_user() {
+            let at = folder.join("m").join(self.places.len().to_string());
+            let owner =
+                std::os::unix::fs::MetadataExt::uid(&source.metadata().map_err(|error| error.to_string())?);
+            self.places.push(Place {
+                source,
+                at: at.clone(),
+                owner,
+            });
+            at
+        } else {
+            source
+        };
+        self.binds.push(Bind {
+            source,
+            target: path.to_owned(),
+            writable,
+        });
+        Ok(())
+    }
+
+    /// Folders between a writable mount and what is covered below it: as mounts of their own they can't be moved, or the next
+    /// call would find what was masked under another name.
+    fn above(&self, covered: &[PathBuf]) -> Vec<PathBuf> {
+        let mut above = Vec::new();
+        for mask in covered {
+            let roots = self.binds.iter().filter(|bind| mask.starts_with(&bind.target));
+            let Some(root) = roots.max_by_key(|bind| bind.target.components().count()) else {
+                continue;
+            };
+            if root.writable {
+                let folders = mask
+                    .ancestors()
+                    .skip(1)
+                    .take_while(|folder| *folder != root.target);
+                above.extend(folders.map(Path::to_path_buf));
+            }
+        }
+        above
+    }
+
+    /// A file in memory for this run alone.
+    fn place(&mut self, file: &Placed, folder: &Path) -> io::Result<()> {
+        let plain =
+            !file.name.is_empty() && !file.name.contains('/') && file.name != "." && file.name != "..";
+        if !plain {
+            return Err(io::Error::other("a placed file's name is no file name"));
+        }
+        let path = folder.join(format!("f-{}", file.name));
+        fs::write(&path, &file.bytes)?;
+        rustix::fs::chmod(&path, rustix::fs::Mode::RUSR)?;
+        if root_user() {
+            std::os::unix::fs::chown(&path, Some(guest_uid()), Some(guest_uid()))?;
+        }
+        self.binds.push(Bind {
+            source: path,
+            target: Path::new(Placed::FOLDER).join(&file.name),
+            writable: false,
+        });
+        Ok(())
+    }
+
+    /// Where the tool starts: its folder if it is in view, else `/tmp`.
+    pub(super) fn cwd(&self, spec: &Spec) -> PathBuf {
+        let wanted = spec.workdir.as_deref().unwrap_or(Path::new("/"));
+        let seen = self
+            .shown
+            .iter()
+            .any(|part| wanted.starts_with(&part.target) && wanted.is_dir());
+        if seen {
+            wanted.to_owned()
+        } else {
+            PathBuf::from("/tmp")
+        }
+    }
+}
+
+fn unguarded(missing: &str) -> Refusal {
+    let missing = format!(
+        "the writable mount shows the agent's own files, and nothing keeps them when they are edited meanwhile: {missing}"
+    );
+    let hint = "use `runc` 1.1 or later, mount a folder below the agent's own, mount it `ro`, or use level `process`";
+    refusal("own-files", missing, hint)
+}
+
+/// Links to `/usr` on merged systems, folders on others.
+const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+/// What programs read of the host's `/etc`; the rest is made up.
+const ETC_BINDS: [&str; 6] = [
+    "alternatives",
+    "ca-certificates",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ssl",
+];
+
+/// An empty root with an `/etc` made up.
+pub(super) fn system_root(root: &Path) -> io::Result<PathBuf> {
+    for folder in ["usr", "etc", "proc", "dev", "tmp", "run", "var", "home"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    for name in MERGED {
+        let path = Path::new("/").join(name);
+        if let Ok(target) = fs::read_link(&path) {
+            std::os::unix::fs::symlink(target, root.join(name))?;
+        }
+    }
+    let (uid, gid) = match identity() {
+        Identity::Fixed(uid) => (uid, uid),
+        Identity::Mapped(..) => (0, 0),
+    };
+    let etc = root.join("etc");
+    fs::write(
+        etc.join("passwd"),
+        format!("tool:x:{uid}:{gid}:tool:/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"),
+    )?;
+    fs::write(etc.join("group"), format!("tool:x:{gid}:\nnogroup:x:65534:\n"))?;
+    fs::write(etc.join("hosts"), "127.0.0.1 localhost sandbox\n::1 localhost\n")?;
+    fs::write(
+        etc.join("nsswitch.conf"),
+        "passwd: files\ngroup: files\nhosts: files\n",
+    )?;
+    rustix::fs::chmod(root, rustix::fs::Mode::from_raw_mode(0o755))?;
+    // Some runtimes give a memory file system the mode of the folder below it.
+    rustix::fs::chmod(root.join("tmp"), rustix::fs::Mode::from_raw_mode(0o1777))?;
+    Ok(root.to_owned())
+}
