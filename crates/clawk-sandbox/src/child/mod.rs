@@ -41,8 +41,10 @@ pub fn main() -> ExitCode {
 fn supervise_on(socket: &UnixStream, ready: &cell::Ready, blank: Option<cell::Blank>) -> u8 {
     let ended = read_order(socket).and_then(|(order, streams)| match &order.enclosure {
         None => {
+            // A blank box has used what was made ahead.
+            let ready = blank.is_none().then_some(ready);
             drop(blank);
-            supervise::run(socket, &order, streams)
+            supervise::run(socket, &order, streams, ready)
         }
         Some(enclosure) => cell::run(socket, &order, enclosure, streams, ready, blank),
     });

@@ -1,15 +1,19 @@
 //! Starting the tool, watching it, and leaving nothing behind.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
-use super::{Streams, limits, tell, tree};
+use super::{Streams, cell, limits, sys, tell, tree};
+use crate::container::stage;
+use crate::launch::OWN_PROGRAM;
 use crate::launch::wire::{Call, DEADLINE_GRACE_MS, GRACE_MS, Hit, Order, Report, TERMINATE};
 
 /// Shortest and longest pause between two thorough looks at the tree.
@@ -23,7 +27,12 @@ const LOOK_SHARE: u32 = 20;
 const GLANCE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(64));
 
 /// Runs the order to its end; returns when no process of it is left.
-pub(super) fn run(socket: &UnixStream, order: &Order, streams: Streams) -> std::io::Result<()> {
+pub(super) fn run(
+    socket: &UnixStream,
+    order: &Order,
+    streams: Streams,
+    ready: Option<&cell::Ready>,
+) -> std::io::Result<()> {
     let call = order
         .call
         .as_ref()
@@ -38,7 +47,10 @@ pub(super) fn run(socket: &UnixStream, order: &Order, streams: Streams) -> std::
             supervisor,
         },
     )?;
-    let main = start(order, call, streams)?;
+    let main = match stage_of(call) {
+        Some(folder) => start_stage(folder, streams, ready)?,
+        None => start(order, call, streams)?,
+    };
     // Among a thousand children of a tool gone wild, the one that ends them must get its turn. Only root may; for
     // others RLIMIT_NPROC holds.
     let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
@@ -68,6 +80,42 @@ pub(super) fn run(socket: &UnixStream, order: &Order, streams: Streams) -> std::
             swept,
         },
     )
+}
+
+/// The folder of a container's run, when this program itself is to be its stage.
+fn stage_of(call: &Call) -> Option<&Path> {
+    let [mode, folder] = call.args.as_slice() else {
+        return None;
+    };
+    let same = |path: &str| {
+        std::fs::metadata(path)
+            .map(|about| (about.dev(), about.ino()))
+            .ok()
+    }; // silent-ok: it is another
+    let ours = mode == stage::MODE && same(&call.program).is_some_and(|it| same(OWN_PROGRAM) == Some(it));
+    ours.then(|| Path::new(folder))
+}
+
+/// The stage needs no other program than this one: it is forked, with nothing open but its streams.
+fn start_stage(folder: &Path, streams: Streams, ready: Option<&cell::Ready>) -> std::io::Result<Pid> {
+    if let Some(pid) = sys::fork_into(0)? {
+        return Ok(pid);
+    }
+    let become_it = || -> std::io::Result<u8> {
+        rustix::process::setpgid(None, None)?;
+        rustix::stdio::dup2_stdin(&streams.input)?;
+        if let Some([out, err]) = &streams.output {
+            rustix::stdio::dup2_stdout(out)?;
+            rustix::stdio::dup2_stderr(err)?;
+        }
+        let network = ready.map(cell::Ready::network).transpose()?.flatten();
+        let kept = network.map(sys::keep_only).transpose()?;
+        if kept.is_none() {
+            sys::close_from(3)?;
+        }
+        Ok(stage::run(folder, kept))
+    };
+    sys::end(i32::from(become_it().unwrap_or(2)))
 }
 
 #[expect(

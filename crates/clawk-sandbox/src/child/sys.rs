@@ -144,6 +144,18 @@ pub(in crate::child) fn close_from(first: u32) -> io::Result<()> {
     last(done, drop)
 }
 
+/// Closes every descriptor but this one and the three streams.
+pub(in crate::child) fn keep_only(fd: OwnedFd) -> io::Result<OwnedFd> {
+    const KEPT: RawFd = 3;
+    if fd.as_raw_fd() != KEPT {
+        move_to(&fd, KEPT)?;
+    }
+    std::mem::forget(fd); // it is closed below, with everything else
+    close_from(4)?;
+    // SAFETY: number 3 is open, see above, and whoever owned it before is never used again: this process executes or ends.
+    Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
+}
+
 /// Brings the loopback interface of this network namespace up.
 pub(in crate::child) fn loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(

@@ -10,6 +10,7 @@ mod guard;
 pub mod image;
 mod layer;
 mod mask;
+mod root;
 mod run;
 mod seccomp;
 pub mod stage;

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 
 use super::bundle::{Bundle, Identity, Process};
-use super::cgroup;
 use super::cgroup::Group;
 use super::engine::{Found, guest_uid};
 use super::guard::{self, Judged};
 use super::image::{Rootfs, private};
 use super::stage::{self, Order};
 use super::view::{View, system_root};
+use super::{cgroup, root};
 use crate::launch::{Keep, LaunchError, Launcher, LimitHit, Outcome, Spec};
 use crate::level::{Level, Obtained, Place as Whose, Refusal};
 use crate::plan::{NetworkMode, Plan};
@@ -124,8 +124,11 @@ impl Run {
         let listener = run.folder.join(guard::SOCKET);
         let root = match image {
             Some(image) => image.path.clone(),
-            None => system_root(&run.folder.join("root")).map_err(failed)?,
+            None => root::root_of(&run.folder),
         };
+        if image.is_none() && !root_user() {
+            system_root(&root).map_err(failed)?;
+        }
         let cwd = view.cwd(spec);
         let bundle = Bundle {
             root: &root,
@@ -151,6 +154,8 @@ impl Run {
             runtime: found.path.clone(),
             name,
             watch,
+            system: image.is_none().then_some(view.system),
+            hierarchies: found.cgroup == Some(cgroup::Kind::V1),
             places: view.places,
             door: run.door.is_some(),
             guest: guest_uid(),

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use nix::sched::CloneFlags;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
+use rustix::mount::MountPropagationFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -20,6 +20,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use super::guard::{self, Watch};
+use super::root;
 
 /// The first argument that leads here.
 pub const MODE: &str = "__oci";
@@ -38,6 +39,10 @@ pub(super) struct Order {
     pub(super) name: String,
     /// What the guard judges by, if there is one.
     pub(super) watch: Option<Watch>,
+    /// Parts of the host that the system's root shows, if there is one, read-only and by their own names.
+    pub(super) system: Option<Vec<PathBuf>>,
+    /// Each hierarchy of control groups is a mount of its own.
+    pub(super) hierarchies: bool,
     pub(super) places: Vec<Place>,
     /// Bind a listening socket in the container's network and hand it out.
     pub(super) door: bool,
@@ -63,25 +68,41 @@ pub fn main() -> ExitCode {
     if folder.as_os_str() == HOLD {
         return hold();
     }
-    let Err(error) = become_runtime(folder);
-    let line = serde_json::json!({"level": "error", "msg": error.to_string()});
-    let _ = fs::write(folder.join("log.json"), line.to_string()); // silent-ok: the exit code says that it failed
-    ExitCode::from(2)
+    ExitCode::from(run(folder, None))
 }
 
-fn become_runtime(folder: &Path) -> io::Result<std::convert::Infallible> {
+/// The same in a process that was forked for it, with one thread and no descriptors but the streams; `network` is a network
+/// namespace for this run alone, made ahead. Returns only when it failed: the code that the process is to end with.
+pub(crate) fn run(folder: &Path, network: Option<OwnedFd>) -> u8 {
+    let Err(error) = become_runtime(folder, network);
+    let line = serde_json::json!({"level": "error", "msg": error.to_string()});
+    let _ = fs::write(folder.join("log.json"), line.to_string()); // silent-ok: the exit code says that it failed
+    2
+}
+
+fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::convert::Infallible> {
     let order: Order = serde_json::from_slice(&fs::read(folder.join(ORDER))?)?;
     if rustix::process::geteuid().is_root() {
-        nix::sched::unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)?;
+        nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+        match network {
+            Some(network) => nix::sched::setns(network, CloneFlags::CLONE_NEWNET)?,
+            None => {
+                nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
+                up()?;
+            }
+        }
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", private)?;
+        if order.hierarchies {
+            root::hide_other_hierarchies()?;
+        }
+        root::make(folder, &order)?;
         for owner in owners(&order.places) {
             let users = users(owner, order.guest)?;
             for place in order.places.iter().filter(|place| place.owner == owner) {
                 lend(place, &users)?;
             }
         }
-        up()?;
         if order.door {
             open_door(&folder.join(DOOR))?;
         }
@@ -94,7 +115,8 @@ fn become_runtime(folder: &Path) -> io::Result<std::convert::Infallible> {
         reason = "clawk-sandbox is the only process spawner"
     )]
     let mut runtime = Command::new(&order.runtime);
-    runtime.arg("--root").arg(folder.join("state"));
+    runtime.arg("--root").arg(root::inside(folder).join("state"));
+    runtime.env_clear().env("PATH", crate::launch::MINIMAL_PATH);
     runtime
         .arg("--log")
         .arg(folder.join("log.json"))
@@ -126,29 +148,31 @@ fn lend(place: &Place, users: &OwnedFd) -> io::Result<()> {
             fs::File::create(&place.at).map(drop)?;
         }
     }
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     // The place was found without following links that a tool could have made; none may have come since.
     let how = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     let path_only = OFlags::PATH | OFlags::CLOEXEC;
     let source = rustix::fs::openat2(CWD, &place.source, path_only, Mode::empty(), how)?;
-    let tree = rustix::mount::open_tree(&source, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?;
-    set_attributes(&tree, users).map_err(|error| {
+    let tree = root::copy_of(&source)?;
+    let set = libc::MOUNT_ATTR_IDMAP | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    set_attributes(&tree, set, Some(users)).map_err(|error| {
         io::Error::other(format!(
             "`{}` can't be lent to the tool's user on this file system: {error}",
             place.source.display()
         ))
     })?;
-    rustix::mount::move_mount(&tree, "", CWD, &place.at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-    Ok(())
+    root::put(&tree, &place.at)
 }
 
 #[expect(unsafe_code, reason = "no safe wrapper knows mount_setattr")]
-fn set_attributes(tree: &OwnedFd, users: &OwnedFd) -> io::Result<()> {
+pub(super) fn set_attributes(tree: &OwnedFd, set: u64, users: Option<&OwnedFd>) -> io::Result<()> {
     let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_IDMAP | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+        attr_set: set,
         attr_clr: 0,
         propagation: 0,
-        userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
+        userns_fd: match users {
+            Some(users) => u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
+            None => 0,
+        },
     };
     // SAFETY: the descriptors are open, the empty path ends in a null byte, and the kernel reads `attributes` only during
     // the call, for exactly the size that is given.

@@ -11,6 +11,7 @@ use super::guard::{Judged, Watch, denied_inside};
 use super::image::Rootfs;
 use super::mask::{Shown, covers, masks, with_holders};
 use super::refusal;
+use super::root;
 use super::run::{identity, root_user};
 use super::stage::Place;
 use crate::launch::{LaunchError, Placed, Spec};
@@ -23,6 +24,8 @@ use crate::preflight::path::lexical;
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) binds: Vec<Bind>,
+    /// Parts of the host that the stage puts into the root that it makes.
+    pub(super) system: Vec<PathBuf>,
     /// Mounts that the stage makes first, for the guest's user to own.
     pub(super) places: Vec<Place>,
     shown: Vec<Shown>,
@@ -168,11 +171,15 @@ impl View {
     }
 
     fn bind_as_is(&mut self, path: &Path) {
-        self.binds.push(Bind {
-            source: path.to_owned(),
-            target: path.to_owned(),
-            writable: false,
-        });
+        if root_user() {
+            self.system.push(path.to_owned());
+        } else {
+            self.binds.push(Bind {
+                source: path.to_owned(),
+                target: path.to_owned(),
+                writable: false,
+            });
+        }
         self.shown.push(Shown {
             source: path.to_owned(),
             target: path.to_owned(),
@@ -193,7 +200,7 @@ impl View {
             system: false,
         });
         let source = if root_user() {
-            let at = folder.join("m").join(self.places.len().to_string());
+            let at = root::inside(folder).join("m").join(self.places.len().to_string());
             let owner =
                 std::os::unix::fs::MetadataExt::uid(&source.metadata().map_err(|error| error.to_string())?);
             self.places.push(Place {
@@ -291,7 +298,7 @@ const ETC_BINDS: [&str; 6] = [
 ];
 
 /// An empty root with an `/etc` made up.
-pub(super) fn system_root(root: &Path) -> io::Result<PathBuf> {
+pub(super) fn system_root(root: &Path) -> io::Result<()> {
     for folder in ["usr", "etc", "proc", "dev", "tmp", "run", "var", "home"] {
         fs::create_dir_all(root.join(folder))?;
     }
@@ -319,5 +326,5 @@ pub(super) fn system_root(root: &Path) -> io::Result<PathBuf> {
     rustix::fs::chmod(root, rustix::fs::Mode::from_raw_mode(0o755))?;
     // Some runtimes give a memory file system the mode of the folder below it.
     rustix::fs::chmod(root.join("tmp"), rustix::fs::Mode::from_raw_mode(0o1777))?;
-    Ok(root.to_owned())
+    Ok(())
 }

@@ -88,6 +88,11 @@ impl Ready {
         network.map(OwnedFd::try_clone).transpose()
     }
 
+    /// The one that was made ahead, for who forked with it.
+    pub(super) fn network(&self) -> io::Result<Option<OwnedFd>> {
+        self.network.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
     /// Before each supervisor: what of the host has changed.
     pub(super) fn refresh(&mut self) {
         self.hierarchies.refresh();
