@@ -47,8 +47,9 @@ pub(super) fn run(
             supervisor,
         },
     )?;
-    let main = match stage_of(call) {
-        Some(folder) => start_stage(folder, streams, ready)?,
+    let stage = stage_of(call);
+    let main = match stage {
+        Some((folder, _)) => start_stage(folder, streams, ready)?,
         None => start(order, call, streams)?,
     };
     // Among a thousand children of a tool gone wild, the one that ends them must get its turn. Only root may; for
@@ -60,6 +61,11 @@ pub(super) fn run(
     let status = match rustix::process::pidfd_open(main, PidfdFlags::empty()) {
         Ok(handle) if told.is_ok() => {
             let mut run = Run::new(main, handle, order);
+            if stage.is_some_and(|(_, held)| held) {
+                // The tool's limits are its groups' matter: what is watched here is the runtime.
+                run.look_at = Instant::now() + LOOK.1;
+                (run.glance, run.glance_at) = (GLANCE.1, Instant::now() + GLANCE.1);
+            }
             let status = run.watch(socket);
             hit = run.hit;
             status
@@ -82,10 +88,12 @@ pub(super) fn run(
     )
 }
 
-/// The folder of a container's run, when this program itself is to be its stage.
-fn stage_of(call: &Call) -> Option<&Path> {
-    let [mode, folder] = call.args.as_slice() else {
-        return None;
+/// The folder of a container's run, when this program itself is to be its stage; whether groups hold its limits.
+fn stage_of(call: &Call) -> Option<(&Path, bool)> {
+    let (mode, folder, held) = match call.args.as_slice() {
+        [mode, folder] => (mode, folder, false),
+        [mode, folder, word] => (mode, folder, word == stage::HELD),
+        _ => return None,
     };
     let same = |path: &str| {
         std::fs::metadata(path)
@@ -93,7 +101,7 @@ fn stage_of(call: &Call) -> Option<&Path> {
             .ok()
     }; // silent-ok: it is another
     let ours = mode == stage::MODE && same(&call.program).is_some_and(|it| same(OWN_PROGRAM) == Some(it));
-    ours.then(|| Path::new(folder))
+    ours.then(|| (Path::new(folder), held))
 }
 
 /// The stage needs no other program than this one: it is forked, with nothing open but its streams.

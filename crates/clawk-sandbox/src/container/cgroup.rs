@@ -54,6 +54,12 @@ pub(super) fn kind() -> Option<Kind> {
     v1.iter().all(|file| root.join(file).exists()).then_some(Kind::V1)
 }
 
+/// Whether a hierarchy of these controllers, with commas between, holds or forbids something.
+pub(super) fn shows(controllers: &str) -> bool {
+    let held = |word: &str| matches!(word, "memory" | "pids" | "cpu" | "devices");
+    controllers.split(',').any(held)
+}
+
 impl Group {
     /// Makes the groups and writes the limits; `beside` processes of ours are counted with the tool's.
     ///
@@ -119,7 +125,10 @@ impl Group {
             }
         }
         let own = |path: &Path| self.folders.iter().any(|folder| folder == path);
-        let others = fs::read_dir(root)?.flatten().map(|entry| entry.path().join(name));
+        // The stage shows the runtime no others.
+        let shown = |entry: &fs::DirEntry| shows(&entry.file_name().to_string_lossy());
+        let others = fs::read_dir(root)?.flatten().filter(shown);
+        let others = others.map(|entry| entry.path().join(name));
         self.stray = others.filter(|path| !own(path)).collect();
         Ok(())
     }

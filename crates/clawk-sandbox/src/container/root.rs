@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
+use super::cgroup::shows;
 use super::stage::{Order, set_attributes};
 use super::view::system_root;
 
@@ -105,10 +106,7 @@ fn others(mounts: &str) -> Vec<&str> {
         let mut words = kind.split(' ');
         match words.next() {
             Some("cgroup2") => true,
-            Some("cgroup") => {
-                let mut said = words.nth(1).unwrap_or_default().split(',');
-                !said.any(|word| matches!(word, "memory" | "pids" | "cpu" | "devices"))
-            }
+            Some("cgroup") => !shows(words.nth(1).unwrap_or_default()),
             _ => false,
         }
     };

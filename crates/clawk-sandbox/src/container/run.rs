@@ -361,6 +361,7 @@ fn inner(launcher: &Launcher, spec: &Spec, folder: &Path, grouped: bool) -> Spec
     };
     let mut inner = Spec::new(launcher.program_text(), Arc::new(plan));
     inner.args = vec![stage::MODE.to_owned(), folder.to_string_lossy().into_owned()];
+    inner.args.extend(grouped.then(|| stage::HELD.to_owned()));
     inner.env = vec![("PATH".to_owned(), crate::launch::MINIMAL_PATH.to_owned())];
     inner.stdin.clone_from(&spec.stdin);
     inner.timeout_ms = spec.timeout_ms;

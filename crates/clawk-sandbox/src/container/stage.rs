@@ -25,6 +25,9 @@ use super::root;
 /// The first argument that leads here.
 pub const MODE: &str = "__oci";
 
+/// The third argument where groups hold the limits.
+pub(crate) const HELD: &str = "held";
+
 /// The first argument of the process that only lends its user namespace.
 const HOLD: &str = "hold";
 
