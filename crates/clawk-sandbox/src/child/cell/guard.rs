@@ -338,7 +338,7 @@ impl Guard {
             OFlags::empty()
         };
         // A nameless file gets its name by the link in `/proc` that means it.
-        let resolve = match nofollow.is_empty() && is_own_link(&path) {
+        let resolve = match nofollow.is_empty() && is_own_link(&path, self.itself) {
             true => ResolveFlags::empty(),
             false => ResolveFlags::NO_MAGICLINKS,
         };
