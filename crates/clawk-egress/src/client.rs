@@ -304,25 +304,43 @@ async fn follow(
     clock: &Clock,
     ledger: &Arc<Ledger>,
 ) -> Result<(reqwest::Response, Open), EgressError> {
-    for _ in 0..=rules.max_redirects {
-        let mut open = asked(ledger, Via::Guarded, &request);
-        let target = answered(&mut open, rules.judge(&request.url).map_err(EgressError::from))?;
-        open.connection.rule = Some(target.rule.clone());
-        open.connection.private = target.private;
-        let found = clock
-            .limit(Phase::Connect, judged_addresses(names, &target))
-            .await;
-        let addresses = answered(&mut open, found.and_then(|found| found))?;
-        let pins = Pins(Some((target.host, addresses)));
-        let client = build(builder(tls.clone(), pins, clock.deadlines))?;
-        let answer = execute(&client, request.clone(), clock).await;
-        let response = answered(&mut open, answer)?;
-        let Some(next) = redirect(&response) else {
-            return Ok((response, open));
-        };
-        request = redirected(request, response.status(), next)?;
+    let onward = |error: EgressError| EgressError::Onward(Box::new(error));
+    let mut left = rules.max_redirects;
+    let (mut response, mut open) = hop(rules, names, tls, &request, clock, ledger).await?;
+    while let Some(next) = redirect(&response) {
+        left = left
+            .checked_sub(1)
+            .ok_or_else(|| onward(Refusal::Redirects(rules.max_redirects).into()))?;
+        request = redirected(request, response.status(), next).map_err(onward)?;
+        (response, open) = hop(rules, names, tls, &request, clock, ledger)
+            .await
+            .map_err(onward)?;
     }
-    Err(Refusal::Redirects(rules.max_redirects).into())
+    Ok((response, open))
+}
+
+/// One request, judged, and its answer.
+async fn hop(
+    rules: &Rules,
+    names: &Names,
+    tls: &rustls::ClientConfig,
+    request: &Request,
+    clock: &Clock,
+    ledger: &Arc<Ledger>,
+) -> Result<(reqwest::Response, Open), EgressError> {
+    let mut open = asked(ledger, Via::Guarded, request);
+    let target = answered(&mut open, rules.judge(&request.url).map_err(EgressError::from))?;
+    open.connection.rule = Some(target.rule.clone());
+    open.connection.private = target.private;
+    let found = clock
+        .limit(Phase::Connect, judged_addresses(names, &target))
+        .await;
+    let addresses = answered(&mut open, found.and_then(|found| found))?;
+    let pins = Pins(Some((target.host, addresses)));
+    let client = build(builder(tls.clone(), pins, clock.deadlines))?;
+    let answer = execute(&client, request.clone(), clock).await;
+    let response = answered(&mut open, answer)?;
+    Ok((response, open))
 }
 
 /// The record of a request that is about to be made.

@@ -67,12 +67,15 @@ pub enum EgressError {
     /// The connection broke, or the peer does not speak HTTP.
     #[error("connection broke: {0}")]
     Broken(String),
+    /// A server took the request and answered with a redirect; this is what became of that.
+    #[error("after a redirect: {0}")]
+    Onward(Box<EgressError>),
 }
 
 impl EgressError {
     /// A word for programs and the trace.
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub fn code(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.code(),
             Self::Setup(_) => "setup",
@@ -82,6 +85,7 @@ impl EgressError {
             Self::Timeout { .. } => "timeout",
             Self::TooLarge(_) => "too-large",
             Self::Broken(_) => "broken",
+            Self::Onward(error) => error.code(),
         }
     }
 }

@@ -156,7 +156,10 @@ async fn redirects_are_judged_and_lose_secrets() {
 
     for _ in ["to a private name", "to a literal"] {
         let answer = client.send(get(&format!("http://a.test:{port}/"))).await;
-        assert!(matches!(answer, Err(EgressError::Refused(_))), "{answer:?}");
+        let Err(EgressError::Onward(error)) = answer else {
+            panic!("{answer:?}")
+        };
+        assert!(matches!(*error, EgressError::Refused(_)), "{error:?}");
     }
     let heads = served.await.unwrap();
     assert!(
@@ -173,9 +176,12 @@ async fn redirects_end() {
         &[],
     );
     let answer = client.send(get(&format!("http://127.0.0.1:{port}/"))).await;
+    let Err(EgressError::Onward(error)) = answer else {
+        panic!("{answer:?}")
+    };
     assert!(
-        matches!(answer, Err(EgressError::Refused(Refusal::Redirects(2)))),
-        "{answer:?}"
+        matches!(*error, EgressError::Refused(Refusal::Redirects(2))),
+        "{error:?}"
     );
     served.await.unwrap();
 }

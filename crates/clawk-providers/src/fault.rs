@@ -104,7 +104,7 @@ impl From<TooLarge> for Fault {
 impl From<EgressError> for Fault {
     fn from(error: EgressError) -> Self {
         let kind = match &error {
-            EgressError::Refused(_) | EgressError::Setup(_) => FaultKind::Rejected,
+            EgressError::Refused(_) | EgressError::Setup(_) | EgressError::Onward(_) => FaultKind::Rejected,
             EgressError::Dns { .. } | EgressError::Connect(_) | EgressError::Tls(_) => FaultKind::Unreachable,
             EgressError::Timeout { .. } => FaultKind::Timeout,
             EgressError::TooLarge(_) => FaultKind::Malformed,

@@ -631,6 +631,40 @@ async fn web_fetch_reads_pages_and_http_request_sends() {
 }
 
 #[tokio::test]
+async fn what_a_redirect_leads_to_undoes_no_request() {
+    let bench = Bench::new();
+    let away = |to: &str| {
+        format!("HTTP/1.1 307 Go\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    };
+    for to in [
+        "http://169.254.169.254/",
+        "http://127.0.0.1:1/",
+        "http://nowhere.invalid/",
+        "/",
+    ] {
+        let (port, mut got) = serve(away(to).leak()).await;
+        let url = format!("http://127.0.0.1:{port}/");
+        let posted = json!({"method": "POST", "url": url, "body": "B"});
+        let outcome = bench.call("http-request", posted).await;
+        assert!(matches!(outcome, Err(RunError::Unknown(_))), "{to}: {outcome:?}");
+        assert!(got.recv().await.expect("arrived").starts_with("POST / "));
+        let read = bench.call("web-fetch", json!({"url": url})).await;
+        match (to, read) {
+            ("http://169.254.169.254/", Err(RunError::Sandbox(refused))) => {
+                assert!(refused.to_string().contains("169.254.169.254"), "{refused}");
+            }
+            ("/", Ok(read)) => assert!(
+                read.is_error && text(&read).contains("redirects"),
+                "{}",
+                text(&read)
+            ),
+            (_, Ok(read)) => assert!(read.is_error, "{to}: {}", text(&read)),
+            (_, Err(error)) => panic!("{to}: {error:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_network_is_closed_unless_it_is_opened() {
     let mut bench = Bench::new();
     let (port, _got) = serve("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").await;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_egress::{Client, Deadlines, EgressError, Request as HttpRequest, Response, Rules, Screened, Url};
 use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_proto::place::Refusal as Unfit;
 use clawk_sandbox::{Network, Obtained, Plan, Refusal, Request};
 use clawk_secrets::{Env, Redactor};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -341,9 +342,16 @@ async fn read(
 fn ended(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
     let text = error.to_string();
     match error {
-        EgressError::Refused(_) => Err(RunError::Sandbox(Refusal::Blocked {
-            rule: "network.ssrf_protection".to_owned(),
-            subject: text,
+        // The first server has taken the request: what it did is done, wherever its redirect leads.
+        EgressError::Onward(_) if !safe => Err(RunError::Unknown(text)),
+        EgressError::Onward(error) => ended(*error, safe),
+        EgressError::Refused(Unfit::Redirects(_) | Unfit::Downgrade) => Ok(failed(text)),
+        EgressError::Refused(refusal) => Err(RunError::Sandbox(Refusal::Blocked {
+            rule: match refusal {
+                Unfit::Host(_) | Unfit::Literal(_) | Unfit::Port { .. } => "network.allowed_hosts".to_owned(),
+                _ => "network.ssrf_protection".to_owned(),
+            },
+            subject: refusal.to_string(),
             allowed: "public addresses of the hosts in `network.allowed_hosts`".to_owned(),
         })),
         EgressError::Setup(_) => Err(RunError::Unavailable(text)),

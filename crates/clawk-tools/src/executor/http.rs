@@ -57,8 +57,9 @@ pub(crate) fn ended(error: EgressError) -> RunError {
         | EgressError::Dns { .. }
         | EgressError::Connect(_)
         | EgressError::Tls(_) => RunError::Unavailable(text),
-        EgressError::Timeout { .. } | EgressError::TooLarge(_) | EgressError::Broken(_) => {
-            RunError::Unknown(text)
-        }
+        EgressError::Timeout { .. }
+        | EgressError::TooLarge(_)
+        | EgressError::Broken(_)
+        | EgressError::Onward(_) => RunError::Unknown(text),
     }
 }
