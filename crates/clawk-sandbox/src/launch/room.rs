@@ -82,8 +82,9 @@ fn free(place: &std::path::Path) -> Option<u64> {
     Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Of a run that was ended for it: its processes die with the future that ran it.
-pub(super) fn ended(spec: &Spec, hit: LimitHit, duration: Duration) -> Outcome {
+/// Of a run that was ended for it: its processes die with the future that ran it. `obtained`: what holds every run of its level, since
+/// its own words ended with it.
+pub(super) fn ended(obtained: Obtained, hit: LimitHit, duration: Duration) -> Outcome {
     Outcome {
         exit_code: None,
         signal: Some(9),
@@ -91,11 +92,7 @@ pub(super) fn ended(spec: &Spec, hit: LimitHit, duration: Duration) -> Outcome {
         stderr: Vec::new(),
         truncated: true,
         duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-        obtained: Obtained {
-            level: spec.plan.level(),
-            mechanisms: vec!["watcher:disk".to_owned()],
-            ..Obtained::default()
-        },
+        obtained,
         limit: Some(hit),
         swept: 0,
     }

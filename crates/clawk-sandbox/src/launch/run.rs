@@ -52,7 +52,10 @@ impl Launcher {
         tokio::select! {
             biased;
             result = work => result,
-            hit = room.used_up() => Ok(room::ended(spec, hit, started.elapsed())),
+            hit = room.used_up() => {
+                let obtained = self.probe(spec.plan.level()).await?;
+                Ok(room::ended(obtained, hit, started.elapsed()))
+            }
         }
     }
 

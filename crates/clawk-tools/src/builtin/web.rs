@@ -348,9 +348,10 @@ fn ended(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
         EgressError::Refused(Unfit::Redirects(_) | Unfit::Downgrade) => Ok(failed(text)),
         EgressError::Refused(refusal) => Err(RunError::Sandbox(Refusal::Blocked {
             rule: match refusal {
-                Unfit::Host(_) | Unfit::Literal(_) | Unfit::Port { .. } => "network.allowed_hosts".to_owned(),
-                _ => "network.ssrf_protection".to_owned(),
-            },
+                Unfit::Host(_) => "network.allowed_hosts",
+                _ => "network.ssrf_protection",
+            }
+            .to_owned(),
             subject: refusal.to_string(),
             allowed: "public addresses of the hosts in `network.allowed_hosts`".to_owned(),
         })),
