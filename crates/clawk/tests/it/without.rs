@@ -15,7 +15,8 @@ use tempfile::TempDir;
 const NOBODY: u32 = 65534;
 
 /// Twice the memory that the limit allows, then a word that nobody may see.
-const HUNGRY: &str = "python3 -c 'a=bytearray(300<<20); print(\"ate it\")'";
+/// It holds what it took for a moment: without control groups, that is looked at from time to time.
+const HUNGRY: &str = "python3 -c 'import time; a=bytearray(300<<20); time.sleep(1); print(\"ate it\")'";
 
 /// A folder that a user owns, and the program where that user may run it.
 pub(crate) struct Host {
