@@ -48,7 +48,8 @@ const BUBBLEWRAP: &[&str] = &[
 /// Boxes of which the mean is taken: what of the program only boxes use is in memory once for all of them.
 const WAITING: usize = 4;
 
-/// Between two cold calls, as between an agent's: what they leave to be made is made by then.
+/// Between two calls, as between an agent's: what one leaves to be made, or to be taken down by the kernel, is done by then, and is no
+/// other way's to wait for.
 const BETWEEN: Duration = Duration::from_millis(50);
 
 /// How long a box that waits may take to be there.
@@ -83,9 +84,7 @@ pub(crate) fn milliseconds(ways: &[&str], rounds: usize) -> Result<String> {
                 if *way == "warm" {
                     ready(&warm, 1).await?;
                 }
-                if *way == "cold" {
-                    tokio::time::sleep(BETWEEN).await;
-                }
+                tokio::time::sleep(BETWEEN).await;
                 let began = Instant::now();
                 match *way {
                     "plain" => plain(&[TRUE])?,

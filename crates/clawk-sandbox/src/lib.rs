@@ -12,6 +12,7 @@ pub mod container;
 pub mod launch;
 mod level;
 mod own;
+mod passing;
 mod place;
 pub mod plan;
 pub mod preflight;

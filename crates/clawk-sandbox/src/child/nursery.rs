@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::RecvFlags;
 
 use super::{cell, limits, supervise_on, sys};
 use crate::launch::wire::Birth;
+use crate::passing;
 
 /// The last argument of such a process.
 pub(crate) const WORD: &str = "nursery";
@@ -240,23 +241,13 @@ fn wait_blank(socket: UnixStream, nursery: UnixStream, ready: &cell::Ready) -> u
 
 /// The next order's socket, if there is one now; `None`: none will come any more.
 fn next(socket: &UnixStream) -> Result<Option<(Birth, UnixStream)>, Errno> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut birth = Birth::default();
-    let mut into = [std::io::IoSliceMut::new(&mut birth.0)];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let got = loop {
-        match rustix::net::recvmsg(socket, &mut into, &mut ancillary, flags) {
+    let (bytes, fds) = loop {
+        match passing::receive(socket, &mut birth.0, RecvFlags::DONTWAIT) {
             Err(Errno::INTR) => {}
             other => break other?,
         }
     };
-    if got.bytes == 0 {
-        return Ok(None);
-    }
-    let fd = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
+    let fd = fds.into_iter().next().filter(|_| bytes > 0);
     Ok(fd.map(|fd| (birth, UnixStream::from(fd))))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::guard::Judged;
-use super::seccomp;
+use super::seccomp::{self, Holds};
 use crate::plan::Limits;
 
 /// One mount of the plan, or of the system's view.
@@ -44,7 +44,8 @@ pub(super) struct Bundle<'a> {
     pub(super) limits: &'a Limits,
     pub(super) identity: Identity,
     pub(super) cgroup: Option<&'a str>,
-    /// Which calls wait, and where the runtime hands over the descriptor on which they do.
+    /// Who refuses calls, which of them wait, and where the runtime hands over the descriptor on which they do.
+    pub(super) holds: Holds,
     pub(super) judged: Judged,
     pub(super) listener: Option<&'a Path>,
 }
@@ -146,7 +147,7 @@ impl Bundle<'_> {
             "maskedPaths": masked,
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
             "rootfsPropagation": "rprivate",
-            "seccomp": seccomp::profile(self.judged, self.listener),
+            "seccomp": seccomp::profile(self.holds, self.judged, self.listener),
         });
         if let (Some(path), Some(map)) = (self.cgroup, linux.as_object_mut()) {
             map.insert("cgroupsPath".to_owned(), json!(path));

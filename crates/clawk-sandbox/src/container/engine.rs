@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::run::Run;
+use super::seccomp::Holds;
 use super::{Settings, cgroup, refusal, run};
 use crate::launch::{Launcher, MINIMAL_PATH, Outcome, Spec};
 use crate::level::{Level, Refusal};
@@ -26,11 +27,13 @@ while read -r name value; do
     CapEff:|CapPrm:|CapBnd:) caps=$caps$value ;;
     NoNewPrivs:) sealed=$value ;;
     Seccomp:) filter=$value ;;
+    Seccomp_filters:) filters=$value ;;
   esac
 done < /proc/self/status
 case $caps in *[!0]*) exit 43 ;; esac
 [ "$sealed" = 1 ] || exit 44
 [ "$filter" = 2 ] || exit 45
+[ "${filters:-none}" = "$1" ] || [ "$1" = any ] || exit 46
 : > /tmp/probe && chmod 4755 /tmp/probe 2>/dev/null && exit 45
 exit 42
 "#;
@@ -41,6 +44,7 @@ fn got_through(code: Option<i32>) -> Option<&'static str> {
         43 => Some("its container has capabilities"),
         44 => Some("its container can gain privileges"),
         45 => Some("its container is not held by the filter of system calls"),
+        46 => Some("its container is not held by our filter and its own"),
         _ => None,
     }
 }
@@ -53,6 +57,7 @@ pub struct Found {
     /// Its program.
     pub path: PathBuf,
     pub(super) cgroup: Option<cgroup::Kind>,
+    pub(super) holds: Holds,
     /// What held the probe.
     pub mechanisms: Vec<String>,
 }
@@ -81,7 +86,11 @@ pub(super) async fn probe(launcher: &Launcher, settings: &Settings) -> Result<Fo
         if rustix::process::geteuid().is_root() {
             kinds.extend(cgroup::kind().map(Some));
         }
-        while let Some(cgroup) = kinds.pop() {
+        let mut ways: Vec<_> = kinds
+            .into_iter()
+            .flat_map(|cgroup| [(cgroup, Holds::Runtime), (cgroup, Holds::Ours)])
+            .collect();
+        while let Some((cgroup, holds)) = ways.pop() {
             let short = path
                 .file_name()
                 .unwrap_or_default()
@@ -91,6 +100,7 @@ pub(super) async fn probe(launcher: &Launcher, settings: &Settings) -> Result<Fo
                 name: short,
                 path: path.clone(),
                 cgroup,
+                holds,
                 mechanisms: Vec::new(),
             };
             match try_it(launcher, &found).await {
@@ -177,13 +187,32 @@ pub(super) async fn probe_guard(launcher: &Launcher, found: &Found) -> Result<()
     }
 }
 
+/// Filters of a container where ours is passed on: that one, and the runtime's list.
+const OURS_AND_ITS: u32 = 2;
+
+/// How many filters hold this process, and so whatever it starts.
+fn filters_of_ours() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?; // silent-ok: nothing is known then
+    let mut lines = status.lines();
+    let count = lines.find_map(|line| line.strip_prefix("Seccomp_filters:"))?;
+    count.trim().parse().ok() // silent-ok: as above
+}
+
 async fn try_it(launcher: &Launcher, found: &Found) -> Result<Vec<String>, String> {
     let plan = Plan {
         level: Level::Container,
         ..Plan::undeclared(&Defaults::default())
     };
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
-    spec.args = vec!["-c".to_owned(), PROBE_SCRIPT.to_owned()];
+    let filters = match found.holds {
+        Holds::Ours => filters_of_ours()
+            .map(|ours| (ours + OURS_AND_ITS).to_string())
+            .ok_or("this kernel doesn't say how many filters hold a process")?,
+        Holds::Runtime => "any".to_owned(),
+    };
+    spec.args = ["-c", PROBE_SCRIPT, "probe", &filters]
+        .map(str::to_owned)
+        .to_vec();
     spec.timeout_ms = Some(PROBE_MS);
     let (outcome, held) = run_once(launcher, &spec, found).await?;
     if let Some(fault) = got_through(outcome.exit_code) {

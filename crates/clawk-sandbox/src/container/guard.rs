@@ -6,14 +6,14 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::RecvFlags;
 use rustix::process::{DumpableBehavior, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,7 @@ use super::mask::Shown;
 use crate::child::cell::Guard;
 use crate::child::sys;
 use crate::own::Kept;
+use crate::passing;
 use crate::plan::{Denied, Filesystem};
 use crate::preflight::path::lexical;
 
@@ -219,19 +220,11 @@ fn let_go_of_the_tools_streams() -> io::Result<()> {
 /// The descriptor, and whose it is.
 fn receive(stream: &UnixStream) -> io::Result<(OwnedFd, State)> {
     let mut text = vec![0_u8; MAX_STATE_BYTES];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::net::recvmsg(
-        stream.as_fd(),
-        &mut [io::IoSliceMut::new(&mut text)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let fd = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    let fd = fd.ok_or_else(|| io::Error::other("no descriptor came"))?;
-    let state = serde_json::from_slice(text.get(..got.bytes).unwrap_or_default())?;
+    let (bytes, fds) = passing::receive(stream, &mut text, RecvFlags::empty())?;
+    let fd = fds
+        .into_iter()
+        .next()
+        .ok_or_else(|| io::Error::other("no descriptor came"))?;
+    let state = serde_json::from_slice(text.get(..bytes).unwrap_or_default())?;
     Ok((fd, state))
 }

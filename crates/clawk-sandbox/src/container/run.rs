@@ -14,6 +14,7 @@ use super::cgroup::Group;
 use super::engine::{Found, guest_uid};
 use super::guard::{self, Judged};
 use super::image::{Rootfs, private};
+use super::seccomp::Holds;
 use super::stage::{self, Order};
 use super::view::{View, system_root};
 use super::{cgroup, root};
@@ -137,6 +138,7 @@ impl Run {
             process: process(spec, &cwd),
             limits,
             identity: identity(),
+            holds: found.holds,
             cgroup: run.group.as_ref().map(|group| group.path.as_str()),
             judged,
             listener: (judged != Judged::Nothing).then_some(&*listener),
@@ -153,6 +155,10 @@ impl Run {
         let order = Order {
             runtime: found.path.clone(),
             name,
+            filtered: found
+                .holds
+                .pass_on(&run.folder.join(stage::FILTER))
+                .map_err(failed)?,
             watch,
             system: image.is_none().then_some(view.system),
             hierarchies: found.cgroup == Some(cgroup::Kind::V1),
@@ -189,6 +195,9 @@ impl Run {
             ]
             .map(str::to_owned),
         );
+        if found.holds == Holds::Ours {
+            held.push("seccomp:passed-on".to_owned());
+        }
         held.push(match identity() {
             Identity::Fixed(uid) => format!("uid:{uid}"),
             Identity::Mapped(uid, _) => format!("userns:{uid}"),

@@ -13,14 +13,13 @@ use std::process::{Command, ExitCode, Stdio};
 use nix::sched::CloneFlags;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::MountPropagationFlags;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
+use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 
 use super::guard::{self, Watch};
 use super::root;
+use crate::child::cell::filter;
+use crate::passing;
 
 /// The first argument that leads here.
 pub const MODE: &str = "__oci";
@@ -34,12 +33,15 @@ const HOLD: &str = "hold";
 /// Files of a run's folder.
 pub(super) const ORDER: &str = "stage.json";
 pub(super) const DOOR: &str = "door";
+pub(super) const FILTER: &str = "filter";
 
 /// What the stage is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) runtime: PathBuf,
     pub(super) name: String,
+    /// The runtime is to run under the filter that lies in the folder.
+    pub(super) filtered: bool,
     /// What the guard judges by, if there is one.
     pub(super) watch: Option<Watch>,
     /// Parts of the host that the system's root shows, if there is one, read-only and by their own names.
@@ -112,6 +114,13 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
     }
     if let Some(watch) = &order.watch {
         guard::start(folder, watch)?;
+    }
+    if order.filtered {
+        // Without the right to do so, only who can gain none may install one.
+        if !rustix::process::geteuid().is_root() {
+            rustix::thread::set_no_new_privs(true)?;
+        }
+        filter::install(&fs::read(folder.join(FILTER))?)?;
     }
     #[expect(
         clippy::disallowed_methods,
@@ -264,37 +273,16 @@ fn open_door(path: &Path) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", crate::launch::door::PORT))?;
     listener.set_nonblocking(true)?;
     let stream = UnixStream::connect(path)?;
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = [listener.as_fd()];
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(io::Error::other("no room for the descriptor"));
-    }
-    rustix::net::sendmsg(
-        &stream,
-        &[io::IoSlice::new(b"d")],
-        &mut ancillary,
-        SendFlags::NOSIGNAL,
-    )?;
+    let part = [io::IoSlice::new(b"d")];
+    passing::send(&stream, &part, &[listener.as_fd()], SendFlags::empty())?;
     let mut served = [0_u8; 1];
     (&mut &stream).read_exact(&mut served)
 }
 
 /// The launcher's side of the door.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<TcpListener> {
-    let mut byte = [0_u8; 1];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    rustix::net::recvmsg(
-        stream,
-        &mut [io::IoSliceMut::new(&mut byte)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let fd = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
+    let (_, fds) = passing::receive(stream, &mut [0], RecvFlags::empty())?;
+    let fd = fds.into_iter().next();
     fd.map(TcpListener::from)
         .ok_or_else(|| io::Error::other("no socket came"))
 }

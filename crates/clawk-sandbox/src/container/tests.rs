@@ -1,6 +1,6 @@
 use super::bundle::{Bundle, Identity, Process};
 use super::guard::Judged;
-use super::seccomp;
+use super::seccomp::{self, Holds};
 use crate::plan::Limits;
 
 #[test]
@@ -17,6 +17,7 @@ fn a_bundle_has_no_right_no_network_and_no_writable_root() {
         limits: &Limits::default(),
         identity: Identity::Mapped(1000, 1000),
         cgroup: None,
+        holds: Holds::Runtime,
         judged: Judged::Nothing,
         listener: None,
     };
@@ -44,7 +45,7 @@ fn a_bundle_has_no_right_no_network_and_no_writable_root() {
 
 #[test]
 fn the_list_of_calls_forbids_by_default() {
-    let profile = seccomp::profile(Judged::Nothing, None);
+    let profile = seccomp::profile(Holds::Runtime, Judged::Nothing, None);
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     let always: Vec<&str> = profile["syscalls"]
         .as_array()
@@ -75,4 +76,24 @@ fn the_list_of_calls_forbids_by_default() {
         assert!(!always.contains(&name), "{name}");
     }
     assert!(always.contains(&"read") && always.contains(&"execve"));
+}
+
+#[test]
+fn a_list_that_comes_after_ours_names_nothing_that_libraries_pass_over() {
+    for judged in [Judged::Nothing, Judged::Changes, Judged::All] {
+        let profile = seccomp::profile(Holds::Ours, judged, None);
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ALLOW");
+        let refused: Vec<&serde_json::Value> = profile["syscalls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|rule| rule["action"] == "SCMP_ACT_ERRNO" && rule.get("args").is_none())
+            .flat_map(|rule| rule["names"].as_array().unwrap())
+            .collect();
+        for name in [
+            "mount", "unshare", "setns", "bpf", "keyctl", "chroot", "seccomp", "fsopen",
+        ] {
+            assert!(refused.contains(&&serde_json::json!(name)), "{name}");
+        }
+    }
 }

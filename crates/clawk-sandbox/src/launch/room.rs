@@ -12,15 +12,18 @@ use crate::preflight::path::lexical;
 /// `[sandbox] min_free_disk_mb`, MiB, where nothing is said.
 pub const MIN_FREE_DISK_MB: u64 = 512;
 
+/// To the first look at the disks: most calls have ended by then.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+
 /// Between two looks at the disks.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What a run without a file view of its own may fill.
 const HOST: [&str; 3] = ["/", "/tmp", "/home"];
 
-/// The disks that a run may write to, and how many bytes of each must stay free.
+/// The disks that a run may write to, by a place on each, and how much of them must stay free.
 pub(super) struct Room {
-    floors: Vec<(PathBuf, u64)>,
+    places: Vec<PathBuf>,
     min_free_mb: u64,
 }
 
@@ -35,7 +38,6 @@ impl Launcher {
     /// `None`: the run can write nothing of the host's.
     pub(super) fn room(&self, spec: &Spec) -> Option<Room> {
         let min_free_mb = self.min_free_disk_mb;
-        let least = min_free_mb.saturating_mul(1 << 20);
         let base = spec.base.as_ref().or(spec.workdir.as_ref());
         let base = base.map_or_else(|| PathBuf::from("/"), PathBuf::clone);
         let files = spec.plan.filesystem();
@@ -46,33 +48,58 @@ impl Launcher {
         }
         let writable = files.shown_mounts().into_iter().filter(|(_, writable)| *writable);
         places.extend(writable.map(|(path, _)| lexical(&base, &path)));
-        let floors: Vec<(PathBuf, u64)> = places
-            .into_iter()
-            .filter_map(|place| {
-                let free = free(&place)?;
-                // Where less is free already, work goes on, with what can be spared of it.
-                let floor = if free > least { least } else { free / 2 };
-                Some((place, floor))
-            })
-            .filter(|(_, floor)| *floor > 0)
-            .collect();
-        (!floors.is_empty()).then_some(Room { floors, min_free_mb })
+        (min_free_mb > 0 && !places.is_empty()).then_some(Room { places, min_free_mb })
     }
 }
 
 impl Room {
-    /// Ends when a disk has less left than it must.
-    pub(super) async fn used_up(&self) -> LimitHit {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            let full = self
-                .floors
-                .iter()
-                .any(|(place, floor)| free(place).is_some_and(|free| free < *floor));
-            if full {
-                return LimitHit::Disk(self.min_free_mb);
+    /// Ends when a disk has less left than it must. A disk that does not answer, behind a network that is gone, holds a thread of its
+    /// own up and nobody else.
+    pub(super) async fn used_up(self) -> LimitHit {
+        let hit = LimitHit::Disk(self.min_free_mb);
+        tokio::time::sleep(FIRST_LOOK).await;
+        let mut looked = tokio::task::spawn_blocking(move || self.floors()).await;
+        while let Ok(floors) = looked
+            && !floors.is_empty()
+        {
+            if floors.iter().any(Floor::is_reached) {
+                return hit;
             }
+            tokio::time::sleep(LOOK).await;
+            looked =
+                tokio::task::spawn_blocking(move || floors.into_iter().map(Floor::again).collect()).await;
         }
+        std::future::pending().await // nothing to look at, or the agent ends
+    }
+
+    fn floors(self) -> Vec<Floor> {
+        let least = self.min_free_mb.saturating_mul(1 << 20);
+        let places = self.places.into_iter();
+        let found = places.filter_map(|place| {
+            let free = free(&place)?;
+            // Where less is free already, work goes on, with what can be spared of it.
+            let least = if free > least { least } else { free / 2 };
+            Some(Floor { place, free, least })
+        });
+        found.filter(|floor| floor.least > 0).collect()
+    }
+}
+
+/// A disk, bytes that are free on it, and that must stay free.
+struct Floor {
+    place: PathBuf,
+    free: u64,
+    least: u64,
+}
+
+impl Floor {
+    fn is_reached(&self) -> bool {
+        self.free < self.least
+    }
+
+    fn again(self) -> Self {
+        let free = free(&self.place).unwrap_or(self.free);
+        Self { free, ..self }
     }
 }
 

@@ -6,10 +6,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
+use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -22,6 +19,7 @@ use super::warm::{hand_over, named_by_tool, outputs};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec, room};
 use crate::level::{Obtained, Place};
+use crate::passing;
 use crate::plan::Plan;
 
 /// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
@@ -472,16 +470,8 @@ fn null(spec: &Spec) -> Result<OwnedFd, LaunchError> {
 
 /// The one descriptor that the box sends.
 pub(crate) fn receive(socket: &StdUnixStream) -> std::io::Result<OwnedFd> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0_u8; 1];
-    let mut into = [std::io::IoSliceMut::new(&mut byte)];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    rustix::net::recvmsg(socket, &mut into, &mut ancillary, flags)?;
-    let fd = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
+    let (_, fds) = passing::receive(socket, &mut [0], RecvFlags::DONTWAIT)?;
+    let fd = fds.into_iter().next();
     fd.ok_or_else(|| std::io::Error::other("the box sent no socket"))
 }
 
@@ -500,15 +490,10 @@ pub(super) fn send_some(
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> std::io::Result<usize> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(std::io::Error::other("no room for the descriptor"));
-    }
-    Ok(rustix::net::sendmsg(
+    Ok(passing::send(
         socket,
         &[IoSlice::new(bytes)],
-        &mut ancillary,
-        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+        fds,
+        SendFlags::DONTWAIT,
     )?)
 }

@@ -9,9 +9,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::RecvFlags;
 
 use super::wire::{self, Setup, Who};
+use crate::passing;
 
 /// The first argument that leads to this level's programs.
 pub const MODE: &str = "__vm";
@@ -88,21 +89,7 @@ fn machine(launcher: &UnixStream) -> io::Result<u8> {
 /// What to do, and the two ends of the file server's socket, which nothing in a box may make.
 fn order(launcher: &UnixStream) -> io::Result<(Setup, OwnedFd, OwnedFd)> {
     let mut length = [0_u8; 4];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [io::IoSliceMut::new(&mut length)];
-    rustix::net::recvmsg(
-        launcher,
-        &mut into,
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-    )?;
-    let mut fds = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(sent) = message {
-            fds.extend(sent);
-        }
-    }
+    let (_, fds) = passing::receive(launcher, &mut length, RecvFlags::WAITALL)?;
     let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
     if length > wire::MAX_JOB_BYTES {
         return Err(io::Error::other("the order is too long"));

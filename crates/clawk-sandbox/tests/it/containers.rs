@@ -352,6 +352,102 @@ import subprocess; print(subprocess.run(['/bin/echo', 'child'], capture_output=T
     );
 }
 
+/// Says of each call whether the kernel would have taken it up, by what it answers.
+const REFUSED_CALLS: &str = r#"
+import ctypes, errno, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+high = 1 << 32
+def call(name, number, *args):
+    args = [a if isinstance(a, bytes) or a is None else ctypes.c_ulong(a & (2 ** 64 - 1)) for a in args]
+    ctypes.set_errno(0)
+    got = libc.syscall(ctypes.c_long(number), *args)
+    code = ctypes.get_errno() if got < 0 else 0
+    held = code in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT)
+    print('held' if held else 'FREE', name, got, errno.errorcode.get(code, code))
+os.chdir(sys.argv[1])
+for name in ('a', 'b'): open(name, 'w').close()
+file, null = os.open('a', os.O_RDWR), os.open('/dev/null', os.O_RDWR)
+for bits in (0, high):
+    for request in (0x5412, 0x541c, 0x541d, 0x5423): call(f'ioctl {request:x}', 16, null, request | bits, 0)
+    call('lease', 72, file, 1024 | bits, 0)
+    call('personality', 135, 0x40000 | bits)
+    call('packets', 53, 1 | bits, 2, 0, bytes(8))
+    call('file socket', 41, 1 | bits, 1, 0)
+    call('netlink', 41, 16 | bits, 3, 0)
+    call('unshare', 272, bits)
+    call('setns', 308, 2 ** 64 - 1, 0)
+call('whiteout', 316, 2 ** 64 - 100, b'a', 2 ** 64 - 100, b'c', 4)
+call('socket node', 133, b's', 0o140644, 0)
+call('open_tree', 428, 2 ** 64 - 100, b'/', 0)
+call('openat2', 437, 2 ** 64 - 100, b'/', bytes(24), 24)
+call('kcmp', 312, os.getpid(), os.getpid(), 2, 0, 0)
+call('action', 317, 2, 0, (0x7fff0000).to_bytes(4, 'little'))
+call('perf', 298, None, 0, 0, 0, 0)
+call('memfd_secret', 447, 0)
+call('keyctl', 250, 0, 2 ** 64 - 3, 0)
+a, b = socket.socketpair(); socket.socket(); socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+import fcntl; fcntl.fcntl(file, fcntl.F_GETFL); fcntl.fcntl(file, fcntl.F_SETLKW, bytes(32))
+libc.personality(ctypes.c_ulong(0xffffffff)); os.rename('b', 'd'); os.mkfifo('p'); os.chmod('p', 0o600); os.access('d', os.R_OK)
+print('ordinary')
+"#;
+
+/// A runtime that does something which our filter refuses: with the filter, nothing comes of it.
+const OTHER_RUNTIME: &str = "#!/bin/sh\nsetarch --addr-no-randomize true || exit 1\nexec runc \"$@\"\n";
+
+#[tokio::test]
+async fn whichever_way_the_runtime_goes_the_same_calls_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ask = |program: &str, place: &str| [program, place].map(str::to_owned);
+    let free = tokio::process::Command::new("/usr/bin/python3")
+        .arg("-c")
+        .args(ask(REFUSED_CALLS, &folder.path().to_string_lossy()))
+        .output()
+        .await
+        .expect("python3 runs");
+    let free = String::from_utf8_lossy(&free.stdout).into_owned();
+    assert_eq!(
+        free.matches("FREE").count(),
+        31,
+        "the host refuses none of them: {free}"
+    );
+
+    let other = folder.path().join("other-runtime");
+    fs::write(&other, OTHER_RUNTIME).expect("a file");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    for (runtime, passed_on) in [
+        ("runc".to_owned(), true),
+        (other.to_string_lossy().into_owned(), false),
+    ] {
+        let settings = LevelSettings {
+            container: container::Settings {
+                runtimes: vec![runtime.clone()],
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        let mut spec = Spec::new("/usr/bin/python3", sandbox("container", json!({})));
+        spec.args = vec!["-c".to_owned()];
+        spec.args.extend(ask(REFUSED_CALLS, "/tmp"));
+        let outcome = launcher()
+            .with_levels(settings)
+            .launch(&spec)
+            .await
+            .expect("it starts");
+        let said = text(&outcome.stdout);
+        assert!(
+            !said.contains("FREE") && said.contains("ordinary"),
+            "under `{runtime}`: {said}{}",
+            text(&outcome.stderr)
+        );
+        let held = &outcome.obtained.mechanisms;
+        assert_eq!(
+            held.iter().any(|one| one == "seccomp:passed-on"),
+            passed_on,
+            "{held:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn an_image_is_verified_unpacked_once_and_read_only() {
     let folder = tempfile::tempdir().expect("a folder");

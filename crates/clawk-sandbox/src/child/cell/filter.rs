@@ -163,6 +163,27 @@ pub(super) fn of(strict: bool, own: bool, judged: Judged) -> io::Result<&'static
     }))
 }
 
+/// The filter that an OCI runtime runs under, as bytes for [`install`]: that of a strict box, but for what it takes to make a
+/// container: `calls`, namespaces by `clone`, devices, and sockets of any family. The runtime's own list has to refuse these to the
+/// tool. `unknown` are calls that nobody has.
+pub(crate) fn around_runtime(calls: &[i64], unknown: &[i64]) -> io::Result<Vec<u8>> {
+    let mut lists = Lists::without_makers(true, false, Judged::Nothing)?;
+    for call in calls {
+        lists.never.remove(call);
+        lists.allowed.get_or_insert_default().insert(*call);
+    }
+    for call in unknown {
+        lists.never.remove(call);
+        lists.unknown.insert(*call);
+    }
+    Ok(tree::bytes(&lists.program()?))
+}
+
+/// Installs such a filter for this process and whatever it becomes or starts.
+pub(crate) fn install(bytes: &[u8]) -> io::Result<()> {
+    sys::install_filter(&tree::program_of(bytes)?, false).map(drop)
+}
+
 /// Makes the commonest ones ahead; to be called by a process of one thread. They are made by a process that ends with that: what is
 /// left of the lists in the memory of the one that boxes are forked from, each of them would have for itself sooner or later.
 pub(super) fn make_ready() -> io::Result<()> {
@@ -232,6 +253,14 @@ struct Lists {
 impl Lists {
     /// `own`: our own file tools, which may open with `openat2`.
     fn of(strict: bool, own: bool, judged: Judged) -> io::Result<Self> {
+        let mut lists = Self::without_makers(strict, own, judged)?;
+        makers(&mut lists.never).map_err(failed)?;
+        sockets(&mut lists.family).map_err(failed)?;
+        Ok(lists)
+    }
+
+    /// The same but for what makes namespaces, devices and sockets.
+    fn without_makers(strict: bool, own: bool, judged: Judged) -> io::Result<Self> {
         let mut unknown: BTreeSet<i64> = UNKNOWN.iter().copied().collect();
         if own {
             unknown.remove(&libc::SYS_openat2);
@@ -242,8 +271,6 @@ impl Lists {
             .map(|call| (*call, Vec::new()))
             .collect();
         arguments(&mut never).map_err(failed)?;
-        let mut family = Rules::new();
-        sockets(&mut family).map_err(failed)?;
         let allowed = strict.then(|| {
             let mut calls: BTreeSet<i64> = allowed::calls().collect();
             if own {
@@ -258,7 +285,7 @@ impl Lists {
         };
         Ok(Self {
             never,
-            family,
+            family: Rules::new(),
             unknown,
             allowed,
             guarded,
@@ -361,12 +388,6 @@ fn arguments(rules: &mut Rules) -> Made<()> {
         Ok(())
     };
     let bits = |argument: u8, mask: u64| when(argument, Len::Dword, Op::MaskedEq(mask), mask);
-    let mut single = NAMESPACES;
-    while single != 0 {
-        let bit = single & single.wrapping_neg();
-        add(libc::SYS_clone, vec![bits(0, bit)?])?;
-        single &= !bit;
-    }
     for id in SET_ID {
         for (call, mode) in [
             (libc::SYS_fchmod, 1),
@@ -387,12 +408,6 @@ fn arguments(rules: &mut Rules) -> Made<()> {
             add(call, vec![bits(mode, id)?])?;
         }
     }
-    for kind in KINDS {
-        let of = |argument: u8| when(argument, Len::Dword, Op::MaskedEq(FILE_KIND), kind);
-        add(libc::SYS_mknodat, vec![of(2)?])?;
-        #[cfg(target_arch = "x86_64")]
-        add(libc::SYS_mknod, vec![of(1)?])?;
-    }
     // A device node that needs no power to be made.
     add(libc::SYS_renameat2, vec![bits(4, WHITEOUT)?])?;
     // Whoever opens a leased file waits for its holder, on the host, too.
@@ -408,6 +423,27 @@ fn arguments(rules: &mut Rules) -> Made<()> {
             when(0, Len::Dword, Op::Ne, 0xffff_ffff)?,
         ],
     )
+}
+
+/// What makes namespaces and devices.
+fn makers(rules: &mut Rules) -> Made<()> {
+    let mut add = |call: i64, condition: SeccompCondition| -> Made<()> {
+        rules.entry(call).or_default().push(rule(vec![condition])?);
+        Ok(())
+    };
+    let mut single = NAMESPACES;
+    while single != 0 {
+        let bit = single & single.wrapping_neg();
+        add(libc::SYS_clone, when(0, Len::Dword, Op::MaskedEq(bit), bit)?)?;
+        single &= !bit;
+    }
+    for kind in KINDS {
+        let of = |argument: u8| when(argument, Len::Dword, Op::MaskedEq(FILE_KIND), kind);
+        add(libc::SYS_mknodat, of(2)?)?;
+        #[cfg(target_arch = "x86_64")]
+        add(libc::SYS_mknod, of(1)?)?;
+    }
+    Ok(())
 }
 
 /// The old way to packets, which libc calls obsolete and the kernel still takes.

@@ -4,13 +4,11 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::child::sys;
 use crate::launch::wire::{Call, HEARD, MAX_REQUEST_BYTES};
+use crate::passing;
 
 /// What the tool's standard streams are.
 pub(super) struct Streams {
@@ -41,17 +39,9 @@ pub(super) fn send(socket: BorrowedFd<'_>, listener: Option<&OwnedFd>) -> io::Re
 
 /// What [`send`] has sent; `None`: nothing.
 pub(super) fn receive(socket: &UnixStream) -> Option<Option<OwnedFd>> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0_u8; 1];
-    let mut into = [io::IoSliceMut::new(&mut byte)];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let got = rustix::net::recvmsg(socket, &mut into, &mut ancillary, flags).ok()?; // silent-ok: the fault says why
-    let fd = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    (got.bytes == 1).then_some(fd)
+    let got = passing::receive(socket, &mut [0], RecvFlags::DONTWAIT);
+    let (bytes, fds) = got.ok()?; // silent-ok: the fault says why
+    (bytes == 1).then(|| fds.into_iter().next())
 }
 
 /// Sends a text, its length (4 bytes, little endian) first, with descriptors attached.
@@ -61,34 +51,17 @@ pub(in crate::child) fn send_whole(
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let length = u32::try_from(text.len()).map_err(io::Error::other)?.to_le_bytes();
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::other("no room for the descriptors"));
-    }
     let parts = [io::IoSlice::new(&length), io::IoSlice::new(text)];
-    let sent = rustix::net::sendmsg(socket, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+    let sent = passing::send(socket, &parts, fds, SendFlags::empty())?;
     let whole = [length.as_slice(), text].concat();
     (&mut &*socket).write_all(whole.get(sent..).unwrap_or_default())
 }
 
-/// Descriptors that one text may have attached.
-const MOST: usize = 24;
-
 /// Reads such a text; `None`: whoever would have sent it is gone.
 pub(in crate::child) fn read_whole(socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut length = [0_u8; 4];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [io::IoSliceMut::new(&mut length)];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-    let got = rustix::net::recvmsg(socket, &mut into, &mut ancillary, flags)?;
-    let fds = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    let fds = fds.flatten().collect();
-    if got.bytes != length.len() {
+    let (got, fds) = passing::receive(socket, &mut length, RecvFlags::WAITALL)?;
+    if got != length.len() {
         return Ok(None);
     }
     let length = u32::from_le_bytes(length) as usize;

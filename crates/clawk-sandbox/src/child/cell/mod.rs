@@ -5,7 +5,7 @@ mod allowed;
 mod blank;
 mod cgroup;
 mod etc;
-mod filter;
+pub(crate) mod filter;
 mod guard;
 mod hand;
 mod hull;
@@ -35,7 +35,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
 
 use self::cgroup::{Groups, Hierarchies};
@@ -44,6 +44,7 @@ use self::init::{BUILD, Init, RUN};
 use self::order::Enclosure;
 use super::{Streams, sys};
 use crate::launch::wire::Order;
+use crate::passing;
 
 /// What every box needs and no call changes, made once by the process that supervisors are forked from.
 pub(super) struct Ready {
@@ -292,12 +293,6 @@ fn wall(name: &str) -> impl Fn(io::Error) -> io::Error + '_ {
 
 /// Sends one descriptor over a socket.
 fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd.as_fd()];
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(io::Error::other("no room for the descriptor"));
-    }
-    rustix::net::sendmsg(socket, &[IoSlice::new(b"d")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    passing::send(socket, &[IoSlice::new(b"d")], &[fd], SendFlags::empty())?;
     Ok(())
 }
