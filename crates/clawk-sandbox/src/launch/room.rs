@@ -12,9 +12,6 @@ use crate::preflight::path::lexical;
 /// `[sandbox] min_free_disk_mb`, MiB, where nothing is said.
 pub const MIN_FREE_DISK_MB: u64 = 512;
 
-/// To the first look at the disks: most calls have ended by then.
-const FIRST_LOOK: Duration = Duration::from_millis(10);
-
 /// Between two looks at the disks.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -57,7 +54,6 @@ impl Room {
     /// own up and nobody else.
     pub(super) async fn used_up(self) -> LimitHit {
         let hit = LimitHit::Disk(self.min_free_mb);
-        tokio::time::sleep(FIRST_LOOK).await;
         let mut looked = tokio::task::spawn_blocking(move || self.floors()).await;
         while let Ok(floors) = looked
             && !floors.is_empty()
