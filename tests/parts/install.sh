@@ -108,6 +108,23 @@ install_kernel() {
   printf '%s' "$package" >"$parts/kernel/.clawk-parts"
 }
 
+# An engine with a daemon: unpacked, never installed, so that no service of it is started.
+install_docker() {
+  local packages=(docker.io containerd)
+  # In later releases, the command line is a package of its own.
+  apt-cache show docker-cli >/dev/null 2>&1 && packages+=(docker-cli)
+  made "$parts/docker" "${packages[*]}" && return
+  say "unpacking ${packages[*]}"
+  rm -rf "$parts/docker"
+  mkdir -p "$parts/docker"
+  (
+    cd "$parts/docker"
+    apt-get download -q "${packages[@]}" >&2
+    for package in ./*.deb; do dpkg-deb -x "$package" . && rm "$package"; done
+  )
+  printf '%s' "${packages[*]}" >"$parts/docker/.clawk-parts"
+}
+
 # The link is made last and only for the right file, so a test that finds it needs no check of its own.
 link_model() {
   local file
@@ -125,6 +142,7 @@ exec 9>"$parts/.lock" && flock 9 # two at once would make the same folder
 install_npm
 install_python
 install_fuzzer
+install_docker
 if machines; then install_kernel; fi
 link_model
 printf '%s\n' "$parts"

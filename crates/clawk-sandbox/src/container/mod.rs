@@ -3,6 +3,7 @@
 //! The launcher's supervisor stays outside: it keeps time, caps output and reaps. Below it `clawk __oci` ([`stage`]) makes
 //! namespaces whose mounts and network end with it, and becomes the runtime. What is run: `bundle`. From what: `image`.
 
+mod archive;
 mod bundle;
 mod cgroup;
 mod engine;

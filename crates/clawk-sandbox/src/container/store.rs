@@ -2,11 +2,11 @@
 //! on like any other. The engine starts nothing: what runs is our own bundle, under the runtime that an engine would use,
 //! so none of an engine's defaults counts.
 
-use std::fs::{self, File};
-use std::io;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::archive;
 use super::image::private;
 use crate::launch::{Launcher, MINIMAL_PATH, Outcome, Spec};
 use crate::level::Level;
@@ -18,9 +18,6 @@ const SAVE_MS: u64 = 600_000;
 
 /// Kept of what an engine says, bytes.
 const SAID_BYTES: u64 = 16 << 10;
-
-/// Files of a layout.
-const MAX_BLOBS: usize = 1024;
 
 /// Which engine, and which of its images.
 #[derive(Debug)]
@@ -64,8 +61,8 @@ pub(super) async fn layout(
         return Err(complaint(stored, &outcome));
     }
     let unpacked = work.0.join("layout");
-    let (max, into) = (stored.max_bytes, unpacked.clone());
-    tokio::task::spawn_blocking(move || open(&archive, &into, max))
+    let (max, into, named) = (stored.max_bytes, unpacked.clone(), id.clone());
+    tokio::task::spawn_blocking(move || archive::open(&archive, &into, &named, max))
         .await
         .map_err(|error| error.to_string())?
         .map_err(|error| format!("what `{}` gave: {error}", stored.engine))?;
@@ -91,7 +88,7 @@ async fn id(launcher: &Launcher, stored: &Stored<'_>) -> Result<String, String> 
     }
 }
 
-/// The command line that writes an OCI layout as one archive.
+/// The command line that writes the image as one archive.
 pub(super) fn save(engine: &str, archive: &Path, id: &str) -> Vec<String> {
     let podman = Path::new(engine)
         .file_name()
@@ -99,7 +96,6 @@ pub(super) fn save(engine: &str, archive: &Path, id: &str) -> Vec<String> {
     let archive = archive.to_string_lossy().into_owned();
     let words: &[&str] = match podman {
         true => &["image", "save", "--quiet", "--format", "oci-archive", "--output"],
-        // Docker writes the layout since version 25.
         false => &["image", "save", "--output"],
     };
     let words = words.iter().map(|word| (*word).to_owned());
@@ -155,44 +151,6 @@ fn environment() -> Vec<(String, String)> {
     env
 }
 
-/// Takes a layout's files, and nothing else, out of an archive.
-pub(super) fn open(archive: &Path, into: &Path, max_bytes: u64) -> io::Result<()> {
-    fs::create_dir_all(into.join("blobs/sha256"))?;
-    let mut left = max_bytes;
-    let mut files = 0;
-    for entry in tar::Archive::new(File::open(archive)?).entries()? {
-        let mut entry = entry?;
-        let path = entry.path()?.into_owned();
-        let Some(name) = layout_file(&path).filter(|_| entry.header().entry_type().is_file()) else {
-            continue;
-        };
-        files += 1;
-        left = left
-            .checked_sub(entry.size())
-            .filter(|_| files <= MAX_BLOBS)
-            .ok_or_else(|| io::Error::other("it is larger than `max_image_mb`"))?;
-        let mut file = File::create_new(into.join(name))?;
-        io::copy(&mut entry, &mut file)?;
-    }
-    if into.join("index.json").is_file() {
-        Ok(())
-    } else {
-        Err(io::Error::other(
-            "it holds no OCI layout (docker writes one since version 25)",
-        ))
-    }
-}
-
-/// The name of a layout's file, if it is one.
-fn layout_file(path: &Path) -> Option<&str> {
-    let text = path.to_str()?;
-    let text = text.strip_prefix("./").unwrap_or(text);
-    let known = text == "index.json" || text == "oci-layout";
-    let blob = text.strip_prefix("blobs/sha256/");
-    let hash = |name: &str| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (known || blob.is_some_and(hash)).then_some(text)
-}
-
 /// Removed with everything in it.
 struct Work(PathBuf);
 
@@ -213,40 +171,6 @@ mod tests {
         assert_eq!(
             words("/usr/bin/podman"),
             "image save --quiet --format oci-archive --output /c/image.tar abc"
-        );
-    }
-
-    #[test]
-    fn nothing_but_a_layout_is_taken_out_of_an_archive() {
-        let folder = tempfile::tempdir().unwrap();
-        let archive = folder.path().join("a.tar");
-        let hash = "a".repeat(64);
-        let mut tar = tar::Builder::new(File::create(&archive).unwrap());
-        let mut add = |name: &str, content: &[u8]| {
-            let mut header = tar::Header::new_gnu();
-            header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
-            header.set_size(content.len() as u64);
-            header.set_mode(0o644);
-            header.set_cksum();
-            tar.append(&header, content).unwrap();
-        };
-        add("index.json", b"{}");
-        add(&format!("blobs/sha256/{hash}"), b"blob");
-        add("../outside", b"x");
-        add("blobs/sha256/../../../outside", b"x");
-        add("manifest.json", b"[]");
-        tar.finish().unwrap();
-        drop(tar);
-        let into = folder.path().join("layout");
-        open(&archive, &into, 1 << 20).unwrap();
-        assert_eq!(fs::read(into.join("blobs/sha256").join(&hash)).unwrap(), b"blob");
-        assert!(!folder.path().join("outside").exists() && !into.join("manifest.json").exists());
-        let again = folder.path().join("again");
-        assert!(
-            open(&archive, &again, 4)
-                .unwrap_err()
-                .to_string()
-                .contains("max_image_mb")
         );
     }
 }

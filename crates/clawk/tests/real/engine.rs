@@ -1,13 +1,17 @@
-//! Level `container` with an image from a real engine's store: Podman, with a store of this test's own.
+//! Level `container` with an image from a real engine's store: Podman's, and that of a Docker daemon, both of this test's own.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clawk_manifest::model::Sandbox;
 use clawk_sandbox::{Defaults, LaunchError, Launcher, Level, LevelSettings, Plan, Refusal, Spec, container};
+use rustix::process::{Pid, Signal};
 use serde_json::json;
+
+use super::parts;
 
 const IMAGE: &str = "localhost/tools:1";
 
@@ -23,8 +27,80 @@ fn podman(folder: &Path) -> PathBuf {
     wrapper
 }
 
+/// A Docker daemon whose store is in a folder.
+struct Daemon {
+    process: Child,
+    engine: PathBuf,
+}
+
+impl Daemon {
+    fn start(folder: &Path) -> Self {
+        let at = |name: &str| folder.join(name).display().to_string();
+        let programs = parts::part("docker/usr");
+        let path = format!(
+            "{0}/bin:{0}/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+            programs.display()
+        );
+        let socket = format!("unix://{}", at("socket"));
+        let wrapper = folder.join("docker-here");
+        let text = format!(
+            "#!/bin/sh\nexec {}/bin/docker -H {socket} \"$@\"\n",
+            programs.display()
+        );
+        std::fs::write(&wrapper, text).expect("a wrapper");
+        std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        let log = std::fs::File::create(folder.join("log")).expect("a file");
+        // It only keeps images: no bridge, no rule of a firewall, no container.
+        let process = program(&programs.join("sbin/dockerd"))
+            .env("PATH", path)
+            .args([
+                "--data-root",
+                &at("data"),
+                "--exec-root",
+                &at("run"),
+                "--pidfile",
+                &at("pid"),
+            ])
+            .args(["-H", &socket, "--storage-driver=vfs", "--bridge=none"])
+            .args([
+                "--iptables=false",
+                "--ip6tables=false",
+                "--ip-forward=false",
+                "--ip-masq=false",
+            ])
+            .stderr(log)
+            .spawn()
+            .expect("dockerd starts: run tests/parts/install.sh");
+        let daemon = Self {
+            process,
+            engine: wrapper,
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        while !program(&daemon.engine)
+            .arg("info")
+            .output()
+            .expect("runs")
+            .status
+            .success()
+        {
+            let said = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+            assert!(Instant::now() < end, "the daemon never answered: {}", said());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        daemon
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let asked = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
+        asked.expect("it is ours");
+        self.process.wait().expect("it ends, and its containerd with it");
+    }
+}
+
 /// An image with a shell and a marker; its id.
-fn import(folder: &Path, podman: &Path) -> String {
+fn import(folder: &Path, engine: &Path) -> String {
     let tree = folder.join("tree");
     std::fs::create_dir_all(tree.join("bin")).expect("a folder");
     std::fs::copy("/bin/busybox", tree.join("bin/sh")).expect("busybox-static is needed");
@@ -36,9 +112,10 @@ fn import(folder: &Path, podman: &Path) -> String {
         .arg("-cf")
         .arg(&archive)
         .arg("."));
-    run(program(podman).arg("import").arg(&archive).arg(IMAGE));
-    let id = run(program(podman).args(["image", "inspect", "--format", "{{.Id}}", IMAGE]));
-    format!("sha256:{}", id.trim())
+    run(program(engine).arg("import").arg(&archive).arg(IMAGE));
+    let id = run(program(engine).args(["image", "inspect", "--format", "{{.Id}}", IMAGE]));
+    let id = id.trim();
+    format!("sha256:{}", id.strip_prefix("sha256:").unwrap_or(id))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test drives a real engine")]
@@ -81,12 +158,23 @@ fn spec() -> Spec {
 }
 
 #[test]
-fn an_image_of_an_engines_store_is_what_runs_under_our_own_bundle() {
+fn an_image_of_podmans_store_is_what_runs_under_our_own_bundle() {
     let folder = tempfile::tempdir().expect("a folder");
-    let podman = podman(folder.path());
-    let id = import(folder.path(), &podman);
+    let engine = podman(folder.path());
+    runs_from_the_store(folder.path(), &engine);
+}
+
+#[test]
+fn an_image_of_a_docker_daemon_is_what_runs_under_our_own_bundle() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::start(folder.path());
+    runs_from_the_store(folder.path(), &daemon.engine);
+}
+
+fn runs_from_the_store(folder: &Path, engine: &Path) {
+    let id = import(folder, engine);
     let settings = container::Settings {
-        engine: podman.display().to_string(),
+        engine: engine.display().to_string(),
         engine_image: Some(IMAGE.to_owned()),
         digest: Some(id),
         ..container::Settings::default()
@@ -96,7 +184,7 @@ fn an_image_of_an_engines_store_is_what_runs_under_our_own_bundle() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let engine = launcher(folder.path(), settings.clone());
+        let engine = launcher(folder, settings.clone());
         let outcome = engine.launch(&spec()).await.expect("runs");
         assert_eq!(
             String::from_utf8_lossy(&outcome.stdout),
@@ -115,7 +203,7 @@ fn an_image_of_an_engines_store_is_what_runs_under_our_own_bundle() {
         let wrong = |change: fn(&mut container::Settings)| {
             let mut settings = settings.clone();
             change(&mut settings);
-            let engine = launcher(folder.path(), settings);
+            let engine = launcher(folder, settings);
             async move { refused(engine.launch(&spec()).await) }
         };
         let pinned = wrong(|settings| settings.digest = Some(format!("sha256:{}", "0".repeat(64)))).await;

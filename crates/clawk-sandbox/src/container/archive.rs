@@ -1,0 +1,305 @@
+//! The archive that an engine gives out: an OCI layout, or what docker wrote before version 25, of which a layout is made.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Component, Path};
+
+use serde::Deserialize;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+/// Files of an image.
+const MAX_FILES: usize = 1024;
+
+/// Largest list of an archive, bytes.
+const MAX_LIST_BYTES: u64 = 4 << 20;
+
+/// The list of an archive that is no layout.
+const LIST: &str = "manifest.json";
+
+/// An entry of it.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    layers: Vec<String>,
+}
+
+/// Takes an image's files, and nothing else, out of an archive: `into` is a layout then. `id`: the image's, by which an archive that is
+/// no layout is known.
+///
+/// # Errors
+/// It holds no image, another one, or more than `max_bytes`.
+pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io::Result<()> {
+    let blobs = into.join("blobs/sha256");
+    fs::create_dir_all(&blobs)?;
+    let mut taken = Taken::default();
+    let mut left = max_bytes;
+    for entry in tar::Archive::new(File::open(archive)?).entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.into_owned();
+        if taken.files.len() + taken.links.len() >= MAX_FILES {
+            return Err(io::Error::other("it holds more files than an image has"));
+        }
+        if entry.header().entry_type().is_symlink() {
+            let target = entry.link_name()?.unwrap_or_default();
+            taken.link(&path, &target);
+            continue;
+        }
+        let Some(name) = Name::of(&path).filter(|_| entry.header().entry_type().is_file()) else {
+            continue;
+        };
+        left = left
+            .checked_sub(entry.size())
+            .ok_or_else(|| io::Error::other("it is larger than `max_image_mb`"))?;
+        match name {
+            Name::Layout(name) => {
+                io::copy(&mut entry, &mut File::create_new(into.join(&name))?)?;
+            }
+            Name::List => {
+                (&mut entry).take(MAX_LIST_BYTES).read_to_end(&mut taken.list)?;
+            }
+            Name::Part(name) => {
+                let size = entry.size();
+                let digest = keep(&mut entry, &blobs)?;
+                taken.files.insert(name, Blob { digest, size });
+            }
+        }
+    }
+    match into.join("index.json").is_file() {
+        true => Ok(()),
+        false => taken.make_layout(into, &blobs, id),
+    }
+}
+
+/// What a file of an archive is to us.
+enum Name {
+    /// Of a layout, by its place there.
+    Layout(String),
+    List,
+    /// A configuration or a layer.
+    Part(String),
+}
+
+impl Name {
+    fn of(path: &Path) -> Option<Self> {
+        let text = path.to_str()?;
+        let text = text.strip_prefix("./").unwrap_or(text);
+        let layout = text == "index.json" || text == "oci-layout";
+        if layout || text.strip_prefix("blobs/sha256/").is_some_and(is_hash) {
+            return Some(Self::Layout(text.to_owned()));
+        }
+        let part = text.strip_suffix(".json").or(text.strip_suffix("/layer.tar"));
+        match part {
+            Some("manifest") => Some(Self::List),
+            Some(part) if is_hash(part) => Some(Self::Part(text.to_owned())),
+            Some(_) | None => None,
+        }
+    }
+}
+
+fn is_hash(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A file of the layout, by its content.
+struct Blob {
+    /// Hexadecimal.
+    digest: String,
+    size: u64,
+}
+
+/// Parts of an archive that is no layout.
+#[derive(Default)]
+struct Taken {
+    files: HashMap<String, Blob>,
+    /// A layer that is there by another name: only the first of several that are alike has content.
+    links: HashMap<String, String>,
+    list: Vec<u8>,
+}
+
+impl Taken {
+    fn link(&mut self, path: &Path, target: &Path) {
+        let Some(Name::Part(name)) = Name::of(path) else {
+            return;
+        };
+        // `../HASH/layer.tar`, from the folder beside.
+        let mut parts = target.components();
+        if parts.next() == Some(Component::ParentDir)
+            && let Some(Name::Part(target)) = Name::of(parts.as_path())
+        {
+            self.links.insert(name, target);
+        }
+    }
+
+    fn find(&self, name: &str) -> io::Result<&Blob> {
+        let name = self.links.get(name).map_or(name, String::as_str);
+        let found = self.files.get(name);
+        found.ok_or_else(|| io::Error::other(format!("it has no `{}`", name.escape_debug())))
+    }
+
+    fn make_layout(&self, into: &Path, blobs: &Path, id: &str) -> io::Result<()> {
+        if self.list.is_empty() {
+            return Err(io::Error::other(format!(
+                "it holds no image: neither an OCI layout nor a `{LIST}`"
+            )));
+        }
+        let list: Vec<Saved> = serde_json::from_slice(&self.list)?;
+        let [image] = list.as_slice() else {
+            return Err(io::Error::other("it holds not exactly one image"));
+        };
+        let config = self.find(&image.config)?;
+        if config.digest != id {
+            return Err(io::Error::other(format!(
+                "it holds `{}` and not `{id}`",
+                config.digest
+            )));
+        }
+        let described = |kind: &str, blob: &Blob| {
+            json!({
+                "mediaType": format!("application/vnd.oci.image.{kind}"),
+                "digest": format!("sha256:{}", blob.digest),
+                "size": blob.size,
+            })
+        };
+        let mut layers = Vec::new();
+        for layer in &image.layers {
+            layers.push(described("layer.v1.tar", self.find(layer)?));
+        }
+        let manifest = json!({
+            "schemaVersion": 2,
+            "config": described("config.v1+json", config),
+            "layers": layers,
+        });
+        let manifest = serde_json::to_vec(&manifest)?;
+        let size = u64::try_from(manifest.len()).map_err(io::Error::other)?;
+        let digest = keep(&mut manifest.as_slice(), blobs)?;
+        let index = json!({"manifests": [described("manifest.v1+json", &Blob { digest, size })]});
+        fs::write(into.join("index.json"), serde_json::to_vec(&index)?)
+    }
+}
+
+/// Writes a blob by the name of its content, which is given back.
+fn keep(from: &mut impl Read, blobs: &Path) -> io::Result<String> {
+    let work = blobs.join("part");
+    let mut file = File::create(&work)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0_u8; 64 << 10];
+    loop {
+        let read = from.read(&mut buffer)?;
+        let Some(piece) = buffer.get(..read).filter(|piece| !piece.is_empty()) else {
+            break;
+        };
+        hash.update(piece);
+        file.write_all(piece)?;
+    }
+    let digest = hex::encode(hash.finalize());
+    fs::rename(&work, blobs.join(&digest))?;
+    Ok(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An archive of these files, and of links where the content begins with `-> `.
+    fn archive(at: &Path, files: &[(&str, &[u8])]) {
+        let mut tar = tar::Builder::new(File::create(at).unwrap());
+        for (name, content) in files {
+            let mut header = tar::Header::new_gnu();
+            header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_mode(0o644);
+            let target = content.strip_prefix(b"-> ");
+            if let Some(target) = target {
+                header.set_entry_type(tar::EntryType::Symlink);
+                header
+                    .set_link_name(std::str::from_utf8(target).unwrap())
+                    .unwrap();
+            }
+            let content = if target.is_some() { &[][..] } else { content };
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            tar.append(&header, content).unwrap();
+        }
+        tar.finish().unwrap();
+    }
+
+    fn digest(bytes: &[u8]) -> String {
+        hex::encode(Sha256::digest(bytes))
+    }
+
+    #[test]
+    fn nothing_but_a_layout_is_taken_out_of_an_archive() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.tar");
+        let hash = "a".repeat(64);
+        let blob = format!("blobs/sha256/{hash}");
+        archive(
+            &file,
+            &[
+                ("index.json", b"{}"),
+                (&blob, b"blob"),
+                ("../outside", b"x"),
+                ("blobs/sha256/../../../outside", b"x"),
+                ("manifest.json", b"[]"),
+            ],
+        );
+        let into = folder.path().join("layout");
+        open(&file, &into, &hash, 1 << 20).unwrap();
+        assert_eq!(fs::read(into.join(blob)).unwrap(), b"blob");
+        assert!(!folder.path().join("outside").exists() && !into.join("manifest.json").exists());
+        let again = open(&file, &folder.path().join("again"), &hash, 4);
+        assert!(again.unwrap_err().to_string().contains("max_image_mb"));
+    }
+
+    #[test]
+    fn what_docker_wrote_before_is_made_a_layout() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.tar");
+        let (config, layer) = (b"{\"rootfs\":{}}".as_slice(), b"layer".as_slice());
+        let id = digest(config);
+        let (first, second) = ("1".repeat(64), "2".repeat(64));
+        let list =
+            format!(r#"[{{"Config":"{id}.json","Layers":["{first}/layer.tar","{second}/layer.tar"]}}]"#);
+        let link = format!("-> ../{first}/layer.tar");
+        let names = [
+            format!("{id}.json"),
+            format!("{first}/layer.tar"),
+            format!("{second}/layer.tar"),
+        ];
+        let files: [(&str, &[u8]); 5] = [
+            (&names[0], config),
+            (&names[1], layer),
+            (&names[2], link.as_bytes()),
+            ("manifest.json", list.as_bytes()),
+            ("repositories", b"{}"),
+        ];
+        archive(&file, &files);
+        let into = folder.path().join("layout");
+        open(&file, &into, &id, 1 << 20).unwrap();
+        let index: serde_json::Value =
+            serde_json::from_slice(&fs::read(into.join("index.json")).unwrap()).unwrap();
+        let named = index["manifests"][0]["digest"].as_str().unwrap();
+        let blob = |named: &str| fs::read(into.join("blobs").join(named.replace(':', "/"))).unwrap();
+        let manifest: serde_json::Value = serde_json::from_slice(&blob(named)).unwrap();
+        assert_eq!(blob(manifest["config"]["digest"].as_str().unwrap()), config);
+        for at in [0, 1] {
+            assert_eq!(
+                manifest["layers"][at]["digest"],
+                format!("sha256:{}", digest(layer))
+            );
+        }
+        assert_eq!(blob(manifest["layers"][0]["digest"].as_str().unwrap()), layer);
+        // Not the image that was asked for; a part that is not there; links that lead elsewhere.
+        let other = open(&file, &folder.path().join("other"), &"0".repeat(64), 1 << 20);
+        assert!(other.unwrap_err().to_string().contains("and not `0000"));
+        for wrong in ["-> /etc/passwd", "-> ../../etc/passwd", "-> ../x/layer.tar"] {
+            let mut files = files;
+            files[2].1 = wrong.as_bytes();
+            archive(&file, &files);
+            let missing = open(&file, &folder.path().join(digest(wrong.as_bytes())), &id, 1 << 20);
+            assert!(missing.unwrap_err().to_string().contains("it has no"), "{wrong}");
+        }
+    }
+}
