@@ -27,6 +27,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn main() -> ExitCode {
     // Before any thread, file or signal handler: this process may be about to become a sandboxed tool.
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     // Usage errors end here with 2, `--help` and `--version` with 0.
     let cli = cli::Cli::parse();
     log(cli.verbose);
+    as_many_descriptors_as_allowed();
     match cli.run() {
         Ok(code) => code,
         Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
@@ -58,6 +60,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The soft limit is for programs that use `select`; an agent's boxes, connections and files go beyond it. Tools have their own.
+fn as_many_descriptors_as_allowed() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    let _ = setrlimit(Resource::Nofile, raised); // silent-ok: then it stays as it is
 }
 
 /// Logs go to standard error, none unless asked: `-v` info, `-vv` debug, `-vvv` trace of our crates; `RUST_LOG` for more.

@@ -1,12 +1,13 @@
 //! Accepting connections, and telling by the first byte what is spoken.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore};
 use tokio::task::JoinSet;
 
 use super::exchange::{self, Asked};
@@ -15,6 +16,9 @@ use super::tunnel::{self, Reply};
 use super::{Call, Fault, Io, socks, within};
 use crate::record::{Open, Via};
 use crate::{Place, Target};
+
+/// Connections at a time of all calls together, where descriptors allow as many.
+const MAX_CONNECTIONS_OF_ALL: usize = 1024;
 
 /// Serves until `stop`; then every connection is cut, and told.
 pub(super) async fn serve(call: &Arc<Call>, listener: TcpListener, stop: impl Future<Output = ()>) {
@@ -26,11 +30,27 @@ pub(super) async fn serve(call: &Arc<Call>, listener: TcpListener, stop: impl Fu
     tasks.shutdown().await;
 }
 
+/// Connections of all calls of this process together: each takes two descriptors, and half of all are for other work.
+fn room_of_all() -> &'static Semaphore {
+    static ROOM: OnceLock<Semaphore> = OnceLock::new();
+    ROOM.get_or_init(|| {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let fitting = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
+        Semaphore::new(fitting.min(MAX_CONNECTIONS_OF_ALL))
+    })
+}
+
+/// One more connection of a call that has this room.
+async fn room_for_one(own: Arc<Semaphore>) -> Result<impl Sized, AcquireError> {
+    let own = own.acquire_owned().await?;
+    Ok((own, room_of_all().acquire().await?))
+}
+
 async fn accept(call: &Arc<Call>, listener: TcpListener, tasks: &mut JoinSet<()>) {
     let room = Arc::new(Semaphore::new(call.shared.limits.max_connections));
     loop {
         let permit = tokio::select! {
-            permit = Arc::clone(&room).acquire_owned() => permit,
+            permit = room_for_one(Arc::clone(&room)) => permit,
             Some(_) = tasks.join_next() => continue,
         };
         let Ok(permit) = permit else { return };

@@ -19,6 +19,7 @@ mod conformance;
 mod counter;
 mod cra;
 mod crash;
+mod crowd;
 mod governed;
 #[cfg(feature = "wasm")]
 mod guest_http;

@@ -210,7 +210,7 @@ impl Served {
     }
 
     /// Without waiting for the answer.
-    fn tell_shell(&mut self, command: &str) {
+    pub(crate) fn tell_shell(&mut self, command: &str) {
         let params = self.call(command);
         self.tell("claw.tool.call", &params);
     }
