@@ -115,42 +115,24 @@ pub(super) async fn guest(call: &Arc<Call>, mut stream: Box<dyn Io>) {
     let limits = &call.shared.limits;
     let mut open = Open::new(Arc::clone(&call.ledger), Via::Guest);
     let mut buffer = BytesMut::with_capacity(4096);
-    let reading = head::read(
-        &mut stream,
-        &mut buffer,
-        limits.max_head_bytes,
-        limits.max_headers,
-    );
-    let head = match within(limits.head_ms, reading).await {
+    let head = match next_head(call, &mut stream, &mut buffer).await {
         Ok(head) => head,
         Err(fault) => return say(open, stream, fault).await,
     };
     let secure = head.target.starts_with("https://");
-    let (scheme, port) = if secure {
-        ("https://", 443)
+    let wrong = if secure {
+        &limits.http_ports
     } else {
-        ("http://", 80)
+        &limits.tls_ports
     };
-    let wrong = |port| match secure {
-        true => limits.http_ports.contains(&port),
-        false => limits.tls_ports.contains(&port),
-    };
-    let asked = match absolute(&head, scheme, port) {
-        Err(fault) => Err(fault),
-        Ok((place, path)) => match call.admit(&mut open, &place).await {
-            Ok((target, _)) if wrong(target.port) => {
-                Err(Fault::forbidden("tls", "this port speaks the other scheme"))
-            }
-            Ok((target, addresses)) => Ok(Asked {
-                head,
-                path,
-                target,
-                addresses,
-                secure,
-            }),
-            Err(fault) => Err(fault),
-        },
-    };
+    let asked = whole(
+        call,
+        &mut open,
+        head,
+        secure,
+        (wrong, "this port speaks the other scheme"),
+    )
+    .await;
     open.connection.terminated = secure;
     match asked {
         Ok(asked) => exchange(call, open, stream, buffer, asked).await,
@@ -158,15 +140,46 @@ pub(super) async fn guest(call: &Arc<Call>, mut stream: Box<dyn Io>) {
     }
 }
 
-async fn http(call: &Arc<Call>, mut open: Open, mut stream: TcpStream, mut buffer: BytesMut) {
+/// The head of the next request.
+async fn next_head(
+    call: &Call,
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+) -> Result<Head, Fault> {
     let limits = &call.shared.limits;
-    let reading = head::read(
-        &mut stream,
-        &mut buffer,
-        limits.max_head_bytes,
-        limits.max_headers,
-    );
-    let head = match within(limits.head_ms, reading).await {
+    let reading = head::read(stream, buffer, limits.max_head_bytes, limits.max_headers);
+    within(limits.head_ms, reading).await
+}
+
+/// A request in absolute form, admitted; `wrong`: ports that are not for this scheme, and why.
+async fn whole(
+    call: &Call,
+    open: &mut Open,
+    head: Head,
+    secure: bool,
+    wrong: (&[u16], &'static str),
+) -> Result<Asked, Fault> {
+    let (scheme, port) = if secure {
+        ("https://", 443)
+    } else {
+        ("http://", 80)
+    };
+    let (place, path) = absolute(&head, scheme, port)?;
+    let (target, addresses) = call.admit(open, &place).await?;
+    if wrong.0.contains(&target.port) {
+        return Err(Fault::forbidden("tls", wrong.1));
+    }
+    Ok(Asked {
+        head,
+        path,
+        target,
+        addresses,
+        secure,
+    })
+}
+
+async fn http(call: &Arc<Call>, mut open: Open, mut stream: TcpStream, mut buffer: BytesMut) {
+    let head = match next_head(call, &mut stream, &mut buffer).await {
         Ok(head) => head,
         Err(fault) => return say(open, Box::new(stream), fault).await,
     };
@@ -180,24 +193,9 @@ async fn http(call: &Arc<Call>, mut open: Open, mut stream: TcpStream, mut buffe
             }
         };
     }
-    let asked = match absolute(&head, "http://", 80) {
-        Err(fault) => Err(fault),
-        Ok((place, path)) => match call.admit(&mut open, &place).await {
-            Ok((target, _)) if limits.tls_ports.contains(&target.port) => Err(Fault::forbidden(
-                "tls",
-                "this port speaks TLS: ask by CONNECT, not by plain HTTP",
-            )),
-            Ok((target, addresses)) => Ok(Asked {
-                head,
-                path,
-                target,
-                addresses,
-                secure: false,
-            }),
-            Err(fault) => Err(fault),
-        },
-    };
-    match asked {
+    let wrong = "this port speaks TLS: ask by CONNECT, not by plain HTTP";
+    let tls_ports = &call.shared.limits.tls_ports;
+    match whole(call, &mut open, head, false, (tls_ports, wrong)).await {
         Ok(asked) => exchange(call, open, Box::new(stream), buffer, asked).await,
         Err(fault) => say(open, Box::new(stream), fault).await,
     }
@@ -212,15 +210,8 @@ pub(super) async fn inside(
     admitted: (Target, Vec<std::net::SocketAddr>),
     secure: bool,
 ) {
-    let limits = &call.shared.limits;
     let (target, addresses) = admitted;
-    let reading = head::read(
-        &mut stream,
-        &mut buffer,
-        limits.max_head_bytes,
-        limits.max_headers,
-    );
-    let asked = match within(limits.head_ms, reading).await {
+    let asked = match next_head(call, &mut stream, &mut buffer).await {
         Ok(head) => origin(&head, &target, secure).map(|path| Asked {
             head,
             path,

@@ -217,7 +217,7 @@ impl Run {
             .min()
             .unwrap_or(now);
             let (ended, said) = wait(&self.handle, socket, next.saturating_duration_since(now));
-            if ended && let Some(status) = reap(self.main) {
+            if ended && let Some(status) = tree::reap(self.main) {
                 return Some(status);
             }
             match said {
@@ -241,7 +241,7 @@ impl Run {
         let _ = rustix::process::kill_process_group(self.main, Signal::KILL); // silent-ok: it ended meanwhile
         let until = Instant::now() + Duration::from_secs(1);
         while Instant::now() < until {
-            if let Some(status) = reap(self.main) {
+            if let Some(status) = tree::reap(self.main) {
                 return Some(status);
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -313,17 +313,6 @@ fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, Said
         },
     };
     (ended, said)
-}
-
-/// Collects every process that has ended; the status of `main` if it is among them.
-fn reap(main: Pid) -> Option<WaitStatus> {
-    let mut found = None;
-    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-        if pid == main {
-            found = Some(status);
-        }
-    }
-    found
 }
 
 /// Kills and reaps until the kernel says that no child is left; being the subreaper, that is everybody. Returns how

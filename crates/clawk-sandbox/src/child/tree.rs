@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 /// Bytes of `/proc/PID/stat` that are read; a line is far shorter.
 const STAT_BYTES: usize = 1024;
@@ -143,4 +143,15 @@ fn read_row(pid: i32) -> Option<Row> {
         threads: number(17)?,
         pages: number(21)?,
     })
+}
+
+/// Collects every process that has ended; the status of `main` if it is among them.
+pub(in crate::child) fn reap(main: Pid) -> Option<WaitStatus> {
+    let mut found = None;
+    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+        if pid == main {
+            found = Some(status);
+        }
+    }
+    found
 }

@@ -398,6 +398,7 @@ const OTHER_RUNTIME: &str = "#!/bin/sh\nsetarch --addr-no-randomize true || exit
 async fn whichever_way_the_runtime_goes_the_same_calls_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let ask = |program: &str, place: &str| [program, place].map(str::to_owned);
+    #[expect(clippy::disallowed_methods, reason = "outside of every box, to compare")]
     let free = tokio::process::Command::new("/usr/bin/python3")
         .arg("-c")
         .args(ask(REFUSED_CALLS, &folder.path().to_string_lossy()))

@@ -20,6 +20,12 @@ use crate::child::{Streams, sys};
 use crate::launch::wire::{MAX_REPORT_BYTES, Order, Report};
 use crate::plan::FsMode;
 
+/// How long its first process may take until it is made.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
 /// Owners of mounts that one order may have here.
 const MAX_OWNERS: usize = 16;
 
@@ -86,7 +92,7 @@ impl Blank {
     fn until_made(&mut self) -> io::Result<()> {
         word(&self.control, &[BUILD])?;
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
-        rustix::event::poll(&mut fds, None)?;
+        rustix::event::poll(&mut fds, Some(&PATIENCE))?;
         self.host = hand::receive(&self.control).flatten();
         let mut line = Vec::new();
         let mut reader = io::BufReader::new(&self.control).take(MAX_REPORT_BYTES);

@@ -29,7 +29,6 @@ const MAX_PATH: usize = 4096;
 const PAGE: u64 = 4096;
 
 /// The calls that are answered here.
-#[cfg(target_arch = "x86_64")]
 const CALLS: &[i64] = &[
     libc::SYS_openat,
     libc::SYS_renameat,
@@ -45,6 +44,11 @@ const CALLS: &[i64] = &[
     SYS_FCHMODAT2,
     libc::SYS_execve,
     libc::SYS_execveat,
+];
+
+/// The older ones of x86-64.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[i64] = &[
     libc::SYS_unlink,
     libc::SYS_rmdir,
     libc::SYS_mkdir,
@@ -57,22 +61,7 @@ const CALLS: &[i64] = &[
     libc::SYS_link,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const CALLS: &[i64] = &[
-    libc::SYS_openat,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_linkat,
-    libc::SYS_truncate,
-    libc::SYS_unlinkat,
-    libc::SYS_mkdirat,
-    libc::SYS_symlinkat,
-    libc::SYS_mknodat,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    SYS_FCHMODAT2,
-    libc::SYS_execve,
-    libc::SYS_execveat,
-];
+const OLDER: &[i64] = &[];
 
 /// `AT_FDCWD` as a call's argument.
 const HERE: u64 = u64::MAX - 99;
@@ -90,7 +79,8 @@ pub(super) const USER_NOTIF: u32 = 0x7fc0_0000;
 pub(super) fn calls(
     changing_only: bool,
 ) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    let calls = CALLS.iter().chain(OLDER);
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.map(|call| (*call, Vec::new())).collect();
     if changing_only {
         rules.remove(&libc::SYS_execve);
         rules.remove(&libc::SYS_execveat);

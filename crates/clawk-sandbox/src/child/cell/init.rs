@@ -20,7 +20,7 @@ use super::hull::Hull;
 use super::identity::Identity;
 use super::order::Enclosure;
 use super::{filter, inside, landlock, rlimits, view, wall};
-use crate::child::{sys, tell};
+use crate::child::{sys, tell, tree};
 use crate::launch::PORT;
 use crate::launch::wire::{Call, Order, Report};
 use crate::plan::Filesystem;
@@ -437,7 +437,7 @@ impl Init<'_> {
     /// Waits for the tool's end; passes the wish to end on.
     fn tend(&self, main: Pid, children: &OwnedFd, guard: Option<&Guard>) -> io::Result<WaitStatus> {
         loop {
-            if let Some(status) = reap(main) {
+            if let Some(status) = tree::reap(main) {
                 return Ok(status);
             }
             // Without a guard, the third place looks at the first's descriptor again.
@@ -536,17 +536,6 @@ fn children_signal() -> io::Result<OwnedFd> {
 /// To every process of the box but this one.
 fn signal_everybody(signal: Signal) {
     sys::kill_all(signal.as_raw());
-}
-
-/// Collects whoever has ended; the tool's status if it is among them.
-fn reap(main: Pid) -> Option<WaitStatus> {
-    let mut found = None;
-    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-        if pid == main {
-            found = Some(status);
-        }
-    }
-    found
 }
 
 /// Kills and reaps what the tool left behind; how many that were.
