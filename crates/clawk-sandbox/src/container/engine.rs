@@ -58,6 +58,8 @@ pub struct Found {
     pub path: PathBuf,
     pub(super) cgroup: Option<cgroup::Kind>,
     pub(super) holds: Holds,
+    /// Whether a guard can answer for files in its containers, or why not.
+    pub(super) guards: Result<(), String>,
     /// What held the probe.
     pub mechanisms: Vec<String>,
 }
@@ -86,33 +88,48 @@ pub(super) async fn probe(launcher: &Launcher, settings: &Settings) -> Result<Fo
         if rustix::process::geteuid().is_root() {
             kinds.extend(cgroup::kind().map(Some));
         }
-        let mut ways: Vec<_> = kinds
-            .into_iter()
-            .flat_map(|cgroup| [(cgroup, Holds::Runtime), (cgroup, Holds::Ours)])
-            .collect();
-        while let Some((cgroup, holds)) = ways.pop() {
-            let short = path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            let mut found = Found {
-                name: short,
-                path: path.clone(),
-                cgroup,
-                holds,
-                mechanisms: Vec::new(),
-            };
-            match try_it(launcher, &found).await {
-                Ok(mechanisms) => {
-                    found.mechanisms = mechanisms;
-                    return Ok(found);
-                }
-                Err(fault) => faults.push(format!("`{name}`: {fault}")),
+        while let Some(cgroup) = kinds.pop() {
+            match with(launcher, &path, cgroup).await {
+                Ok(found) => return Ok(found),
+                Err(fault) => faults.extend(fault.map(|fault| format!("`{name}`: {fault}"))),
             }
         }
     }
     Err(refusal("oci-runtime", faults.join("; "), hint))
+}
+
+/// One runtime with one way to hold limits: under our filter if all works there, else by its own list. Why neither does.
+async fn with(launcher: &Launcher, path: &Path, cgroup: Option<cgroup::Kind>) -> Result<Found, [String; 2]> {
+    let way = |holds| Found {
+        name: path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+        path: path.to_owned(),
+        cgroup,
+        holds,
+        guards: Ok(()),
+        mechanisms: Vec::new(),
+    };
+    let ours = works(launcher, way(Holds::Ours)).await;
+    match ours {
+        Ok(found) if found.guards.is_ok() => Ok(found),
+        Ok(found) => match works(launcher, way(Holds::Runtime)).await {
+            Ok(other) if other.guards.is_ok() => Ok(other),
+            Ok(_) | Err(_) => Ok(found), // silent-ok: what our filter leaves holds more than the list alone
+        },
+        Err(first) => works(launcher, way(Holds::Runtime))
+            .await
+            .map_err(|second| [first, second]),
+    }
+}
+
+/// Whether it runs a container, and what of a guard there is then.
+async fn works(launcher: &Launcher, mut found: Found) -> Result<Found, String> {
+    found.mechanisms = try_it(launcher, &found).await?;
+    found.guards = probe_guard(launcher, &found).await;
+    Ok(found)
 }
 
 fn locate(name: &str) -> Option<PathBuf> {
@@ -128,7 +145,7 @@ fn locate(name: &str) -> Option<PathBuf> {
 
 /// One run, and whether its limits held.
 async fn run_once(launcher: &Launcher, spec: &Spec, found: &Found) -> Result<(Outcome, bool), String> {
-    let run = Run::prepare(launcher, spec, found, None, &Ok(())).map_err(|error| error.to_string())?;
+    let run = Run::prepare(launcher, spec, found, None).map_err(|error| error.to_string())?;
     let outcome = Box::pin(launcher.launch(&run.spec))
         .await
         .map_err(|error| error.to_string())?;
@@ -147,7 +164,7 @@ exit 42
 "#;
 
 /// Whether the runtime hands the calls of its containers over to a guard that decides.
-pub(super) async fn probe_guard(launcher: &Launcher, found: &Found) -> Result<(), String> {
+async fn probe_guard(launcher: &Launcher, found: &Found) -> Result<(), String> {
     let folder = run::scratch().map_err(|error| error.to_string())?;
     let (mode, writable) = (FsMode::Scoped, true);
     let filesystem = Filesystem {

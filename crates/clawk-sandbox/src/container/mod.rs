@@ -75,8 +75,6 @@ pub(crate) struct Backend {
     pub(crate) cache: Option<PathBuf>,
     found: OnceCell<Result<Found, Refusal>>,
     image: OnceCell<Result<image::Rootfs, String>>,
-    /// Whether the runtime hands calls over to a guard, or why not.
-    guards: OnceCell<Result<(), String>>,
 }
 
 impl Backend {
@@ -100,16 +98,6 @@ impl Backend {
             .get_or_init(|| engine::probe(launcher, &self.settings))
             .await;
         found.as_ref().map_err(Clone::clone)
-    }
-
-    /// Whether a guard can answer for files in this runtime's containers, tried for real once, when a plan first needs it.
-    async fn guards(&self, launcher: &Launcher, found: &Found, spec: &Spec) -> Result<(), String> {
-        let fs = spec.plan.filesystem();
-        if fs.own.is_empty() && fs.denied.is_empty() {
-            return Ok(());
-        }
-        let tried = self.guards.get_or_init(|| engine::probe_guard(launcher, found));
-        tried.await.clone()
     }
 
     /// The image's files, unpacked and verified; `None` for the system's view.
@@ -239,8 +227,7 @@ async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<
         .into());
     }
     let rootfs = backend.rootfs(launcher).await?;
-    let guards = backend.guards(launcher, found, spec).await;
-    Run::prepare(launcher, spec, found, rootfs, &guards)
+    Run::prepare(launcher, spec, found, rootfs)
 }
 
 pub(crate) fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> Refusal {

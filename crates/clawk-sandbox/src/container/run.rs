@@ -98,7 +98,6 @@ impl Run {
         spec: &Spec,
         found: &Found,
         image: Option<&Rootfs>,
-        guards: &Result<(), String>,
     ) -> Result<Self, LaunchError> {
         let failed = |error: io::Error| spec.setup(&format!("its container: {error}"));
         let name = fresh_name();
@@ -117,7 +116,7 @@ impl Run {
         };
         let limits = spec.plan.limits();
         let view = View::of(spec, image, &run.folder)?;
-        let judged = view.judged(spec, guards)?;
+        let judged = view.judged(spec, &found.guards)?;
         if let Some(kind) = found.cgroup {
             let beside = u64::from(judged != Judged::Nothing);
             run.group = Some(Group::make(kind, &name, limits, beside).map_err(failed)?);
