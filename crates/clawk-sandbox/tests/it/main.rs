@@ -11,6 +11,7 @@
     reason = "`warm` runs the suites once more, in boxes that have waited"
 )]
 
+mod calls;
 mod containers;
 #[cfg(feature = "wasm")]
 mod guests;
