@@ -67,7 +67,7 @@ const QUICK: Size = Size {
     entries: 20_000,
 };
 
-/// Measures and prints.
+/// Measures and prints. One measurement's failure does not take the others'.
 ///
 /// # Errors
 /// Wrong words, a failed build, or an agent that answers anything but what it should.
@@ -76,13 +76,17 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     let size = if asked.quick { QUICK } else { FULL };
     let programs = Programs::build(asked.program.as_deref(), asked.wasm)?;
     let mut table = Table::default();
+    let mut failed = Vec::new();
     for (name, measure) in rows::ALL {
         if !name.contains(&asked.only) {
             continue;
         }
         progress(&format!("measuring {name}"));
         let scratch = programs.scratch()?;
-        measure(&programs, scratch.path(), size, &mut table)?;
+        if let Err(error) = measure(&programs, scratch.path(), size, &mut table) {
+            progress(&format!("{name}: {error:#}"));
+            failed.push(name);
+        }
     }
     let machine = machine::note(programs.folder(), asked.program.as_deref())?;
     if asked.json {
@@ -90,6 +94,11 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     } else {
         crate::run::say(&table.text(&machine));
     }
+    anyhow::ensure!(
+        failed.is_empty(),
+        "not measured to the end: {}",
+        failed.join(", ")
+    );
     Ok(())
 }
 
