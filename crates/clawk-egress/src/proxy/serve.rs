@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use rustix::process::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{AcquireError, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::exchange::{self, Asked};
@@ -40,17 +40,11 @@ fn room_of_all() -> &'static Semaphore {
     })
 }
 
-/// One more connection of a call that has this room.
-async fn room_for_one(own: Arc<Semaphore>) -> Result<impl Sized, AcquireError> {
-    let own = own.acquire_owned().await?;
-    Ok((own, room_of_all().acquire().await?))
-}
-
 async fn accept(call: &Arc<Call>, listener: TcpListener, tasks: &mut JoinSet<()>) {
     let room = Arc::new(Semaphore::new(call.shared.limits.max_connections));
     loop {
         let permit = tokio::select! {
-            permit = room_for_one(Arc::clone(&room)) => permit,
+            permit = Arc::clone(&room).acquire_owned() => permit,
             Some(_) = tasks.join_next() => continue,
         };
         let Ok(permit) = permit else { return };
@@ -60,10 +54,14 @@ async fn accept(call: &Arc<Call>, listener: TcpListener, tasks: &mut JoinSet<()>
         };
         match accepted {
             Ok((stream, _)) => {
+                // Only for one that has come: a listener at which nobody asks takes nothing from the others.
+                let Ok(of_all) = room_of_all().acquire().await else {
+                    return;
+                };
                 let call = Arc::clone(call);
                 tasks.spawn(async move {
                     connection(&call, stream).await;
-                    drop(permit);
+                    drop((permit, of_all));
                 });
             }
             // The listening socket itself is lost: nothing can come any more, and the trace says why.
@@ -113,6 +111,9 @@ pub(super) async fn first_byte(
 /// One request of a guest in this process: it names the scheme, and TLS is ours, so that every request is seen.
 pub(super) async fn guest(call: &Arc<Call>, mut stream: Box<dyn Io>) {
     let limits = &call.shared.limits;
+    let Ok(_of_all) = room_of_all().acquire().await else {
+        return;
+    };
     let mut open = Open::new(Arc::clone(&call.ledger), Via::Guest);
     let mut buffer = BytesMut::with_capacity(4096);
     let head = match next_head(call, &mut stream, &mut buffer).await {

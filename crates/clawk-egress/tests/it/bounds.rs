@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -39,6 +40,30 @@ async fn a_slow_request_is_given_up() {
     listen(&mut stream).await;
     assert!(began.elapsed() < Duration::from_secs(3));
     assert_eq!(canary.accepted(), 0);
+}
+
+/// This process has its own limits: each test runs in one.
+#[tokio::test]
+async fn calls_that_ask_nothing_take_no_room_from_others() {
+    let few = Rlimit {
+        current: Some(64),
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let canary = Canary::new();
+    let mut calls = Vec::new();
+    // A quarter of the descriptors is for connections: there are more calls than that.
+    for _ in 0..24 {
+        calls.push(start(with(&canary), &no_env()).await);
+        tokio::task::yield_now().await;
+    }
+    let mut stream = TcpStream::connect(calls.last().unwrap().address).await.unwrap();
+    stream
+        .write_all(b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n")
+        .await
+        .unwrap();
+    let answer = tokio::time::timeout(Duration::from_secs(10), listen(&mut stream)).await;
+    assert!(answer.is_ok(), "the last call has no room");
 }
 
 #[tokio::test]

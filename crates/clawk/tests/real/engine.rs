@@ -17,14 +17,18 @@ const IMAGE: &str = "localhost/tools:1";
 
 /// Podman whose store is in this folder.
 fn podman(folder: &Path) -> PathBuf {
-    let wrapper = folder.join("podman-here");
-    let text = format!(
-        "#!/bin/sh\nexec podman --root {0}/store --runroot {0}/run --storage-driver vfs \"$@\"\n",
+    let line = format!(
+        "podman --root {0}/store --runroot {0}/run --storage-driver vfs",
         folder.display()
     );
-    std::fs::write(&wrapper, text).expect("a wrapper");
-    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("executable");
-    wrapper
+    wrapper(&folder.join("podman-here"), &line)
+}
+
+/// A program that is this command line with its own words behind.
+fn wrapper(at: &Path, line: &str) -> PathBuf {
+    std::fs::write(at, format!("#!/bin/sh\nexec {line} \"$@\"\n")).expect("a wrapper");
+    std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    at.to_owned()
 }
 
 /// A Docker daemon whose store is in a folder.
@@ -42,13 +46,8 @@ impl Daemon {
             programs.display()
         );
         let socket = format!("unix://{}", at("socket"));
-        let wrapper = folder.join("docker-here");
-        let text = format!(
-            "#!/bin/sh\nexec {}/bin/docker -H {socket} \"$@\"\n",
-            programs.display()
-        );
-        std::fs::write(&wrapper, text).expect("a wrapper");
-        std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        let line = format!("{}/bin/docker -H {socket}", programs.display());
+        let engine = wrapper(&folder.join("docker-here"), &line);
         let log = std::fs::File::create(folder.join("log")).expect("a file");
         // It only keeps images: no bridge, no rule of a firewall, no container.
         let process = program(&programs.join("sbin/dockerd"))
@@ -71,10 +70,7 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .expect("dockerd starts: run tests/parts/install.sh");
-        let daemon = Self {
-            process,
-            engine: wrapper,
-        };
+        let daemon = Self { process, engine };
         let end = Instant::now() + Duration::from_secs(60);
         while !program(&daemon.engine)
             .arg("info")

@@ -92,7 +92,9 @@ impl Blank {
     fn until_made(&mut self) -> io::Result<()> {
         word(&self.control, &[BUILD])?;
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&PATIENCE))?;
+        if rustix::event::poll(&mut fds, Some(&PATIENCE))? == 0 {
+            return Err(io::Error::other("a blank box was not made in time"));
+        }
         self.host = hand::receive(&self.control).flatten();
         let mut line = Vec::new();
         let mut reader = io::BufReader::new(&self.control).take(MAX_REPORT_BYTES);
