@@ -45,7 +45,8 @@ const BUBBLEWRAP: &[&str] = &[
     TRUE,
 ];
 
-/// Boxes of which the mean is taken: what of the program only boxes use is in memory once for all of them.
+/// Boxes of one configuration that wait when calls come together ([`Warm`]'s default), and of which the mean is taken: what of the program
+/// only boxes use is in memory once for all of them.
 const WAITING: usize = 4;
 
 /// Between two calls, as between an agent's: what one leaves to be made, or to be taken down by the kernel, is done by then, and is no
@@ -62,53 +63,116 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// # Errors
 /// A run fails, or a way is none of these.
 pub(crate) fn milliseconds(ways: &[&str], rounds: usize) -> Result<String> {
+    local(async {
+        let mut boxes = Boxes::make(ways).await?;
+        let mut all: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
+        for _ in 0..rounds {
+            for (way, took) in ways.iter().zip(&mut all) {
+                if *way == "warm" {
+                    ready(&boxes.warm, 1).await?;
+                }
+                tokio::time::sleep(BETWEEN).await;
+                took.push(boxes.run(way).await?);
+            }
+        }
+        Ok(medians(&mut all))
+    })
+}
+
+/// The same of so many calls right behind one another, each way's median of the first, of the second and so on, after one another's.
+/// A box of the first call's configuration waits.
+///
+/// # Errors
+/// As of [`milliseconds`].
+pub(crate) fn behind_one_another(ways: &[&str], rounds: usize, calls: usize) -> Result<String> {
+    local(async {
+        let mut boxes = Boxes::make(ways).await?;
+        let mut all: Vec<Vec<f64>> = vec![Vec::new(); ways.len() * calls];
+        for _ in 0..rounds {
+            for (way, took) in ways.iter().zip(all.chunks_mut(calls)) {
+                if *way == "warm" {
+                    ready(&boxes.warm, 1).await?;
+                }
+                tokio::time::sleep(BETWEEN).await;
+                for took in took {
+                    took.push(boxes.run(way).await?);
+                }
+            }
+        }
+        Ok(medians(&mut all))
+    })
+}
+
+fn local<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    runtime.block_on(work)
+}
+
+fn medians(all: &mut [Vec<f64>]) -> String {
+    let medians = all.iter_mut().map(|took| {
+        took.sort_by(f64::total_cmp);
+        took.get(took.len() / 2).map_or("0".to_owned(), f64::to_string)
+    });
+    medians.collect::<Vec<_>>().join(" ")
+}
+
+/// What the ways need.
+struct Boxes {
+    alone: Launcher,
+    cold: Launcher,
+    warm: Launcher,
+    /// Each cold call has another configuration: so much memory, MiB.
+    configurations: std::ops::RangeFrom<u64>,
+    bundle: Option<Bundle>,
+    guest: Option<Guest>,
+}
+
+impl Boxes {
+    async fn make(ways: &[&str]) -> Result<Self> {
         let alone = Launcher::default();
         let cold = Launcher::default().with_warm(Warm::default());
         let warm = Launcher::default().with_warm(Warm::default());
         for launcher in [&alone, &cold, &warm] {
             boxed(launcher).await?;
         }
-        let mut configurations = 64..;
-        let bundle = ways.contains(&"runc").then(Bundle::make).transpose()?;
         let guest = ways.contains(&"wasm").then(Guest::make).transpose()?;
         if let Some(guest) = &guest {
             guest.run(&alone).await?;
         }
-        let mut all: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
-        for _ in 0..rounds {
-            for (way, took) in ways.iter().zip(&mut all) {
-                if *way == "warm" {
-                    ready(&warm, 1).await?;
-                }
-                tokio::time::sleep(BETWEEN).await;
-                let began = Instant::now();
-                match *way {
-                    "plain" => plain(&[TRUE])?,
-                    "bubblewrap" => plain(BUBBLEWRAP)?,
-                    "runc" => bundle.as_ref().context("no bundle")?.run()?,
-                    "container" => contained(&alone).await?,
-                    "wasm" => guest.as_ref().context("no guest")?.run(&alone).await?,
-                    "alone" => boxed(&alone).await?,
-                    "first" => boxed(&Launcher::default()).await?,
-                    "cold" => configured(&cold, configurations.next().unwrap_or(64)).await?,
-                    "warm" => boxed(&warm).await?,
-                    _ => bail!(
-                        "`{way}` is none of `plain`, `bubblewrap`, `runc`, `cold`, `alone`, `first`, `warm`, `container` and `wasm`"
-                    ),
-                }
-                took.push(began.elapsed().as_secs_f64() * 1e3);
+        Ok(Self {
+            alone,
+            cold,
+            warm,
+            configurations: 64..,
+            bundle: ways.contains(&"runc").then(Bundle::make).transpose()?,
+            guest,
+        })
+    }
+
+    /// How long it took, milliseconds.
+    async fn run(&mut self, way: &str) -> Result<f64> {
+        let began = Instant::now();
+        match way {
+            "plain" => plain(&[TRUE])?,
+            "bubblewrap" => plain(BUBBLEWRAP)?,
+            "runc" => self.bundle.as_ref().context("no bundle")?.run()?,
+            "container" => contained(&self.alone).await?,
+            "wasm" => {
+                let guest = self.guest.as_ref().context("no guest")?;
+                guest.run(&self.alone).await?;
             }
+            "alone" => boxed(&self.alone).await?,
+            "first" => boxed(&Launcher::default()).await?,
+            "cold" => configured(&self.cold, self.configurations.next().unwrap_or(64)).await?,
+            "warm" => boxed(&self.warm).await?,
+            _ => bail!(
+                "`{way}` is none of `plain`, `bubblewrap`, `runc`, `cold`, `alone`, `first`, `warm`, `container` and `wasm`"
+            ),
         }
-        let medians = all.iter_mut().map(|took| {
-            took.sort_by(f64::total_cmp);
-            took.get(took.len() / 2).map_or("0".to_owned(), f64::to_string)
-        });
-        Ok(medians.collect::<Vec<_>>().join(" "))
-    })
+        Ok(began.elapsed().as_secs_f64() * 1e3)
+    }
 }
 
 /// What the processes of a box that waits have for themselves, KiB, the mean of [`WAITING`] that wait: pages that no process but
@@ -118,16 +182,9 @@ pub(crate) fn milliseconds(ways: &[&str], rounds: usize) -> Result<String> {
 /// # Errors
 /// No box waits in time.
 pub(crate) fn waiting_kib() -> Result<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let launcher = Launcher::default().with_warm(Warm {
-            boxes: WAITING,
-            ..Warm::default()
-        });
-        boxed(&launcher).await?;
-        ready(&launcher, WAITING).await?;
+    local(async {
+        let launcher = Launcher::default().with_warm(Warm::default());
+        together(&launcher).await?;
         tokio::time::sleep(Duration::from_millis(200)).await;
         let nursery = children(std::process::id());
         let all: Vec<u32> = nursery.iter().flat_map(|pid| children(*pid)).collect();
@@ -253,10 +310,7 @@ impl Drop for Guest {
 /// A run is not ended by its deadline.
 pub(crate) fn after_deadline(rounds: usize) -> Result<String> {
     const DEADLINE_MS: u64 = 150;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    local(async {
         let launcher = Launcher::default();
         let mut spec = Spec::new("/bin/sh", Arc::new(Plan::compile(None, &Defaults::default())));
         let script = "trap '' TERM; (setsid sh -c \"trap '' TERM; while :; do sleep 9; done\" &); while :; do sleep 9; done";
@@ -271,7 +325,11 @@ pub(crate) fn after_deadline(rounds: usize) -> Result<String> {
         }
         took.sort_by(f64::total_cmp);
         let (median, most) = (took.get(took.len() / 2), took.last());
-        Ok(format!("{} {}", median.copied().unwrap_or(0.0), most.copied().unwrap_or(0.0)))
+        Ok(format!(
+            "{} {}",
+            median.copied().unwrap_or(0.0),
+            most.copied().unwrap_or(0.0)
+        ))
     })
 }
 
@@ -434,13 +492,9 @@ fn groups(folder: &Path, depth: usize) -> usize {
 /// # Errors
 /// Something is left.
 pub(crate) fn leave_nothing(calls: usize) -> Result<u64> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    local(async {
         let launcher = Launcher::default().with_warm(Warm::default());
-        boxed(&launcher).await?;
-        ready(&launcher, 1).await?;
+        together(&launcher).await?;
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = Left::now()?;
         for call in 0..calls {
@@ -450,7 +504,7 @@ pub(crate) fn leave_nothing(calls: usize) -> Result<u64> {
             }
             boxed(&launcher).await?;
         }
-        ready(&launcher, 1).await?;
+        ready(&launcher, WAITING).await?;
         let began = Instant::now();
         let mut after = Left::now()?;
         while after.exceeds(&before) && began.elapsed() < PATIENCE {
@@ -462,6 +516,17 @@ pub(crate) fn leave_nothing(calls: usize) -> Result<u64> {
         ensure!(!after.exceeds(&before), "something is left");
         Ok(launcher.served_warm())
     })
+}
+
+/// As many calls at once as boxes may wait, until they do.
+async fn together(launcher: &Launcher) -> Result<()> {
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..WAITING {
+        let launcher = launcher.clone();
+        calls.spawn(async move { boxed(&launcher).await });
+    }
+    calls.join_all().await.into_iter().collect::<Result<()>>()?;
+    ready(launcher, WAITING).await
 }
 
 async fn ready(launcher: &Launcher, boxes: usize) -> Result<()> {

@@ -23,7 +23,7 @@ use anyhow::{Context, Result, bail};
 
 const HELP: &str = "usage: clawk-bench policy RULES | trace FILE EVENTS | sha256 FILE | verify FILE | diff FILE | \
                     governed FILE EVENTS | replay FILE | resolve ACTIONS | execute pure|acting FOLDER EXECUTIONS | false-positives secrets|injections FOLDER… | \
-                    found secrets|injections CORPUS | egress straight|proxied REQUESTS | boxes waiting | boxes ROUNDS plain|bubblewrap|runc|cold|warm|container|wasm… | deadline ROUNDS | calls N";
+                    found secrets|injections CORPUS | egress straight|proxied REQUESTS | boxes waiting | boxes ROUNDS plain|bubblewrap|runc|cold|warm|container|wasm… | burst ROUNDS CALLS WAY… | deadline ROUNDS | calls N";
 
 fn main() -> ExitCode {
     match std::env::args_os().nth(1) {
@@ -81,6 +81,10 @@ fn run() -> Result<()> {
         ["boxes", "waiting"] => return say(&boxes::waiting_kib()?),
         ["boxes", rounds, ways @ ..] => {
             return say(&boxes::milliseconds(ways, rounds.parse().context(HELP)?)?);
+        }
+        ["burst", rounds, calls, ways @ ..] => {
+            let (rounds, calls) = (rounds.parse().context(HELP)?, calls.parse().context(HELP)?);
+            return say(&boxes::behind_one_another(ways, rounds, calls)?);
         }
         ["calls", calls] => return say(&boxes::leave_nothing(calls.parse().context(HELP)?)?.to_string()),
         _ => bail!(HELP),

@@ -37,38 +37,41 @@ impl Own {
 }
 
 impl Filesystem {
-    /// Takes over what of `files` a writable mount shows, under every name that it has there. A mount that lies in an own
-    /// folder, or is an own file, is read-only from now on.
+    /// Takes over what of `files` a writable mount shows, under every name that it has there; of links on the way to one, the
+    /// links, and not what else lies behind them. A mount that lies in an own folder, or is an own file, is read-only from now on.
     pub(crate) fn keep(&mut self, files: &[PathBuf], base: &Path) {
-        let named = |path: &PathBuf| trail(&base.join(path)).into_iter().chain([lexical(base, path)]);
-        let mut names: BTreeSet<PathBuf> = files.iter().flat_map(named).collect();
+        let all = files.iter().map(|file| {
+            let way = trail(&base.join(file));
+            let names = [way.names, vec![lexical(base, file), way.place]].concat();
+            (names, way.links)
+        });
+        let all: Vec<(Vec<PathBuf>, Vec<PathBuf>)> = all.collect();
+        let mut own: BTreeSet<PathBuf> = BTreeSet::new();
         match self.mode {
-            FsMode::Deny | FsMode::ReadOnly => names.clear(),
-            FsMode::Full => {}
+            FsMode::Deny | FsMode::ReadOnly => {}
+            FsMode::Full => own.extend(all.into_iter().flat_map(|(names, _)| names)),
             FsMode::Scoped => {
-                let mut shown = BTreeSet::new();
                 for mount in self.mounts.iter_mut().filter(|mount| mount.writable) {
                     let root = lexical(base, &mount.path);
                     let real = root.canonicalize().unwrap_or_else(|_| root.clone()); // silent-ok: refused when it is mounted
-                    if names
-                        .iter()
-                        .any(|name| real.starts_with(name) || root.starts_with(name))
-                    {
+                    let within = |name: &PathBuf| real.starts_with(name) || root.starts_with(name);
+                    if all.iter().any(|(names, _)| names.iter().any(within)) {
                         mount.writable = false;
                         continue;
                     }
-                    for name in &names {
-                        if let Ok(below) = name.strip_prefix(&real) {
-                            shown.extend([name.clone(), root.join(below)]);
-                        } else if name.starts_with(&root) {
-                            shown.insert(name.clone());
+                    let shows = |name: &PathBuf| name.starts_with(&real) || name.starts_with(&root);
+                    for (names, links) in &all {
+                        if !names.iter().chain(links).any(shows) {
+                            continue;
                         }
+                        let moved = names.iter().filter_map(|name| name.strip_prefix(&real).ok());
+                        own.extend(moved.map(|below| root.join(below)));
+                        own.extend(names.iter().cloned());
                     }
                 }
-                names = shown;
             }
         }
-        self.own = names.into_iter().collect();
+        self.own = own.into_iter().collect();
     }
 
     /// Whether this is one of the agent's own files, or lies in an own folder, as far as names tell.
@@ -85,7 +88,7 @@ impl Filesystem {
         writable.find_map(|(path, _)| {
             let root = lexical(base, &path);
             let real = root.canonicalize().unwrap_or(root); // silent-ok: refused when it is mounted
-            let holds = |own: &&PathBuf| trail(&base.join(own)).iter().any(|name| real.starts_with(name));
+            let holds = |own: &&PathBuf| trail(&base.join(own)).all().any(|name| real.starts_with(name));
             own.files.iter().find(holds).map(|own| (path, own.clone()))
         })
     }
@@ -129,7 +132,7 @@ impl Kept {
     /// What these names are now.
     pub(crate) fn of(own: &[PathBuf]) -> Self {
         let mut kept = Self::default();
-        for name in own.iter().flat_map(|path| trail(path)) {
+        for name in own.iter().flat_map(|path| trail(path).all()) {
             for folder in name.ancestors().skip(1) {
                 if !kept.above.insert(folder.to_path_buf()) {
                     continue;

@@ -30,7 +30,7 @@ pub(crate) fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
 /// It is not there, or a link lies where a tool could have put it.
 pub(crate) fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
     let mut links = 0;
-    walk(path, |folder, next| {
+    walk(path, |folder, next, _| {
         if !next.symlink_metadata()?.is_symlink() {
             return Ok(None);
         }
@@ -48,23 +48,44 @@ pub(crate) fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> 
     })
 }
 
-/// Every name that `path`, absolute, is reached by: each link on its way, then the place itself. What is not there is named as
-/// it would be.
-pub(crate) fn trail(path: &Path) -> Vec<PathBuf> {
-    let mut names: Vec<PathBuf> = Vec::new();
-    let Ok(place) = walk::<Infallible>(path, |_, next| {
-        let target = next.read_link().ok().filter(|_| names.len() < MAX_LINKS); // silent-ok: no link
-        names.extend(target.is_some().then(|| next.to_owned()));
-        Ok(target)
-    });
-    names.push(place);
-    names
+/// The ways by which a file or a folder is reached.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// Links to folders on the way: other things lie behind them, too.
+    pub(crate) links: Vec<PathBuf>,
+    /// Its own names: links that lead to itself.
+    pub(crate) names: Vec<PathBuf>,
+    /// Where it really is. What is not there is named as it would be.
+    pub(crate) place: PathBuf,
 }
 
-/// Goes from the root to `path`, name by name; `target` says of a folder and a place in it where that leads, if it is a link.
+impl Way {
+    /// All links, then the place.
+    pub(crate) fn all(self) -> impl Iterator<Item = PathBuf> {
+        self.links.into_iter().chain(self.names).chain([self.place])
+    }
+}
+
+/// How `path`, absolute, is reached.
+pub(crate) fn trail(path: &Path) -> Way {
+    let mut way = Way::default();
+    let Ok(place) = walk::<Infallible>(path, |_, next, last| {
+        let few = way.links.len() + way.names.len() < MAX_LINKS;
+        let target = next.read_link().ok().filter(|_| few); // silent-ok: no link
+        if target.is_some() {
+            let kind = if last { &mut way.names } else { &mut way.links };
+            kind.push(next.to_owned());
+        }
+        Ok(target)
+    });
+    Way { place, ..way }
+}
+
+/// Goes from the root to `path`, name by name; `target` says of a folder and a place in it where that leads, if it is a link; it is
+/// told whether nothing follows.
 fn walk<E>(
     path: &Path,
-    mut target: impl FnMut(&Path, &Path) -> Result<Option<PathBuf>, E>,
+    mut target: impl FnMut(&Path, &Path, bool) -> Result<Option<PathBuf>, E>,
 ) -> Result<PathBuf, E> {
     let mut done = PathBuf::from("/");
     let mut ahead: VecDeque<OsString> = parts(path);
@@ -74,7 +95,7 @@ fn walk<E>(
             continue;
         }
         let next = done.join(&name);
-        let Some(target) = target(&done, &next)? else {
+        let Some(target) = target(&done, &next, ahead.is_empty())? else {
             done = next;
             continue;
         };
@@ -124,15 +145,24 @@ mod tests {
             assert!(at(name).unwrap_err().contains("a link inside"), "{name}");
         }
         assert!(at("work/missing").is_err());
+        symlink("link", root.join("other/second")).unwrap();
         let way = |name: &str| trail(&root.join(name));
-        assert_eq!(way("other/link"), [root.join("other/link"), root.join("real")]);
+        let at = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<Vec<_>>();
+        assert_eq!(
+            way("other/second"),
+            Way {
+                links: Vec::new(),
+                names: at(&["other/second", "other/link"]),
+                place: root.join("real"),
+            }
+        );
         assert_eq!(
             way("alias/b/none/file"),
-            [
-                root.join("alias"),
-                root.join("work/b"),
-                root.join("work/a/none/file")
-            ]
+            Way {
+                links: at(&["alias", "work/b"]),
+                names: Vec::new(),
+                place: root.join("work/a/none/file"),
+            }
         );
     }
 }

@@ -131,7 +131,7 @@ pub(crate) struct Sandbox {
     pub(crate) network: NetworkMode,
     /// Their shell.
     pub(crate) shell: ShellMode,
-    /// Boxes of level `process` that wait for calls of one configuration; 0: none.
+    /// Boxes of level `process` that wait for calls of one configuration, at most; 0: none.
     pub(crate) warm_boxes: usize,
     /// Boxes that wait, of all configurations together.
     pub(crate) warm_boxes_total: usize,

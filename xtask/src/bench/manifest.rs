@@ -6,19 +6,32 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// How its journal and its tool are set up.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     /// `durability = "relaxed"`.
     pub(crate) relaxed: bool,
     /// `echo` counts as a tool with side effects.
     pub(crate) side_effects: bool,
+    /// Mode of the sandbox's file system.
+    pub(crate) view: &'static str,
+}
+
+impl Setup {
+    /// Durable, reads only, the default view.
+    pub(crate) const PLAIN: Self = Self {
+        relaxed: false,
+        side_effects: false,
+        view: "deny",
+    };
 }
 
 /// Writes `claw.yaml` and `clawk.toml`.
 pub(crate) fn write(folder: &Path, setup: Setup) -> Result<()> {
     let read_only = !setup.side_effects;
     let durability = if setup.relaxed { "relaxed" } else { "durable" };
-    let manifest = MANIFEST.replace("READ_ONLY", &read_only.to_string());
+    let manifest = MANIFEST
+        .replace("READ_ONLY", &read_only.to_string())
+        .replace("VIEW", setup.view);
     for (name, text) in [
         ("claw.yaml", manifest),
         ("clawk.toml", CONFIG.replace("DURABILITY", durability)),
@@ -43,7 +56,7 @@ spec:
   channels:
     - inline: { name: terminal, type: cli, transport: stdio, auth: { secret_ref: NONE } }
   sandbox:
-    inline: { name: box, level: process, capabilities: { shell: { mode: full }, filesystem: { mode: full } } }
+    inline: { name: box, level: process, capabilities: { shell: { mode: full }, filesystem: { mode: VIEW } } }
   tools:
     - inline:
         name: echo

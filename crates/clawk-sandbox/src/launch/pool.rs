@@ -36,9 +36,11 @@ const SETTLE_MS: u64 = 10;
 /// How many boxes may wait, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Warm {
-    /// Boxes that wait for calls of one configuration. 0: none wait, each call makes its own.
+    /// Boxes that wait for calls of one configuration, at most: one, and one more for each call that found none because others came
+    /// right before it; one less for each that nobody used. 0: none wait, each call makes its own.
     pub boxes: usize,
-    /// Boxes that wait, of all configurations together. The one that has waited longest makes room.
+    /// Boxes that wait, of all configurations together. The one that has waited longest makes room. It is remembered of so many
+    /// configurations how many boxes are worth having.
     pub boxes_total: usize,
     /// A box is thrown away when nobody has used it for so long, milliseconds.
     pub idle_ms: u64,
@@ -47,7 +49,7 @@ pub struct Warm {
 impl Default for Warm {
     fn default() -> Self {
         Self {
-            boxes: 1,
+            boxes: 4,
             boxes_total: 8,
             idle_ms: 120_000,
         }
@@ -106,7 +108,30 @@ struct Boxes {
     all: VecDeque<Waiting>,
     /// Ended while they waited.
     dead: Vec<Waiting>,
+    /// Of which configurations how many are to wait; the one that was asked for last at the end.
+    wanted: VecDeque<(Vec<u8>, usize)>,
     closed: bool,
+}
+
+impl Boxes {
+    /// Another call of this configuration has come. `missed`: it found no box, and not because of a change of the host.
+    fn want(&mut self, key: &[u8], missed: bool, limits: Warm) {
+        let known = self.wanted.iter().position(|(other, _)| other == key);
+        let known = known.and_then(|at| self.wanted.remove(at));
+        let (key, number) = known.unwrap_or_else(|| (key.to_vec(), 0));
+        let more = number + usize::from(missed);
+        self.wanted.push_back((key, more.clamp(1, limits.boxes.max(1))));
+        while self.wanted.len() > limits.boxes_total.max(1) {
+            self.wanted.pop_front();
+        }
+    }
+
+    /// A box of this configuration has waited for nothing.
+    fn want_less(&mut self, key: &[u8]) {
+        for (_, number) in self.wanted.iter_mut().filter(|(other, _)| other == key) {
+            *number = number.saturating_sub(1);
+        }
+    }
 }
 
 impl Shelf {
@@ -119,9 +144,12 @@ impl Shelf {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner).epoch()
     }
 
-    fn waiting(&self, key: &[u8]) -> usize {
+    /// More boxes of this configuration are to wait than do.
+    fn lacks(&self, key: &[u8]) -> bool {
         let boxes = self.boxes();
-        boxes.all.iter().filter(|one| one.key == key).count()
+        let wanted = boxes.wanted.iter().find(|(other, _)| other == key);
+        let wanted = wanted.map_or(1, |(_, number)| *number);
+        boxes.all.iter().filter(|one| one.key == key).count() < wanted.min(self.limits.boxes_total)
     }
 
     /// What has waited too long, or has ended meanwhile, goes; when the next will.
@@ -132,7 +160,7 @@ impl Shelf {
         for one in std::mem::take(&mut boxes.all) {
             match one.quiet() {
                 true if one.made + idle > now => kept.push_back(one),
-                true => {} // Dropped, it ends by itself.
+                true => boxes.want_less(&one.key), // Dropped, it ends by itself.
                 false => boxes.dead.push(one),
             }
         }
@@ -225,16 +253,20 @@ impl Pool {
     pub(super) fn take(&self, order: Order) -> Option<Waiting> {
         let key = serde_json::to_vec(&order).ok()?; // silent-ok: then no box waits for it
         let epoch = self.shelf.epoch();
+        let mut changed = false;
         let taken = loop {
             let mut boxes = self.shelf.boxes();
             let at = boxes.all.iter().position(|one| one.key == key);
-            let Some(one) = at.and_then(|at| boxes.all.remove(at)) else {
+            let one = at.and_then(|at| boxes.all.remove(at));
+            boxes.want(&key, one.is_none() && !changed, self.shelf.limits);
+            let Some(one) = one else {
                 break None;
             };
             drop(boxes);
             if one.epoch == epoch && one.fresh() {
                 break Some(one);
             }
+            changed = true;
             if !one.quiet() {
                 self.shelf.boxes().dead.push(one);
             }

@@ -59,6 +59,32 @@ fn what_a_writable_mount_shows_is_kept_under_every_name() {
 }
 
 #[test]
+fn of_a_link_on_the_way_the_link_is_kept_and_not_what_lies_behind_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().canonicalize().unwrap();
+    std::fs::create_dir_all(base.join("real/bin")).unwrap();
+    std::fs::create_dir_all(base.join("real/out")).unwrap();
+    std::fs::create_dir_all(base.join("links")).unwrap();
+    std::fs::write(base.join("real/bin/run"), "x").unwrap();
+    symlink("../real", base.join("links/link")).unwrap();
+    let own = ["links/link/bin/run"];
+    let own_names = ["links/link/bin/run", "real/bin/run"];
+    assert_eq!(kept(&mut scoped(&[("links", true)]), &base, &own), own_names);
+    let mut all = scoped(&[(".", true)]);
+    assert_eq!(kept(&mut all, &base, &own), own_names);
+    assert!(!all.keeps(&base.join("links/link/out/a")));
+    // Through the link, the folder may be written.
+    let mut behind = scoped(&[("links/link", true)]);
+    assert_eq!(kept(&mut behind, &base, &own), own_names);
+    assert!(behind.mounts.iter().all(|mount| mount.writable));
+    let kept = Kept::of(&all.own);
+    assert!(kept.holds(&base.join("links/link")) && kept.holds(&base.join("real/bin/run")));
+    for other in ["real", "real/out/a", "real/bin/other"] {
+        assert!(!kept.holds(&base.join(other)), "{other}");
+    }
+}
+
+#[test]
 fn a_mount_in_an_own_folder_is_read_only() {
     let folder = tempfile::tempdir().unwrap();
     let base = folder.path().canonicalize().unwrap();

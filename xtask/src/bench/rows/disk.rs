@@ -48,8 +48,8 @@ pub(super) fn sequential(programs: &Programs, folder: &Path, size: Size, table: 
         let folder = folder.join(side_effects.to_string());
         std::fs::create_dir(&folder)?;
         let setup = Setup {
-            relaxed: false,
             side_effects,
+            ..Setup::PLAIN
         };
         let mut agent = Agent::start(&programs.clawk, &folder, setup)?;
         agent.flood(Kind::Echo, SETTLE)?;
@@ -71,7 +71,7 @@ pub(super) fn sequential(programs: &Programs, folder: &Path, size: Size, table: 
 }
 
 pub(super) fn group(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
-    let mut agent = Agent::start(&programs.clawk, folder, Setup::default())?;
+    let mut agent = Agent::start(&programs.clawk, folder, Setup::PLAIN)?;
     let flood = agent.best_flood(Kind::Echo, size.requests / 5, size.rounds)?;
     agent.end()?;
     let sync_ms = fdatasync_ms(folder, 200)?.median();

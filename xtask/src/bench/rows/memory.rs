@@ -29,7 +29,7 @@ const QUESTIONS: [&str; 4] = [
 pub(super) fn queries(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     let setup = Setup {
         relaxed: true,
-        side_effects: false,
+        ..Setup::PLAIN
     };
     let mut agent = Agent::start(&programs.clawk, folder, setup)?;
     let mut request = 0;

@@ -16,13 +16,13 @@ use crate::run::command;
 
 pub(super) fn starts(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     let (mut plain, mut first, mut again) = (Sample::default(), Sample::default(), Sample::default());
-    manifest::write(folder, Setup::default())?;
+    manifest::write(folder, Setup::PLAIN)?;
     for round in 0..size.starts {
         plain.push(plain_spawn_ms(5)?.median());
         again.push(start_ms(programs, folder)?);
         let fresh = folder.join(format!("fresh-{round}"));
         std::fs::create_dir(&fresh)?;
-        manifest::write(&fresh, Setup::default())?;
+        manifest::write(&fresh, Setup::PLAIN)?;
         first.push(start_ms(programs, &fresh)?);
     }
     let neighbour = ("fork, exec, wait of /bin/true", plain.median());
@@ -53,7 +53,7 @@ fn start_ms(programs: &Programs, folder: &Path) -> Result<f64> {
 pub(super) fn idle(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     let (mut ours, mut python) = (Sample::default(), Sample::default());
     for _ in 0..size.rounds {
-        let agent = Agent::start(&programs.clawk, folder, Setup::default())?;
+        let agent = Agent::start(&programs.clawk, folder, Setup::PLAIN)?;
         std::thread::sleep(Duration::from_millis(300));
         ours.push(rss_mib(agent.pid())?);
         agent.end()?;

@@ -1,6 +1,8 @@
 //! What the sandbox costs over the process that it starts.
 
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -12,26 +14,51 @@ use super::super::programs::Programs;
 use super::super::sample::Sample;
 use super::super::table::{Goal, Table};
 
+/// Calls of one answer of a model, one right behind the other.
+const TOGETHER: usize = 5;
+
+/// Between two answers: a model takes longer.
+const THINKING: Duration = Duration::from_millis(100);
+
+/// Calls without any pause.
+const WITHOUT_PAUSE: usize = 100;
+
 pub(super) fn sandboxed(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
-    // Relaxed: what the record of the call costs is another row's subject.
-    let setup = Setup {
-        relaxed: true,
-        side_effects: false,
-    };
-    let mut agent = Agent::start(&programs.clawk, folder, setup)?;
-    let (mut calls, mut plain) = (Sample::default(), Sample::default());
-    agent.sequence(Kind::RunTrue, 5, &mut Sample::default())?;
-    for _ in 0..size.starts {
-        agent.sequence(Kind::RunTrue, 5, &mut calls)?;
-        plain.push(plain_spawn_ms(5)?.median());
+    for (view, words) in [("deny", ""), ("full", ", the host's whole view (`full`)")] {
+        // Relaxed: what the record of the call costs is another row's subject.
+        let setup = Setup {
+            relaxed: true,
+            view,
+            ..Setup::PLAIN
+        };
+        let folder = folder.join(view);
+        std::fs::create_dir(&folder)?;
+        let mut agent = Agent::start(&programs.clawk, &folder, setup)?;
+        let (mut calls, mut plain) = (Sample::default(), Sample::default());
+        agent.sequence(Kind::RunTrue, TOGETHER, &mut Sample::default())?;
+        for _ in 0..size.starts {
+            sleep(THINKING);
+            agent.sequence(Kind::RunTrue, TOGETHER, &mut calls)?;
+            plain.push(plain_spawn_ms(TOGETHER)?.median());
+        }
+        let (call, plain) = (calls.median(), plain.median());
+        table.add(
+            format!("sandboxed command, {TOGETHER} of one answer right behind one another{words} ({call:.2} ms), over fork and exec"),
+            (call - plain, "ms"),
+            ("fork, exec, wait of /bin/true", plain),
+            Goal::AtMost(3.0),
+        );
+        let mut endless = Sample::default();
+        agent.sequence(Kind::RunTrue, WITHOUT_PAUSE, &mut endless)?;
+        agent.end()?;
+        table.add(
+            format!(
+                "the same without any pause, one of {WITHOUT_PAUSE}: more boxes than two cores make ahead"
+            ),
+            (endless.median(), "ms"),
+            ("fork, exec, wait of /bin/true", plain),
+            Goal::None,
+        );
     }
-    agent.end()?;
-    let (call, plain) = (calls.median(), plain.median());
-    table.add(
-        format!("sandboxed command at level `process` ({call:.2} ms), over plain fork and exec"),
-        (call - plain, "ms"),
-        ("fork, exec, wait of /bin/true", plain),
-        Goal::AtMost(3.0),
-    );
     Ok(())
 }

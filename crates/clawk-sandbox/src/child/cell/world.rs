@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::order::Enclosure;
-use crate::place::trail;
+use crate::place::{Way, trail};
 use crate::plan::Denied;
 use crate::preflight::path::lexical;
 
@@ -161,10 +161,15 @@ fn own(order: &Enclosure) -> Seen {
         hash: Sha256::new(),
         left: MAX_ENTRIES,
     };
-    let named = order.filesystem.own.iter().flat_map(|path| trail(path));
-    let all = named.map(|name| {
-        sum.text(b"own", name.as_os_str().as_bytes());
-        sum.what(&name)
+    let all = order.filesystem.own.iter().map(|path| {
+        let Way { links, names, place } = trail(path);
+        for link in links.into_iter().chain(names) {
+            sum.text(b"link", link.as_os_str().as_bytes());
+            let target = std::fs::read_link(&link).unwrap_or_default(); // silent-ok: gone, which is another way
+            sum.text(b"to", target.as_os_str().as_bytes());
+        }
+        sum.text(b"own", place.as_os_str().as_bytes());
+        sum.what(&place)
     });
     match all.collect::<Option<()>>() {
         Some(()) => Seen::Own(hex::encode(sum.hash.finalize())),

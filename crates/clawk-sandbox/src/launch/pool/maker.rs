@@ -71,9 +71,7 @@ impl Maker {
     }
 
     fn fill(&mut self, wish: &Wish) {
-        while !self.failed.contains_key(&wish.key)
-            && self.shelf.waiting(&wish.key) < self.shelf.limits.boxes.min(self.shelf.limits.boxes_total)
-        {
+        while !self.failed.contains_key(&wish.key) && self.shelf.lacks(&wish.key) {
             match self.make(wish) {
                 Ok(made) => {
                     if !self.shelf.put(made) {

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{LimitHit, Limits, Warm};
+use clawk_sandbox::{Launcher, LimitHit, Limits, Spec, Warm};
 
 use super::{
     blank, family, groups_of, kill, lives, marked, parent, plan, ready, script, seconds, stat, text, until,
@@ -78,7 +78,7 @@ async fn idle_boxes_end_and_the_number_is_bounded() {
             memory_mb,
             ..Limits::default()
         });
-        assert!(launcher.launch(&spec).await.expect("runs").success());
+        at_once(&launcher, &spec, 2).await;
         until("no box of it waits", || launcher.waiting() >= 2).await;
         tokio::time::sleep(Duration::from_millis(60)).await;
         assert!(launcher.waiting() <= 3, "{}", launcher.waiting());
@@ -88,6 +88,46 @@ async fn idle_boxes_end_and_the_number_is_bounded() {
     }
     ready(&launcher, 0).await;
     only_the_nursery(&word, &seen).await;
+}
+
+/// So many calls, none of which waits for another.
+async fn at_once(launcher: &Launcher, spec: &Spec, calls: usize) {
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..calls {
+        let (launcher, spec) = (launcher.clone(), spec.clone());
+        running.spawn(async move { launcher.launch(&spec).await.expect("runs").success() });
+    }
+    assert_eq!(running.join_all().await, vec![true; calls]);
+}
+
+#[tokio::test]
+async fn as_many_wait_as_calls_come_together_and_fewer_when_they_no_longer_do() {
+    let (launcher, _) = marked(Warm {
+        idle_ms: 1_500,
+        ..Warm::default()
+    });
+    at_once(&launcher, &script("true"), 1).await;
+    ready(&launcher, 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(launcher.waiting(), 1, "one call at a time needs no second box");
+    // The box that waits serves one of them.
+    at_once(&launcher, &script("true"), 4).await;
+    ready(&launcher, 4).await;
+    let before = launcher.served_warm();
+    for _ in 0..4 {
+        at_once(&launcher, &script("true"), 1).await;
+    }
+    assert_eq!(
+        launcher.served_warm() - before,
+        4,
+        "none of them had to make its own"
+    );
+    ready(&launcher, 4).await;
+    ready(&launcher, 0).await;
+    at_once(&launcher, &script("true"), 1).await;
+    ready(&launcher, 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(launcher.waiting(), 1, "those that nobody used are not made again");
 }
 
 #[tokio::test]
@@ -222,14 +262,14 @@ fn left(word: &str) -> [usize; 5] {
 #[tokio::test]
 async fn five_hundred_calls_leave_nothing() {
     let (launcher, word) = marked(Warm::default());
-    warmed(&launcher, &script("true")).await;
-    let _ = one_waits(&word).await;
+    at_once(&launcher, &script("true"), 4).await;
+    four_wait(&launcher, &word).await;
     let before = left(&word);
     let mut supervisors = Vec::new();
     for call in 0..500 {
         // Some find a box, some make their own.
         if call % 5 == 0 {
-            ready(&launcher, 1).await;
+            until("no box waits", || launcher.waiting() > 0).await;
             supervisors.extend(family(&word).1);
         }
         assert!(
@@ -241,30 +281,31 @@ async fn five_hundred_calls_leave_nothing() {
         );
     }
     assert!(launcher.served_warm() >= 100, "{}", launcher.served_warm());
-    ready(&launcher, 1).await;
+    four_wait(&launcher, &word).await;
     supervisors.extend(family(&word).1);
     until("something is left", || left(&word) == before).await;
     let now = family(&word).1;
     supervisors.retain(|pid| !now.contains(pid));
     assert!(supervisors.len() >= 90);
-    until("control groups are left", || groups_of(&supervisors).is_empty()).await;
+    // With 32,768 numbers, one may be another test's by now.
+    let anothers = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        !line.is_empty() && !String::from_utf8_lossy(&line).contains(&word)
+    };
+    until("control groups are left", || {
+        supervisors.retain(|pid| !anothers(pid));
+        groups_of(&supervisors).is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_waiting_box_is_small() {
     // Several: what of the program only boxes use is in memory once for all of them.
-    let (launcher, word) = marked(Warm {
-        boxes: 4,
-        ..Warm::default()
-    });
-    assert!(launcher.launch(&script("true")).await.expect("runs").success());
-    ready(&launcher, 4).await;
-    let all = |(_, supervisors, firsts): (_, Vec<i32>, Vec<i32>)| [supervisors, firsts].concat();
-    until("not four boxes and a blank one", || {
-        all(family(&word)).len() == 10
-    })
-    .await;
-    let kib: u64 = all(family(&word)).iter().map(|pid| private_kib(*pid)).sum();
+    let (launcher, word) = marked(Warm::default());
+    at_once(&launcher, &script("true"), 4).await;
+    let all = four_wait(&launcher, &word).await;
+    let kib: u64 = all.iter().map(|pid| private_kib(*pid)).sum();
     // An optimised build is smaller; see the bench.
     assert!(kib > 0 && kib / 5 <= 400, "{} KiB each", kib / 5);
 }
@@ -277,6 +318,18 @@ async fn one_waits(word: &str) -> (Vec<i32>, Vec<i32>, Vec<i32>) {
     })
     .await;
     family(word)
+}
+
+/// The supervisors and first processes of four boxes and the blank one, when those before them have ended.
+async fn four_wait(launcher: &Launcher, word: &str) -> Vec<i32> {
+    ready(launcher, 4).await;
+    until("more or less than four boxes and a blank one", || {
+        let (_, supervisors, firsts) = family(word);
+        (supervisors.len(), firsts.len()) == (5, 5) && blank(word).is_some()
+    })
+    .await;
+    let (_, supervisors, firsts) = family(word);
+    [supervisors, firsts].concat()
 }
 
 /// What only this process has, KiB.

@@ -126,3 +126,24 @@ fn a_link_on_the_way_stays() {
         assert!(!place.agent("real/policies/p.tests.yaml").exists());
     }
 }
+
+#[test]
+fn what_else_lies_behind_a_link_on_the_way_is_no_own_file() {
+    for place in [Place::scoped(), Place::scoped().of_nobody()] {
+        std::fs::create_dir_all(place.agent("real/out")).unwrap();
+        std::fs::rename(place.agent("script.yaml"), place.agent("real/script.yaml")).unwrap();
+        symlink("real", place.agent("shelf")).unwrap();
+        symlink("shelf/script.yaml", place.agent("script.yaml")).unwrap();
+        let command = "echo x >> shelf/script.yaml; echo x >> real/script.yaml; rm -f shelf; ln -sfn evil shelf; mv real r; \
+            echo x > real/out/a; echo x > shelf/b; touch tried";
+        let (before, child) = place.start(&[("shell", json!({"command": command}))]);
+        let text = said(&child.wait_with_output().unwrap());
+        assert!(place.agent("tried").exists(), "{text}");
+        assert_eq!(place.own(), before, "{text}");
+        assert!(place.agent("shelf").symlink_metadata().unwrap().is_symlink());
+        assert!(
+            place.agent("real/out/a").exists() && place.agent("real/b").exists(),
+            "{text}"
+        );
+    }
+}
