@@ -41,9 +41,16 @@ impl Filesystem {
     /// links, and not what else lies behind them. A mount that lies in an own folder, or is an own file, is read-only from now on.
     pub(crate) fn keep(&mut self, files: &[PathBuf], base: &Path) {
         let all = files.iter().map(|file| {
-            let way = trail(&base.join(file));
-            let names = [way.names, vec![lexical(base, file), way.place]].concat();
-            (names, way.links)
+            let given = base.join(file);
+            let way = trail(&given);
+            // As it is given, it says what it passes.
+            let given = if way.left.is_empty() {
+                lexical(base, file)
+            } else {
+                given
+            };
+            let names = [way.names, vec![lexical(base, file), given, way.place]].concat();
+            (names, [way.links, way.left].concat())
         });
         let all: Vec<(Vec<PathBuf>, Vec<PathBuf>)> = all.collect();
         let mut own: BTreeSet<PathBuf> = BTreeSet::new();
@@ -60,8 +67,8 @@ impl Filesystem {
                         continue;
                     }
                     let shows = |name: &PathBuf| name.starts_with(&real) || name.starts_with(&root);
-                    for (names, links) in &all {
-                        if !names.iter().chain(links).any(shows) {
+                    for (names, way) in &all {
+                        if !names.iter().chain(way).any(shows) {
                             continue;
                         }
                         let moved = names.iter().filter_map(|name| name.strip_prefix(&real).ok());
@@ -132,25 +139,39 @@ impl Kept {
     /// What these names are now.
     pub(crate) fn of(own: &[PathBuf]) -> Self {
         let mut kept = Self::default();
-        for name in own.iter().flat_map(|path| trail(path).all()) {
-            for folder in name.ancestors().skip(1) {
-                if !kept.above.insert(folder.to_path_buf()) {
-                    continue;
-                }
-                if let Ok(about) = folder.symlink_metadata() {
-                    kept.above_files.insert((about.dev(), about.ino()));
-                }
+        for mut way in own.iter().map(|path| trail(path)) {
+            for folder in std::mem::take(&mut way.left) {
+                kept.lead(&folder);
             }
-            if let (Some(Ok(folder)), Some(last)) = (name.parent().map(Path::metadata), name.file_name()) {
-                kept.entries.insert((folder.dev(), folder.ino(), last.to_owned()));
-            }
-            kept.remember(&name);
-            kept.names.push(name);
+            way.all().for_each(|name| kept.name(name));
         }
         kept.names
             .sort_by_key(|name| (name.components().count(), name.clone()));
         kept.names.dedup();
         kept
+    }
+
+    /// A folder that leads to one, and all above it.
+    fn lead(&mut self, folder: &Path) {
+        for folder in folder.ancestors() {
+            if !self.above.insert(folder.to_path_buf()) {
+                continue;
+            }
+            if let Ok(about) = folder.symlink_metadata() {
+                self.above_files.insert((about.dev(), about.ino()));
+            }
+        }
+    }
+
+    fn name(&mut self, name: PathBuf) {
+        if let Some(folder) = name.parent() {
+            self.lead(folder);
+        }
+        if let (Some(Ok(folder)), Some(last)) = (name.parent().map(Path::metadata), name.file_name()) {
+            self.entries.insert((folder.dev(), folder.ino(), last.to_owned()));
+        }
+        self.remember(&name);
+        self.names.push(name);
     }
 
     fn remember(&mut self, name: &Path) {

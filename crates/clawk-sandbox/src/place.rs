@@ -46,6 +46,7 @@ pub(crate) fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> 
         }
         next.read_link().map(Some)
     })
+    .map(|(place, _)| place)
 }
 
 /// The ways by which a file or a folder is reached.
@@ -57,6 +58,8 @@ pub(crate) struct Way {
     pub(crate) names: Vec<PathBuf>,
     /// Where it really is. What is not there is named as it would be.
     pub(crate) place: PathBuf,
+    /// Folders that were entered and left again by `..`: with a link in the place of one, the way leads elsewhere.
+    pub(crate) left: Vec<PathBuf>,
 }
 
 impl Way {
@@ -68,29 +71,36 @@ impl Way {
 
 /// How `path`, absolute, is reached.
 pub(crate) fn trail(path: &Path) -> Way {
-    let mut way = Way::default();
-    let Ok(place) = walk::<Infallible>(path, |_, next, last| {
-        let few = way.links.len() + way.names.len() < MAX_LINKS;
+    let (mut links, mut names) = (Vec::new(), Vec::new());
+    let Ok((place, left)) = walk::<Infallible>(path, |_, next, last| {
+        let few = links.len() + names.len() < MAX_LINKS;
         let target = next.read_link().ok().filter(|_| few); // silent-ok: no link
         if target.is_some() {
-            let kind = if last { &mut way.names } else { &mut way.links };
+            let kind = if last { &mut names } else { &mut links };
             kind.push(next.to_owned());
         }
         Ok(target)
     });
-    Way { place, ..way }
+    Way {
+        links,
+        names,
+        place,
+        left,
+    }
 }
 
 /// Goes from the root to `path`, name by name; `target` says of a folder and a place in it where that leads, if it is a link; it is
-/// told whether nothing follows.
+/// told whether nothing follows. Where it ends, and the folders that were left by `..`.
 fn walk<E>(
     path: &Path,
     mut target: impl FnMut(&Path, &Path, bool) -> Result<Option<PathBuf>, E>,
-) -> Result<PathBuf, E> {
+) -> Result<(PathBuf, Vec<PathBuf>), E> {
+    let mut left = Vec::new();
     let mut done = PathBuf::from("/");
     let mut ahead: VecDeque<OsString> = parts(path);
     while let Some(name) = ahead.pop_front() {
         if name == ".." {
+            left.push(done.clone());
             done.pop();
             continue;
         }
@@ -106,7 +116,7 @@ fn walk<E>(
             ahead.push_front(part);
         }
     }
-    Ok(done)
+    Ok((done, left))
 }
 
 fn parts(path: &Path) -> VecDeque<OsString> {
@@ -154,6 +164,7 @@ mod tests {
                 links: Vec::new(),
                 names: at(&["other/second", "other/link"]),
                 place: root.join("real"),
+                left: at(&["other"]),
             }
         );
         assert_eq!(
@@ -162,6 +173,7 @@ mod tests {
                 links: at(&["alias", "work/b"]),
                 names: Vec::new(),
                 place: root.join("work/a/none/file"),
+                left: Vec::new(),
             }
         );
     }

@@ -162,7 +162,12 @@ fn own(order: &Enclosure) -> Seen {
         left: MAX_ENTRIES,
     };
     let all = order.filesystem.own.iter().map(|path| {
-        let Way { links, names, place } = trail(path);
+        let Way {
+            links,
+            names,
+            place,
+            left: _,
+        } = trail(path);
         for link in links.into_iter().chain(names) {
             sum.text(b"link", link.as_os_str().as_bytes());
             let target = std::fs::read_link(&link).unwrap_or_default(); // silent-ok: gone, which is another way

@@ -147,3 +147,40 @@ fn what_else_lies_behind_a_link_on_the_way_is_no_own_file() {
         );
     }
 }
+
+#[test]
+fn a_folder_that_a_link_leads_through_stays() {
+    for place in [Place::scoped(), Place::scoped().of_nobody()] {
+        for folder in [
+            "real",
+            "through",
+            "past",
+            "evil-one/sub",
+            "evil-one/real",
+            "evil-one/policies",
+        ] {
+            std::fs::create_dir_all(place.agent(folder)).unwrap();
+        }
+        std::fs::rename(place.agent("script.yaml"), place.agent("real/script.yaml")).unwrap();
+        symlink("through/../real/script.yaml", place.agent("script.yaml")).unwrap();
+        let manifest = std::fs::read_to_string(place.agent("claw.yaml")).unwrap();
+        let past = manifest.replace("policies/p.yaml", "past/../policies/p.yaml");
+        assert_ne!(past, manifest);
+        place.manifest(&past);
+        let command = "cp evil evil-one/real/script.yaml; cp evil evil-one/policies/p.yaml; \
+            mv through t; ln -s evil-one/sub through; rmdir past; mv past p; ln -s evil-one/sub past; echo x > through/a; touch tried";
+        let (before, child) = place.start(&[("shell", json!({"command": command}))]);
+        let text = said(&child.wait_with_output().unwrap());
+        assert!(
+            place.agent("tried").exists() && place.agent("through/a").exists(),
+            "{text}"
+        );
+        assert_eq!(place.own(), before, "{text}");
+        for folder in ["through", "past"] {
+            assert!(
+                place.agent(folder).symlink_metadata().unwrap().is_dir(),
+                "{folder}: {text}"
+            );
+        }
+    }
+}
