@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub(crate) struct Engine {
     known: Mutex<HashMap<(PathBuf, Identity), Compiled>>,
     running: Arc<AtomicU64>,
     ticking: Arc<AtomicBool>,
+    /// Wakes the thread that counts epochs, which ends when this is gone: to start one for a guest takes as long as the guest.
+    wake: SyncSender<()>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -66,13 +69,31 @@ impl Engine {
             .and_then(|()| wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker))
             .and_then(|()| files::add_to_linker(&mut linker));
         linked.map_err(|error| format!("{error:#}"))?;
+        let engine = Arc::new(engine);
+        let (running, ticking) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (wake, woken) = sync_channel(1);
+        let counts = (
+            Arc::downgrade(&engine),
+            Arc::clone(&running),
+            Arc::clone(&ticking),
+        );
+        std::thread::Builder::new()
+            .name("clawk-epochs".to_owned())
+            .spawn(move || {
+                let (engine, running, ticking) = counts;
+                while woken.recv().is_ok() {
+                    ticks(&engine, &running, &ticking);
+                }
+            })
+            .map_err(|error| format!("the thread that keeps guests' deadlines: {error}"))?;
         Ok(Self {
-            engine: Arc::new(engine),
+            engine,
             linker,
             cache: cache.map(|cache| cache.join("wasm")),
             known: Mutex::default(),
-            running: Arc::default(),
-            ticking: Arc::default(),
+            running,
+            ticking,
+            wake,
         })
     }
 
@@ -183,9 +204,7 @@ impl Engine {
     pub(super) fn tick(&self) -> Ticking {
         self.running.fetch_add(1, Ordering::SeqCst);
         if !self.ticking.swap(true, Ordering::SeqCst) {
-            let engine = Arc::downgrade(&self.engine);
-            let (running, ticking) = (Arc::clone(&self.running), Arc::clone(&self.ticking));
-            std::thread::spawn(move || ticks(&engine, &running, &ticking));
+            let _ = self.wake.try_send(()); // silent-ok: it is awake before it is called again
         }
         Ticking(Arc::clone(&self.running))
     }
@@ -201,6 +220,7 @@ impl Drop for Ticking {
     }
 }
 
+/// Until no guest runs.
 fn ticks(engine: &Weak<wasmtime::Engine>, running: &AtomicU64, ticking: &AtomicBool) {
     loop {
         std::thread::sleep(Duration::from_millis(TICK_MS));
