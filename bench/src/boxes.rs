@@ -60,31 +60,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// box of the call's configuration waits; `cold`, the call is the first of its configuration, so that a blank box waits at best;
 /// `alone`, nothing waits; `first`, the first call of all, which has the program loaded; `container`; a guest that does nothing, compiled before: `wasm`.
 ///
-/// # Errors
-/// A run fails, or a way is none of these.
-pub(crate) fn milliseconds(ways: &[&str], rounds: usize) -> Result<String> {
-    local(async {
-        let mut boxes = Boxes::make(ways).await?;
-        let mut all: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
-        for _ in 0..rounds {
-            for (way, took) in ways.iter().zip(&mut all) {
-                if *way == "warm" {
-                    ready(&boxes.warm, 1).await?;
-                }
-                tokio::time::sleep(BETWEEN).await;
-                took.push(boxes.run(way).await?);
-            }
-        }
-        Ok(medians(&mut all))
-    })
-}
-
-/// The same of so many calls right behind one another, each way's median of the first, of the second and so on, after one another's.
-/// A box of the first call's configuration waits.
+/// Of so many calls of each way right behind one another, the median of the first, of the second and so on.
 ///
 /// # Errors
-/// As of [`milliseconds`].
-pub(crate) fn behind_one_another(ways: &[&str], rounds: usize, calls: usize) -> Result<String> {
+/// A run fails, or a way is none of these.
+pub(crate) fn milliseconds(ways: &[&str], rounds: usize, calls: usize) -> Result<String> {
     local(async {
         let mut boxes = Boxes::make(ways).await?;
         let mut all: Vec<Vec<f64>> = vec![Vec::new(); ways.len() * calls];

@@ -80,11 +80,11 @@ fn run() -> Result<()> {
         ["deadline", rounds] => return say(&boxes::after_deadline(rounds.parse().context(HELP)?)?),
         ["boxes", "waiting"] => return say(&boxes::waiting_kib()?),
         ["boxes", rounds, ways @ ..] => {
-            return say(&boxes::milliseconds(ways, rounds.parse().context(HELP)?)?);
+            return say(&boxes::milliseconds(ways, rounds.parse().context(HELP)?, 1)?);
         }
         ["burst", rounds, calls, ways @ ..] => {
             let (rounds, calls) = (rounds.parse().context(HELP)?, calls.parse().context(HELP)?);
-            return say(&boxes::behind_one_another(ways, rounds, calls)?);
+            return say(&boxes::milliseconds(ways, rounds, calls)?);
         }
         ["calls", calls] => return say(&boxes::leave_nothing(calls.parse().context(HELP)?)?.to_string()),
         _ => bail!(HELP),

@@ -23,9 +23,6 @@ pub(crate) const WORD: &str = "nursery";
 /// A blank box is made so much later than the order that took the last one, that a short call is not slowed by it.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// The same of the very first order, by which an agent's start tries whether it can have boxes: nothing slows the start.
-const START: Duration = Duration::from_millis(100);
-
 /// Blank box to nursery: it waits; an order has come.
 const WAITS: u8 = b'w';
 const TAKEN: u8 = b't';
@@ -44,7 +41,6 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
         spare: None,
         idle: Duration::ZERO,
         due: None,
-        began: false,
     };
     let socket = UnixStream::from(socket);
     loop {
@@ -81,8 +77,6 @@ struct Nursery {
     idle: Duration,
     /// When one is to be made.
     due: Option<Instant>,
-    /// The very first order has come.
-    began: bool,
 }
 
 /// A supervisor with a blank box.
@@ -162,22 +156,18 @@ impl Nursery {
             Err(Errno::AGAIN) => return Step::Done, // the blank box was quicker
             Ok(None) | Err(_) => return Step::Gone, // silent-ok: said by that
         };
-        self.idle = Duration::from_millis(birth.blank_idle_ms());
-        let starts = !std::mem::replace(&mut self.began, true) && !self.idle.is_zero();
         self.ready.refresh();
         match sys::fork_into(0) {
             Ok(Some(_)) => {
                 drop(theirs);
-                if !starts {
-                    self.ready.prepare();
-                }
+                self.ready.prepare();
             }
             Ok(None) => return Step::Supervisor(theirs),
             Err(_) => drop(theirs), // silent-ok: the closed socket says it
         }
+        self.idle = Duration::from_millis(birth.blank_idle_ms());
         if !self.idle.is_zero() {
-            let settle = if starts { START } else { SETTLE };
-            self.due = self.due.or_else(|| Instant::now().checked_add(settle));
+            self.due = self.due.or_else(|| Instant::now().checked_add(SETTLE));
         }
         Step::Done
     }
