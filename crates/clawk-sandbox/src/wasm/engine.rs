@@ -6,10 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 use wasmtime::component::{Component, Linker};
@@ -21,9 +18,6 @@ use super::guest::State;
 
 /// Largest module, bytes.
 const MAX_MODULE_BYTES: u64 = 64 << 20;
-
-/// How often a running guest gives way, so that its deadline and its caller's cancellation are seen, milliseconds.
-const TICK_MS: u64 = 5;
 
 /// The name under which preview 1 modules import the system.
 const PREVIEW1: &str = "wasi_snapshot_preview1";
@@ -37,14 +31,10 @@ type Compiled = CommandPre<State>;
 type Identity = (u64, u64, u64, i64, i64, i64, i64);
 
 pub(crate) struct Engine {
-    engine: Arc<wasmtime::Engine>,
+    engine: wasmtime::Engine,
     linker: Linker<State>,
     cache: Option<PathBuf>,
     known: Mutex<HashMap<(PathBuf, Identity), Compiled>>,
-    running: Arc<AtomicU64>,
-    ticking: Arc<AtomicBool>,
-    /// Wakes the thread that counts epochs, which ends when this is gone: to start one for a guest takes as long as the guest.
-    wake: SyncSender<()>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -69,31 +59,11 @@ impl Engine {
             .and_then(|()| wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker))
             .and_then(|()| files::add_to_linker(&mut linker));
         linked.map_err(|error| format!("{error:#}"))?;
-        let engine = Arc::new(engine);
-        let (running, ticking) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (wake, woken) = sync_channel(1);
-        let counts = (
-            Arc::downgrade(&engine),
-            Arc::clone(&running),
-            Arc::clone(&ticking),
-        );
-        std::thread::Builder::new()
-            .name("clawk-epochs".to_owned())
-            .spawn(move || {
-                let (engine, running, ticking) = counts;
-                while woken.recv().is_ok() {
-                    ticks(&engine, &running, &ticking);
-                }
-            })
-            .map_err(|error| format!("the thread that keeps guests' deadlines: {error}"))?;
         Ok(Self {
             engine,
             linker,
             cache: cache.map(|cache| cache.join("wasm")),
             known: Mutex::default(),
-            running,
-            ticking,
-            wake,
         })
     }
 
@@ -198,43 +168,6 @@ impl Engine {
         let mut hash = Into(Sha256::new_with_prefix(bytes));
         self.engine.precompile_compatibility_hash().hash(&mut hash);
         hex::encode(hash.0.finalize())
-    }
-
-    /// Counts epochs while guests run; nothing ticks in an idle agent.
-    pub(super) fn tick(&self) -> Ticking {
-        self.running.fetch_add(1, Ordering::SeqCst);
-        if !self.ticking.swap(true, Ordering::SeqCst) {
-            let _ = self.wake.try_send(()); // silent-ok: it is awake before it is called again
-        }
-        Ticking(Arc::clone(&self.running))
-    }
-}
-
-/// Held while a guest runs.
-#[derive(Debug)]
-pub(super) struct Ticking(Arc<AtomicU64>);
-
-impl Drop for Ticking {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Until no guest runs.
-fn ticks(engine: &Weak<wasmtime::Engine>, running: &AtomicU64, ticking: &AtomicBool) {
-    loop {
-        std::thread::sleep(Duration::from_millis(TICK_MS));
-        match engine.upgrade() {
-            Some(engine) => engine.increment_epoch(),
-            None => return,
-        }
-        if running.load(Ordering::SeqCst) == 0 {
-            ticking.store(false, Ordering::SeqCst);
-            // Somebody may have come in between and trusted the tick that is about to end.
-            if running.load(Ordering::SeqCst) == 0 || ticking.swap(true, Ordering::SeqCst) {
-                return;
-            }
-        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! One guest from its start to its end.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
 use wasmtime::component::ResourceTable;
 use wasmtime::{ResourceLimiter, Store};
 use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
@@ -28,8 +30,8 @@ const TRAP_CODE: i32 = 134;
 /// Elements of all tables of a guest together.
 const MAX_TABLE_ELEMENTS: usize = 1 << 20;
 
-/// How long after its deadline a guest is waited for that is stuck in a call to the host, milliseconds.
-const STUCK_MS: u64 = 2_000;
+/// How long after its deadline a guest is waited for that is stuck in a call to the host.
+const STUCK: Duration = Duration::from_secs(2);
 
 /// Handles of a guest beside those of its open files and their streams.
 const MAX_RESOURCES: usize = 1024;
@@ -121,44 +123,41 @@ struct Ended {
     refused: Option<String>,
 }
 
-/// Runs a guest to its end. Dropping the future ends it within a tick.
+/// Runs a guest to its end. Dropping the future ends it where it computes or waits.
 pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Outcome, LaunchError> {
     let started = Instant::now();
-    let backend = Arc::clone(backend);
     let work = Work::new(spec)?;
     let (stdout, stderr) = (work.stdout.clone(), work.stderr.clone());
     let (limit, budget) = (work.timeout_ms, Arc::clone(&work.budget));
-    // Dropped with this future: what runs on the other thread then sees that nobody waits.
-    let (waits, mut gone) = tokio::sync::oneshot::channel::<()>();
-    // Compiling is no part of its time: the guest says when that begins.
-    let (begin, begun) = tokio::sync::oneshot::channel::<()>();
-    let handle = tokio::runtime::Handle::current();
-    let running = tokio::task::spawn_blocking(move || {
-        handle.block_on(async {
-            tokio::select! {
-                ended = work.run(&backend, begin) => ended,
-                _ = &mut gone => Err(refusal("nobody waits for it", "ask again").into()),
-            }
-        })
-    });
-    // The deadline is kept inside, where the guest gives way. A host call that the kernel does not come back from keeps its thread,
-    // and nobody waits for it.
-    let stuck = async {
-        if begun.await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep(Duration::from_millis(limit.saturating_add(STUCK_MS))).await;
+    let begun = Arc::<OnceLock<Instant>>::default();
+    let (lives, over) = oneshot::channel();
+    let life = Life {
+        backend: Arc::clone(backend),
+        lives: Some(lives),
+    };
+    let mut running = {
+        let (backend, begun) = (Arc::clone(backend), Arc::clone(&begun));
+        let handle = tokio::runtime::Handle::current();
+        tokio::task::spawn_blocking(move || handle.block_on(work.run(&backend, &begun, over)))
     };
     let ended = tokio::select! {
-        ended = running => ended.map_err(|error| spec.setup(&format!("its host failed: {error}")))??,
-        () = stuck => Ended {
+        biased;
+        ended = &mut running => Some(ended),
+        () = deadline(&begun, Duration::from_millis(limit)) => {
+            drop(life);
+            // A call to the host that the kernel does not come back from keeps its thread, and nobody waits for it.
+            tokio::time::timeout(STUCK, running).await.ok() // silent-ok: told as a deadline, below
+        }
+    };
+    let ended = match ended {
+        Some(ended) => ended.map_err(|error| spec.setup(&format!("its host failed: {error}")))??,
+        None => Ended {
             exit_code: None,
             timed_out: true,
             memory_hit: false,
             refused: None,
         },
     };
-    drop(waits);
     if let Some(reason) = &ended.refused {
         return Err(spec.setup(reason));
     }
@@ -182,6 +181,32 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Outcom
         limit,
         swept: 0,
     })
+}
+
+/// What a guest's caller holds; without it, the guest ends.
+struct Life {
+    backend: Arc<Backend>,
+    lives: Option<oneshot::Sender<Infallible>>,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        // First what the guest looks at, then what makes it look.
+        drop(self.lives.take());
+        self.backend.interrupt();
+    }
+}
+
+/// Until a guest has had its time, which begins when it is compiled. The guest only writes that down: to be told would wake this thread.
+async fn deadline(begun: &OnceLock<Instant>, limit: Duration) {
+    loop {
+        let from = begun.get().copied().unwrap_or_else(Instant::now);
+        let left = limit.saturating_sub(from.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left).await;
+    }
 }
 
 fn obtained(spec: &Spec) -> Obtained {
@@ -267,10 +292,12 @@ impl Work {
         })
     }
 
+    /// On a thread of its own, until it ends or its [`Life`] does.
     async fn run(
         self,
         backend: &Backend,
-        begin: tokio::sync::oneshot::Sender<()>,
+        begun: &OnceLock<Instant>,
+        over: oneshot::Receiver<Infallible>,
     ) -> Result<Ended, LaunchError> {
         let engine = backend.engine()?;
         let hint = "bind a WebAssembly file by `[tools.NAME] wasm = \"…\"`, or set the Sandbox's `level` to `process`";
@@ -297,31 +324,35 @@ impl Work {
         store.limiter(|state| &mut state.meter);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
-        let _ticking = engine.tick();
-        let deadline = Duration::from_millis(self.timeout_ms);
-        let _ = begin.send(()); // silent-ok: nobody waits any more, and it ends at once
-        let result = tokio::time::timeout(deadline, call(&guest, &mut store)).await;
+        let _ = begun.set(Instant::now()); // silent-ok: set once
+        // The look at `over` comes after the epoch's bound is set: a life that ends before the look is seen by it, one that ends after it
+        // takes the epoch beyond the bound.
+        let result = tokio::select! {
+            biased;
+            _ = over => None,
+            result = call(&guest, &mut store) => Some(result),
+        };
         let memory_hit = store.data().meter.hit;
         Ok(match result {
-            Err(_elapsed) => Ended {
+            None => Ended {
                 exit_code: None,
                 timed_out: true,
                 memory_hit,
                 refused: None,
             },
-            Ok(Ok(exit_code)) => Ended {
+            Some(Ok(exit_code)) => Ended {
                 exit_code: Some(exit_code),
                 timed_out: false,
                 memory_hit,
                 refused: None,
             },
-            Ok(Err(Failed::Start(reason))) if !memory_hit => Ended {
+            Some(Err(Failed::Start(reason))) if !memory_hit => Ended {
                 exit_code: None,
                 timed_out: false,
                 memory_hit,
                 refused: Some(reason),
             },
-            Ok(Err(Failed::Start(reason) | Failed::Trap(reason))) => {
+            Some(Err(Failed::Start(reason) | Failed::Trap(reason))) => {
                 self.stderr.push(format!("{reason}\n").as_bytes());
                 Ended {
                     exit_code: Some(TRAP_CODE),

@@ -42,6 +42,13 @@ impl Backend {
         made.as_ref()
             .map_err(|missing| refusal(missing, "run clawk on a processor that wasmtime compiles for"))
     }
+
+    /// Has every guest that computes give way once, and look whether it is over for it.
+    fn interrupt(&self) {
+        if let Some(Ok(engine)) = self.engine.get() {
+            engine.raw().increment_epoch();
+        }
+    }
 }
 
 pub(crate) fn refusal(missing: &str, hint: &str) -> Refusal {

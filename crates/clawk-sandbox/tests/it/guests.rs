@@ -224,7 +224,33 @@ async fn a_deadline_ends_loops_and_sleeps() {
             "{:?}",
             started.elapsed()
         );
+        nothing_spins().await;
     }
+}
+
+/// No guest computes that nobody waits for.
+async fn nothing_spins() {
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let before = processor_ms();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(processor_ms() - before < 200, "nothing spins any more");
+}
+
+/// Wherever it is just then: not yet compiled, about to start, computing.
+#[tokio::test]
+async fn a_call_that_is_dropped_at_any_moment_leaves_nothing_that_computes() {
+    let rig = Rig::new(SPIN);
+    let spec = rig.spec(json!({}));
+    for microseconds in (0..2_000).step_by(10) {
+        tokio::select! {
+            biased;
+            outcome = rig.launcher.launch(&spec) => panic!("{outcome:?}"),
+            () = async { std::thread::sleep(Duration::from_micros(microseconds)) } => {}
+        }
+    }
+    // The first of them compiles it for all.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    nothing_spins().await;
 }
 
 #[tokio::test]
@@ -233,10 +259,7 @@ async fn dropping_the_call_ends_the_guest() {
     let spec = rig.spec(json!({}));
     let gone = tokio::time::timeout(Duration::from_millis(3000), rig.launcher.launch(&spec)).await;
     assert!(gone.is_err());
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let before = processor_ms();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(processor_ms() - before < 200, "nothing spins any more");
+    nothing_spins().await;
 }
 
 fn processor_ms() -> u64 {

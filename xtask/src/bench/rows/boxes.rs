@@ -123,7 +123,7 @@ fn guest(numbers: &dyn Fn(&[&str]) -> Result<Vec<f64>>, rounds: &str, table: &mu
         Goal::AtMost(0.3),
     );
     table.add(
-        "the same when nothing has run for 50 ms: idle processors are woken three times",
+        "the same when nothing has run for 50 ms, so that an idle processor is woken for the guest and one for its caller",
         (*rested, "ms"),
         ("fork, exec, wait of /bin/true", *plain),
         Goal::AtMost(0.3),
