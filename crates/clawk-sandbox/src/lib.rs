@@ -21,8 +21,8 @@ pub mod vm;
 mod wasm;
 
 pub use launch::{
-    Door, Gate, Given, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, MIN_FREE_DISK_MB,
-    Outcome, Placed, Probed, Service, ServiceEnd, Spec, Warm,
+    Door, Gate, Given, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, MinFree, Outcome, Placed,
+    Probed, Service, ServiceEnd, Spec, Warm,
 };
 pub use level::{Level, Obtained, Place, Refusal};
 pub use own::Own;

@@ -85,7 +85,13 @@ pub(crate) fn in_time(outcome: Outcome) -> Result<Outcome, RunError> {
             timeout_ms,
             obtained: outcome.obtained,
         }),
-        Some(LimitHit::Memory(_) | LimitHit::Processes(_) | LimitHit::Output(_) | LimitHit::Disk(_))
+        Some(
+            LimitHit::Memory(_)
+            | LimitHit::Processes(_)
+            | LimitHit::Output(_)
+            | LimitHit::Disk(_)
+            | LimitHit::Files(_),
+        )
         | None => Ok(outcome),
     }
 }

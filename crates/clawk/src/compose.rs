@@ -243,7 +243,7 @@ impl Blueprint {
             let launcher = Launcher::default()
                 .with_levels(self.config.levels(cache))
                 .with_warm(self.config.warm())
-                .leaving_free(self.config.settings.sandbox.min_free_disk_mb);
+                .leaving_free(self.config.settings.sandbox.min_free());
             let _ = launcher.remove_stale_groups(); // silent-ok: how many there were helps nobody
             launcher
         };

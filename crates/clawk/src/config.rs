@@ -139,6 +139,8 @@ pub(crate) struct Sandbox {
     pub(crate) warm_idle_ms: u64,
     /// A run that may write to a disk with less left than this is ended, MiB; 0: none is.
     pub(crate) min_free_disk_mb: u64,
+    /// A run that may write to a disk with room for fewer files than this is ended; 0: none is.
+    pub(crate) min_free_files: u64,
     /// `[sandbox.container]`: what serves level `container`.
     pub(crate) container: sandbox::container::Settings,
     /// `[sandbox.vm]`: what serves level `vm`.
@@ -147,7 +149,7 @@ pub(crate) struct Sandbox {
 
 impl Default for Sandbox {
     fn default() -> Self {
-        let warm = sandbox::Warm::default();
+        let (warm, free) = (sandbox::Warm::default(), sandbox::MinFree::default());
         Self {
             allow_none: false,
             filesystem: FilesystemMode::Deny,
@@ -156,7 +158,8 @@ impl Default for Sandbox {
             warm_boxes: warm.boxes,
             warm_boxes_total: warm.boxes_total,
             warm_idle_ms: warm.idle_ms,
-            min_free_disk_mb: sandbox::MIN_FREE_DISK_MB,
+            min_free_disk_mb: free.disk_mb,
+            min_free_files: free.files,
             container: sandbox::container::Settings::default(),
             vm: sandbox::vm::Settings::default(),
         }
@@ -164,6 +167,14 @@ impl Default for Sandbox {
 }
 
 impl Sandbox {
+    /// What of every disk must stay free.
+    pub(crate) fn min_free(&self) -> sandbox::MinFree {
+        sandbox::MinFree {
+            disk_mb: self.min_free_disk_mb,
+            files: self.min_free_files,
+        }
+    }
+
     /// As the sandbox crate takes it.
     pub(crate) fn defaults(&self) -> sandbox::Defaults {
         sandbox::Defaults {

@@ -275,7 +275,9 @@ impl Run {
         let limit = match outcome.limit {
             Some(LimitHit::Memory(_)) => Some(LimitHit::Memory(limits.memory_mb)),
             Some(LimitHit::Processes(_)) => Some(LimitHit::Processes(limits.max_processes)),
-            Some(other @ (LimitHit::Time(_) | LimitHit::Output(_) | LimitHit::Disk(_))) => Some(other),
+            Some(
+                other @ (LimitHit::Time(_) | LimitHit::Output(_) | LimitHit::Disk(_) | LimitHit::Files(_)),
+            ) => Some(other),
             None => None,
         };
         let group = self.group.as_ref();
@@ -286,9 +288,13 @@ impl Run {
         };
         let limit = match limit {
             None | Some(LimitHit::Output(_)) => felt.or(limit),
-            Some(LimitHit::Time(_) | LimitHit::Memory(_) | LimitHit::Processes(_) | LimitHit::Disk(_)) => {
-                limit
-            }
+            Some(
+                LimitHit::Time(_)
+                | LimitHit::Memory(_)
+                | LimitHit::Processes(_)
+                | LimitHit::Disk(_)
+                | LimitHit::Files(_),
+            ) => limit,
         };
         Ok(Outcome {
             obtained: self.obtained.clone(),

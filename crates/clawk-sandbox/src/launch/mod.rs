@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub use door::{Door, Gate, Keep, PORT, Placed};
 pub use probe::Probed;
 pub(crate) use probe::found;
-pub use room::MIN_FREE_DISK_MB;
+pub use room::MinFree;
 pub(crate) use run::send_with;
 pub use service::{Service, ServiceEnd};
 pub use streams::{Stream, Tee};
@@ -50,7 +50,7 @@ pub struct Launcher {
     levels: Arc<Levels>,
     nursery: Arc<nursery::Nursery>,
     pool: Option<Arc<pool::Pool>>,
-    min_free_disk_mb: u64,
+    min_free: MinFree,
 }
 
 impl Default for Launcher {
@@ -69,7 +69,7 @@ impl Launcher {
             program,
             levels: Arc::default(),
             pool: None,
-            min_free_disk_mb: MIN_FREE_DISK_MB,
+            min_free: MinFree::default(),
         }
     }
 
@@ -404,6 +404,8 @@ pub enum LimitHit {
     Output(u64),
     /// Ended when a disk that it may write to had less than so many MiB left.
     Disk(u64),
+    /// Ended when a disk that it may write to had room for fewer than so many files left.
+    Files(u64),
 }
 
 impl LimitHit {
@@ -429,6 +431,10 @@ impl fmt::Display for LimitHit {
             Self::Disk(mb) => write!(
                 f,
                 "ended because a disk that it may write to has less than {mb} MiB left (`[sandbox] min_free_disk_mb`)"
+            ),
+            Self::Files(n) => write!(
+                f,
+                "ended because a disk that it may write to has room for fewer than {n} files left (`[sandbox] min_free_files`)"
             ),
         }
     }

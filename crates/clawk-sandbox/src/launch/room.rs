@@ -9,8 +9,23 @@ use crate::level::{Level, Obtained};
 use crate::plan::FsMode;
 use crate::preflight::path::lexical;
 
-/// `[sandbox] min_free_disk_mb`, MiB, where nothing is said.
-pub const MIN_FREE_DISK_MB: u64 = 512;
+/// What of every disk that a run may write to must stay free; 0 of something is not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MinFree {
+    /// `[sandbox] min_free_disk_mb`, MiB.
+    pub disk_mb: u64,
+    /// `[sandbox] min_free_files`: how many more files there is room for. Empty ones take no bytes.
+    pub files: u64,
+}
+
+impl Default for MinFree {
+    fn default() -> Self {
+        Self {
+            disk_mb: 512,
+            files: 1 << 16,
+        }
+    }
+}
 
 /// Between two looks at the disks.
 const LOOK: Duration = Duration::from_millis(100);
@@ -21,20 +36,20 @@ const HOST: [&str; 3] = ["/", "/tmp", "/home"];
 /// The disks that a run may write to, by a place on each, and how much of them must stay free.
 pub(super) struct Room {
     places: Vec<PathBuf>,
-    min_free_mb: u64,
+    min_free: MinFree,
 }
 
 impl Launcher {
-    /// With so much of every disk left free, MiB; 0 looks at none.
+    /// With so much of every disk left free.
     #[must_use]
-    pub fn leaving_free(mut self, mb: u64) -> Self {
-        self.min_free_disk_mb = mb;
+    pub fn leaving_free(mut self, min_free: MinFree) -> Self {
+        self.min_free = min_free;
         self
     }
 
     /// `None`: the run can write nothing of the host's.
     pub(super) fn room(&self, spec: &Spec) -> Option<Room> {
-        let min_free_mb = self.min_free_disk_mb;
+        let min_free = self.min_free;
         let base = spec.base.as_ref().or(spec.workdir.as_ref());
         let base = base.map_or_else(|| PathBuf::from("/"), PathBuf::clone);
         let files = spec.plan.filesystem();
@@ -45,7 +60,8 @@ impl Launcher {
         }
         let writable = files.shown_mounts().into_iter().filter(|(_, writable)| *writable);
         places.extend(writable.map(|(path, _)| lexical(&base, &path)));
-        (min_free_mb > 0 && !places.is_empty()).then_some(Room { places, min_free_mb })
+        let looks = min_free.disk_mb > 0 || min_free.files > 0;
+        (looks && !places.is_empty()).then_some(Room { places, min_free })
     }
 }
 
@@ -53,12 +69,12 @@ impl Room {
     /// Ends when a disk has less left than it must. A disk that does not answer, behind a network that is gone, holds a thread of its
     /// own up and nobody else.
     pub(super) async fn used_up(self) -> LimitHit {
-        let hit = LimitHit::Disk(self.min_free_mb);
+        let min_free = self.min_free;
         let mut looked = tokio::task::spawn_blocking(move || self.floors()).await;
         while let Ok(floors) = looked
             && !floors.is_empty()
         {
-            if floors.iter().any(Floor::is_reached) {
+            if let Some(hit) = floors.iter().find_map(|floor| floor.reached(min_free)) {
                 return hit;
             }
             tokio::time::sleep(LOOK).await;
@@ -69,28 +85,43 @@ impl Room {
     }
 
     fn floors(self) -> Vec<Floor> {
-        let least = self.min_free_mb.saturating_mul(1 << 20);
+        let MinFree { disk_mb, files } = self.min_free;
+        // Where less is free already, work goes on, with what can be spared of it.
+        let least = |free: u64, least: u64| if free > least { least } else { free / 2 };
         let places = self.places.into_iter();
         let found = places.filter_map(|place| {
             let free = free(&place)?;
-            // Where less is free already, work goes on, with what can be spared of it.
-            let least = if free > least { least } else { free / 2 };
+            let least = Free {
+                bytes: least(free.bytes, disk_mb.saturating_mul(1 << 20)),
+                files: least(free.files, files),
+            };
             Some(Floor { place, free, least })
         });
-        found.filter(|floor| floor.least > 0).collect()
+        found
+            .filter(|floor| floor.least.bytes > 0 || floor.least.files > 0)
+            .collect()
     }
 }
 
-/// A disk, bytes that are free on it, and that must stay free.
+/// A disk, what is free on it, and what must stay free.
 struct Floor {
     place: PathBuf,
-    free: u64,
-    least: u64,
+    free: Free,
+    least: Free,
+}
+
+/// For ordinary users. A file system that makes room for files as it needs it says that there is none: its `least` is 0.
+struct Free {
+    bytes: u64,
+    files: u64,
 }
 
 impl Floor {
-    fn is_reached(&self) -> bool {
-        self.free < self.least
+    fn reached(&self, min_free: MinFree) -> Option<LimitHit> {
+        if self.free.bytes < self.least.bytes {
+            return Some(LimitHit::Disk(min_free.disk_mb));
+        }
+        (self.free.files < self.least.files).then_some(LimitHit::Files(min_free.files))
     }
 
     fn again(self) -> Self {
@@ -99,10 +130,13 @@ impl Floor {
     }
 }
 
-/// Bytes free for ordinary users; `None`: there is no such place, or it can't say.
-fn free(place: &std::path::Path) -> Option<u64> {
+/// `None`: there is no such place, or it can't say.
+fn free(place: &std::path::Path) -> Option<Free> {
     let found = rustix::fs::statvfs(place).ok()?; // silent-ok: what isn't there is not written to; the mount itself tells
-    Some(found.f_bavail.saturating_mul(found.f_frsize))
+    Some(Free {
+        bytes: found.f_bavail.saturating_mul(found.f_frsize),
+        files: found.f_favail,
+    })
 }
 
 /// Of a run that was ended for it: its processes die with the future that ran it. `obtained`: what holds every run of its level, since

@@ -272,7 +272,7 @@ fn finish(found: &Found, spec: &Spec, outcome: Outcome, said: Said) -> Result<Ou
         });
     }
     match outcome.limit {
-        Some(LimitHit::Time(_) | LimitHit::Disk(_)) => Ok(Outcome {
+        Some(LimitHit::Time(_) | LimitHit::Disk(_) | LimitHit::Files(_)) => Ok(Outcome {
             exit_code: None,
             obtained,
             ..outcome

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{Defaults, FsMode, Launcher, LimitHit, Limits, Plan, Spec};
+use clawk_sandbox::{Defaults, FsMode, Launcher, LimitHit, Limits, MinFree, Plan, Spec};
 
 use super::{launcher, script};
 
@@ -13,6 +13,15 @@ use super::{launcher, script};
 const FILL: &str = "i=0; while :; do i=$((i+1)); head -c 8388608 /dev/zero > f$i || exit 9; done";
 /// What it may write before the floor, MiB.
 const ROOM_MB: u64 = 64;
+
+/// Makes empty files, which take no room for their bytes.
+const LITTER: &str = "i=0; while :; do i=$((i+1)); : > f$i || exit 9; done";
+/// Files that it may make before the floor.
+const ROOM_FILES: u64 = 20_000;
+
+fn left(disk_mb: u64) -> MinFree {
+    MinFree { disk_mb, files: 0 }
+}
 
 /// A folder, and a launcher for which its disk has [`ROOM_MB`] left.
 fn small_disk() -> (tempfile::TempDir, Launcher, u64) {
@@ -22,10 +31,14 @@ fn small_disk() -> (tempfile::TempDir, Launcher, u64) {
         (found.f_bavail * found.f_frsize) >> 20
     };
     let floor = free_mb - ROOM_MB;
-    (folder, launcher().leaving_free(floor), floor)
+    (folder, launcher().leaving_free(left(floor)), floor)
 }
 
 fn filling(folder: &std::path::Path) -> Spec {
+    writing(FILL, folder)
+}
+
+fn writing(what: &str, folder: &std::path::Path) -> Spec {
     let defaults = Defaults {
         filesystem: FsMode::Scoped,
         limits: Limits {
@@ -35,7 +48,7 @@ fn filling(folder: &std::path::Path) -> Spec {
         },
         ..Defaults::default()
     };
-    let mut spec = script(FILL);
+    let mut spec = script(what);
     spec.plan = Arc::new(Plan::compile(None, &defaults));
     spec.workdir = Some(folder.to_owned());
     spec.base = Some(folder.to_owned());
@@ -61,6 +74,23 @@ async fn a_run_that_fills_a_disk_is_ended_and_told() {
 }
 
 #[tokio::test]
+async fn a_run_that_fills_a_disk_with_empty_files_is_ended_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = rustix::fs::statvfs(folder.path()).unwrap();
+    assert!(
+        found.f_favail > ROOM_FILES,
+        "a file system that says how many files it has room for"
+    );
+    let files = found.f_favail - ROOM_FILES;
+    let launcher = launcher().leaving_free(MinFree { disk_mb: 0, files });
+    let outcome = launcher.launch(&writing(LITTER, folder.path())).await.unwrap();
+    assert_eq!(outcome.limit, Some(LimitHit::Files(files)));
+    assert!(is_still(folder.path()));
+    let text = outcome.limit.unwrap().to_string();
+    assert!(text.contains("min_free_files"), "{text}");
+}
+
+#[tokio::test]
 async fn a_service_that_fills_a_disk_is_ended_and_told() {
     let (folder, launcher, floor) = small_disk();
     let service = launcher.serve(&filling(folder.path())).await.unwrap();
@@ -74,7 +104,7 @@ async fn a_service_that_fills_a_disk_is_ended_and_told() {
 async fn where_little_is_free_from_the_start_work_goes_on_until_half_of_it_is_gone() {
     let (folder, _kept, floor) = small_disk();
     // As if it were almost full: nothing that is there would satisfy this.
-    let launcher = launcher().leaving_free((floor + ROOM_MB) * 4);
+    let launcher = launcher().leaving_free(left((floor + ROOM_MB) * 4));
     let mut spec = filling(folder.path());
     spec.args = vec![
         "-c".to_owned(),

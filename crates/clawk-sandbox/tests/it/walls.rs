@@ -349,6 +349,45 @@ async fn denied_paths_hold_for_what_comes_later_and_by_other_names() {
     assert_eq!(said, "CANARYfine\nfine\npipe\ncat\n", "{}", text(&outcome.stderr));
 }
 
+/// A tool may set the limits of its box's first process, which has its user: what that one can't do any more is refused, or ends the box.
+#[tokio::test]
+async fn a_tool_that_takes_the_means_of_its_boxs_first_process_wins_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    canary(folder.path(), "secret");
+    for limit in [
+        "nofile",
+        "cpu",
+        "stack",
+        "as",
+        "data",
+        "fsize",
+        "nproc",
+        "memlock",
+        "sigpending",
+    ] {
+        let alone = seconds();
+        let command = format!(
+            "(setsid sleep {alone} &); prlimit --pid 1 --{limit}=0:0 && echo taken; i=0; \
+             while [ $i -lt 20 ]; do i=$((i+1)); cat secret; mv secret x$i; cat x$i; done"
+        );
+        let started = Instant::now();
+        let outcome = sh(
+            files("scoped", folder.path(), "rw", json!(["secret"])),
+            folder.path(),
+            &command,
+        )
+        .await;
+        let said = text(&outcome.stdout);
+        assert!(!said.contains("CANARY"), "{limit}: {said}");
+        assert!(
+            said.contains("taken") || outcome.signal.is_some(),
+            "{limit}: {outcome:?}"
+        );
+        assert!(!lives(&alone), "{limit}");
+        assert!(started.elapsed() < Duration::from_secs(15), "{limit}");
+    }
+}
+
 #[tokio::test]
 async fn a_box_that_loses_its_supervisor_dies() {
     let word = seconds();

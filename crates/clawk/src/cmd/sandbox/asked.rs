@@ -171,7 +171,7 @@ impl BoxArgs {
             sandbox,
             launcher: Launcher::default()
                 .with_levels(config.levels(None))
-                .leaving_free(config.settings.sandbox.min_free_disk_mb),
+                .leaving_free(config.settings.sandbox.min_free()),
             base,
             allow_private: self.allow_private.clone(),
         })
