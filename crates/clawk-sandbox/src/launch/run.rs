@@ -51,8 +51,11 @@ impl Launcher {
             biased;
             result = work => result,
             hit = room.used_up() => {
-                let obtained = self.probe(spec.plan.level()).await?;
-                Ok(room::ended(obtained, hit, started.elapsed()))
+                // It ran: that the host gives no box just now must not say that nothing did.
+                match self.probe(spec.plan.level()).await {
+                    Ok(obtained) => Ok(room::ended(obtained, hit, started.elapsed())),
+                    Err(refusal) => Err(lost(spec, &format!("{hit}; what held it is not known: {refusal}"))),
+                }
             }
         }
     }

@@ -35,6 +35,8 @@ pub(crate) struct Engine {
     linker: Linker<State>,
     cache: Option<PathBuf>,
     known: Mutex<HashMap<(PathBuf, Identity), Compiled>>,
+    /// Held by whoever compiles: calls that come together compile a guest once, and several guests take no more memory than one.
+    compiles: Mutex<()>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -64,6 +66,7 @@ impl Engine {
             linker,
             cache: cache.map(|cache| cache.join("wasm")),
             known: Mutex::default(),
+            compiles: Mutex::default(),
         })
     }
 
@@ -97,13 +100,12 @@ impl Engine {
                 times.3,
             ),
         );
-        if let Some(known) = self
-            .known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&key)
-        {
-            return Ok(known.clone());
+        if let Some(known) = self.known(&key) {
+            return Ok(known);
+        }
+        let _one = self.compiles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = self.known(&key) {
+            return Ok(known);
         }
         let mut bytes = Vec::new();
         file.take(MAX_MODULE_BYTES + 1)
@@ -129,6 +131,11 @@ impl Engine {
         known.retain(|(other, _), _| other != path);
         known.insert(key, pre.clone());
         Ok(pre)
+    }
+
+    fn known(&self, key: &(PathBuf, Identity)) -> Option<Compiled> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(key).cloned()
     }
 
     fn component(&self, bytes: &[u8]) -> wasmtime::Result<Component> {

@@ -33,6 +33,9 @@ const MAX_TABLE_ELEMENTS: usize = 1 << 20;
 /// How long after its deadline a guest is waited for that is stuck in a call to the host.
 const STUCK: Duration = Duration::from_secs(2);
 
+/// How long a guest may take until it is compiled and its thread is free: no part of its time.
+const COMPILING: Duration = Duration::from_secs(600);
+
 /// Handles of a guest beside those of its open files and their streams.
 const MAX_RESOURCES: usize = 1024;
 
@@ -151,6 +154,10 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Outcom
     };
     let ended = match ended {
         Some(ended) => ended.map_err(|error| spec.setup(&format!("its host failed: {error}")))??,
+        // When it gets there, it sees that nobody waits, before its first step.
+        None if begun.get().is_none() => {
+            return Err(spec.setup(&format!("it was not compiled within {} s", COMPILING.as_secs())));
+        }
         None => Ended {
             exit_code: None,
             timed_out: true,
@@ -197,11 +204,15 @@ impl Drop for Life {
     }
 }
 
-/// Until a guest has had its time, which begins when it is compiled. The guest only writes that down: to be told would wake this thread.
+/// Until a guest has had its time, which begins when it is compiled, or took too long until then. The guest only writes down when that
+/// was: to be told would wake this thread.
 async fn deadline(begun: &OnceLock<Instant>, limit: Duration) {
+    let asked = Instant::now();
     loop {
-        let from = begun.get().copied().unwrap_or_else(Instant::now);
-        let left = limit.saturating_sub(from.elapsed());
+        let left = match begun.get() {
+            Some(begun) => limit.saturating_sub(begun.elapsed()),
+            None => limit.min(COMPILING.saturating_sub(asked.elapsed())),
+        };
         if left.is_zero() {
             return;
         }

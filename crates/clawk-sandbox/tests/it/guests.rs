@@ -248,9 +248,29 @@ async fn a_call_that_is_dropped_at_any_moment_leaves_nothing_that_computes() {
             () = async { std::thread::sleep(Duration::from_micros(microseconds)) } => {}
         }
     }
-    // The first of them compiles it for all.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Behind this one, they are all compiled.
+    let mut last = rig.spec(json!({}));
+    last.timeout_ms = Some(50);
+    rig.run(&last).await;
     nothing_spins().await;
+}
+
+#[tokio::test]
+async fn calls_that_come_together_compile_a_guest_once() {
+    let mut took = Vec::new();
+    for calls in [1, 16] {
+        let rig = Rig::new(COPY);
+        let spec = rig.spec(json!({}));
+        let before = processor_ms();
+        let mut all = tokio::task::JoinSet::new();
+        for _ in 0..calls {
+            let (launcher, spec) = (rig.launcher.clone(), spec.clone());
+            all.spawn(async move { launcher.launch(&spec).await.expect("it runs") });
+        }
+        all.join_all().await;
+        took.push(processor_ms() - before);
+    }
+    assert!(took[1] < took[0] * 4 + 100, "{took:?} ms of processor");
 }
 
 #[tokio::test]
