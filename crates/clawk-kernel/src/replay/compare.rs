@@ -32,7 +32,7 @@ const SKIPPED: [&str; 8] = [
 /// Whole groups of types that replay does not run.
 const OTHERS: [&str; 3] = ["ckp.memory.", "ckp.swarm.", "ckp.egress."];
 /// Members that say when, how long, by which door, or under which id.
-const IGNORED: [&str; 14] = [
+const IGNORED: [&str; 15] = [
     // With other Atlases in their place, none came or went.
     "atlas_changes",
     "attempts",
@@ -47,6 +47,7 @@ const IGNORED: [&str; 14] = [
     "question_hash",
     "resolution_id",
     "role",
+    "seen",
     "sender",
     "shown",
     "plan_hash",
