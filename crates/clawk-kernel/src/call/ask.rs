@@ -262,8 +262,8 @@ impl Asking<'_> {
         let named = files(arguments, &self.described.input_schema, workdir);
         let base = workdir.clone();
         let leads = tokio::task::spawn_blocking(move || leads::lines(&base, &named)).await;
-        let leads = leads
-            .unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
+        let leads =
+            leads.unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
         Sheet::of(arguments, preview, leads)
     }
 

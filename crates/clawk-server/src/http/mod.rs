@@ -162,7 +162,7 @@ fn router(app: App) -> Router {
         .route("/v1/atlases", get(atlases::list).post(atlases::load))
         .route("/v1/atlases/{id}", get(atlases::show).delete(atlases::remove))
         .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{id}", post(approvals::answer))
+        .route("/v1/approvals/{id}", get(approvals::show).post(approvals::answer))
         .route("/v1/openapi.json", get(openapi::serve))
         .fallback(|| async { ApiError::not_found("no such path") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })

@@ -204,4 +204,6 @@ impl Builtin {
 }
 
 #[cfg(test)]
+mod preview_tests;
+#[cfg(test)]
 mod tests;

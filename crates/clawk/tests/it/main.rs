@@ -35,6 +35,7 @@ mod private;
 #[path = "../common/terminal.rs"]
 mod pty;
 mod purse;
+mod questions;
 mod replay;
 mod serve;
 mod served;
