@@ -430,6 +430,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
         reason = "ends by the token, which `Agent::close` fires"
     )]
     tokio::spawn(control.serve(over.clone()));
+    let in_vain = own::denied_in_vain(&blueprint.config, &blueprint.manifest, &blueprint.workdir);
     Ok(Agent {
         kernel,
         manifest: Arc::clone(&blueprint.manifest),
@@ -439,6 +440,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
         notes: blueprint
             .warning
             .into_iter()
+            .chain(in_vain)
             .chain(blueprint.models)
             .chain(cut_off)
             .collect(),
