@@ -164,15 +164,18 @@ fn inbox_of(events: &[Recorded]) -> Vec<Ending> {
     let mut inbox: Vec<Ending> = Vec::new();
     for event in events {
         let payload: serde_json::Value = serde_json::from_str(&event.payload).unwrap();
+        // The first event of a fork names the turn that goes on there.
+        let forked = payload.pointer("/fork/turn");
         let Some(message) = payload
             .get("message_id")
+            .or(forked)
             .and_then(|id| id.as_str())
             .and_then(|id| id.parse().ok())
         else {
             continue;
         };
         match event.kind.as_str() {
-            crate::kind::MESSAGE_ACCEPTED => inbox.push((
+            crate::kind::MESSAGE_ACCEPTED | crate::kind::SESSION_STARTED => inbox.push((
                 OpenMessage {
                     session: event.session,
                     message,

@@ -271,40 +271,48 @@ async fn replayed(rig: &Rig) -> Replayed {
 }
 
 #[tokio::test]
-async fn a_fork_gives_a_turn_no_rights_that_its_message_had_not() {
-    let rig = writing();
-    said(&rig, channel(Role::Viewer)).await;
-    let (at, _) = accepted(&rig);
-    let after = cut(&rig, at);
-    let message = after.journal.events()[at - 1].clone();
-    let sealed = after.journal.trace()[at - 1].clone();
-    // The owner goes on from there, in a state where nothing is taken up by itself.
-    let point = ForkPoint {
+async fn a_fork_gives_a_turn_no_rights_that_its_message_or_its_forker_had_not() {
+    // Who said it, who forks it, what may run.
+    for (said_by, forked_by, runs) in [
+        (Role::Viewer, Door::Cli, 0),
+        (Role::Admin, channel(Role::Viewer), 0),
+        (Role::User, Door::Cli, 2),
+    ] {
+        let rig = writing();
+        said(&rig, channel(said_by)).await;
+        let (at, _) = accepted(&rig);
+        let source = cut(&rig, at);
+        let point = point(&source, at - 1);
+        let kernel = source.start().await;
+        settled_turns(&source).await;
+        let before = source.runner.runs().len();
+        let (session, goes_on) = kernel.fork(point, forked_by, true).await.unwrap();
+        assert!(goes_on);
+        while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+        assert_eq!(source.runner.runs().len() - before, runs, "{said_by}");
+        // And the fork's own crash changes nothing of it.
+        let events = source.journal.events();
+        let forked = events
+            .iter()
+            .position(|event| event.session == session.id)
+            .unwrap();
+        let again = cut(&source, forked + 1);
+        let kernel = again.start().await;
+        settled(&again, &kernel).await;
+        assert_eq!(again.runner.runs().len(), runs, "{said_by}, after a crash");
+        assert_eq!(resumed_as(&again).last().unwrap() == "viewer", runs == 0);
+    }
+}
+
+fn point(rig: &Rig, at: usize) -> ForkPoint {
+    let (event, sealed) = (rig.journal.events().remove(at), rig.journal.trace().remove(at));
+    ForkPoint {
         event_hash: sealed.event_hash,
-        sequence: message.sequence,
-        session_id: message.session,
+        sequence: event.sequence,
+        session_id: event.session,
         trace_id: sealed.trace_id,
         turn: None,
-    };
-    let kernel = after.start().await;
-    settled_turns(&after).await;
-    let (session, goes_on) = kernel.fork(point, Door::Cli, true).await.unwrap();
-    assert!(goes_on);
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
-    assert_eq!(
-        after.runner.runs(),
-        [],
-        "forked by an admin, it is still a viewer's message"
-    );
-    // And the fork's own crash changes nothing of it.
-    let kinds = after.journal.events();
-    let forked = kinds
-        .iter()
-        .rposition(|e| e.kind == kind::SESSION_STARTED && e.session == session.id);
-    let again = cut(&after, forked.unwrap() + 1);
-    let kernel = again.start().await;
-    settled(&again, &kernel).await;
-    assert_eq!(again.runner.runs(), []);
+    }
 }
 
 async fn settled_turns(rig: &Rig) {
