@@ -15,6 +15,7 @@ mod agent;
 pub mod carp;
 mod catalog;
 mod composite;
+mod door;
 mod drive;
 pub mod effect;
 mod error;
@@ -43,6 +44,7 @@ pub mod time;
 pub use agent::{Options, Parts};
 pub use call::{Breadth, Held, Lasting, Person, Reception, Reply};
 pub use carp::{Atlases, CarpError, Cra};
+pub use door::Door;
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::kind;
 pub use fork::ForkPoint;
@@ -50,7 +52,7 @@ pub use kernel::{DEFAULT_DRAIN_MS, DeadLetter, Kernel};
 pub use notice::{Answer, Asked, Notice, Plan, Question, Step, TurnEnd};
 pub use roles::admit;
 pub use screen::Judge;
-pub use session::{Door, MAILBOX, MAX_MESSAGE_BYTES, Session};
+pub use session::{MAILBOX, MAX_MESSAGE_BYTES, Session};
 
 #[cfg(test)]
 mod tests;

@@ -421,6 +421,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
     let journal = Arc::clone(&parts.journal);
     let cut_off = cut_off(&*journal).await?;
     let kernel = Kernel::start(parts).await?;
+    let unknown = unknown_effects(&kernel).await?;
     let current = Current::default();
     current.set(kernel.clone());
     let control = Control::bind(state.path(), current).context("can't listen in the state directory")?;
@@ -443,6 +444,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
             .chain(in_vain)
             .chain(blueprint.models)
             .chain(cut_off)
+            .chain(unknown)
             .collect(),
         state,
         keeper: Mutex::new(Some(keeper)),
@@ -464,6 +466,29 @@ async fn cut_off(journal: &dyn Journal) -> Result<Vec<String>> {
             format!("a turn that was cut off goes on: session {session} (`--session` takes it up)")
         })
         .collect())
+}
+
+/// Says what earlier runs may have done, and how to find out.
+pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
+    const SHOWN: usize = 3;
+    let open = kernel.open_effects().await?;
+    let mut notes: Vec<String> = open
+        .iter()
+        .take(SHOWN)
+        .map(|effect| {
+            format!(
+                "`{}` of an earlier run may have been done, its outcome is unknown: {} (`clawk effects resolve` records what you find out)",
+                effect.tool, effect.request_id
+            )
+        })
+        .collect();
+    if open.len() > SHOWN {
+        notes.push(format!(
+            "and {} more: `clawk effects --unknown` lists them",
+            open.len() - SHOWN
+        ));
+    }
+    Ok(notes)
 }
 
 impl Agent {

@@ -61,12 +61,7 @@ impl Peer {
             .await
             .map_err(|e| error::from_init(&e))?;
         let client: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
-        let session = match kernel
-            .open(Door::Rpc {
-                client: client.clone(),
-            })
-            .await
-        {
+        let session = match kernel.open(Door::launcher(&client)).await {
             Ok(session) => session,
             Err(e) => {
                 kernel

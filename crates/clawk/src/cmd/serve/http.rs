@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::factory::Launched;
 use super::{Args, stdio, with_flags};
-use crate::compose::Blueprint;
+use crate::compose::{self, Blueprint};
 use crate::config::Config;
 use crate::out;
 
@@ -44,7 +44,11 @@ pub(super) async fn serve(
     let http = crate::http::bind(address, &settings, &secrets, current.clone(), launched.state()).await?;
     if !args.stdio {
         // With `--stdio`, `claw.initialize` starts it; until then the API answers 503.
-        current.set(launched.start(None).await?);
+        let kernel = launched.start(None).await?;
+        for line in compose::unknown_effects(&kernel).await? {
+            out::note(&line);
+        }
+        current.set(kernel);
         out::note(&format!("serving CRA on http://{}", http.address()));
     }
     if let Some(warning) = http.warning() {
