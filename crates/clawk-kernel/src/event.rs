@@ -2,6 +2,9 @@
 //!
 //! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's
 //! text of it *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` holds it.
+//!
+//! INVARIANT: every event is built by [`Scribe::written`], which holds its size: whatever text a field was given, the event
+//! stays below what every verifier takes, and a number that has no agreed text never keeps an event from being written.
 
 use std::sync::Arc;
 
@@ -12,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::ports::{
-    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, Spent, Ticket,
+    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, Spent, Ticket, Told,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -133,8 +136,8 @@ pub mod kind {
 }
 
 macro_rules! payloads {
-    ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($field:ident : $type:ty),* $(,)? })*) => {
-        $($(#[$doc])* #[derive(Debug, Serialize)] pub(crate) struct $name $(<$life>)? { $(pub(crate) $field: $type,)* })*
+    ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$attr:meta])* $field:ident : $type:ty),* $(,)? })*) => {
+        $($(#[$doc])* #[derive(Debug, Serialize)] pub(crate) struct $name $(<$life>)? { $($(#[$attr])* pub(crate) $field: $type,)* })*
     };
 }
 
@@ -171,12 +174,16 @@ payloads! {
     ProviderCompleted<'a> {
         attempt: u32, bytes_out: u64, cached_tokens: u64, call_count: usize, completion_hash: Digest, cost_microusd: Option<u64>,
         duration_ms: u64, estimated: bool, inference_id: Uuid, input_tokens: u64,
-        model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str, turn: Uuid,
+        model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
+        turn: Uuid,
     }
     /// `ckp.provider.failed`.
     ProviderFailed<'a> {
         attempt: u32, bytes_out: u64, cost_microusd: Option<u64>, duration_ms: u64, estimated: bool, inference_id: Uuid,
-        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str, status: Option<u16>, turn: Uuid,
+        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str, status: Option<u16>,
+        #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
+        turn: Uuid,
     }
     /// `ckp.budget.warned`.
     BudgetWarned<'a> { bound: u64, limit: &'a str, purse: &'a str, resets_at: Option<&'a str>, spent: u64 }
@@ -323,7 +330,7 @@ impl Scribe {
         self.written(thread, kind, payload)
     }
 
-    /// One entry whose payload has its text already.
+    /// One entry whose payload has its text already. What is too long in it is replaced by its beginning, length and digest.
     pub(crate) fn written(&self, thread: &Thread, kind: &'static str, payload: Box<RawValue>) -> Draft {
         Draft(Entry {
             session: thread.session,
@@ -332,7 +339,7 @@ impl Scribe {
             parent: thread.parent,
             at: self.clock.now(),
             kind,
-            payload,
+            payload: clawk_trace::bounded(payload),
             content: None,
             answers: None,
         })

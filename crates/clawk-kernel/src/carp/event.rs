@@ -8,6 +8,7 @@ use std::sync::Arc;
 use clawk_carp::resolve::{Evaluated, Evaluation, Violation};
 use clawk_proto::Digest;
 use clawk_proto::carp::{AllowedAction, ContextBlock, Operation, Request, Resolution, RiskTier, Task};
+use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -181,14 +182,14 @@ fn received(request: &Request, changes: u64) -> Box<RawValue> {
     put("context", !request.context.is_empty(), json!(request.context));
     put("atlas_changes", changes > 0, json!(changes));
     match clawk_trace::canonical::payload_of(&payload) {
-        Ok(raw) => raw,
-        // A number that two readers write differently stays out of the chain (R27); its digest does not.
-        Err(_) => {
+        Ok(raw) if raw.get().len() <= PAYLOAD_MAX_BYTES => raw,
+        // What is larger than an event, or a number that two readers write differently, stays out of the chain (R27); its
+        // digest does not.
+        Ok(_) | Err(_) => {
             let hash = digest(&canonical(&request.context));
             payload.remove("context");
             payload.insert("context_hash".to_owned(), json!(hash));
-            // silent-ok: texts and counts always have a canonical form
-            clawk_trace::canonical::payload_of(&payload).unwrap_or_else(|_| RawValue::NULL.to_owned())
+            raw(&payload)
         }
     }
 }
@@ -307,7 +308,8 @@ pub fn resolution_events(
 
 fn raw(payload: &impl Serialize) -> Box<RawValue> {
     // silent-ok: texts, ids and counts always have a form
-    serde_json::value::to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned())
+    let raw = serde_json::value::to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    clawk_trace::bounded(raw)
 }
 
 /// `ckp.carp.issued`, in the runtime's chain.

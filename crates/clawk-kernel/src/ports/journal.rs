@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
+use clawk_trace::canonical::is_payload;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -138,6 +140,25 @@ pub struct Batch {
     pub effects: Vec<EffectChange>,
 }
 
+impl Batch {
+    /// Why no journal may take this batch: an event of it would make a chain that nobody, or not everybody, can verify.
+    #[must_use]
+    pub fn fault(&self) -> Option<JournalError> {
+        let why = |entry: &Entry| {
+            let payload = entry.payload.get();
+            if payload.len() > PAYLOAD_MAX_BYTES {
+                return Some("is larger than every verifier takes");
+            }
+            (!is_payload(payload)).then_some("is not canonical JSON")
+        };
+        let (entry, why) = self.entries.iter().find_map(|entry| Some((entry, why(entry)?)))?;
+        let kind = entry.kind;
+        Some(JournalError::Unwritable(format!(
+            "the payload of a `{kind}` event {why}"
+        )))
+    }
+}
+
 /// Why the journal did not take or find something.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
@@ -242,7 +263,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// Queues a batch; never blocks. The ticket is fulfilled when the batch is durable.
     ///
     /// # Errors
-    /// The queue is full, or the journal can't be written: nothing was taken.
+    /// The queue is full, the journal can't be written, or the batch has a [`Batch::fault`]: nothing was taken.
     fn submit(&self, batch: Batch) -> Result<Ticket, JournalError>;
 
     /// Reads events in row order.

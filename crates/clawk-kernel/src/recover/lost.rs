@@ -56,6 +56,7 @@ pub(crate) async fn settle_lost(agent: &Agent, after_row: u64) -> Result<usize, 
             provider: &asked.provider,
             reason: "the runtime stopped before the answer; settled at what was set aside",
             status: None,
+            told: None,
             turn: asked.turn,
         };
         let thread = Thread {

@@ -57,6 +57,7 @@ impl Provider for TapedModel {
                 status,
                 input_tokens,
                 output_tokens,
+                told,
             }) => Err(ProviderError {
                 kind,
                 message: reason,
@@ -65,6 +66,7 @@ impl Provider for TapedModel {
                 usage: Some(Usage {
                     input_tokens,
                     output_tokens,
+                    told,
                     ..Usage::default()
                 }),
             }),

@@ -18,7 +18,7 @@ use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::kind;
 use crate::notice::Answer;
-use crate::ports::{Completion, FaultKind, Recorded};
+use crate::ports::{Completion, FaultKind, Recorded, Told};
 use crate::recover;
 use crate::time::Timestamp;
 
@@ -241,6 +241,7 @@ pub(super) enum Said {
         status: Option<u16>,
         input_tokens: u64,
         output_tokens: u64,
+        told: Option<Told>,
     },
 }
 
@@ -252,6 +253,9 @@ fn fault(facts: &Map<String, Value>) -> Said {
         status: number(facts, "status").and_then(|status| u16::try_from(status).ok()), // silent-ok: as above
         input_tokens: number(facts, "input_tokens").unwrap_or(0),
         output_tokens: number(facts, "output_tokens").unwrap_or(0),
+        told: facts
+            .get("told")
+            .and_then(|told| serde_json::from_value(told.clone()).ok()), // silent-ok: as above
     }
 }
 

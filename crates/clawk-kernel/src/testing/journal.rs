@@ -273,6 +273,9 @@ fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
 impl Journal for MemJournal {
     fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
         let (sender, ticket) = Ticket::new();
+        if let Some(fault) = batch.fault() {
+            return Err(fault);
+        }
         let outcome = self.lock().take(batch);
         if let Err(error) = &outcome {
             return Err(error.clone());
