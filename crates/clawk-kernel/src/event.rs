@@ -224,6 +224,7 @@ payloads! {
     /// `ckp.approval.answered`.
     ApprovalAnswered<'a> {
         action_id: &'a str, answer: &'a str, by: &'a str, channel: &'a str, reason: Option<&'a str>, request_id: &'a str, role: &'a str,
+        seen: Option<&'a str>,
     }
     /// `ckp.approval.voided`.
     ApprovalVoided<'a> { action_id: &'a str, changed: &'a str, request_id: &'a str }

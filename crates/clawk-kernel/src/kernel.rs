@@ -27,6 +27,7 @@ use crate::notice::{Answer, Question};
 use crate::ports::{OpenEffect, Recorded, Scan};
 use crate::purse::{Amount, Budget};
 use crate::session::{Notices, Opening, Session};
+use crate::sheet::Seen;
 use crate::{fork, memory, recover, start, stop, swarm};
 
 /// How long a shutdown drains when nobody says, milliseconds.
@@ -242,6 +243,7 @@ impl Kernel {
             breadth: call::Breadth::Exact,
             person: Person::admin("local", by),
             reason,
+            seen: Seen::Short,
         };
         self.reply(id, reply).await == Reception::Taken
     }

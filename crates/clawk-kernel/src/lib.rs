@@ -35,6 +35,7 @@ pub mod replay;
 mod roles;
 mod screen;
 mod session;
+pub mod sheet;
 mod skill;
 mod start;
 mod swarm;

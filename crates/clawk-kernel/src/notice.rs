@@ -1,10 +1,13 @@
 //! What a surface (terminal, channel, RPC client) is told while a session works.
 
+use std::sync::Arc;
+
 use clawk_proto::{MessageId, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ports::Usage;
+use crate::sheet::Sheet;
 use crate::time::Timestamp;
 
 /// A question to a person: may this call run?
@@ -18,8 +21,8 @@ pub struct Question {
     pub tool: String,
     /// Exactly what it will get.
     pub arguments: Map<String, Value>,
-    /// What will happen, for people: a diff, a command line, a host.
-    pub preview: Vec<String>,
+    /// What a person reads before they answer: what will happen, and every argument.
+    pub sheet: Arc<Sheet>,
     /// The rule that asks, or the autonomy.
     pub rule_id: Option<String>,
     /// Why it is asked.

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::sheet::{Line, Preview};
 use clawk_kernel::witness::Fact;
 use clawk_proto::SessionId;
 use clawk_sandbox::{Obtained, Plan, Refusal};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::builtin::{Builtin, Extra, Shared, generic_preview};
+use crate::builtin::{Builtin, Extra, Shared};
 use crate::call::Call;
 use crate::executor::{Command, Endpoint};
 use crate::mcp::{McpTool, Server};
@@ -97,6 +98,24 @@ impl Runner {
         }
     }
 
+    /// What people should know of how a call is run.
+    fn facts(&self, binding: &Binding, look: &Look<'_>) -> Vec<String> {
+        match binding {
+            Binding::Builtin(Builtin::Shell) => Stands::of(binding, look, self.search()).told(),
+            Binding::Command(command) => {
+                let mut facts = vec![format!("$ {}", line(&command.program, &command.args))];
+                facts.extend(Stands::of(binding, look, None).told());
+                facts
+            }
+            Binding::Http(endpoint) => vec![posted(&endpoint.url)],
+            Binding::Mcp(tool) => {
+                let served = tool.served_as.as_deref().unwrap_or(look.tool);
+                vec![format!("ask the MCP server {} for {served}", tool.server.name())]
+            }
+            Binding::Builtin(_) | Binding::Extra(_) => Vec::new(),
+        }
+    }
+
     /// The search path that command lines get.
     fn search(&self) -> Option<String> {
         self.shared.env.non_empty("PATH")
@@ -148,6 +167,51 @@ impl Runner {
             result = work => result,
         }
     }
+}
+
+/// A built-in's preview, away from the async threads: files are read.
+async fn built_in(builtin: Builtin, look: &Look<'_>) -> Preview {
+    let (arguments, plan) = (look.arguments.clone(), Arc::clone(look.plan));
+    let workdir = look.workdir.to_path_buf();
+    let work = move || {
+        builtin.preview(&Look {
+            tool: builtin.name(),
+            arguments: &arguments,
+            plan: &plan,
+            workdir: &workdir,
+        })
+    };
+    let worked = tokio::task::spawn_blocking(work).await;
+    worked.unwrap_or_else(|error| Preview {
+        lines: vec![Line::fact(&format!("what it would change can't be told: {error}"))],
+        covers: &[],
+    })
+}
+
+/// A configured command, its words apart.
+fn line(program: &str, args: &[String]) -> String {
+    let words = std::iter::once(program).chain(args.iter().map(String::as_str));
+    let parts = |c: char| c.is_whitespace() || matches!(c, '\'' | '"');
+    let words = words.map(|word| {
+        if word.is_empty() || word.contains(parts) {
+            format!("{word:?}")
+        } else {
+            word.to_owned()
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Where a configured request goes, without what may be secret in it.
+fn posted(url: &clawk_egress::Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let query = if url.query().is_some() {
+        ", with the query that is configured"
+    } else {
+        ""
+    };
+    format!("POST {}://{host}{port}{}{query}", url.scheme(), url.path())
 }
 
 /// Never the same twice: what can't be looked at binds nothing, so nothing passes.
@@ -231,43 +295,24 @@ impl ToolRunner for Runner {
         })
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<String>> {
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
         Box::pin(async move {
             let Some(binding) = self.bound.get(look.tool) else {
-                return generic_preview(look.arguments);
+                return Preview::default();
             };
-            match binding {
-                Binding::Builtin(Builtin::Shell) => {
-                    let stands = Stands::of(binding, &look, self.search());
-                    let mut lines = Builtin::Shell.preview(&look);
-                    lines.push(format!("  in {}", stands.from().display()));
-                    lines.extend(stands.programs());
-                    lines
+            let mut preview = match binding {
+                Binding::Builtin(builtin) => built_in(*builtin, &look).await,
+                Binding::Command(_) | Binding::Http(_) | Binding::Mcp(_) | Binding::Extra(_) => {
+                    Preview::default()
                 }
-                Binding::Builtin(builtin) => builtin.preview(&look),
-                Binding::Command(command) => {
-                    let stands = Stands::of(binding, &look, None);
-                    let words = std::iter::once(&command.program).chain(&command.args);
-                    let line = words.map(String::as_str).collect::<Vec<_>>().join(" ");
-                    let mut lines = vec![format!("$ {line}"), format!("  in {}", stands.from().display())];
-                    lines.extend(stands.programs());
-                    lines.extend(generic_preview(look.arguments));
-                    lines
-                }
-                Binding::Http(endpoint) => {
-                    let url = &endpoint.url;
-                    let host = url.host_str().unwrap_or_default();
-                    let mut lines = vec![format!("POST {}://{host}{}", url.scheme(), url.path())];
-                    lines.extend(generic_preview(look.arguments));
-                    lines
-                }
-                Binding::Mcp(tool) => {
-                    let mut lines = vec![format!("ask the MCP server {}", tool.server.name())];
-                    lines.extend(generic_preview(look.arguments));
-                    lines
-                }
-                Binding::Extra(_) => generic_preview(look.arguments),
+            };
+            let mut facts = self.facts(binding, &look);
+            let key = self.mending.get(look.tool).and_then(|mending| mending.key.as_ref());
+            if let Some(Key::Argument(name)) = key {
+                facts.push(format!("  `{name}` is set to the call's id, whatever stands below"));
             }
+            preview.lines.extend(facts.iter().map(|fact| Line::fact(fact)));
+            preview
         })
     }
 

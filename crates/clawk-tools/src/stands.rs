@@ -160,24 +160,35 @@ impl Stands {
         facts
     }
 
-    /// The programs with the files that they stand for, for people.
-    pub(crate) fn programs(&self) -> Vec<String> {
+    /// For people: where it starts, the files that names of programs stand for, and where links among the files lead.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let mut lines = vec![format!("  in {}", self.from.display())];
+        lines.extend(self.programs());
+        let links = self.files.iter().filter_map(|file| {
+            let target = std::fs::read_link(file).ok()?; // silent-ok: it is no link, or not there
+            let real = file.canonicalize().unwrap_or(target); // silent-ok: it leads nowhere
+            Some(format!("  {} leads to {}", file.display(), real.display()))
+        });
+        lines.extend(links);
+        lines.dedup();
+        lines
+    }
+
+    fn programs(&self) -> Vec<String> {
         let mut lines: Vec<String> = self
             .programs
             .iter()
             .filter(|program| *program != self.plan.shell_program(&self.base))
             .filter_map(|program| {
                 let found = witness::find(program, self.search())?;
-                (found != Path::new(program)).then(|| format!("  {program} is {}", found.display()))
+                let real = found.canonicalize().ok().filter(|real| *real != found); // silent-ok: shown as it is named
+                let leads = real.map(|real| format!(", which leads to {}", real.display()));
+                let told = found != Path::new(program) || leads.is_some();
+                told.then(|| format!("  {program} is {}{}", found.display(), leads.unwrap_or_default()))
             })
             .collect();
         lines.dedup();
         lines
-    }
-
-    /// Where it starts.
-    pub(crate) fn from(&self) -> &Path {
-        &self.from
     }
 }
 

@@ -31,10 +31,9 @@ pub(crate) async fn reply(agent: &Agent, id: &RequestId, reply: Reply) -> Recept
     if !may_answer(reply.person.role, reply.answer) {
         return Reception::NotAllowed;
     }
-    if agent.desk.answer(id, reply.clone()).await || to_open(agent, id, &reply).await {
-        Reception::Taken
-    } else {
-        Reception::Nothing
+    match agent.desk.answer(id, reply.clone()).await {
+        Reception::Nothing => to_open(agent, id, &reply).await,
+        reception => reception,
     }
 }
 
@@ -69,6 +68,7 @@ pub(crate) async fn withdraw(agent: &Agent, ids: impl Iterator<Item = &RequestId
             reason: Some("its turn ended before"),
             request_id: id.as_str(),
             role: "",
+            seen: None,
         };
         drafts.push(
             agent
@@ -86,9 +86,10 @@ pub(crate) async fn withdraw(agent: &Agent, ids: impl Iterator<Item = &RequestId
 
 /// The answer to a question whose call an earlier run of the agent left behind: kept until the call comes again. It
 /// covers that call alone, whatever it says of later ones: their standing is given where the call is.
-async fn to_open(agent: &Agent, id: &RequestId, reply: &Reply) -> bool {
-    let Some((thread, question)) = agent.desk.settle_open(id, reply, agent.scribe.now()) else {
-        return false;
+async fn to_open(agent: &Agent, id: &RequestId, reply: &Reply) -> Reception {
+    let (thread, question) = match agent.desk.settle_open(id, reply, agent.scribe.now()) {
+        Ok(open) => open,
+        Err(reception) => return reception,
     };
     let payload = ApprovalAnswered {
         action_id: &question.tool,
@@ -98,14 +99,16 @@ async fn to_open(agent: &Agent, id: &RequestId, reply: &Reply) -> bool {
         reason: reply.reason.as_deref(),
         request_id: id.as_str(),
         role: &reply.person.role.to_string(),
+        seen: reply.seen_word(&question),
     };
     let draft = agent.scribe.entry(&thread, kind::APPROVAL_ANSWERED, &payload);
     let kept = agent.scribe.write(vec![draft]).await;
     if let Err(error) = &kept {
         tracing::error!(%error, "an answer could not be kept");
         agent.desk.unsettle_open(id);
+        return Reception::Nothing;
     }
-    kept.is_ok()
+    Reception::Taken
 }
 
 /// Ends a standing grant.

@@ -12,6 +12,7 @@ use super::grant::Grant;
 use super::standing::Standing;
 use crate::event::Thread;
 use crate::notice::{Answer, Question};
+use crate::sheet::Seen;
 use crate::time::Timestamp;
 
 /// How long an answer that came before its question waits for it, milliseconds (R18).
@@ -63,6 +64,27 @@ pub struct Reply {
     pub person: Person,
     /// Their words.
     pub reason: Option<String>,
+    /// How much of the question they were given. A yes to a folded question counts only with the whole of it.
+    pub seen: Seen,
+}
+
+impl Reply {
+    /// Whether it counts as an answer to this question: a no always does.
+    pub(crate) fn counts(&self, question: &Question) -> bool {
+        self.answer == Answer::Deny || question.sheet.admits(&self.seen)
+    }
+
+    /// For the record of a yes to a question that was folded.
+    pub(crate) fn seen_word(&self, question: &Question) -> Option<&'static str> {
+        if self.answer == Answer::Deny || !question.sheet.is_folded() {
+            return None;
+        }
+        match self.seen {
+            Seen::Short => None,
+            Seen::Whole(_) => Some("whole"),
+            Seen::Sent => Some("sent"),
+        }
+    }
 }
 
 /// What became of an answer.
@@ -74,6 +96,8 @@ pub enum Reception {
     Nothing,
     /// Who answered may not.
     NotAllowed,
+    /// It is a yes, and the question hides something that who answered has not seen. It waits on.
+    Unseen,
 }
 
 /// An answer on its way to its call, and the way back: whether it is durable.
@@ -116,6 +140,7 @@ enum Stage {
 enum Taken {
     Nothing,
     NotYet,
+    Unseen,
     Asking(oneshot::Sender<Delivery>),
 }
 
@@ -277,20 +302,26 @@ impl Desk {
         self.open_ones().get(request_id).map(|open| open.request_hash)
     }
 
-    /// Gives an open question its answer; `None`: there is none, it lapsed, or it has one.
+    /// Gives an open question its answer.
+    ///
+    /// # Errors
+    /// There is none, it lapsed, it has one; or the answer is a yes of who has not seen it whole.
     pub(super) fn settle_open(
         &self,
         request_id: &RequestId,
         reply: &Reply,
         now: Timestamp,
-    ) -> Option<(Thread, Question)> {
+    ) -> Result<(Thread, Question), Reception> {
         let mut all = self.open_ones();
-        let open = all.get_mut(request_id)?;
+        let open = all.get_mut(request_id).ok_or(Reception::Nothing)?;
         if open.reply.is_some() || open.question.expires_at < now {
-            return None;
+            return Err(Reception::Nothing);
+        }
+        if !reply.counts(&open.question) {
+            return Err(Reception::Unseen);
         }
         open.reply = Some(reply.clone());
-        Some((open.thread, open.question.clone()))
+        Ok((open.thread, open.question.clone()))
     }
 
     /// The answer to an open question could not be kept.
@@ -300,31 +331,36 @@ impl Desk {
         }
     }
 
-    /// Takes an answer. Waits while the call works and has not asked; `false` when nothing asks for it. `true` when it is
-    /// durable.
-    pub(crate) async fn answer(&self, request_id: &RequestId, reply: Reply) -> bool {
+    /// Takes an answer; [`Reception::Taken`] when it is durable. Waits while the call works and has not asked.
+    pub(crate) async fn answer(&self, request_id: &RequestId, reply: Reply) -> Reception {
         let deadline = tokio::time::Instant::now() + Duration::from_millis(EARLY_ANSWER_MS);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // Registered before looking, so that no change between the two is missed.
             changed.as_mut().enable();
-            match self.take_question(request_id) {
-                Taken::Nothing => return false,
+            match self.take_question(request_id, &reply) {
+                Taken::Nothing => return Reception::Nothing,
+                Taken::Unseen => return Reception::Unseen,
                 Taken::NotYet => {}
                 Taken::Asking(sender) => {
                     let (durable, kept) = oneshot::channel();
                     let sent = sender.send(Delivery { reply, durable });
-                    return sent.is_ok() && kept.await.unwrap_or(false); // silent-ok: a call that is gone keeps nothing
+                    // silent-ok: a call that is gone keeps nothing
+                    return if sent.is_ok() && kept.await.unwrap_or(false) {
+                        Reception::Taken
+                    } else {
+                        Reception::Nothing
+                    };
                 }
             }
             if tokio::time::timeout_at(deadline, changed).await.is_err() {
-                return false;
+                return Reception::Nothing;
             }
         }
     }
 
-    fn take_question(&self, request_id: &RequestId) -> Taken {
+    fn take_question(&self, request_id: &RequestId, reply: &Reply) -> Taken {
         let mut calls = self.calls();
         let Some(place) = calls.get_mut(request_id) else {
             return Taken::Nothing;
@@ -334,6 +370,10 @@ impl Desk {
             stage @ (Stage::Working | Stage::Returning(_)) => {
                 place.stage = stage;
                 Taken::NotYet
+            }
+            Stage::Asking(question, sender) if !reply.counts(&question) => {
+                place.stage = Stage::Asking(question, sender);
+                Taken::Unseen
             }
             Stage::Asking(_, sender) => Taken::Asking(sender),
         }

@@ -2,6 +2,7 @@
 //! the grant is compared with what is there right before the call goes on.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clawk_manifest::model::Autonomy;
 use clawk_policy::{Approval, Effect, TimeoutDefault, Verdict};
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::approval::{Breadth, Delivery, Reply, Seat};
 use super::grant::{Grant, Leave, files, plan_digest};
+use super::leads;
 use super::record::Record;
 use super::standing::{Held, Lasting};
 use super::{Approver, Caller, Request};
@@ -18,6 +20,7 @@ use crate::catalog::{Described, Entry};
 use crate::error::CallError;
 use crate::notice::{Answer, Notice, Question};
 use crate::ports::Look;
+use crate::sheet::{Line, Sheet};
 
 /// A call that a person is to be asked about.
 #[derive(Debug)]
@@ -153,7 +156,7 @@ impl Asking<'_> {
         reply: Reply,
         durable: oneshot::Sender<bool>,
     ) -> Result<Approver, CallError> {
-        record.answered(&reply);
+        record.answered(question, &reply);
         let held = self.standing(record, question, &reply);
         if let Some(held) = &held {
             record.granted(held, &reply);
@@ -211,7 +214,7 @@ impl Asking<'_> {
             parameters: record.parameters,
             plan: plan_digest(self.tool),
             by: reply.person.name.clone(),
-            shown: question.preview.first().cloned().unwrap_or_default(),
+            shown: question.sheet.first().to_owned(),
             at: self.agent.scribe.now(),
         })
     }
@@ -227,19 +230,12 @@ impl Asking<'_> {
         }
         explanation.extend(agent.explain(&self.request.tool, arguments).await);
         let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
-        let look = Look {
-            tool: &self.tool.name,
-            arguments,
-            plan: &self.tool.plan,
-            workdir: &agent.options.workdir,
-        };
         let reason = self.verdict.reason.as_deref();
         Question {
             request_id: self.request.request_id.clone(),
             session: self.caller.thread.session,
             tool: self.request.tool.clone(),
             arguments: arguments.clone(),
-            preview: agent.runner.preview(look).await,
             rule_id: self.verdict.rule_id.as_deref().map(str::to_owned),
             reason: reason.unwrap_or("a policy rule asks for approval").to_owned(),
             explanation,
@@ -247,8 +243,28 @@ impl Asking<'_> {
             default_if_timeout: word(approval.default_if_timeout),
             cost: self.cost(),
             folder: self.folder(),
+            sheet: Arc::new(self.sheet().await),
             step: None,
         }
+    }
+
+    /// What the person reads.
+    pub(super) async fn sheet(&self) -> Sheet {
+        let (agent, arguments) = (self.agent, &self.request.arguments);
+        let workdir = &agent.options.workdir;
+        let look = Look {
+            tool: &self.tool.name,
+            arguments,
+            plan: &self.tool.plan,
+            workdir,
+        };
+        let preview = agent.runner.preview(look).await;
+        let named = files(arguments, &self.described.input_schema, workdir);
+        let base = workdir.clone();
+        let leads = tokio::task::spawn_blocking(move || leads::lines(&base, &named)).await;
+        let leads = leads
+            .unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
+        Sheet::of(arguments, preview, leads)
     }
 
     /// What is known of the cost before: what a composite tool's skill says it takes.

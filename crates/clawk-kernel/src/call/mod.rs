@@ -10,6 +10,7 @@ mod decide;
 mod dedup;
 mod egress;
 mod grant;
+mod leads;
 mod pend;
 mod permit;
 mod plan;

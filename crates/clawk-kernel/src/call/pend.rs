@@ -1,5 +1,7 @@
 //! A question whose asker does not wait (CRA): its answer if it was given, or the word that it stands.
 
+use std::sync::Arc;
+
 use super::Approver;
 use super::ask::Asking;
 use super::grant::Leave;
@@ -19,13 +21,14 @@ impl Asking<'_> {
             return Err(CallError::Cancelled { tool: tool() });
         };
         let now = self.look(record).await?;
+        let sheet = Arc::new(self.sheet().await);
         match carp::pend(
             self.agent,
             under,
             &self.request.tool,
             record.parameters,
             self.verdict,
-            now,
+            (now, sheet),
         )? {
             Pended::Approved { by, shown } => {
                 record.told("approve", &by, None);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clawk_manifest::model::Role;
 use clawk_policy::{Approval, TimeoutDefault};
@@ -19,6 +20,7 @@ use crate::event::{Thread, kind};
 use crate::notice::{Answer, Question, Step};
 use crate::ports::{JournalError, Recorded, Scan};
 use crate::recover;
+use crate::sheet::{Seen, Sheet};
 use crate::time::Timestamp;
 
 /// The oldest question that can still be open, milliseconds.
@@ -34,9 +36,9 @@ pub(super) struct Kept {
     pub(super) expires_at_us: i64,
     pub(super) folder: Option<PathBuf>,
     pub(super) grant: Grant,
-    pub(super) preview: Vec<String>,
     pub(super) reason: String,
     pub(super) rule_id: Option<String>,
+    pub(super) sheet: Arc<Sheet>,
     pub(super) span: Uuid,
     pub(super) step: Option<Step>,
     pub(super) timeout_allows: bool,
@@ -54,9 +56,9 @@ impl Kept {
             expires_at_us: question.expires_at.0,
             folder: question.folder.clone(),
             grant: grant.clone(),
-            preview: question.preview.clone(),
             reason: question.reason.clone(),
             rule_id: question.rule_id.clone(),
+            sheet: Arc::clone(&question.sheet),
             span,
             step: question.step.clone(),
             timeout_allows: approval.default_if_timeout == TimeoutDefault::Allow,
@@ -77,7 +79,7 @@ impl Kept {
                 session,
                 tool: self.tool,
                 arguments: self.arguments,
-                preview: self.preview,
+                sheet: self.sheet,
                 rule_id: self.rule_id,
                 reason: self.reason,
                 explanation: self.explanation,
@@ -213,6 +215,8 @@ fn reply(fields: &Fields) -> Option<Reply> {
             },
         },
         reason: fields.reason.clone(),
+        // What is on record has been admitted.
+        seen: Seen::Sent,
     })
 }
 

@@ -1,6 +1,7 @@
 //! The books: sessions, their live resolutions, what has been spent, what waits for a person. Every map has a bound.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use clawk_carp::Ledger;
 use clawk_carp::execute::Issued;
@@ -12,6 +13,7 @@ use uuid::Uuid;
 
 use super::error::CarpError;
 use crate::call::Grant;
+use crate::sheet::Sheet;
 
 /// Sessions that may be live at the same time.
 pub(crate) const MAX_LIVE: usize = 10_000;
@@ -25,6 +27,8 @@ const MAX_REQUESTS: usize = 4_096;
 const MAX_ANSWERS: usize = 256;
 /// Questions that may wait at the same time.
 const MAX_APPROVALS: usize = 10_000;
+/// Bytes of their texts together.
+const MAX_SHEET_BYTES: usize = 64 << 20;
 
 /// A session to be opened.
 #[derive(Debug, Clone)]
@@ -95,6 +99,8 @@ pub struct ApprovalView {
     pub state: ApprovalState,
     /// Until when it may be answered and used, RFC 3339.
     pub expires_at: String,
+    /// What a person reads before they answer.
+    pub sheet: Arc<Sheet>,
 }
 
 #[derive(Debug)]
@@ -319,6 +325,12 @@ impl Books {
         if self.approvals.len() >= MAX_APPROVALS {
             return Err(CarpError::TooMany(format!(
                 "{MAX_APPROVALS} questions wait already"
+            )));
+        }
+        let kept = self.approvals.values().map(|known| known.view.sheet.bytes());
+        if kept.sum::<usize>() + waiting.view.sheet.bytes() > MAX_SHEET_BYTES {
+            return Err(CarpError::TooMany(format!(
+                "the texts of the questions that wait take {MAX_SHEET_BYTES} bytes already"
             )));
         }
         let view = waiting.view.clone();

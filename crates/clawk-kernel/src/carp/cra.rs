@@ -16,6 +16,7 @@ use super::resolve::{self, check_skew, now, thread};
 use super::turn::fault;
 use crate::agent::Agent;
 use crate::event::{digest, kind};
+use crate::sheet::Seen;
 
 /// A handle to the CRA side of an agent; cheap to clone.
 #[derive(Debug, Clone)]
@@ -213,10 +214,16 @@ impl Cra {
         approve: bool,
         by: &str,
         reason: Option<String>,
+        seen: &Seen,
     ) -> Result<ApprovalView, CarpError> {
         let agent = &self.agent;
         let _working = agent.life.enter().map_err(CarpError::NotReady)?;
         let view = agent.carp.books().waiting(id, now(agent))?.view.clone();
+        if approve && !view.sheet.admits(seen) {
+            return Err(CarpError::Unseen {
+                hidden_bytes: view.sheet.hidden_bytes(),
+            });
+        }
         let payload = Answered {
             action_id: &view.action_id,
             answer: if approve { "approve" } else { "deny" },
@@ -225,6 +232,7 @@ impl Cra {
             parameters_hash: view.parameters,
             reason: reason.as_deref(),
             resolution_id: view.resolution,
+            seen: (approve && view.sheet.is_folded()).then_some("whole"),
             session_id: view.session.0,
         };
         let root = agent.root.child(agent.clock().uuid());

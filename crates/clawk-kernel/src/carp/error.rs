@@ -53,6 +53,14 @@ pub enum CarpError {
         /// The id.
         String,
     ),
+    /// A yes to a question of which a part was folded away, from who has not seen it.
+    #[error(
+        "{hidden_bytes} bytes of the question are folded; read the whole text, then send its digest as `seen`"
+    )]
+    Unseen {
+        /// Bytes that were not shown.
+        hidden_bytes: usize,
+    },
     /// An action is not to run.
     #[error("`{action_id}` is denied: {reason}")]
     Denied {
@@ -103,6 +111,7 @@ impl CarpError {
             Self::UnknownAtlas(_) => "atlas_not_found",
             Self::UnknownResolution => "resolution_not_found",
             Self::UnknownApproval(_) => "approval_not_found",
+            Self::Unseen { .. } => "question_unseen",
             Self::Denied { .. } => "denied",
             Self::TooMany(_) => "too_many",
             Self::Conflict(_) => "conflict",

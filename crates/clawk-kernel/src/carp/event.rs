@@ -94,6 +94,7 @@ pub(crate) struct Answered<'a> {
     pub(crate) parameters_hash: Digest,
     pub(crate) reason: Option<&'a str>,
     pub(crate) resolution_id: Uuid,
+    pub(crate) seen: Option<&'a str>,
     pub(crate) session_id: Uuid,
 }
 

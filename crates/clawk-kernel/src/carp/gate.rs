@@ -17,6 +17,7 @@ use super::{CarpError, Loaded, Under, turn};
 use crate::agent::Agent;
 use crate::call::{Caller, Grant, Request};
 use crate::error::{ArgumentFault, CallError, DeniedBy};
+use crate::sheet::Sheet;
 
 /// How long a question of an HTTP execution stands, seconds; no longer than its resolution.
 const QUESTION_SECONDS: i64 = 3_600;
@@ -338,7 +339,7 @@ pub(crate) fn pend(
     action_id: &str,
     parameters: Digest,
     verdict: &Verdict,
-    shown: Grant,
+    (shown, sheet): (Grant, Arc<Sheet>),
 ) -> Result<Pended, CallError> {
     let at = now(agent);
     let mut books = agent.carp.books();
@@ -378,6 +379,7 @@ pub(crate) fn pend(
             .map(str::to_owned),
         state: ApprovalState::Pending,
         expires_at: format!("{expires:.6}"),
+        sheet,
     };
     let waiting = Waiting {
         view,

@@ -63,6 +63,7 @@ pub(crate) async fn note(agent: &Agent, request: &Request, error: &CarpError) {
         | CarpError::NotYours
         | CarpError::NotReady(_)
         | CarpError::Journal(_)
+        | CarpError::Unseen { .. }
         | CarpError::TooMany(_) => return,
         // The path has told it.
         CarpError::Denied { .. } => return,

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Later;
 use crate::call::Permit;
+use crate::sheet::Preview;
 use crate::witness::Fact;
 
 /// What a tool is, as its executor knows it; the manifest's words come first where it gives them.
@@ -134,8 +135,8 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     ) -> Later<'a, Result<RunOutcome, RunError>>;
 
     /// What a person should see before saying yes: a diff, a command with its program and folder, a host and body.
-    /// Lines of plain text, bounded.
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<String>>;
+    /// The kernel adds every argument that this does not show whole.
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview>;
 
     /// What the call would act through, beside its arguments and the files that they name: the programs that its names
     /// stand for, the place that a request goes to, with what is configured of them. An exact grant is bound to it.

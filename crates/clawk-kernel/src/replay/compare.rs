@@ -32,7 +32,7 @@ const SKIPPED: [&str; 8] = [
 /// Whole groups of types that replay does not run.
 const OTHERS: [&str; 3] = ["ckp.memory.", "ckp.swarm.", "ckp.egress."];
 /// Members that say when, how long, by which door, or under which id.
-const IGNORED: [&str; 18] = [
+const IGNORED: [&str; 19] = [
     // With other Atlases in their place, none came or went.
     "atlas_changes",
     "attempts",
@@ -50,6 +50,7 @@ const IGNORED: [&str; 18] = [
     "platform_ids",
     "resolution_id",
     "role",
+    "seen",
     "sender",
     "shown",
     "task_id",

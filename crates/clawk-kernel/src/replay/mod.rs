@@ -27,6 +27,7 @@ use clawk_secrets::Given;
 use crate::call::{Breadth, Person, Reply};
 use crate::ports::{Batch, Entry, Journal as _, JournalError, Provider, Recorded};
 use crate::screen::Judge;
+use crate::sheet::Seen;
 use crate::testing::MemJournal;
 use crate::time::Timestamp;
 use crate::{Answer, Door, Kernel, Notice, Options, Parts, Session};
@@ -244,6 +245,7 @@ async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
             breadth: if folder { Breadth::Folder } else { Breadth::Exact },
             person: Person::admin("replay", &by),
             reason,
+            seen: Seen::Sent,
         };
         kernel.reply(&question.request_id, reply).await;
     }

@@ -22,6 +22,7 @@ use crate::ports::{
     Completion, Delta, Description, FaultKind, InferRequest, Later, Look, Memory, MemoryError, Place,
     Provider, ProviderError, RunError, RunOutcome, StoreQuery, ToolRunner, Usage,
 };
+use crate::sheet::Preview;
 use crate::time::{Clock, Timestamp};
 use crate::witness::{Fact, RECORDED};
 
@@ -152,8 +153,8 @@ impl ToolRunner for TapedTools {
         })
     }
 
-    fn preview<'a>(&'a self, _look: Look<'a>) -> Later<'a, Vec<String>> {
-        ready(Vec::new())
+    fn preview<'a>(&'a self, _look: Look<'a>) -> Later<'a, Preview> {
+        ready(Preview::default())
     }
 
     fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {

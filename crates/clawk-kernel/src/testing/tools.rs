@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call::Permit;
 use crate::ports::{Description, Later, Look, Mend, Reached, RunError, RunOutcome, ToolRunner};
+use crate::sheet::{Line, Preview};
 use crate::witness::Fact;
 
 /// What a tool does.
@@ -187,9 +188,12 @@ impl ToolRunner for TestRunner {
         })
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<String>> {
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
         let line = format!("{} {}", look.tool, json!(look.arguments));
-        Box::pin(std::future::ready(vec![line]))
+        Box::pin(std::future::ready(Preview {
+            lines: vec![Line::fact(&line)],
+            covers: &[],
+        }))
     }
 
     fn stands_on<'a>(&'a self, _: Look<'a>) -> Later<'a, Vec<Fact>> {

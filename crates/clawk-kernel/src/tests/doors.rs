@@ -53,7 +53,7 @@ impl ToolRunner for Looking {
         self.runner.run(permit, cancel)
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<String>> {
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, crate::sheet::Preview> {
         self.runner.preview(look)
     }
 

@@ -34,6 +34,7 @@ fn reply(answer: Answer) -> Reply {
         breadth: Breadth::Exact,
         person: Person::admin("terminal", "ann"),
         reason: None,
+        seen: crate::sheet::Seen::Short,
     }
 }
 

@@ -64,6 +64,7 @@ fn reply(answer: Answer) -> Reply {
         breadth: Breadth::Exact,
         person: Person::admin("terminal", "ann"),
         reason: None,
+        seen: crate::sheet::Seen::Short,
     }
 }
 
@@ -125,7 +126,7 @@ async fn one_question_shows_every_step_in_order_before_any_runs() {
         .map(|question| {
             let step = question.step.as_ref().unwrap();
             assert_eq!(step.plan, plan.id);
-            (step.number, step.of, question.preview[0].as_str())
+            (step.number, step.of, question.sheet.first())
         })
         .collect();
     assert_eq!(

@@ -7,11 +7,6 @@ use clawk_sandbox::Plan;
 use serde_json::{Map, Value, json};
 
 use super::Builtin;
-use crate::call::cut;
-
-/// Longest line and most lines of a preview.
-const PREVIEW_LINE_BYTES: usize = 400;
-const PREVIEW_LINES: usize = 40;
 
 /// What a tool does to the world, as MCP's four hints.
 struct Effects {
@@ -210,90 +205,4 @@ fn hints(effects: &Effects) -> Map<String, Value> {
     .into_iter()
     .map(|(name, value)| (name.to_owned(), Value::Bool(value)))
     .collect()
-}
-
-pub(super) fn preview(builtin: Builtin, arguments: &Map<String, Value>) -> Vec<String> {
-    let text = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
-    match builtin {
-        Builtin::Shell => {
-            let place = (!text("workdir").is_empty()).then(|| format!("in {}", text("workdir")));
-            bounded(
-                PREVIEW_LINES,
-                text("command")
-                    .lines()
-                    .map(|line| format!("$ {line}"))
-                    .chain(place),
-            )
-        }
-        Builtin::FileWrite => {
-            let head = format!("write {} ({} bytes)", text("path"), text("content").len());
-            bounded(
-                PREVIEW_LINES,
-                std::iter::once(head).chain(text("content").lines().map(|line| format!("+ {line}"))),
-            )
-        }
-        Builtin::FileEdit => {
-            let old = text("old_text").lines().map(|line| format!("- {line}"));
-            let new = text("new_text").lines().map(|line| format!("+ {line}"));
-            bounded(
-                PREVIEW_LINES,
-                std::iter::once(format!("edit {}", text("path")))
-                    .chain(old)
-                    .chain(new),
-            )
-        }
-        Builtin::HttpRequest => {
-            let method = arguments.get("method").and_then(Value::as_str).unwrap_or("GET");
-            let head = format!("{method} {}", text("url"));
-            bounded(
-                PREVIEW_LINES,
-                std::iter::once(head).chain(text("body").lines().map(|line| format!("  {line}"))),
-            )
-        }
-        Builtin::WebFetch => bounded(PREVIEW_LINES, std::iter::once(format!("GET {}", text("url")))),
-        Builtin::Echo
-        | Builtin::Sleep
-        | Builtin::AskUser
-        | Builtin::FileRead
-        | Builtin::FileList
-        | Builtin::FileSearch => generic(arguments),
-    }
-}
-
-/// The arguments as indented JSON, for tools that have no better preview.
-pub(crate) fn generic(arguments: &Map<String, Value>) -> Vec<String> {
-    let text = serde_json::to_string_pretty(arguments).unwrap_or_default();
-    bounded(PREVIEW_LINES, text.lines().map(str::to_owned))
-}
-
-/// Cuts lines and their number; control characters cannot play tricks on a terminal.
-pub(super) fn bounded(most: usize, lines: impl Iterator<Item = String>) -> Vec<String> {
-    let mut out = Vec::new();
-    let mut more = 0_u64;
-    for line in lines {
-        if out.len() == most {
-            more += 1;
-            continue;
-        }
-        let clean: String = line
-            .chars()
-            .map(|c| {
-                if c.is_control() && c != '\t' {
-                    '\u{fffd}'
-                } else {
-                    c
-                }
-            })
-            .collect();
-        let (shown, cut) = cut(&clean, PREVIEW_LINE_BYTES);
-        out.push(if cut {
-            format!("{shown}…")
-        } else {
-            shown.to_owned()
-        });
-    }
-    if more > 0 {
-        out.push(format!("… and {more} more lines"));
-    }
-    out
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{Description, Later, Look, RunError, RunOutcome};
+use clawk_kernel::sheet::Preview;
 use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Level, Plan, Refusal, Request};
 use clawk_secrets::Env;
@@ -27,7 +28,6 @@ use crate::egress::Exits;
 
 pub use file::{MODE, main};
 
-pub(crate) use describe::generic as generic_preview;
 pub(crate) use shell::launch_error;
 pub(crate) use web::Clients;
 
@@ -211,7 +211,7 @@ impl Builtin {
     }
 
     /// What a person should see before saying yes; lines of plain text.
-    pub(crate) fn preview(self, look: &Look<'_>) -> Vec<String> {
+    pub(crate) fn preview(self, look: &Look<'_>) -> Preview {
         preview::preview(self, look)
     }
 }

@@ -85,7 +85,7 @@ impl ToolRunner for Stopping {
         })
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<String>> {
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, clawk_kernel::sheet::Preview> {
         self.inner.preview(look)
     }
 

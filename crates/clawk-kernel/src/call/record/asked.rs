@@ -59,15 +59,15 @@ impl Record<'_> {
 
     /// The question ended without a person.
     pub(in crate::call) fn lapsed(&mut self, answer: &str) {
-        self.answer(answer, "nobody", "", "", None);
+        self.answer(answer, "nobody", "", "", None, None);
     }
 
     /// An answer that came before the call, over the API.
     pub(in crate::call) fn told(&mut self, answer: &str, by: &str, reason: Option<&str>) {
-        self.answer(answer, by, "http", "admin", reason);
+        self.answer(answer, by, "http", "admin", reason, None);
     }
 
-    pub(in crate::call) fn answered(&mut self, reply: &Reply) {
+    pub(in crate::call) fn answered(&mut self, question: &Question, reply: &Reply) {
         let (person, role) = (&reply.person, reply.person.role.to_string());
         let answer = answer_word(reply.answer);
         self.answer(
@@ -76,6 +76,7 @@ impl Record<'_> {
             &person.channel,
             &role,
             reply.reason.as_deref(),
+            reply.seen_word(question),
         );
     }
 
@@ -114,7 +115,15 @@ impl Record<'_> {
         }
     }
 
-    fn answer(&mut self, answer: &str, by: &str, channel: &str, role: &str, reason: Option<&str>) {
+    fn answer(
+        &mut self,
+        answer: &str,
+        by: &str,
+        channel: &str,
+        role: &str,
+        reason: Option<&str>,
+        seen: Option<&str>,
+    ) {
         let payload = ApprovalAnswered {
             action_id: &self.request.tool,
             answer,
@@ -123,6 +132,7 @@ impl Record<'_> {
             reason,
             request_id: self.request.request_id.as_str(),
             role,
+            seen,
         };
         self.waiting.push(
             self.agent

@@ -10,10 +10,12 @@ mod root;
 mod search;
 mod write;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use clawk_kernel::ports::{Look, RunError, RunOutcome};
-use clawk_kernel::witness::{Mark, State};
+use clawk_kernel::witness::{self, HASHED_BYTES, Mark, State};
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{Filesystem, Launcher, Level, Obtained, Refusal};
 use serde::de::DeserializeOwned;
@@ -29,7 +31,7 @@ use crate::call::{Call, failed, plainly};
 const CHECKS: &str = "checks:filesystem";
 
 /// The largest file whose difference is shown, bytes.
-const MAX_PREVIEW_BYTES: i64 = 1 << 20;
+const MAX_PREVIEW_BYTES: u64 = 1 << 20;
 
 /// The file tools.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -161,16 +163,51 @@ impl Reply {
     }
 }
 
-/// The text that a write would replace, for a preview: read as the tool would reach it, and never outside of what the
-/// plan admits. `None`: there is none, or it is no text, or too much of it.
-pub(super) fn before(look: &Look<'_>, path: &str) -> Option<String> {
-    let filesystem = look.plan.filesystem();
-    let place = root::place(filesystem, look.workdir, path, true).ok()?; // silent-ok: the run says why
-    let (file, stat) = place.root.file(&place.below, true).ok()?; // silent-ok: as above
-    if stat.st_size > MAX_PREVIEW_BYTES {
-        return None;
+/// What a write would replace.
+pub(super) enum Before {
+    /// Nothing is there.
+    Absent,
+    /// Text, small enough to be compared.
+    Text(String),
+    /// Something else: what, how much, its digest.
+    Other(String),
+    /// It can't be told, and the run will not go well: why.
+    Unclear(String),
+}
+
+/// What a write would replace, for a preview: looked at as the tool would reach it, and never outside of what the plan
+/// admits.
+pub(super) fn before(look: &Look<'_>, path: &str) -> Before {
+    let found = root::place(look.plan.filesystem(), look.workdir, path, true)
+        .and_then(|place| place.root.there(&place.below))
+        .and_then(|file| file.map(|file| contents(file, path)).transpose());
+    match found {
+        Ok(None) => Before::Absent,
+        Ok(Some(before)) => before,
+        Err(Stop::Failed(why) | Stop::Changed(why)) => Before::Unclear(why),
+        Err(Stop::Refused(refusal)) => Before::Unclear(format!("the sandbox refuses it: {refusal}")),
     }
-    read::whole_text(file, path).ok() // silent-ok: no text has no difference to show
+}
+
+fn contents((file, size): (File, u64), path: &str) -> Result<Before, Stop> {
+    let mut bytes = Vec::new();
+    file.take(HASHED_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Stop::on(path, error))?;
+    let digest = witness::digest_of(&bytes);
+    let all = if size > HASHED_BYTES {
+        format!("sha256 of its first {HASHED_BYTES} bytes")
+    } else {
+        "sha256".to_owned()
+    };
+    let other = |what: &str| Before::Other(format!("{what} of {size} bytes, {all} {digest}"));
+    if read::is_binary(&bytes) {
+        return Ok(other("a binary file"));
+    }
+    if size > MAX_PREVIEW_BYTES {
+        return Ok(other("a file"));
+    }
+    Ok(String::from_utf8(bytes).map_or_else(|_| other("a binary file"), Before::Text))
 }
 
 /// Runs the tool where the plan's level wants it.

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use clawk_sandbox::Filesystem;
 use clawk_sandbox::preflight::path::{Allowed, permit};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::Stop;
@@ -75,9 +75,39 @@ impl Root<'_> {
         let shown = self.shown(below);
         let fd = self.open(below, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, write)?;
         let stat = rustix::fs::fstat(&fd).map_err(|error| Stop::on(&shown, error))?;
-        match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
-            rustix::fs::FileType::RegularFile => Ok((File::from(fd), stat)),
-            rustix::fs::FileType::Directory => Err(Stop::Failed(format!("`{shown}` is a folder"))),
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok((File::from(fd), stat)),
+            FileType::Directory => Err(Stop::Failed(format!("`{shown}` is a folder"))),
+            _ => Err(Stop::Failed(format!("`{shown}` is no regular file"))),
+        }
+    }
+
+    /// The file that a write would replace, and its size; `None`: there is none. A link in its place is not followed, as
+    /// writes do not follow it.
+    pub(super) fn there(&self, below: &Path) -> Result<Option<(File, u64)>, Stop> {
+        let shown = self.shown(below);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+        let fd = match self.open_raw(below, flags) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => {
+                return Err(match rustix::fs::readlinkat(&self.fd, below, Vec::new()) {
+                    Ok(target) => Stop::Failed(format!(
+                        "`{shown}` is a link to `{}`, and nothing is written through it",
+                        target.to_string_lossy()
+                    )),
+                    Err(_) => Stop::on(&shown, explain(error)), // silent-ok: it is no link
+                });
+            }
+        };
+        self.judge(&fd, None, true, &shown)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|error| Stop::on(&shown, error))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                Ok(Some((File::from(fd), size)))
+            }
+            FileType::Directory => Err(Stop::Failed(format!("`{shown}` is a folder"))),
             _ => Err(Stop::Failed(format!("`{shown}` is no regular file"))),
         }
     }

@@ -1,0 +1,84 @@
+//! Where the paths of a call really lead, for people: through links and `..`.
+
+use std::path::{Path, PathBuf};
+
+use crate::sheet::Line;
+
+/// Paths of one call that are looked at; a grant binds no more.
+const MAX_PATHS: usize = 128;
+/// Links without a target that are followed.
+const MAX_LINKS: usize = 40;
+
+/// A line for each of `named` (absolute) that is not the place that its words say. Blocking.
+pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<Line> {
+    let base = real(workdir, MAX_LINKS).unwrap_or_else(|| workdir.to_path_buf());
+    let said = |path: &Path| match path.strip_prefix(workdir) {
+        Ok(below) => base.join(below),
+        Err(_) => path.to_path_buf(), // silent-ok: it lies elsewhere
+    };
+    let mut lines: Vec<Line> = named
+        .iter()
+        .take(MAX_PATHS)
+        .filter_map(|path| {
+            let (shown, said) = (path.display(), said(path));
+            match real(path, MAX_LINKS) {
+                Some(real) if real == said => None,
+                Some(real) => Some(format!("`{shown}` leads to `{}`", real.display())),
+                None => Some(format!("nobody can say where `{shown}` leads")),
+            }
+        })
+        .map(|line| Line::fact(&line))
+        .collect();
+    lines.dedup();
+    lines
+}
+
+/// The place behind all links, whether something is there or not.
+fn real(path: &Path, links: usize) -> Option<PathBuf> {
+    if let Ok(place) = path.canonicalize() {
+        return Some(place);
+    }
+    let parent = path.parent()?;
+    // What is behind `..` of a place that is not there can't be told.
+    let name = path.file_name()?;
+    match std::fs::read_link(path) {
+        Ok(target) => real(&parent.join(target), links.checked_sub(1)?),
+        Err(_) => Some(real(parent, links.checked_sub(1)?)?.join(name)), // silent-ok: it is no link
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_and_climbs_are_told_and_plain_paths_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let work = folder.path().join("work");
+        std::fs::create_dir_all(work.join("a")).unwrap();
+        std::fs::write(work.join("plain"), "x").unwrap();
+        symlink(&work, folder.path().join("entry")).unwrap();
+        symlink("../b", work.join("a/l")).unwrap();
+        symlink("/etc", work.join("out")).unwrap();
+        let told = |path: &str| {
+            let entry = folder.path().join("entry");
+            let lines = super::lines(&entry, &[entry.join(path)]);
+            lines.first().map(|line| super::super::super::sheet::Sheet::from(vec![line.clone()]).whole())
+        };
+        for plain in ["plain", "new", "deep/er/new", "./a/x"] {
+            assert_eq!(told(plain), None, "{plain}");
+        }
+        let leads = |path: &str, to: &str| {
+            let told = told(path).unwrap();
+            let real = work.canonicalize().unwrap();
+            let to = if to.starts_with('/') { to.into() } else { real.join(to) };
+            assert!(told.ends_with(&format!("leads to `{}`", to.display())), "{told}");
+        };
+        leads("a/l", "b");
+        leads("a/l/new", "b/new");
+        leads("out/passwd", "/etc/passwd");
+        leads("a/../plain", "plain");
+        symlink("loop", work.join("loop")).unwrap();
+        assert!(told("loop").unwrap().contains("nobody can say"));
+    }
+}
