@@ -12,7 +12,7 @@ use super::approval::{Breadth, Delivery, Reply, Seat};
 use super::grant::{Grant, Leave, files, plan_digest};
 use super::record::Record;
 use super::standing::{Held, Lasting};
-use super::{Approver, Caller, Request};
+use super::{Approver, Caller, Request, screen};
 use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::error::CallError;
@@ -234,7 +234,7 @@ impl Asking<'_> {
             workdir: &agent.options.workdir,
         };
         let reason = self.verdict.reason.as_deref();
-        Question {
+        let mut question = Question {
             request_id: self.request.request_id.clone(),
             session: self.caller.thread.session,
             tool: self.request.tool.clone(),
@@ -248,7 +248,9 @@ impl Asking<'_> {
             cost: self.cost(),
             folder: self.folder(),
             step: None,
-        }
+        };
+        screen::question(agent, &mut question);
+        question
     }
 
     /// What is known of the cost before: what a composite tool's skill says it takes.
