@@ -175,6 +175,13 @@ impl Run<'_> {
                 }
             }
         }
+        // The one tool that no manifest declares: it reads what this session's tools said.
+        if self.agent.cuts.any(self.thread.session)
+            && let Some(entry) = self.agent.catalog.output_read()
+            && let Ok(described) = self.agent.described(entry).await
+        {
+            offers.push(entry.offer(&described));
+        }
         offers.extend(
             self.granted
                 .iter()
@@ -247,11 +254,12 @@ impl Run<'_> {
             .unwrap_or_else(|| RequestId::from(self.agent.clock().uuid()));
         let (caller, request) = self.request(id.clone(), name, arguments, request_id);
         let outcome = call(self.agent, &caller, request, self.cancel).await;
-        let (text, is_error) = prompt::result_text(&outcome);
+        let told = prompt::result_text(&outcome, self.agent.options.shown);
+        self.agent.cuts.add(self.thread.session, told.cut);
         Event::CallDone {
             call_id: id,
-            text,
-            is_error,
+            text: told.text,
+            is_error: told.is_error,
         }
     }
 

@@ -57,9 +57,10 @@ pub(crate) async fn infer(
     agent: &Agent,
     place: Place<'_>,
     provider: &str,
-    request: InferRequest,
+    mut request: InferRequest,
     cancel: &CancellationToken,
 ) -> Result<Completion, NoAnswer> {
+    answer::prompt(agent, &mut request);
     let chain = agent.chain(provider);
     let mut troubles = Vec::new();
     for (at, spec) in chain.iter().enumerate() {

@@ -15,6 +15,7 @@ use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::kind;
 use crate::fork::{ForkPoint, MAX_DEPTH};
+use crate::output::Told;
 use crate::ports::{Completion, JournalError, Message, Recorded, Scan};
 use crate::prompt;
 use crate::purse::Amount;
@@ -236,6 +237,7 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
             }
         }
     }
+    agent.cuts.add(wanted, std::mem::take(&mut fold.cuts));
     Ok(fold)
 }
 
@@ -247,6 +249,8 @@ struct Fold {
     calls: BTreeMap<String, String>,
     spent: Amount,
     exists: bool,
+    /// Results whose text was cut.
+    cuts: Vec<Digest>,
 }
 
 impl Fold {
@@ -331,10 +335,16 @@ impl Fold {
     fn called(&mut self, agent: &Agent, found: Fields, outcome: Option<Result<ToolCallResult, CallError>>) {
         let call = found.request_id.and_then(|request| self.calls.remove(&request));
         let Some(call_id) = call else { return };
-        let (text, is_error) = match &outcome {
-            Some(outcome) => prompt::result_text(outcome),
-            None => (ERASED.to_owned(), found.is_error),
+        let told = match &outcome {
+            Some(outcome) => prompt::result_text(outcome, agent.options.shown),
+            None => Told {
+                text: ERASED.to_owned(),
+                is_error: found.is_error,
+                cut: None,
+            },
         };
+        self.cuts.extend(told.cut);
+        let (text, is_error) = (told.text, told.is_error);
         self.with(agent, found.turn, |open| {
             open.effects = open.turn.step(Event::CallDone {
                 call_id,

@@ -3,16 +3,16 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use clawk_manifest::model::Role;
+use clawk_manifest::model::{Manifest, Role};
 use clawk_policy::Engine;
 use clawk_proto::SessionId;
 use clawk_proto::method::LifecycleState;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::{Agent, Parts};
+use crate::agent::{Agent, Options, Parts};
 use crate::call::{self, Dedup, Desk};
-use crate::carp::{self, Carp};
+use crate::carp::{self, Atlases, Carp};
 use crate::catalog::Catalog;
 use crate::door::Door;
 use crate::error::StartError;
@@ -86,9 +86,26 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     Ok(agent)
 }
 
+/// What a replay needs of the agent, without the values that are known here: a manifest or a context file may quote one.
+fn facts(manifest: &Manifest, options: &Options, atlases: &Atlases, screens: &Screens) -> Vec<u8> {
+    let facts = AgentFacts::of(manifest, options, atlases);
+    let scanner = screens.scanner().without_shapes();
+    if scanner.is_idle() {
+        return canonical(&facts);
+    }
+    let mut value = serde_json::to_value(&facts).unwrap_or_default(); // silent-ok: plain structs always serialise
+    let _told = scanner.redact_json(&mut value);
+    canonical(&value)
+}
+
 /// Tells the record what a replay needs of the agent.
 fn agent_facts(agent: &Agent) -> Result<(), StartError> {
-    let facts = AgentFacts::of(&agent.manifest, &agent.options, &agent.carp.config);
+    let facts = facts(
+        &agent.manifest,
+        &agent.options,
+        &agent.carp.config,
+        &agent.screens,
+    );
     let payload = AgentDescribed {
         agent: &agent.manifest.metadata.name,
         agent_hash: agent.agent_hash,
@@ -97,7 +114,7 @@ fn agent_facts(agent: &Agent) -> Result<(), StartError> {
     let draft = agent.scribe.entry(&thread, kind::AGENT_DESCRIBED, &payload);
     let _ticket = agent
         .scribe
-        .submit(vec![draft.content(agent.agent_hash, canonical(&facts))])?;
+        .submit(vec![draft.content(agent.agent_hash, facts)])?;
     carp::facts(agent)
 }
 
@@ -154,7 +171,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     // A chain that went on lately may hold answers: to ask the journal once too often costs less than to look through it here.
     let latest = journal.sessions(1).await?;
     let cold = latest.iter().any(|session| session.last >= since);
-    let agent_hash = digest(&canonical(&AgentFacts::of(&manifest, &options, &carp.config)));
+    let agent_hash = digest(&facts(&manifest, &options, &carp.config, &screens));
     Ok(Agent {
         agent_hash,
         catalog: Catalog::new(&manifest, &options),
@@ -171,6 +188,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         life: Life::new(),
         desk: Desk::default(),
         board: Board::default(),
+        cuts: Default::default(),
         carp,
         screens,
         tracker: TaskTracker::new(),

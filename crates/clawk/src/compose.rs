@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Journal, Provider};
 use clawk_kernel::time::SystemClock;
-use clawk_kernel::{Atlases, Door, Kernel, Options, Parts, Session, StartError};
+use clawk_kernel::{Atlases, Door, Kernel, Options, Parts, Session, Shown, StartError};
 use clawk_manifest::model::ProviderProtocol;
 use clawk_manifest::{Manifest, Sources};
 use clawk_proto::SessionId;
@@ -320,6 +320,7 @@ impl Blueprint {
                     prices: self.config.settings.prices.clone(),
                     audit_writable: Arc::clone(&self.audit_writable),
                     judge: self.config.settings.screen.judge(),
+                    shown: Shown::Ends(self.config.settings.output.shown_bytes),
                 },
             }),
             (providers, runner) => {

@@ -14,7 +14,7 @@ use super::grant::{Grant, Leave, files, plan_digest};
 use super::leads;
 use super::record::Record;
 use super::standing::{Held, Lasting};
-use super::{Approver, Caller, Request};
+use super::{Approver, Caller, Request, screen};
 use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::error::CallError;
@@ -231,7 +231,7 @@ impl Asking<'_> {
         explanation.extend(agent.explain(&self.request.tool, arguments).await);
         let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
         let reason = self.verdict.reason.as_deref();
-        Question {
+        let mut question = Question {
             request_id: self.request.request_id.clone(),
             session: self.caller.thread.session,
             tool: self.request.tool.clone(),
@@ -245,7 +245,9 @@ impl Asking<'_> {
             folder: self.folder(),
             sheet: Arc::new(self.sheet().await),
             step: None,
-        }
+        };
+        screen::question(agent, &mut question);
+        question
     }
 
     /// What the person reads.

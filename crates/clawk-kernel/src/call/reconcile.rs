@@ -177,7 +177,7 @@ async fn by_tool(
         .catalog
         .get(name)
         .ok_or_else(|| agent.catalog.unknown(name))?;
-    if !entry.described(&*agent.runner).await?.read_only() {
+    if !agent.described(entry).await?.read_only() {
         return Err(CallError::Unavailable {
             tool: name.to_owned(),
             reason: "a tool with side effects can't be a `reconcile` check".to_owned(),

@@ -172,6 +172,7 @@ fn parts(
             budgets: Default::default(),
             prices: Default::default(),
             judge: Judge::default(),
+            shown: tape.facts.shown,
         },
         // What was secret was taken out before it was recorded.
         secrets: Given::default(),

@@ -67,6 +67,7 @@ pub(super) fn description(builtin: Builtin) -> Description {
     Description {
         description: description.to_owned(),
         input_schema: schema,
+        output_schema: None,
         trusted_annotations: hints(&effects),
         category: Some(category),
     }
