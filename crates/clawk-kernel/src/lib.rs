@@ -39,6 +39,7 @@ mod start;
 mod swarm;
 pub mod testing;
 pub mod time;
+mod watch;
 
 pub use agent::{Options, Parts};
 pub use call::{Breadth, Held, Lasting, Person, Reception, Reply};
@@ -51,6 +52,7 @@ pub use notice::{Answer, Asked, Notice, Plan, Question, Step, TurnEnd};
 pub use roles::admit;
 pub use screen::Judge;
 pub use session::{Door, MAILBOX, MAX_MESSAGE_BYTES, Session};
+pub use watch::{BACKLOG, Watcher};
 
 #[cfg(test)]
 mod tests;

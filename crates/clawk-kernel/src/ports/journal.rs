@@ -238,6 +238,9 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// The queue is full, or the journal can't be written: nothing was taken.
     fn submit(&self, batch: Batch) -> Result<Ticket, JournalError>;
 
+    /// Wakes readers: it changes after each commit that holds entries. What it counts up means nothing.
+    fn watch(&self) -> tokio::sync::watch::Receiver<u64>;
+
     /// Reads events in row order.
     fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>>;
 
