@@ -42,6 +42,7 @@ mod start;
 mod swarm;
 pub mod testing;
 pub mod time;
+mod watch;
 
 pub use agent::{Options, Parts};
 pub use call::{Breadth, Held, Lasting, Person, Reception, Reply};
@@ -56,6 +57,7 @@ pub use output::Shown;
 pub use roles::admit;
 pub use screen::Judge;
 pub use session::{MAILBOX, MAX_MESSAGE_BYTES, Session};
+pub use watch::{BACKLOG, Watcher};
 
 #[cfg(test)]
 mod tests;

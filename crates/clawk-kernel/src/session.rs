@@ -1,7 +1,6 @@
 //! Sessions: one conversation each, one bounded mailbox each, so that turns are serial by construction.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use clawk_manifest::model::Role;
 use clawk_proto::{Digest, MessageId, SessionId};
@@ -18,42 +17,14 @@ use crate::ports::{InboxChange, Message};
 use crate::purse::{Amount, Purse};
 use crate::recover::OpenTurn;
 use crate::screen::{self, Look, Spot};
+use crate::watch::Watcher;
+
+pub(crate) use crate::watch::Notices;
 
 /// Messages that wait in one session.
 pub const MAILBOX: usize = 32;
 /// Bytes of one inbound message.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// Notices that a surface may be behind.
-const NOTICE_BACKLOG: usize = 1024;
-/// How long a surface that does not read may hold a turn up, milliseconds; then it misses notices (never the record).
-const SLOW_SURFACE_MS: u64 = 5_000;
-
-/// The way to a surface; without one, notices go nowhere.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Notices(Option<mpsc::Sender<Notice>>);
-
-impl Notices {
-    pub(crate) fn attached(&self) -> bool {
-        self.0.as_ref().is_some_and(|sender| !sender.is_closed())
-    }
-
-    /// Tells the surface; a surface that doesn't read holds this up for a bounded time.
-    pub(crate) async fn send(&self, notice: Notice) {
-        if let Some(sender) = &self.0 {
-            // silent-ok: a surface that is gone or stuck misses the notice; the journal has the fact
-            let _missed = sender
-                .send_timeout(notice, Duration::from_millis(SLOW_SURFACE_MS))
-                .await;
-        }
-    }
-
-    /// A piece of text; dropped when the surface is behind.
-    pub(crate) fn delta(&self, text: &str) {
-        if let Some(sender) = &self.0 {
-            let _missed = sender.try_send(Notice::Delta(text.to_owned())); // silent-ok: `Said` has it all
-        }
-    }
-}
 
 /// What waits in the mailbox.
 #[derive(Debug)]
@@ -129,7 +100,7 @@ pub(crate) struct Opening {
 pub(crate) async fn open(
     agent: &Arc<Agent>,
     opening: Opening,
-) -> Result<(Arc<State>, mpsc::Receiver<Notice>), KernelError> {
+) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
     let resumed = opening.id.is_some();
     let id = opening.id.unwrap_or_else(|| SessionId(agent.clock().uuid()));
     let thread = Thread {
@@ -140,14 +111,15 @@ pub(crate) async fn open(
     let above = opening.under.as_ref().unwrap_or(agent.purses.root());
     let purse = agent.purses.session(above, &id.to_string(), agent.scribe.now());
     purse.recall(opening.spent);
-    let (notices, receiver) = mpsc::channel(NOTICE_BACKLOG);
+    let notices = Notices::new();
+    let watcher = opening.surface.then(|| notices.watch(agent.over.clone()));
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let state = Arc::new(State {
         id,
         door: opening.door,
         thread,
         provider: opening.provider,
-        notices: Notices(opening.surface.then_some(notices)),
+        notices,
         purse,
         started_us: agent.clock().monotonic_us(),
         peer_messages: opening.peer_messages,
@@ -174,7 +146,7 @@ pub(crate) async fn open(
     agent
         .tracker
         .spawn(work(Arc::clone(agent), Arc::clone(&state), inbox));
-    Ok((state, receiver))
+    Ok((state, watcher))
 }
 
 /// One session's worker: mail by mail, until the agent stops.
@@ -211,17 +183,18 @@ pub struct Session {
     pub id: SessionId,
     agent: Arc<Agent>,
     state: Arc<State>,
-    notices: tokio::sync::Mutex<mpsc::Receiver<Notice>>,
+    /// Its own surface's.
+    watcher: Option<Watcher>,
 }
 
 impl Session {
     pub(crate) async fn open(agent: &Arc<Agent>, opening: Opening) -> Result<Self, KernelError> {
-        let (state, notices) = open(agent, opening).await?;
+        let (state, watcher) = open(agent, opening).await?;
         Ok(Self {
             id: state.id,
             agent: Arc::clone(agent),
             state,
-            notices: tokio::sync::Mutex::new(notices),
+            watcher,
         })
     }
 
@@ -242,13 +215,15 @@ impl Session {
         accept(&self.agent, &self.state, origin, text).await
     }
 
-    /// The next notice; `None` when the session is over.
+    /// The next notice; `None` when the session is over, or was opened without a surface.
     pub async fn next_notice(&self) -> Option<Notice> {
-        let mut notices = self.notices.lock().await;
-        tokio::select! {
-            notice = notices.recv() => notice,
-            () = self.agent.over.cancelled() => notices.try_recv().ok(), // silent-ok: empty means over
-        }
+        self.watcher.as_ref()?.next().await
+    }
+
+    /// One more watcher, told what happens from now on.
+    #[must_use]
+    pub fn watch(&self) -> Watcher {
+        self.state.notices.watch(self.agent.over.clone())
     }
 
     /// What who opened it may do.

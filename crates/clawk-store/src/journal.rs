@@ -43,6 +43,10 @@ impl Journal for SqliteJournal {
         self.inner.queue.push(Work::Append(batch))
     }
 
+    fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.counters.committed.subscribe()
+    }
+
     fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
         Box::pin(self.read(move |reader| reader.scan(&scan)))
     }

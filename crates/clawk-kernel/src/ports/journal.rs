@@ -266,6 +266,9 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// The queue is full, the journal can't be written, or the batch has a [`Batch::fault`]: nothing was taken.
     fn submit(&self, batch: Batch) -> Result<Ticket, JournalError>;
 
+    /// Wakes readers: it changes after each commit that holds entries. What it counts up means nothing.
+    fn watch(&self) -> tokio::sync::watch::Receiver<u64>;
+
     /// Reads events in row order.
     fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>>;
 

@@ -18,7 +18,7 @@ type Ending = (OpenMessage, Option<&'static str>);
 
 /// Events in memory.
 #[derive(Debug, Default)]
-pub struct MemJournal(Mutex<Inner>);
+pub struct MemJournal(Mutex<Inner>, tokio::sync::watch::Sender<u64>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -85,7 +85,7 @@ impl MemJournal {
         let kept = |(before, _): &&(usize, EffectChange)| *before <= events;
         cut.effects = inner.effects.iter().filter(kept).cloned().collect();
         cut.inbox = inbox_of(&cut.events);
-        Self(Mutex::new(cut))
+        Self(Mutex::new(cut), tokio::sync::watch::Sender::new(0))
     }
 
     /// The same events with other payloads, chained anew: as another version would have written them.
@@ -281,7 +281,12 @@ impl Journal for MemJournal {
             return Err(error.clone());
         }
         let _gone = sender.send(outcome); // silent-ok: nobody waits
+        self.1.send_modify(|commits| *commits += 1);
         Ok(ticket)
+    }
+
+    fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.1.subscribe()
     }
 
     fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {

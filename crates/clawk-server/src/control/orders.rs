@@ -1,12 +1,13 @@
 //! What the owner of the state directory may order by the control socket: answers, revocations, the emergency stop.
 
 use clawk_kernel::effect::Outcome;
-use clawk_kernel::{Answer, Breadth, Held, Kernel, Lasting, Person, Reception, Reply, Step, stop};
+use clawk_kernel::{Answer, Breadth, Door, Held, Kernel, Lasting, Person, Reception, Reply, Step, stop};
 use clawk_proto::{ErrorCode, RequestId, RpcError, SessionId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::rpc::{error, questions};
+use crate::error::ckp as error;
+use crate::rpc::questions;
 
 #[derive(Deserialize)]
 struct AnswerParams {
@@ -65,9 +66,22 @@ const fn history() -> usize {
     100
 }
 
+/// What all orders begin with.
+pub(crate) const PREFIX: &str = "clawk.";
+
 /// Obeys one order; `by` is who gave it.
-pub(super) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
+pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
     match method {
+        "clawk.status" => Ok(status(kernel)),
+        "clawk.sessions" => {
+            let open: Vec<Value> = kernel
+                .sessions()
+                .iter()
+                .map(|(id, door)| session(*id, door))
+                .collect();
+            Ok(json!({"sessions": open}))
+        }
+        "clawk.budget" => Ok(json!(kernel.budget())),
         "clawk.effects.resolve" => {
             let asked: ResolveParams = error::decode(method, params)?;
             let taken = kernel
@@ -130,6 +144,25 @@ pub(super) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
         "clawk.deny" => Ok(settle(kernel, error::decode(method, params)?, Answer::Deny, by).await),
         _ => Err(unknown()),
     }
+}
+
+fn session(id: SessionId, door: &Door) -> Value {
+    json!({"session": id, "door": door.name(), "who": door.sender()})
+}
+
+fn status(kernel: &Kernel) -> Value {
+    let status = kernel.status();
+    let info = kernel.agent_info();
+    json!({
+        "agent": info.name,
+        "version": info.version,
+        "state": status.state,
+        "uptime_ms": status.uptime_ms,
+        "conformance_level": format!("level-{}", kernel.level()),
+        "approvals_pending": kernel.pending().len(),
+        "stops": kernel.stops(),
+        "pid": std::process::id(),
+    })
 }
 
 fn unknown() -> RpcError {

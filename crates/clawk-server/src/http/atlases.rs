@@ -9,9 +9,10 @@ use http::header::LOCATION;
 use serde_json::Value;
 
 use super::App;
-use super::auth::{Principal, Scope};
+use super::auth::Principal;
 use super::error::ApiError;
 use super::model::{Atlas, AtlasPolicy, AtlasSummary, Atlases, LoadAtlas};
+use crate::access::Scope;
 
 /// The Atlases in force, by id.
 #[utoipa::path(

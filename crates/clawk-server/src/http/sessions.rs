@@ -11,9 +11,10 @@ use http::StatusCode;
 use http::header::LOCATION;
 
 use super::App;
-use super::auth::{Principal, Scope};
+use super::auth::Principal;
 use super::error::ApiError;
 use super::model::{CreateSession, ListQuery, Session, Sessions};
+use crate::access::Scope;
 
 /// A session that the caller sees.
 ///

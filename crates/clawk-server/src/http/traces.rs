@@ -9,11 +9,12 @@ use clawk_proto::trace::SealedEvent;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
-use super::auth::{Principal, Scope};
+use super::auth::Principal;
 use super::error::ApiError;
 use super::model::{Trace, TracePage, TraceQuery, Verified};
 use super::sessions::{bad_query, limit, visible};
 use super::{App, Page};
+use crate::access::Scope;
 
 const NDJSON: &str = "application/x-ndjson";
 
