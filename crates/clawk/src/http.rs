@@ -156,6 +156,10 @@ impl Traces for StateTraces {
         Box::pin(self.0.chain(page.session, page.since, page.kinds, page.limit))
     }
 
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>> {
+        Box::pin(self.0.count(session, kinds))
+    }
+
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>> {
         Box::pin(self.0.verify(session))
     }

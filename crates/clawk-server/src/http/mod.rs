@@ -63,6 +63,9 @@ pub trait Traces: Send + Sync + fmt::Debug {
     /// Events in chain order; empty when there are none, also of a session that nobody knows.
     fn page(&self, page: Page) -> Later<'_, Result<Vec<SealedEvent>, String>>;
 
+    /// How many events a chain has; only of these types, if any are given.
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>>;
+
     /// Verifies a session's chain from its first event to the head that was recorded.
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>>;
 }
