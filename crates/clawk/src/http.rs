@@ -180,6 +180,10 @@ impl Traces for StateTraces {
         self.0.watch()
     }
 
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>> {
+        Box::pin(self.0.count(session, kinds))
+    }
+
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>> {
         Box::pin(self.0.verify(session))
     }

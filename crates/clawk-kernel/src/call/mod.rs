@@ -235,7 +235,12 @@ async fn path(
     let limit = gate
         .as_ref()
         .map_or(tool.timeout_ms, |gate| gate.timeout_ms.min(tool.timeout_ms));
-    run(&asking, &leave, limit, record).await
+    let idempotent = described.idempotent() || gate.as_ref().is_some_and(|gate| gate.idempotent);
+    let outcome = run(&asking, &leave, (limit, idempotent), record).await?;
+    Ok(match &gate {
+        Some(gate) => gate.judge_result(outcome),
+        None => outcome,
+    })
 }
 
 /// The verdict of all layers, the Atlases' among them, unless it is a refusal; and whether the Atlases ask a person.
@@ -362,11 +367,11 @@ pub(crate) enum Approver {
     Silence,
 }
 
-/// Runs what was decided: a permit per attempt; again only where the tool says that it is idempotent.
+/// Runs what was decided: a permit per attempt; again only where the tool or its action says that it is idempotent.
 async fn run(
     at: &Asking<'_>,
     leave: &Leave,
-    timeout_ms: u64,
+    (timeout_ms, idempotent): (u64, bool),
     record: &mut Record<'_>,
 ) -> Result<RunOutcome, CallError> {
     let Asking {
@@ -374,11 +379,10 @@ async fn run(
         caller,
         request,
         tool,
-        described,
         cancel,
         ..
     } = *at;
-    let retry = tool.spec.retry.clone().filter(|_| described.idempotent());
+    let retry = tool.spec.retry.clone().filter(|_| idempotent);
     let attempts = retry.as_ref().map_or(1, |retry| retry.max_attempts.max(1));
     loop {
         // A stop that came since: nothing has run.

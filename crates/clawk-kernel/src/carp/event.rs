@@ -17,14 +17,25 @@ use uuid::Uuid;
 use super::CarpError;
 use crate::event::{Draft, Scribe, Thread, canonical, digest, kind};
 
-/// `ckp.carp.session`: whose a session is.
+/// `ckp.carp.session`: whose a session is. Its content is the goal's text, or with `about_hash` an [`About`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Opened {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) about_hash: Option<Digest>,
     pub(crate) agent_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) atlas_id: Option<String>,
     pub(crate) goal_hash: Digest,
     pub(crate) owner: String,
     pub(crate) parent_session_id: Option<Uuid>,
     pub(crate) session_id: Uuid,
+}
+
+/// What a session's opener said of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) goal: String,
+    pub(crate) metadata: Map<String, Value>,
 }
 
 /// `ckp.carp.issued`: a resolution that may be executed under; its content is an [`Kept`].

@@ -66,6 +66,9 @@ pub trait Traces: Send + Sync + fmt::Debug {
     /// Wakes readers: it changes after each commit that holds events.
     fn watch(&self) -> watch::Receiver<u64>;
 
+    /// How many events a chain has; only of these types, if any are given.
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>>;
+
     /// Verifies a session's chain from its first event to the head that was recorded.
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>>;
 }

@@ -19,7 +19,7 @@ use super::auth::{Access, Principal};
 use super::error::ApiError;
 use super::model::StreamQuery;
 use super::sessions::bad_query;
-use super::traces::readable;
+use super::traces::{behind, readable};
 use super::{App, Page};
 
 /// How long more is let come before the chain is read again: a busy journal is not read for each commit.
@@ -62,7 +62,7 @@ pub(crate) async fn stream(
         let message = format!("{} streams are open", app.options.max_streams);
         ApiError::too_many("too_many_streams", message, 1_000)
     })?;
-    let since = query.since_sequence.unwrap_or(0);
+    let since = behind(query.since_sequence);
     let upgrade = upgrade
         .max_message_size(MAX_INBOUND)
         .max_frame_size(MAX_INBOUND)

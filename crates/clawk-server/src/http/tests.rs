@@ -21,6 +21,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
+mod shapes;
+
 use super::{Http, HttpError, HttpOptions, Page, Scope, Token, Traces, document};
 use crate::agent::{AgentFactory, InitFailure};
 use crate::host::{Host, Options};
@@ -55,6 +57,14 @@ impl Traces for Mem {
 
     fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
         self.0.watch()
+    }
+
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>> {
+        let events = self.0.trace().into_iter();
+        let counted = events.filter(|event| {
+            event.session_id == session && (kinds.is_empty() || kinds.contains(&event.event_type))
+        });
+        Box::pin(std::future::ready(Ok(counted.count() as u64)))
     }
 
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>> {
@@ -412,7 +422,7 @@ async fn a_token_sees_its_own_sessions_and_an_admin_all() {
             .0,
         404
     );
-    assert_eq!(server.get("bob", "/v1/sessions").await.1["sessions"], json!([]));
+    assert_eq!(server.get("bob", "/v1/sessions").await.1["items"], json!([]));
     let (status, ..) = server
         .send("bob", "DELETE", &format!("/v1/sessions/{session}"), None, "")
         .await;
