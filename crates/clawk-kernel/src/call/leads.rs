@@ -63,7 +63,7 @@ mod tests {
         let told = |path: &str| {
             let entry = folder.path().join("entry");
             let lines = super::lines(&entry, &[entry.join(path)]);
-            lines.first().map(|line| super::super::super::sheet::Sheet::from(vec![line.clone()]).whole())
+            lines.first().map(|line| crate::sheet::Sheet::from(vec![line.clone()]).whole())
         };
         for plain in ["plain", "new", "deep/er/new", "./a/x"] {
             assert_eq!(told(plain), None, "{plain}");

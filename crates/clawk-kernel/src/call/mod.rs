@@ -379,6 +379,7 @@ async fn run(
         caller,
         request,
         tool,
+        described,
         cancel,
         ..
     } = *at;

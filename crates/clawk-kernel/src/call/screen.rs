@@ -106,10 +106,13 @@ pub(super) fn question(agent: &Agent, question: &mut Question) {
     if scanner.is_idle() {
         return;
     }
-    let lines = question.preview.iter_mut().chain(&mut question.explanation);
-    for line in lines.chain([&mut question.reason]) {
-        if let Some((clean, _told)) = scanner.redact(line) {
-            *line = clean;
+    let clean = |text: &str| Some(scanner.redact(text)?.0);
+    if let Some(sheet) = question.sheet.replaced(&clean) {
+        question.sheet = sheet.into();
+    }
+    for line in question.explanation.iter_mut().chain([&mut question.reason]) {
+        if let Some(text) = clean(line) {
+            *line = text;
         }
     }
 }
