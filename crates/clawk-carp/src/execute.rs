@@ -37,6 +37,8 @@ pub struct Issued {
     /// Actions that wait for a person, and the policy that asks.
     waiting: HashMap<Arc<str>, Arc<str>>,
     approved: HashMap<Arc<str>, Arc<str>>,
+    /// Actions that a policy denied, and that policy.
+    denied: HashMap<Arc<str>, Arc<str>>,
     risk_tier: RiskTier,
     capabilities: Vec<String>,
     context: Map<String, Value>,
@@ -74,6 +76,12 @@ impl Issued {
                 .collect(),
             waiting: waiting.collect(),
             approved: HashMap::new(),
+            denied: resolution
+                .denied_actions
+                .iter()
+                .filter(|denied| !gates.contains(&*denied.action_id))
+                .filter_map(|denied| Some((Arc::clone(&denied.action_id), denied.policy_id.clone()?)))
+                .collect(),
             risk_tier: task.risk_tier,
             capabilities: task.required_capabilities.clone(),
             context: request.context.clone(),
@@ -124,11 +132,13 @@ pub enum Refusal {
     #[error("the resolution does not belong to this session")]
     Unauthorized,
     /// The resolution does not allow the action (403).
-    #[error("`{0}` is not among the resolution's allowed actions")]
-    NotAllowed(
+    #[error("`{action_id}` is not among the resolution's allowed actions")]
+    NotAllowed {
         /// The action.
-        String,
-    ),
+        action_id: String,
+        /// The policy that denied it in the resolution, if one did.
+        policy_id: Option<Arc<str>>,
+    },
     /// A person has not agreed yet.
     #[error("`{action_id}` waits for approval ({policy_id})")]
     PendingApproval {
@@ -163,7 +173,7 @@ impl Refusal {
     pub fn violation(&self) -> Option<Violation> {
         match self {
             Self::Expired | Self::PendingApproval { .. } => None,
-            Self::Unauthorized | Self::NotAllowed(_) => Some(Violation::Unauthorized),
+            Self::Unauthorized | Self::NotAllowed { .. } => Some(Violation::Unauthorized),
             Self::InvalidParameters(_) => Some(Violation::InvalidParameters),
             Self::Denied { violation, .. } => Some(*violation),
         }
@@ -202,7 +212,10 @@ fn offered<'s>(set: &'s AtlasSet, issued: &Issued, action_id: &str) -> Result<&'
         || issued.allowed.contains(action_id);
     // The set may have been loaded anew since.
     let entry = set.entry(action_id).filter(|_| known);
-    entry.ok_or_else(|| Refusal::NotAllowed(action_id.to_owned()))
+    entry.ok_or_else(|| Refusal::NotAllowed {
+        action_id: action_id.to_owned(),
+        policy_id: issued.denied.get(action_id).cloned(),
+    })
 }
 
 /// What policy says of an execution whose resolution is known to be alive and whose parameters fit.

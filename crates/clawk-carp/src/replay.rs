@@ -514,7 +514,7 @@ impl Player<'_, '_> {
             Err(Refusal::Denied { evaluation, .. } | Refusal::PendingApproval { evaluation, .. }) => {
                 Some(judgement_of(evaluation))
             }
-            Err(Refusal::NotAllowed(_)) => told.denied.get(action).cloned(),
+            Err(Refusal::NotAllowed { .. }) => told.denied.get(action).cloned(),
             Err(Refusal::Expired | Refusal::Unauthorized | Refusal::InvalidParameters(_)) => None,
         };
         let now = says.map(|says| (says, waits));

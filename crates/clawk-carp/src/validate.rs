@@ -87,7 +87,7 @@ fn refused(report: &mut Report, at: &At<'_>, refusal: Refusal) {
         Refusal::InvalidParameters(faults) => report.faults.errors.extend(faults.errors),
         Refusal::Expired => report.fault(&at.key("resolution_id"), "expired", message),
         Refusal::Unauthorized => report.fault(&at.key("resolution_id"), "unauthorized", message),
-        Refusal::NotAllowed(_) => report.fault(&at.key("action_id"), "not_allowed", message),
+        Refusal::NotAllowed { .. } => report.fault(&at.key("action_id"), "not_allowed", message),
         Refusal::PendingApproval { .. } => report.fault(&at.key("action_id"), "pending_approval", message),
         Refusal::Denied { .. } => report.fault(&at.key("action_id"), "denied", message),
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_manifest::model::{Manifest, Provider as ProviderSpec};
+use clawk_manifest::model::{Manifest, Provider as ProviderSpec, Role};
 use clawk_policy::{Engine, Subject, UsageView};
 use clawk_proto::method::LifecycleState;
 use clawk_proto::{Digest, SessionId};
@@ -21,6 +21,7 @@ use crate::event::{
     BudgetWarned, Draft, Scribe, SessionEnded, Thread, ToolDescribed, Transition, canonical, digest, kind,
 };
 use crate::lifecycle::Life;
+use crate::output::{Cuts, Shown};
 use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
 use crate::purse::{Budgets, Prices, Purse, Purses, Warning};
 use crate::rates::Rates;
@@ -51,6 +52,8 @@ pub struct Options {
     pub audit_writable: Arc<AtomicBool>,
     /// Who judges text, where a policy asks for a model's judgement.
     pub judge: Judge,
+    /// How much of a tool's result a model reads.
+    pub shown: Shown,
 }
 
 /// Everything an agent is made of; the composition root fills it in.
@@ -94,6 +97,8 @@ pub(crate) struct Agent {
     pub(crate) rates: Rates,
     pub(crate) brake: Brake,
     pub(crate) board: Board,
+    /// What of tools' results was cut.
+    pub(crate) cuts: Cuts,
     /// Atlases, and whoever speaks CRA.
     pub(crate) carp: Carp,
     pub(crate) screens: Screens,
@@ -139,6 +144,12 @@ impl Agent {
             .get(&session)
             .map(|state| state.purse.clone());
         open.unwrap_or_else(|| self.purses.root().clone())
+    }
+
+    /// What who opened a session may do; nothing where no such session is open.
+    pub(crate) fn role_of(&self, session: SessionId) -> Role {
+        let open = self.sessions_lock().get(&session).map(|state| state.door.role());
+        open.unwrap_or(Role::Viewer)
     }
 
     /// What a turn may do at most.
@@ -198,7 +209,8 @@ impl Agent {
 
     /// Everything known of a tool; what was not told in this run is told to the record.
     pub(crate) async fn described(&self, entry: &Entry) -> Result<Arc<Described>, CallError> {
-        let described = entry.described(&*self.runner).await?;
+        let scanner = || self.screens.scanner().without_shapes();
+        let described = entry.described(&*self.runner, scanner).await?;
         if entry.first_look() {
             let bytes = canonical(&ToolFacts::of(&described));
             let tool_hash = digest(&bytes);
@@ -278,6 +290,7 @@ impl Agent {
             return;
         };
         self.desk.forget(id);
+        self.cuts.forget(id);
         let duration_ms = self.clock().monotonic_us().saturating_sub(state.started_us) / 1000;
         let draft = self.scribe.entry(
             &state.thread.child(id.0),

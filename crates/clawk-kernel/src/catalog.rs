@@ -5,16 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Manifest, Skill, Tool};
+use clawk_policy::leak::Scanner;
+use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Plan;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
 use crate::agent::Options;
 use crate::error::{ArgumentFault, CallError};
-use crate::ports::{RunError, ToolOffer, ToolRunner};
+use crate::output;
+use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
 
 /// Faults listed of one call's arguments; the rest is not told.
 const MAX_FAULTS: usize = 16;
+/// Bytes of one fault's words.
+const MAX_FAULT_BYTES: usize = 512;
 
 /// One tool.
 #[derive(Debug)]
@@ -26,6 +31,8 @@ pub(crate) struct Entry {
     pub(crate) timeout_ms: u64,
     /// The skill that a composite tool runs.
     pub(crate) skill: Option<Arc<Skill>>,
+    /// It is `output-read`, which the kernel runs itself.
+    pub(crate) reads_output: bool,
     described: OnceCell<Arc<Described>>,
     looked_at: AtomicBool,
 }
@@ -36,6 +43,7 @@ pub(crate) struct Described {
     pub(crate) description: String,
     pub(crate) input_schema: Value,
     validator: jsonschema::Validator,
+    output: Option<(Value, jsonschema::Validator)>,
     pub(crate) annotations: Map<String, Value>,
     pub(crate) labels: BTreeMap<String, String>,
 }
@@ -72,6 +80,46 @@ impl Described {
             .is_some_and(|c| c == "filesystem" || c == "shell")
     }
 
+    /// JSON Schema of the result.
+    pub(crate) fn output_schema(&self) -> Option<&Value> {
+        self.output.as_ref().map(|(schema, _)| schema)
+    }
+
+    /// The result, and where it does not fit the tool's `output_schema`: that first, and as an error. What counts is the
+    /// structured result or the text as JSON, whichever fits; a text that is no JSON counts as a string.
+    pub(crate) fn fitting(&self, mut ran: RunOutcome) -> RunOutcome {
+        let Some((_, validator)) = self.output.as_ref().filter(|_| !ran.is_error) else {
+            return ran;
+        };
+        let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
+        let text = texts.join("\n");
+        let json = serde_json::from_str::<Value>(&text).ok(); // silent-ok: prose is an ordinary result
+        let mut said: Vec<Value> = ran.structured.iter().cloned().chain(json).collect();
+        if said.is_empty() {
+            said.push(Value::String(text));
+        }
+        if said.iter().any(|value| validator.is_valid(value)) {
+            return ran;
+        }
+        let faults: Vec<String> = said
+            .first()
+            .map(|value| {
+                validator
+                    .iter_errors(value)
+                    .take(MAX_FAULTS)
+                    .map(|fault| one_line(&fault))
+                    .collect()
+            })
+            .unwrap_or_default();
+        let note = format!(
+            "[the tool ran, and its result does not fit its `output_schema`: {}]",
+            faults.join("; ")
+        );
+        ran.content.insert(0, ContentBlock::text(note));
+        ran.is_error = true;
+        ran
+    }
+
     /// Every fault of the arguments.
     pub(crate) fn check(&self, tool: &str, arguments: &Value) -> Result<(), CallError> {
         if self.validator.is_valid(arguments) {
@@ -83,7 +131,7 @@ impl Described {
             .take(MAX_FAULTS)
             .map(|fault| ArgumentFault {
                 path: fault.instance_path().to_string(),
-                message: fault.to_string(),
+                message: bounded(&fault.to_string()),
             })
             .collect();
         Err(CallError::InvalidArguments {
@@ -93,10 +141,73 @@ impl Described {
     }
 }
 
+/// What a server says of its tools goes to models and into the record: without the values that are known here.
+fn without_known(scanner: &Scanner, known: &mut Description) {
+    if scanner.is_idle() {
+        return;
+    }
+    if let Some((clean, _told)) = scanner.redact(&known.description) {
+        known.description = clean;
+    }
+    for schema in [Some(&mut known.input_schema), known.output_schema.as_mut()]
+        .into_iter()
+        .flatten()
+    {
+        let _told = scanner.redact_json(schema);
+    }
+}
+
+/// A fault with its place.
+fn one_line(fault: &jsonschema::ValidationError<'_>) -> String {
+    let (path, words) = (fault.instance_path().to_string(), bounded(&fault.to_string()));
+    if path.is_empty() {
+        words
+    } else {
+        format!("at {}: {words}", bounded(&path))
+    }
+}
+
+/// A fault quotes what it is about, which may be long: its beginning and its end, where the fault itself stands.
+fn bounded(words: &str) -> String {
+    if words.len() <= MAX_FAULT_BYTES {
+        return words.to_owned();
+    }
+    let half = MAX_FAULT_BYTES / 2;
+    let first = words.get(..words.floor_char_boundary(half)).unwrap_or_default();
+    let last = words
+        .get(words.ceil_char_boundary(words.len() - half)..)
+        .unwrap_or_default();
+    format!(
+        "{first} [… {} bytes …] {last}",
+        words.len() - first.len() - last.len()
+    )
+}
+
 impl Entry {
+    fn new(spec: Tool, plan: &Arc<Plan>) -> Self {
+        let limit = plan.limits().timeout_ms;
+        Self {
+            name: spec.name.as_str().into(),
+            plan: Arc::clone(plan),
+            timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
+            skill: None,
+            reads_output: false,
+            described: OnceCell::new(),
+            looked_at: AtomicBool::new(false),
+            spec,
+        }
+    }
+
     /// Everything known of the tool; asks its executor once, on first need. A failure is not kept.
-    pub(crate) async fn described(&self, runner: &dyn ToolRunner) -> Result<Arc<Described>, CallError> {
-        let described = self.described.get_or_try_init(|| self.describe(runner)).await?;
+    pub(crate) async fn described(
+        &self,
+        runner: &dyn ToolRunner,
+        scanner: impl FnOnce() -> Scanner,
+    ) -> Result<Arc<Described>, CallError> {
+        let described = self
+            .described
+            .get_or_try_init(|| self.describe(runner, scanner))
+            .await?;
         Ok(Arc::clone(described))
     }
 
@@ -110,17 +221,23 @@ impl Entry {
         self.looked_at.store(false, Ordering::Relaxed);
     }
 
-    async fn describe(&self, runner: &dyn ToolRunner) -> Result<Arc<Described>, CallError> {
+    async fn describe(
+        &self,
+        runner: &dyn ToolRunner,
+        scanner: impl FnOnce() -> Scanner,
+    ) -> Result<Arc<Described>, CallError> {
         let complete = self.spec.description.is_some() && self.spec.input_schema.is_some();
         // A complete MCP tool needs no server before its first call.
-        let known = if self.skill.is_some() || (complete && self.spec.mcp_source.is_some()) {
-            crate::ports::Description::default()
-        } else {
-            runner
-                .describe(&self.name)
-                .await
-                .map_err(|error| self.unavailable(&error))?
-        };
+        let mut known =
+            if self.reads_output || self.skill.is_some() || (complete && self.spec.mcp_source.is_some()) {
+                Description::default()
+            } else {
+                runner
+                    .describe(&self.name)
+                    .await
+                    .map_err(|error| self.unavailable(&error))?
+            };
+        without_known(&scanner(), &mut known);
         let mut annotations = known.trusted_annotations;
         annotations.extend(self.spec.annotations.clone());
         let mut labels = self.spec.labels.clone();
@@ -138,10 +255,17 @@ impl Entry {
             (None, None) if known.input_schema.is_object() => known.input_schema,
             (None, None) => json!({"type": "object"}),
         };
-        let validator = validator(&input_schema).map_err(|fault| CallError::Unavailable {
-            tool: self.name.to_string(),
-            reason: format!("its input_schema is no valid JSON Schema: {fault}"),
-        })?;
+        let compiled = |schema: &Value, name: &str| {
+            validator(schema).map_err(|fault| CallError::Unavailable {
+                tool: self.name.to_string(),
+                reason: format!("its {name} is not a valid JSON Schema: {fault}"),
+            })
+        };
+        let validator = compiled(&input_schema, "input_schema")?;
+        let output = match self.spec.output_schema.clone().or(known.output_schema) {
+            Some(schema) => Some((schema.clone(), compiled(&schema, "output_schema")?)),
+            None => None,
+        };
         let description = self
             .spec
             .description
@@ -152,6 +276,7 @@ impl Entry {
             description,
             input_schema,
             validator,
+            output,
             annotations,
             labels,
         }))
@@ -181,6 +306,8 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct Catalog {
     tools: BTreeMap<Arc<str>, Arc<Entry>>,
+    /// Offered after a cut; absent where the manifest has a tool of this name.
+    output_read: Option<Arc<Entry>>,
     /// The manifest's one plan; `context.sandbox` may name it.
     pub(crate) sandbox_name: Option<String>,
 }
@@ -189,33 +316,35 @@ impl Catalog {
     pub(crate) fn new(manifest: &Manifest, options: &Options) -> Self {
         let plan = Plan::compile(manifest.sandbox.as_ref(), &options.sandbox);
         let plan = Arc::new(plan.keeping(&options.own, &options.workdir));
-        let tools = manifest
+        let tools: BTreeMap<_, _> = manifest
             .tools
             .iter()
             .map(|spec| {
-                let name: Arc<str> = spec.name.as_str().into();
-                let limit = plan.limits().timeout_ms;
                 let skill = spec
                     .skill_ref
                     .as_deref()
                     .filter(|_| spec.composite)
                     .and_then(|name| manifest.skill(name));
-                let entry = Entry {
-                    name: Arc::clone(&name),
-                    spec: spec.clone(),
-                    plan: Arc::clone(&plan),
-                    timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
-                    skill: skill.map(|skill| Arc::new(skill.clone())),
-                    described: OnceCell::new(),
-                    looked_at: AtomicBool::new(false),
-                };
-                (name, Arc::new(entry))
+                let mut entry = Entry::new(spec.clone(), &plan);
+                entry.skill = skill.map(|skill| Arc::new(skill.clone()));
+                (Arc::clone(&entry.name), Arc::new(entry))
             })
             .collect();
+        let output_read = (!tools.contains_key(output::NAME)).then(|| {
+            let mut entry = Entry::new(output::tool(), &plan);
+            entry.reads_output = true;
+            Arc::new(entry)
+        });
         Self {
             tools,
+            output_read,
             sandbox_name: manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone()),
         }
+    }
+
+    /// The built-in that reads what a cut left out.
+    pub(crate) const fn output_read(&self) -> Option<&Arc<Entry>> {
+        self.output_read.as_ref()
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Arc<Entry>> {

@@ -2,6 +2,9 @@
 //!
 //! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's
 //! text of it *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` holds it.
+//!
+//! INVARIANT: every event is built by [`Scribe::written`], which holds its size: whatever text a field was given, the event
+//! stays below what every verifier takes, and a number that has no agreed text never keeps an event from being written.
 
 use std::sync::Arc;
 
@@ -12,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::ports::{
-    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, Spent, Ticket,
+    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, Spent, Ticket, Told,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -133,16 +136,16 @@ pub mod kind {
 }
 
 macro_rules! payloads {
-    ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($field:ident : $type:ty),* $(,)? })*) => {
-        $($(#[$doc])* #[derive(Debug, Serialize)] pub(crate) struct $name $(<$life>)? { $(pub(crate) $field: $type,)* })*
+    ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$attr:meta])* $field:ident : $type:ty),* $(,)? })*) => {
+        $($(#[$doc])* #[derive(Debug, Serialize)] pub(crate) struct $name $(<$life>)? { $($(#[$attr])* pub(crate) $field: $type,)* })*
     };
 }
 
 payloads! {
     /// `session.started`.
-    SessionStarted<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, goal: &'a str, run: Uuid }
+    SessionStarted<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, goal: &'a str, role: &'a str, run: Uuid }
     /// `session.started` of a session that goes on from a step of another.
-    SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a crate::fork::ForkPoint, goal: &'a str, run: Uuid }
+    SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a crate::fork::ForkPoint, goal: &'a str, role: &'a str, run: Uuid }
     /// `ckp.agent.described`.
     AgentDescribed<'a> { agent: &'a str, agent_hash: Digest }
     /// `ckp.tool.described`.
@@ -151,8 +154,11 @@ payloads! {
     SessionEnded<'a> { duration_ms: u64, reason: &'a str }
     /// `ckp.lifecycle.transition`.
     Transition<'a> { agent: &'a str, duration_ms: u64, from: &'a str, reason: &'a str, to: &'a str }
-    /// `ckp.message.accepted`.
-    MessageAccepted<'a> { door: &'a str, message_id: Uuid, sender: &'a str, size_bytes: u64, text_hash: Digest }
+    /// `ckp.message.accepted`: with the whole door (R39), by which [`crate::door::Origin`] is rebuilt.
+    MessageAccepted<'a> {
+        channel: Option<&'a str>, conversation: Option<&'a str>, direct: Option<bool>, door: &'a str, message_id: Uuid,
+        platform_ids: &'a [String], role: &'a str, sender: &'a str, size_bytes: u64, task_id: Option<&'a str>, text_hash: Digest,
+    }
     /// `ckp.message.refused`.
     MessageRefused<'a> { door: &'a str, message_id: Uuid, reason: &'a str, size_bytes: u64 }
     /// `ckp.message.answered`.
@@ -168,12 +174,16 @@ payloads! {
     ProviderCompleted<'a> {
         attempt: u32, bytes_out: u64, cached_tokens: u64, call_count: usize, completion_hash: Digest, cost_microusd: Option<u64>,
         duration_ms: u64, estimated: bool, inference_id: Uuid, input_tokens: u64,
-        model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str, turn: Uuid,
+        model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
+        turn: Uuid,
     }
     /// `ckp.provider.failed`.
     ProviderFailed<'a> {
         attempt: u32, bytes_out: u64, cost_microusd: Option<u64>, duration_ms: u64, estimated: bool, inference_id: Uuid,
-        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str, status: Option<u16>, turn: Uuid,
+        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str, status: Option<u16>,
+        #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
+        turn: Uuid,
     }
     /// `ckp.budget.warned`.
     BudgetWarned<'a> { bound: u64, limit: &'a str, purse: &'a str, resets_at: Option<&'a str>, spent: u64 }
@@ -234,11 +244,11 @@ payloads! {
     /// `ckp.skill.invoked`.
     SkillInvoked<'a> { arguments_hash: Digest, call_id: &'a str, is_error: bool, skill: &'a str, text_hash: Digest, turn: Uuid }
     /// `ckp.message.resumed`.
-    MessageResumed { attempt: u32, message_id: Uuid, waiting: bool }
+    MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
     /// `ckp.context.trimmed`.
     ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
     /// `ckp.memory.requested`.
-    MemoryRequested<'a> { count: usize, entries_hash: Digest, request_id: &'a str, store: &'a str }
+    MemoryRequested<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.stored`.
     MemoryStored<'a> { count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.queried`.
@@ -246,7 +256,7 @@ payloads! {
     /// `ckp.memory.compacted`.
     MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
     /// `ckp.swarm.delegated`.
-    SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, seat: usize, swarm: &'a str, task_hash: Digest, task_id: &'a str }
+    SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, role: &'a str, seat: usize, swarm: &'a str, task_hash: Digest, task_id: &'a str }
     /// `ckp.swarm.reported`.
     SwarmReported<'a> { cost_microusd: u64, duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
     /// `ckp.swarm.broadcast`.
@@ -321,7 +331,7 @@ impl Scribe {
         self.written(thread, kind, payload)
     }
 
-    /// One entry whose payload has its text already.
+    /// One entry whose payload has its text already. What is too long in it is replaced by its beginning, length and digest.
     pub(crate) fn written(&self, thread: &Thread, kind: &'static str, payload: Box<RawValue>) -> Draft {
         Draft(Entry {
             session: thread.session,
@@ -330,7 +340,7 @@ impl Scribe {
             parent: thread.parent,
             at: self.clock.now(),
             kind,
-            payload,
+            payload: clawk_trace::bounded(payload),
             content: None,
             answers: None,
         })

@@ -57,9 +57,10 @@ pub(crate) async fn infer(
     agent: &Agent,
     place: Place<'_>,
     provider: &str,
-    request: InferRequest,
+    mut request: InferRequest,
     cancel: &CancellationToken,
 ) -> Result<Completion, NoAnswer> {
+    answer::prompt(agent, &mut request);
     let chain = agent.chain(provider);
     let mut troubles = Vec::new();
     for (at, spec) in chain.iter().enumerate() {
@@ -180,6 +181,10 @@ async fn once(
             None,
         )),
     };
+    match &mut outcome {
+        Ok(completion) => completion.usage = open.settled(completion.usage),
+        Err(error) => error.usage = error.usage.map(|usage| open.settled(usage)),
+    }
     if let Ok(completion) = &outcome {
         agent.purses.learn(&spec.name, size, &completion.usage);
     }
@@ -282,6 +287,11 @@ impl<'a> Open<'a> {
         })
     }
 
+    /// What is counted of what a provider said: see [`Set::settled`].
+    fn settled(&self, usage: Usage) -> Usage {
+        self.set.as_ref().map_or(usage, |set| set.settled(usage))
+    }
+
     fn duration_ms(&self) -> u64 {
         self.agent.clock().monotonic_us().saturating_sub(self.started_us) / 1000
     }
@@ -350,6 +360,7 @@ impl<'a> Open<'a> {
                 StopReason::Length => "length",
                 StopReason::Refusal => "refusal",
             },
+            told: usage.told,
             turn: self.place.turn,
         };
         self.agent
@@ -376,6 +387,7 @@ impl<'a> Open<'a> {
             provider: &self.spec.name,
             reason: &error.message,
             status: error.status,
+            told: error.usage.and_then(|usage| usage.told),
             turn: self.place.turn,
         };
         self.agent
@@ -416,7 +428,13 @@ fn spent_by(error: &ProviderError, estimate: Usage) -> Usage {
     };
     match error.usage {
         Some(counted) if !counted.estimated => counted,
-        Some(_) | None if working => estimate,
+        // What has come may be more than was set aside.
+        Some(come) if working => Usage {
+            input_tokens: come.input_tokens.max(estimate.input_tokens),
+            output_tokens: come.output_tokens.max(estimate.output_tokens),
+            ..estimate
+        },
+        None if working => estimate,
         told => told.unwrap_or_default(),
     }
 }

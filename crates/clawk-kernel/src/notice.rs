@@ -156,6 +156,8 @@ pub enum Notice {
     Delta(String),
     /// A whole text of the agent.
     Said(String),
+    /// So many notices did not fit into this watcher's queue: it read too slowly. The journal has what happened.
+    Missed(u64),
     /// A provider attempt failed and another follows.
     Retrying {
         /// The provider that failed.

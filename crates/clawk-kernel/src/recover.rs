@@ -1,32 +1,40 @@
 //! After a crash: what the journal says was going on, folded by the same machine that ran it (promise 4).
 
+mod lost;
+
 use std::collections::BTreeMap;
 
+use clawk_manifest::model::Role;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::agent::Agent;
-use crate::call::{Keyed, key};
+use crate::door::Origin;
 use crate::error::CallError;
-use crate::event::{ActionFailed, Draft, ProviderFailed, Thread, canonical, digest, kind};
+use crate::event::kind;
 use crate::fork::{ForkPoint, MAX_DEPTH};
-use crate::ports::{Completion, EffectChange, JournalError, Message, OpenEffect, Recorded, Scan, Spent};
+use crate::output::Told;
+use crate::ports::{Completion, JournalError, Message, Recorded, Scan};
 use crate::prompt;
-use crate::purse::{Amount, hour_of};
+use crate::purse::Amount;
 use crate::skill::Ceiling;
 use crate::turn::{Effect, Event, Turn};
+
+pub(crate) use lost::{LOST, report_owed, report_unknown, settle_lost};
 
 /// Events read at a time.
 const PAGE: usize = 1000;
 
-const ERASED: &str = "[erased]";
+pub(crate) const ERASED: &str = "[erased]";
 
 /// A turn that was interrupted, ready to go on.
 #[derive(Debug)]
 pub(crate) struct OpenTurn {
     pub(crate) message: MessageId,
+    /// Whose message it answers, with exactly the rights that were recorded (R39).
+    pub(crate) origin: Origin,
     pub(crate) turn: Turn,
     pub(crate) effects: Vec<Effect>,
     pub(crate) ceilings: Vec<Ceiling>,
@@ -69,6 +77,8 @@ struct Fields {
     #[serde(default)]
     output_tokens: u64,
     fork: Option<ForkPoint>,
+    /// Of who opened a session.
+    role: Option<String>,
     #[serde(default)]
     token_usage: u64,
     cost_microusd: Option<u64>,
@@ -132,90 +142,6 @@ pub(crate) async fn all(
     }
 }
 
-/// The `kind` of such an inference's `ckp.provider.failed`: no model said so.
-pub(crate) const LOST: &str = "lost";
-
-/// An inference that was under way when the last run died is settled at what was set aside for it, once.
-pub(crate) async fn settle_lost(agent: &Agent, after_row: u64) -> Result<usize, JournalError> {
-    let kinds = &[
-        kind::PROVIDER_REQUESTED,
-        kind::PROVIDER_COMPLETED,
-        kind::PROVIDER_FAILED,
-    ];
-    let mut open: BTreeMap<Uuid, (SessionId, Asked)> = BTreeMap::new();
-    let scan = Scan {
-        kinds,
-        after_row,
-        ..Scan::default()
-    };
-    all(agent, scan, |event| {
-        let Ok(asked) = serde_json::from_str::<Asked>(&event.payload) else {
-            return; // silent-ok: a foreign payload set nothing aside
-        };
-        if event.kind == kind::PROVIDER_REQUESTED {
-            open.insert(asked.inference_id, (event.session, asked));
-        } else {
-            open.remove(&asked.inference_id);
-        }
-    })
-    .await?;
-    let (mut drafts, mut spent) = (Vec::new(), Vec::new());
-    for (inference_id, (session, asked)) in &open {
-        let payload = ProviderFailed {
-            attempt: asked.attempt,
-            bytes_out: asked.bytes_out,
-            cost_microusd: asked.cost_microusd,
-            duration_ms: 0,
-            estimated: true,
-            inference_id: *inference_id,
-            input_tokens: asked.input_tokens,
-            kind: LOST,
-            output_tokens: asked.output_tokens,
-            provider: &asked.provider,
-            reason: "the runtime stopped before the answer; settled at what was set aside",
-            status: None,
-            turn: asked.turn,
-        };
-        let thread = Thread {
-            session: *session,
-            span: agent.clock().uuid(),
-            parent: Some(session.0),
-        };
-        let amount = Amount {
-            tokens: asked.input_tokens.saturating_add(asked.output_tokens),
-            cost_microusd: asked.cost_microusd.unwrap_or(0),
-            bytes_out: asked.bytes_out,
-            ..Amount::default()
-        };
-        drafts.push(agent.scribe.entry(&thread, kind::PROVIDER_FAILED, &payload));
-        spent.extend(asked.purses.iter().map(|purse| Spent {
-            hour: hour_of(agent.scribe.now()),
-            purse: purse.as_str().into(),
-            amount,
-        }));
-    }
-    let count = drafts.len();
-    if count > 0 {
-        agent.scribe.account(drafts, spent, Vec::new())?.durable().await?;
-    }
-    Ok(count)
-}
-
-/// What was set aside for an inference.
-#[derive(Debug, Deserialize)]
-struct Asked {
-    inference_id: Uuid,
-    attempt: u32,
-    provider: String,
-    #[serde(default)]
-    purses: Vec<String>,
-    input_tokens: u64,
-    output_tokens: u64,
-    cost_microusd: Option<u64>,
-    bytes_out: u64,
-    turn: Uuid,
-}
-
 /// What the rates' windows still hold of earlier runs.
 pub(crate) async fn restore_rates(agent: &Agent) -> Result<(), JournalError> {
     let Some(window_ms) = agent.rates.window_ms() else {
@@ -251,105 +177,6 @@ pub(crate) async fn unclean_since(agent: &Agent) -> Result<Option<u64>, JournalE
     Ok(if clean { None } else { Some(ready.unwrap_or(0)) })
 }
 
-/// Every call that was decided and never ended is told unknown, once, with its stored answer (promise 4).
-pub(crate) async fn report_unknown(agent: &Agent, after_row: u64) -> Result<usize, JournalError> {
-    let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
-    let mut open: BTreeMap<(SessionId, String), (Fields, Uuid)> = BTreeMap::new();
-    all(
-        agent,
-        Scan {
-            kinds,
-            after_row,
-            ..Scan::default()
-        },
-        |event| {
-            let found = fields(event);
-            let Some(request_id) = found.request_id.clone() else {
-                return;
-            };
-            let at = (event.session, request_id);
-            if event.kind == kind::ACTION_APPROVED {
-                open.insert(at, (found, agent.clock().uuid()));
-            } else {
-                open.remove(&at);
-            }
-        },
-    )
-    .await?;
-    let (mut drafts, mut spent, mut effects) = (Vec::new(), Vec::new(), Vec::new());
-    for ((session, request_id), (found, span)) in &open {
-        let tool = found.action_id.as_deref().unwrap_or_default();
-        let id = RequestId::parse(request_id).ok(); // silent-ok: ids of ours are UUIDs
-        let thread = Thread {
-            session: *session,
-            span: *span,
-            parent: Some(session.0),
-        };
-        let draft = unknown(agent, &thread, request_id, tool, found);
-        drafts.push(draft.answers(id.as_ref().map(|id| key(Keyed::Call, id))));
-        if let Some(request_id) = id.filter(|_| found.side_effects != Some(false)) {
-            effects.push(EffectChange::Unknown(OpenEffect {
-                request_id,
-                session: *session,
-                parameters: found.parameters_hash.unwrap_or(digest(b"")),
-                at: agent.scribe.now(),
-                tool: tool.to_owned(),
-            }));
-        }
-        spent.extend(lost_call(agent, tool));
-    }
-    let count = drafts.len();
-    if count > 0 {
-        agent.scribe.account(drafts, spent, effects)?.durable().await?;
-    }
-    Ok(count)
-}
-
-/// The same at an orderly end, for outcomes that the journal refused to take.
-pub(crate) async fn report_owed(agent: &Agent) -> Result<usize, JournalError> {
-    match unclean_since(agent).await? {
-        Some(row) => report_unknown(agent, row).await,
-        None => Ok(0),
-    }
-}
-
-/// The event that says of a call that nobody knows what it did.
-fn unknown(agent: &Agent, thread: &Thread, request_id: &str, tool: &str, found: &Fields) -> Draft {
-    let error = CallError::Unknown {
-        tool: tool.to_owned(),
-        reason: "the runtime stopped while it ran; it has not been run again".to_owned(),
-    };
-    let bytes = canonical(&error);
-    let result_hash = digest(&bytes);
-    let payload = ActionFailed {
-        action_id: tool,
-        duration_ms: 0,
-        error_code: "unknown",
-        error_message: &error.to_string(),
-        request_hash: found.request_hash.unwrap_or(result_hash),
-        request_id,
-        result_hash,
-        turn: found.turn,
-    };
-    let draft = agent.scribe.entry(thread, kind::ACTION_FAILED, &payload);
-    draft.content(result_hash, bytes)
-}
-
-/// A call of the last run whose outcome is unknown counts as one that took all its time.
-fn lost_call(agent: &Agent, tool: &str) -> [Spent; 2] {
-    let amount = Amount {
-        calls: 1,
-        busy_ms: agent.catalog.get(tool).map_or(0, |entry| entry.timeout_ms),
-        ..Amount::default()
-    };
-    let hour = hour_of(agent.scribe.now());
-    ["agent".to_owned(), format!("tool:{tool}")].map(|purse| Spent {
-        hour,
-        purse: purse.into(),
-        amount,
-    })
-}
-
 /// Folds a session's chain into its conversation and its interrupted turns.
 pub(crate) async fn rebuild(agent: &Agent, session: SessionId) -> Result<Rebuilt, JournalError> {
     Ok(fold(agent, session, None).await?.end(agent))
@@ -375,7 +202,13 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
             ..Scan::default()
         };
         let first = agent.scribe.journal().scan(first).await?;
-        let Some(fork) = first.first().and_then(|event| fields(event).fork) else {
+        let first = first.first().map(fields).unwrap_or_default();
+        // Versions before R39 let the process owner alone fork, and recorded no role.
+        let most = first
+            .role
+            .as_deref()
+            .map_or(Role::Admin, |role| Role::parse(role).unwrap_or(Role::Viewer));
+        let Some(fork) = first.fork else {
             break;
         };
         if parts.len() > MAX_DEPTH {
@@ -383,7 +216,7 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
                 "more than {MAX_DEPTH} forks of forks"
             )));
         }
-        parts.push((fork.session_id, Some(fork.sequence), fork.turn));
+        parts.push((fork.session_id, Some(fork.sequence), Some((fork.turn, most))));
     }
     let mut fold = Fold::default();
     for (session, until, turn) in parts.into_iter().rev() {
@@ -399,9 +232,12 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
         })
         .await?;
         if session != wanted {
-            fold.fork(turn);
+            if let Some((turn, most)) = turn {
+                fold.fork(turn, most);
+            }
         }
     }
+    agent.cuts.add(wanted, std::mem::take(&mut fold.cuts));
     Ok(fold)
 }
 
@@ -409,10 +245,12 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
 struct Fold {
     history: Vec<Message>,
     running: Option<OpenTurn>,
-    waiting: Vec<(MessageId, String)>,
+    waiting: Vec<(MessageId, String, Origin)>,
     calls: BTreeMap<String, String>,
     spent: Amount,
     exists: bool,
+    /// Results whose text was cut.
+    cuts: Vec<Digest>,
 }
 
 impl Fold {
@@ -428,7 +266,10 @@ impl Fold {
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
                 if let Some(id) = found.message_id {
-                    self.waiting.push((MessageId(id), text(event)));
+                    // silent-ok: a payload of ours always reads; of a foreign one the least role is left
+                    let came = serde_json::from_str(&event.payload).unwrap_or_default();
+                    let origin = Origin::recorded(came);
+                    self.waiting.push((MessageId(id), text(event), origin));
                 }
             }
             // Taken up to wait on for a person, it has not failed.
@@ -481,10 +322,10 @@ impl Fold {
     fn with(&mut self, agent: &Agent, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
         if self.running.as_ref().is_none_or(|open| open.message.0 != id)
-            && let Some(at) = self.waiting.iter().position(|(message, _)| message.0 == id)
+            && let Some(at) = self.waiting.iter().position(|(message, ..)| message.0 == id)
         {
-            let (message, text) = self.waiting.remove(at);
-            self.running = Some(begin(agent, self.history.clone(), message, text));
+            let (message, text, origin) = self.waiting.remove(at);
+            self.running = Some(begin(agent, self.history.clone(), (message, origin), text));
         }
         if let Some(open) = self.running.as_mut().filter(|open| open.message.0 == id) {
             change(open);
@@ -494,10 +335,16 @@ impl Fold {
     fn called(&mut self, agent: &Agent, found: Fields, outcome: Option<Result<ToolCallResult, CallError>>) {
         let call = found.request_id.and_then(|request| self.calls.remove(&request));
         let Some(call_id) = call else { return };
-        let (text, is_error) = match &outcome {
-            Some(outcome) => prompt::result_text(outcome),
-            None => (ERASED.to_owned(), found.is_error),
+        let told = match &outcome {
+            Some(outcome) => prompt::result_text(outcome, agent.options.shown),
+            None => Told {
+                text: ERASED.to_owned(),
+                is_error: found.is_error,
+                cut: None,
+            },
         };
+        self.cuts.extend(told.cut);
+        let (text, is_error) = (told.text, told.is_error);
         self.with(agent, found.turn, |open| {
             open.effects = open.turn.step(Event::CallDone {
                 call_id,
@@ -527,14 +374,16 @@ impl Fold {
         });
     }
 
-    /// What follows happens in another session: the turn that goes on there has an id of its own, what waited waits here.
-    fn fork(&mut self, turn: Option<Uuid>) {
+    /// What follows happens in another session: the turn that goes on there has an id of its own and no more rights than who
+    /// forked it, what waited waits here.
+    fn fork(&mut self, turn: Option<Uuid>, most: Role) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         match (self.running.take(), turn) {
             (Some(open), Some(id)) => {
                 self.running = Some(OpenTurn {
                     message: MessageId(id),
+                    origin: open.origin.at_most(most),
                     resumes: 0,
                     ..open
                 });
@@ -547,7 +396,7 @@ impl Fold {
             (None, Some(id)) => {
                 self.waiting = waiting
                     .next()
-                    .map(|(_, text)| (MessageId(id), text))
+                    .map(|(_, text, origin)| (MessageId(id), text, origin.at_most(most)))
                     .into_iter()
                     .collect()
             }
@@ -567,7 +416,7 @@ impl Fold {
         open.extend(
             self.waiting
                 .into_iter()
-                .map(|(message, text)| begin(agent, Vec::new(), message, text)),
+                .map(|(message, text, origin)| begin(agent, Vec::new(), (message, origin), text)),
         );
         Rebuilt {
             history: self.history,
@@ -578,10 +427,16 @@ impl Fold {
     }
 }
 
-fn begin(agent: &Agent, history: Vec<Message>, message: MessageId, text: String) -> OpenTurn {
+fn begin(
+    agent: &Agent,
+    history: Vec<Message>,
+    (message, origin): (MessageId, Origin),
+    text: String,
+) -> OpenTurn {
     let turn = Turn::start(history, text).within(agent.bounds());
     OpenTurn {
         message,
+        origin,
         turn,
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),

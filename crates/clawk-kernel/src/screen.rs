@@ -100,6 +100,19 @@ impl Screens {
         }
     }
 
+    /// What is looked for in text that comes in: messages, arguments, entries, what peers say. Values that are known here
+    /// are always looked for and taken out, whatever the policies say.
+    pub(crate) fn entering(&self) -> (Scanner, ScanAction) {
+        self.by(self.rules.secrets_in)
+    }
+
+    /// The text without the values that are known here.
+    pub(crate) fn without_known(&self, text: &mut String) {
+        if let Some((clean, _told)) = self.scanner().without_shapes().redact(text) {
+            *text = clean;
+        }
+    }
+
     /// What is looked for in answers and memory, and what happens then: values that are known here are always taken out.
     pub(crate) fn outbound(&self) -> (Scanner, ScanAction) {
         self.by(self.rules.secrets_out)

@@ -1,14 +1,14 @@
 //! Sessions: one conversation each, one bounded mailbox each, so that turns are serial by construction.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use clawk_manifest::model::Role;
-use clawk_proto::{MessageId, SessionId};
+use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use crate::door::{Door, Origin};
 use crate::drive;
 use crate::error::KernelError;
 use crate::event::{Draft, MessageAccepted, MessageRefused, SessionStarted, Thread, digest, kind};
@@ -17,108 +17,26 @@ use crate::ports::{InboxChange, Message};
 use crate::purse::{Amount, Purse};
 use crate::recover::OpenTurn;
 use crate::screen::{self, Look, Spot};
+use crate::watch::Watcher;
+
+pub(crate) use crate::watch::Notices;
 
 /// Messages that wait in one session.
 pub const MAILBOX: usize = 32;
 /// Bytes of one inbound message.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// Notices that a surface may be behind.
-const NOTICE_BACKLOG: usize = 1024;
-/// How long a surface that does not read may hold a turn up, milliseconds; then it misses notices (never the record).
-const SLOW_SURFACE_MS: u64 = 5_000;
-
-/// By which door somebody comes in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Door {
-    /// JSON-RPC; the client's name.
-    Rpc {
-        /// `clientInfo.name`.
-        client: String,
-    },
-    /// The terminal of the process owner.
-    Cli,
-    /// A peer of a swarm; the task's id.
-    Peer {
-        /// The peer's identity.
-        identity: String,
-        /// The task.
-        task_id: String,
-    },
-    /// A channel: somebody whom its access control let in, with a role.
-    Channel {
-        /// The channel's name.
-        channel: String,
-        /// The platform's id of the sender.
-        sender: String,
-        /// By [`crate::admit`].
-        role: Role,
-    },
-}
-
-impl Door {
-    /// The word in the trace.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Rpc { .. } => "rpc",
-            Self::Cli => "cli",
-            Self::Peer { .. } => "peer",
-            Self::Channel { .. } => "channel",
-        }
-    }
-
-    fn sender(&self) -> &str {
-        match self {
-            Self::Rpc { client } => client,
-            Self::Cli => "owner",
-            Self::Peer { identity, .. } => identity,
-            Self::Channel { sender, .. } => sender,
-        }
-    }
-
-    /// What who came in by it may do: the owner of the process and the operator at its wire are admins; a peer works for
-    /// whoever gave it the task, who came in by one of these.
-    #[must_use]
-    pub const fn role(&self) -> Role {
-        match self {
-            Self::Rpc { .. } | Self::Cli | Self::Peer { .. } => Role::Admin,
-            Self::Channel { role, .. } => *role,
-        }
-    }
-}
-
-/// The way to a surface; without one, notices go nowhere.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Notices(Option<mpsc::Sender<Notice>>);
-
-impl Notices {
-    pub(crate) fn attached(&self) -> bool {
-        self.0.as_ref().is_some_and(|sender| !sender.is_closed())
-    }
-
-    /// Tells the surface; a surface that doesn't read holds this up for a bounded time.
-    pub(crate) async fn send(&self, notice: Notice) {
-        if let Some(sender) = &self.0 {
-            // silent-ok: a surface that is gone or stuck misses the notice; the journal has the fact
-            let _missed = sender
-                .send_timeout(notice, Duration::from_millis(SLOW_SURFACE_MS))
-                .await;
-        }
-    }
-
-    /// A piece of text; dropped when the surface is behind.
-    pub(crate) fn delta(&self, text: &str) {
-        if let Some(sender) = &self.0 {
-            let _missed = sender.try_send(Notice::Delta(text.to_owned())); // silent-ok: `Said` has it all
-        }
-    }
-}
 
 /// What waits in the mailbox.
 #[derive(Debug)]
 pub(crate) enum Mail {
-    Message { id: MessageId, text: String },
-    Resume { open: Box<OpenTurn> },
+    Message {
+        id: MessageId,
+        text: String,
+        origin: Origin,
+    },
+    Resume {
+        open: Box<OpenTurn>,
+    },
 }
 
 /// A session's inside.
@@ -182,7 +100,7 @@ pub(crate) struct Opening {
 pub(crate) async fn open(
     agent: &Arc<Agent>,
     opening: Opening,
-) -> Result<(Arc<State>, mpsc::Receiver<Notice>), KernelError> {
+) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
     let resumed = opening.id.is_some();
     let id = opening.id.unwrap_or_else(|| SessionId(agent.clock().uuid()));
     let thread = Thread {
@@ -193,14 +111,15 @@ pub(crate) async fn open(
     let above = opening.under.as_ref().unwrap_or(agent.purses.root());
     let purse = agent.purses.session(above, &id.to_string(), agent.scribe.now());
     purse.recall(opening.spent);
-    let (notices, receiver) = mpsc::channel(NOTICE_BACKLOG);
+    let notices = Notices::new();
+    let watcher = opening.surface.then(|| notices.watch(agent.over.clone()));
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let state = Arc::new(State {
         id,
         door: opening.door,
         thread,
         provider: opening.provider,
-        notices: Notices(opening.surface.then_some(notices)),
+        notices,
         purse,
         started_us: agent.clock().monotonic_us(),
         peer_messages: opening.peer_messages,
@@ -214,6 +133,7 @@ pub(crate) async fn open(
             agent_id: &agent.manifest.identity.name,
             door: state.door.name(),
             goal: &opening.goal,
+            role: state.door.role().as_str(),
             run: agent.root.session.0,
         };
         // Later entries of this chain are queued behind it, so there is nothing to wait for here.
@@ -226,7 +146,7 @@ pub(crate) async fn open(
     agent
         .tracker
         .spawn(work(Arc::clone(agent), Arc::clone(&state), inbox));
-    Ok((state, receiver))
+    Ok((state, watcher))
 }
 
 /// One session's worker: mail by mail, until the agent stops.
@@ -245,7 +165,9 @@ async fn work(agent: Arc<Agent>, state: Arc<State>, mut inbox: mpsc::Receiver<Ma
         let working = agent.life.join();
         let cancel = state.begin_turn(&agent);
         match mail {
-            Mail::Message { id, text } => drive::turn(&agent, &state, id, text, &cancel).await,
+            Mail::Message { id, text, origin } => {
+                drive::turn(&agent, &state, (id, origin), text, &cancel).await;
+            }
             Mail::Resume { open } => drive::resume(&agent, &state, *open, &cancel).await,
         }
         drop(working);
@@ -261,17 +183,18 @@ pub struct Session {
     pub id: SessionId,
     agent: Arc<Agent>,
     state: Arc<State>,
-    notices: tokio::sync::Mutex<mpsc::Receiver<Notice>>,
+    /// Its own surface's.
+    watcher: Option<Watcher>,
 }
 
 impl Session {
     pub(crate) async fn open(agent: &Arc<Agent>, opening: Opening) -> Result<Self, KernelError> {
-        let (state, notices) = open(agent, opening).await?;
+        let (state, watcher) = open(agent, opening).await?;
         Ok(Self {
             id: state.id,
             agent: Arc::clone(agent),
             state,
-            notices: tokio::sync::Mutex::new(notices),
+            watcher,
         })
     }
 
@@ -284,16 +207,29 @@ impl Session {
     /// # Errors
     /// It was refused: empty, too long, too many waiting, or the agent does not take work. The refusal is recorded.
     pub async fn send(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
-        accept(&self.agent, &self.state, text.into()).await
+        self.say(Origin::from(self.state.door.clone()), text.into()).await
     }
 
-    /// The next notice; `None` when the session is over.
+    /// The same of somebody else than who opened the session.
+    pub(crate) async fn say(&self, origin: Origin, text: String) -> Result<MessageId, KernelError> {
+        accept(&self.agent, &self.state, origin, text).await
+    }
+
+    /// The next notice; `None` when the session is over, or was opened without a surface.
     pub async fn next_notice(&self) -> Option<Notice> {
-        let mut notices = self.notices.lock().await;
-        tokio::select! {
-            notice = notices.recv() => notice,
-            () = self.agent.over.cancelled() => notices.try_recv().ok(), // silent-ok: empty means over
-        }
+        self.watcher.as_ref()?.next().await
+    }
+
+    /// One more watcher, told what happens from now on.
+    #[must_use]
+    pub fn watch(&self) -> Watcher {
+        self.state.notices.watch(self.agent.over.clone())
+    }
+
+    /// What who opened it may do.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.state.door.role()
     }
 
     /// What it has spent so far, with all that it started.
@@ -316,6 +252,7 @@ impl Session {
 async fn admit<'s>(
     agent: &Agent,
     state: &'s State,
+    origin: &Origin,
     text: String,
     drafts: &mut Vec<Draft>,
 ) -> Result<(mpsc::Permit<'s, Mail>, String), KernelError> {
@@ -326,11 +263,11 @@ async fn admit<'s>(
         let reason = format!("it has {} bytes, the limit is {MAX_MESSAGE_BYTES}", text.len());
         return Err(KernelError::Refused(reason));
     }
-    let spot = match state.door {
+    let spot = match origin.door {
         Door::Peer { .. } => Spot::Peer,
-        Door::Rpc { .. } | Door::Cli | Door::Channel { .. } => Spot::Message,
+        Door::Rpc { .. } | Door::Cli | Door::Channel { .. } | Door::Unknown { .. } => Spot::Message,
     };
-    let mut look = Look::new(agent, state.thread, spot, state.door.sender(), &state.notices);
+    let mut look = Look::new(agent, state.thread, spot, origin.door.sender(), &state.notices);
     let screened = screen::message(&mut look, text, &agent.stop.child_token()).await;
     drafts.append(&mut look.drafts);
     let text = screened?;
@@ -341,12 +278,17 @@ async fn admit<'s>(
 }
 
 /// Takes a message into a session's mailbox, durably, or refuses it, on the record.
-pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result<MessageId, KernelError> {
+pub(crate) async fn accept(
+    agent: &Agent,
+    state: &State,
+    origin: Origin,
+    text: String,
+) -> Result<MessageId, KernelError> {
     let working = agent.life.enter().map_err(KernelError::NotReady)?;
     let id = MessageId(agent.clock().uuid());
     let size_bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
     let mut drafts = Vec::new();
-    let (place, text) = match admit(agent, state, text, &mut drafts).await {
+    let (place, text) = match admit(agent, state, &origin, text, &mut drafts).await {
         Ok(admitted) => admitted,
         Err(error) => {
             let reason = match &error {
@@ -354,7 +296,7 @@ pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result
                 other => other.to_string(),
             };
             let payload = MessageRefused {
-                door: state.door.name(),
+                door: origin.door.name(),
                 message_id: id.0,
                 reason: &reason,
                 size_bytes,
@@ -365,16 +307,7 @@ pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result
         }
     };
     let text_hash = digest(text.as_bytes());
-    let payload = MessageAccepted {
-        door: state.door.name(),
-        message_id: id.0,
-        sender: state.door.sender(),
-        size_bytes,
-        text_hash,
-    };
-    let draft = agent
-        .scribe
-        .entry(&state.thread, kind::MESSAGE_ACCEPTED, &payload);
+    let draft = accepted(agent, state, (id, &origin), (size_bytes, text_hash));
     drafts.push(draft.content(text_hash, text.clone().into_bytes()));
     let accepted = InboxChange::Accepted {
         session: state.id,
@@ -385,9 +318,39 @@ pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result
         .submit_with(drafts, vec![accepted])?
         .durable()
         .await?;
-    place.send(Mail::Message { id, text });
+    place.send(Mail::Message { id, text, origin });
     drop(working);
     Ok(id)
+}
+
+/// The record of a message that is taken: with the whole door (R39).
+fn accepted(
+    agent: &Agent,
+    state: &State,
+    (id, origin): (MessageId, &Origin),
+    (size_bytes, text_hash): (u64, Digest),
+) -> Draft {
+    let (channel, conversation, direct) = origin
+        .channel()
+        .map_or((None, None, None), |(channel, conversation, direct)| {
+            (Some(channel), Some(conversation), Some(direct))
+        });
+    let payload = MessageAccepted {
+        channel,
+        conversation,
+        direct,
+        door: origin.door.name(),
+        message_id: id.0,
+        platform_ids: &origin.platform_ids,
+        role: origin.role.as_str(),
+        sender: origin.door.sender(),
+        size_bytes,
+        task_id: origin.task_id(),
+        text_hash,
+    };
+    agent
+        .scribe
+        .entry(&state.thread, kind::MESSAGE_ACCEPTED, &payload)
 }
 
 /// Queues the rest of an interrupted turn.

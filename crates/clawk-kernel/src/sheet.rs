@@ -141,6 +141,23 @@ impl From<Sheet> for Vec<Line> {
 }
 
 impl Sheet {
+    /// The same with lines replaced; `None`: `replace` changes none.
+    pub(crate) fn replaced(&self, replace: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let mut changed = false;
+        let lines: Vec<Line> = self
+            .lines
+            .iter()
+            .map(|line| match replace(&line.text) {
+                Some(text) => {
+                    changed = true;
+                    Line { text, ..*line }
+                }
+                None => line.clone(),
+            })
+            .collect();
+        changed.then(|| Self::from(lines))
+    }
+
     /// The text about a call with these arguments: what its executor says, every argument that this does not show whole,
     /// and `after`.
     #[must_use]

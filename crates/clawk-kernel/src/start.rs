@@ -3,26 +3,28 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
+use clawk_manifest::model::{Manifest, Role};
 use clawk_policy::Engine;
 use clawk_proto::SessionId;
 use clawk_proto::method::LifecycleState;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::{Agent, Parts};
+use crate::agent::{Agent, Options, Parts};
 use crate::call::{self, Dedup, Desk};
-use crate::carp::{self, Carp};
+use crate::carp::{self, Atlases, Carp};
 use crate::catalog::Catalog;
+use crate::door::Door;
 use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
 use crate::lifecycle::Life;
 use crate::ports::ANSWER_KEPT_MS;
 use crate::purse::{Purses, hour_of};
 use crate::rates::Rates;
-use crate::recover;
+use crate::recover::{self, Rebuilt};
 use crate::replay::AgentFacts;
 use crate::screen::Screens;
-use crate::session::{self, Door, Opening};
+use crate::session::{self, Opening};
 use crate::stop::{self, Brake};
 use crate::swarm::{self, Board, OpenTask};
 
@@ -35,6 +37,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         agent_id: &agent.manifest.identity.name,
         door: "runtime",
         goal: "lifecycle",
+        role: Role::Admin.as_str(),
         run: agent.root.session.0,
     };
     let _ticket = agent.scribe.submit(vec![agent.scribe.entry(
@@ -83,9 +86,26 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     Ok(agent)
 }
 
+/// What a replay needs of the agent, without the values that are known here: a manifest or a context file may quote one.
+fn facts(manifest: &Manifest, options: &Options, atlases: &Atlases, screens: &Screens) -> Vec<u8> {
+    let facts = AgentFacts::of(manifest, options, atlases);
+    let scanner = screens.scanner().without_shapes();
+    if scanner.is_idle() {
+        return canonical(&facts);
+    }
+    let mut value = serde_json::to_value(&facts).unwrap_or_default(); // silent-ok: plain structs always serialise
+    let _told = scanner.redact_json(&mut value);
+    canonical(&value)
+}
+
 /// Tells the record what a replay needs of the agent.
 fn agent_facts(agent: &Agent) -> Result<(), StartError> {
-    let facts = AgentFacts::of(&agent.manifest, &agent.options, &agent.carp.config);
+    let facts = facts(
+        &agent.manifest,
+        &agent.options,
+        &agent.carp.config,
+        &agent.screens,
+    );
     let payload = AgentDescribed {
         agent: &agent.manifest.metadata.name,
         agent_hash: agent.agent_hash,
@@ -94,7 +114,7 @@ fn agent_facts(agent: &Agent) -> Result<(), StartError> {
     let draft = agent.scribe.entry(&thread, kind::AGENT_DESCRIBED, &payload);
     let _ticket = agent
         .scribe
-        .submit(vec![draft.content(agent.agent_hash, canonical(&facts))])?;
+        .submit(vec![draft.content(agent.agent_hash, facts)])?;
     carp::facts(agent)
 }
 
@@ -151,7 +171,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     // A chain that went on lately may hold answers: to ask the journal once too often costs less than to look through it here.
     let latest = journal.sessions(1).await?;
     let cold = latest.iter().any(|session| session.last >= since);
-    let agent_hash = digest(&canonical(&AgentFacts::of(&manifest, &options, &carp.config)));
+    let agent_hash = digest(&facts(&manifest, &options, &carp.config, &screens));
     Ok(Agent {
         agent_hash,
         catalog: Catalog::new(&manifest, &options),
@@ -168,6 +188,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         life: Life::new(),
         desk: Desk::default(),
         board: Board::default(),
+        cuts: Default::default(),
         carp,
         screens,
         tracker: TaskTracker::new(),
@@ -186,6 +207,18 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     })
 }
 
+/// Who comes in by a session that goes on by itself: the door of the message that is answered first. Each turn has the
+/// rights of its own message.
+fn opened_by(rebuilt: &Rebuilt) -> Door {
+    let first = rebuilt.open.first();
+    first.map_or(
+        Door::Unknown {
+            sender: String::new(),
+        },
+        |open| open.origin.door.clone(),
+    )
+}
+
 /// Takes up the turns that a crash or a stop interrupted; those of tasks go on with their tasks.
 async fn resume_open(agent: &Arc<Agent>, tasks: &[OpenTask]) -> Result<(), StartError> {
     let mut seen: Vec<SessionId> = tasks.iter().map(|task| task.peer_session).collect();
@@ -197,7 +230,7 @@ async fn resume_open(agent: &Arc<Agent>, tasks: &[OpenTask]) -> Result<(), Start
         let rebuilt = recover::rebuild(agent, open.session).await?;
         let opening = Opening {
             id: Some(open.session),
-            door: Door::Cli,
+            door: opened_by(&rebuilt),
             provider: agent.primary_provider().to_owned(),
             goal: String::new(),
             history: rebuilt.history,

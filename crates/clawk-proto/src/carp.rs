@@ -308,9 +308,9 @@ pub struct DeniedAction {
     /// The policy's `parameters.reason`, or a code such as `rate_limit_exceeded`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: Arc<str>,
-    /// The deciding policy; `null` when none did.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    /// The deciding policy; absent when none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, nullable = false))]
     pub policy_id: Option<Arc<str>>,
 }
 

@@ -170,6 +170,16 @@ pub struct HeartbeatParams {
     pub timestamp: String,
 }
 
+/// What a `claw.shutdown` ends (R38).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ShutdownScope {
+    /// This connection alone.
+    Connection,
+    /// The agent and its host, with all connections.
+    Host,
+}
+
 /// Params of `claw.shutdown`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShutdownParams {
@@ -179,6 +189,9 @@ pub struct ShutdownParams {
     /// How long to drain, milliseconds.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    /// What ends; absent: the agent on the launcher's connection, this connection on any other.
+    #[serde(default)]
+    pub scope: Option<ShutdownScope>,
 }
 
 /// Result of `claw.shutdown`.

@@ -10,6 +10,12 @@ use crate::id::{Digest, SessionId};
 /// The `trace_version` that we write.
 pub const TRACE_VERSION: &str = "1.0";
 
+/// The largest event that we write, as a line of a `.trace.jsonl` file with its line break. Every verifier takes more.
+pub const EVENT_MAX_BYTES: usize = 1024 * 1024;
+
+/// The largest payload that we write: the other members of an event take less than 4 KiB.
+pub const PAYLOAD_MAX_BYTES: usize = EVENT_MAX_BYTES - 4096;
+
 /// One event as it stands in a `.trace.jsonl` file or an API answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -3,10 +3,12 @@
 use clawk_egress::Url;
 use clawk_kernel::ports::{InferRequest, Message, StopReason};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::draft::{Draft, OnDelta, arguments_again};
 use crate::fault::Fault;
+use crate::number::{Number, accounts};
 use crate::sse::Event;
 
 /// The revision of the API that this module speaks.
@@ -108,11 +110,12 @@ fn api_id(id: &str) -> String {
 struct Piece {
     #[serde(rename = "type")]
     kind: Option<String>,
-    index: Option<u64>,
+    #[serde(default)]
+    index: Number,
     message: Option<Answer>,
     content_block: Option<Block>,
     delta: Option<Delta>,
-    usage: Option<Counts>,
+    usage: Option<Box<RawValue>>,
     error: Option<Value>,
 }
 
@@ -121,7 +124,7 @@ struct Answer {
     model: Option<String>,
     content: Option<Vec<Block>>,
     stop_reason: Option<String>,
-    usage: Option<Counts>,
+    usage: Option<Box<RawValue>>,
     error: Option<Value>,
 }
 
@@ -132,7 +135,7 @@ struct Block {
     text: Option<String>,
     id: Option<String>,
     name: Option<String>,
-    input: Option<Value>,
+    input: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -144,12 +147,13 @@ struct Delta {
     stop_reason: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Counts {
-    input_tokens: Option<u64>,
-    cache_creation_input_tokens: Option<u64>,
-    cache_read_input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
+    input_tokens: Number,
+    cache_creation_input_tokens: Number,
+    cache_read_input_tokens: Number,
+    output_tokens: Number,
 }
 
 /// Takes one event of a stream.
@@ -160,14 +164,14 @@ pub(crate) fn event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> 
     let piece: Piece = serde_json::from_str(&event.data).map_err(|error| {
         Fault::malformed(format!("an event of the stream is not what was agreed: {error}"))
     })?;
-    let index = piece.index.unwrap_or(0);
+    let index = piece.index.given().unwrap_or(0);
     match piece.kind.as_deref().unwrap_or(&event.name) {
         "error" => return Err(Fault::of_error_object(&piece.error.unwrap_or_default())),
         "message_start" => {
             if let Some(answer) = piece.message {
-                draft.model = answer.model;
+                draft.named(answer.model.as_deref());
                 // Its output count is a beginning, not a sum.
-                count(draft, answer.usage, false);
+                count(draft, answer.usage.as_deref(), false);
             }
         }
         "content_block_start" => {
@@ -193,7 +197,7 @@ pub(crate) fn event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> 
             _ => {}
         },
         "message_delta" => {
-            count(draft, piece.usage, true);
+            count(draft, piece.usage.as_deref(), true);
             let word = piece.delta.and_then(|delta| delta.stop_reason);
             draft.stop = draft.stop.or(word.as_deref().map(stop));
         }
@@ -216,8 +220,8 @@ pub(crate) fn whole(draft: &mut Draft, body: &[u8], on_delta: OnDelta<'_>) -> Re
     for (index, block) in (0_u64..).zip(&blocks) {
         start(draft, index, block, true, on_delta)?;
     }
-    count(draft, answer.usage, true);
-    draft.model = answer.model;
+    count(draft, answer.usage.as_deref(), true);
+    draft.named(answer.model.as_deref());
     draft.stop = Some(answer.stop_reason.as_deref().map_or(StopReason::End, stop));
     Ok(())
 }
@@ -233,38 +237,39 @@ fn start(
     match block.kind.as_str() {
         "text" => draft.say(block.text.as_deref().unwrap_or_default(), on_delta),
         "tool_use" => {
-            let given = block
-                .input
-                .as_ref()
-                .filter(|input| whole || input.as_object().is_some_and(|o| !o.is_empty()));
-            let input = given.map(Value::to_string).unwrap_or_default();
-            draft.call(
-                index,
-                block.id.as_deref(),
-                block.name.as_deref(),
-                &input,
-                on_delta,
-            )?;
+            let given = block.input.as_deref().map(RawValue::get);
+            let input = given
+                .filter(|input| whole || holds_members(input))
+                .unwrap_or_default();
+            draft.call(index, block.id.as_deref(), block.name.as_deref(), input, on_delta)?;
         }
         _ => {}
     }
     Ok(())
 }
 
-fn count(draft: &mut Draft, counts: Option<Counts>, last: bool) {
-    let Some(counts) = counts else { return };
-    if let Some(input) = counts
-        .input_tokens
-        .filter(|&input| input > 0 || draft.input_tokens.is_none())
-    {
-        let cached = [counts.cache_creation_input_tokens, counts.cache_read_input_tokens];
-        let cached = cached.into_iter().flatten().fold(0, u64::saturating_add);
-        draft.input_tokens = Some(input.saturating_add(cached));
-        draft.cached_tokens = counts.cache_read_input_tokens.unwrap_or(0);
-        draft.cache_write_tokens = counts.cache_creation_input_tokens.unwrap_or(0);
+/// Whether this is an object that is not empty.
+fn holds_members(input: &str) -> bool {
+    input
+        .strip_prefix('{')
+        .is_some_and(|rest| rest.trim_start() != "}")
+}
+
+fn count(draft: &mut Draft, counts: Option<&RawValue>, last: bool) {
+    let counts: Counts = match accounts(counts) {
+        None => return,
+        Some(Ok(counts)) => counts,
+        Some(Err(_)) => return draft.miscounted(),
+    };
+    let input = counts.input_tokens;
+    if input != Number::Absent && (input != Number::Given(0) || draft.input_tokens.is_none()) {
+        let (written, cached) = (counts.cache_creation_input_tokens, counts.cache_read_input_tokens);
+        draft.read(input.plus(written).plus(cached));
+        draft.cached_tokens = cached.given().unwrap_or(0);
+        draft.cache_write_tokens = written.given().unwrap_or(0);
     }
     if last {
-        draft.output_tokens = counts.output_tokens.or(draft.output_tokens);
+        draft.wrote(counts.output_tokens);
     }
 }
 

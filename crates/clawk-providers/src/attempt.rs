@@ -125,7 +125,11 @@ impl HttpProvider {
                 }
             };
             let Some(piece) = piece else { return Ok(()) };
-            decoder.push(&piece, |event| self.take(draft, &event, on_delta))?;
+            match decoder.push(&piece, |event| self.take(draft, &event, on_delta)) {
+                // What is wrong behind a whole answer is wrong with its accounting; asking again would be paid again.
+                Err(_) if draft.stop.is_some() => return Ok(()),
+                read => read?,
+            }
         }
     }
 

@@ -2,15 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use clawk_kernel::ports::{Completion, Delta, InferRequest, Message, StopReason, ToolUse, Usage};
+use clawk_kernel::ports::{
+    Completion, Delta, InferRequest, Message, NAME_MAX_BYTES, StopReason, Told, ToolUse, Usage,
+};
 use serde_json::{Map, Value};
 
 use crate::fault::Fault;
+use crate::number::Number;
+
+#[cfg(test)]
+mod tests;
 
 /// Calls in one answer.
 const CALLS_MAX: usize = 128;
 /// Text kept of arguments that are no JSON object.
 const BAD_ARGUMENTS_MAX_BYTES: usize = 4096;
+/// Bytes that one token stands for at the very most. A server that counts fewer tokens than that is not believed.
+const TOKEN_MAX_BYTES: u64 = 16;
 
 /// How pieces reach whoever watches.
 pub(crate) type OnDelta<'a> = &'a (dyn Fn(Delta<'_>) + Send + Sync);
@@ -27,7 +35,12 @@ pub(crate) struct Draft {
     /// Of the input: read from the server's cache, and written into it.
     pub(crate) cached_tokens: u64,
     pub(crate) cache_write_tokens: u64,
-    pub(crate) model: Option<String>,
+    /// At most [`NAME_MAX_BYTES`].
+    model: Option<String>,
+    /// The server sent a count that nobody can record.
+    unreadable: bool,
+    /// The counts are the operator's own, of a script: they are believed.
+    pub(crate) believed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -62,10 +75,10 @@ impl Draft {
         }
         let call = self.calls.entry(index).or_default();
         if call.id.is_empty() {
-            id.unwrap_or_default().clone_into(&mut call.id);
+            name_of(id).clone_into(&mut call.id);
         }
         if call.name.is_empty() {
-            name.unwrap_or_default().clone_into(&mut call.name);
+            name_of(name).clone_into(&mut call.name);
         }
         call.arguments.push_str(arguments);
         if !call.name.is_empty() && !std::mem::replace(&mut call.told, true) {
@@ -78,31 +91,74 @@ impl Draft {
     pub(crate) fn implied_index(&self, id: Option<&str>) -> u64 {
         match (self.calls.last_key_value(), id) {
             (None, _) => 0,
-            (Some((index, last)), Some(id)) if !id.is_empty() && last.id != id => index.saturating_add(1),
+            (Some((index, last)), Some(id)) if !id.is_empty() && last.id != name_of(Some(id)) => {
+                index.saturating_add(1)
+            }
             (Some((index, _)), _) => *index,
         }
     }
 
-    /// Both counts came from the server.
-    pub(crate) fn is_counted(&self) -> bool {
-        self.input_tokens.is_some() && self.output_tokens.is_some()
+    /// The model that the server says answered.
+    pub(crate) fn named(&mut self, model: Option<&str>) {
+        if let Some(model) = model.filter(|_| self.model.is_none()) {
+            self.model = Some(name_of(Some(model)).to_owned());
+        }
     }
 
-    /// What the attempt cost: the server's counts, or bytes / 4 where it gave none.
+    /// The server counts what it has read.
+    pub(crate) fn read(&mut self, count: Number) {
+        self.input_tokens = count.given().or(self.input_tokens);
+        self.unreadable |= count == Number::Unreadable;
+    }
+
+    /// The server counts what it has written.
+    pub(crate) fn wrote(&mut self, count: Number) {
+        self.output_tokens = count.given().or(self.output_tokens);
+        self.unreadable |= count == Number::Unreadable;
+    }
+
+    /// The server's account of the answer is not what was agreed.
+    pub(crate) const fn miscounted(&mut self) {
+        self.unreadable = true;
+    }
+
+    /// Nothing more is to be learnt of what it cost.
+    pub(crate) const fn is_counted(&self) -> bool {
+        self.unreadable || (self.input_tokens.is_some() && self.output_tokens.is_some())
+    }
+
+    /// What the attempt cost: the server's counts, or bytes / 4 where it gave none, or gave less than the text can be.
     pub(crate) fn usage(&self, request_bytes: usize) -> Usage {
         let calls: usize = self
             .calls
             .values()
             .map(|call| call.name.len() + call.arguments.len())
             .sum();
+        let (input_tokens, read) = self.judged(self.input_tokens, request_bytes);
+        let (output_tokens, written) = self.judged(self.output_tokens, self.text.len() + calls);
+        let doubted = read == Judged::Doubted || written == Judged::Doubted;
+        let told = Told {
+            input_tokens: self.input_tokens.unwrap_or(0),
+            output_tokens: self.output_tokens.unwrap_or(0),
+        };
         Usage {
-            input_tokens: self.input_tokens.unwrap_or_else(|| estimate(request_bytes)),
-            output_tokens: self
-                .output_tokens
-                .unwrap_or_else(|| estimate(self.text.len() + calls)),
+            input_tokens,
+            output_tokens,
             cached_tokens: self.cached_tokens,
             cache_write_tokens: self.cache_write_tokens,
-            estimated: !self.is_counted(),
+            estimated: self.unreadable || read != Judged::Believed || written != Judged::Believed,
+            told: doubted.then_some(told),
+            unreadable: self.unreadable,
+        }
+    }
+
+    /// The count that is taken for so many bytes, and whose it is.
+    fn judged(&self, told: Option<u64>, bytes: usize) -> (u64, Judged) {
+        let least = u64::try_from(bytes).unwrap_or(u64::MAX) / TOKEN_MAX_BYTES;
+        match told {
+            None => (estimate(bytes), Judged::Missing),
+            Some(told) if told < least && !self.believed => (estimate(bytes).max(told), Judged::Doubted),
+            Some(told) => (told, Judged::Believed),
         }
     }
 
@@ -151,9 +207,21 @@ impl Draft {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    Believed,
+    Doubted,
+    Missing,
+}
+
 /// Tokens of so many bytes, as a rough measure.
 pub(crate) fn estimate(bytes: usize) -> u64 {
-    u64::try_from(bytes.div_ceil(4)).unwrap_or(u64::MAX)
+    u64::try_from(bytes.div_ceil(4)).map_or(Usage::TOKENS_MAX, |tokens| tokens.min(Usage::TOKENS_MAX)) // silent-ok: as many as there can be
+}
+
+/// An id or a name as it is kept. No tool has so long a name, so a cut one is none.
+fn name_of(text: Option<&str>) -> &str {
+    shorten(text.unwrap_or_default(), NAME_MAX_BYTES)
 }
 
 fn ids_of(request: &InferRequest) -> Vec<String> {

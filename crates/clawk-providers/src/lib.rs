@@ -16,6 +16,8 @@ mod anthropic;
 
 mod draft;
 
+mod number;
+
 pub mod sse;
 
 mod endpoint;

@@ -3,10 +3,12 @@
 use clawk_egress::Url;
 use clawk_kernel::ports::{InferRequest, Message, StopReason};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::draft::{Draft, OnDelta, arguments_again};
 use crate::fault::Fault;
+use crate::number::{Number, accounts};
 use crate::sse::Event;
 
 /// `BASE/chat/completions`; a base without a path means `/v1`.
@@ -100,13 +102,14 @@ fn message(message: &Message) -> Value {
 struct Chunk {
     model: Option<String>,
     choices: Option<Vec<Choice>>,
-    usage: Option<Counts>,
+    usage: Option<Box<RawValue>>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct Choice {
-    index: Option<u64>,
+    #[serde(default)]
+    index: Number,
     #[serde(alias = "message")]
     delta: Option<Piece>,
     finish_reason: Option<String>,
@@ -121,7 +124,8 @@ struct Piece {
 
 #[derive(Deserialize)]
 struct CallPiece {
-    index: Option<u64>,
+    #[serde(default)]
+    index: Number,
     id: Option<String>,
     function: Option<FunctionPiece>,
 }
@@ -129,21 +133,23 @@ struct CallPiece {
 #[derive(Deserialize)]
 struct FunctionPiece {
     name: Option<String>,
-    arguments: Option<Value>,
+    arguments: Option<Box<RawValue>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Counts {
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-    prompt_tokens_details: Option<Details>,
+    prompt_tokens: Number,
+    completion_tokens: Number,
+    prompt_tokens_details: Option<Box<RawValue>>,
     /// As some servers call it.
-    prompt_cache_hit_tokens: Option<u64>,
+    prompt_cache_hit_tokens: Number,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Details {
-    cached_tokens: Option<u64>,
+    cached_tokens: Number,
 }
 
 /// Takes one event of a stream.
@@ -179,25 +185,17 @@ fn add(draft: &mut Draft, chunk: Chunk, whole: bool, on_delta: OnDelta<'_>) -> R
     if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
         return Err(Fault::of_error_object(&error));
     }
-    if let Some(counts) = chunk.usage {
-        // Some servers send zeros until the last chunk.
-        draft.input_tokens = counts
-            .prompt_tokens
-            .filter(|&count| count > 0)
-            .or(draft.input_tokens);
-        draft.output_tokens = counts.completion_tokens.or(draft.output_tokens);
-        let cached = counts
-            .prompt_tokens_details
-            .and_then(|details| details.cached_tokens);
-        let cached = cached.or(counts.prompt_cache_hit_tokens);
-        draft.cached_tokens = cached.unwrap_or(draft.cached_tokens);
+    match accounts::<Counts>(chunk.usage.as_deref()) {
+        Some(Ok(counts)) => count(draft, &counts),
+        Some(Err(_)) => draft.miscounted(),
+        None => {}
     }
-    draft.model = draft.model.take().or(chunk.model);
+    draft.named(chunk.model.as_deref());
     for choice in chunk
         .choices
         .into_iter()
         .flatten()
-        .filter(|choice| choice.index.unwrap_or(0) == 0)
+        .filter(|choice| choice.index.given().unwrap_or(0) == 0)
     {
         let mut refused = false;
         if let Some(piece) = choice.delta {
@@ -211,11 +209,13 @@ fn add(draft: &mut Draft, chunk: Chunk, whole: bool, on_delta: OnDelta<'_>) -> R
                 let index = if whole {
                     position
                 } else {
-                    call.index.unwrap_or_else(|| draft.implied_index(id))
+                    call.index.given().unwrap_or_else(|| draft.implied_index(id))
                 };
                 let function = call.function;
                 let name = function.as_ref().and_then(|function| function.name.as_deref());
-                let arguments = function.as_ref().and_then(|function| function.arguments.as_ref());
+                let arguments = function
+                    .as_ref()
+                    .and_then(|function| function.arguments.as_deref());
                 draft.call(index, id, name, &arguments_of(arguments), on_delta)?;
             }
         }
@@ -225,6 +225,21 @@ fn add(draft: &mut Draft, chunk: Chunk, whole: bool, on_delta: OnDelta<'_>) -> R
         draft.stop = draft.stop.or(choice.finish_reason.as_deref().map(stop));
     }
     Ok(())
+}
+
+fn count(draft: &mut Draft, counts: &Counts) {
+    // Some servers send zeros until the last chunk.
+    if counts.prompt_tokens != Number::Given(0) {
+        draft.read(counts.prompt_tokens);
+    }
+    draft.wrote(counts.completion_tokens);
+    let details = accounts::<Details>(counts.prompt_tokens_details.as_deref());
+    // What came from a cache only makes it cheaper: what can't be read does not.
+    let cached = details
+        .and_then(Result::ok)
+        .and_then(|details| details.cached_tokens.given()); // silent-ok: as above
+    let cached = cached.or(counts.prompt_cache_hit_tokens.given());
+    draft.cached_tokens = cached.unwrap_or(draft.cached_tokens);
 }
 
 fn stop(word: &str) -> StopReason {
@@ -249,10 +264,13 @@ fn text_of(content: Option<&Value>) -> String {
 }
 
 /// A string of JSON, as agreed, or the object itself, as some servers send.
-fn arguments_of(arguments: Option<&Value>) -> String {
-    match arguments {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
+fn arguments_of(arguments: Option<&RawValue>) -> String {
+    let Some(raw) = arguments.map(RawValue::get) else {
+        return String::new();
+    };
+    if raw.starts_with('"') {
+        // silent-ok: what is not a text is told to the model as it came
+        return serde_json::from_str(raw).unwrap_or_else(|_| raw.to_owned());
     }
+    raw.to_owned()
 }

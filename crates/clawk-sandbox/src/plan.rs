@@ -1,17 +1,20 @@
 //! What a Sandbox primitive asks for, with every default filled in. Pure.
 
+mod denied;
+mod inside;
 mod manifest;
 
 use std::path::{Path, PathBuf};
 
 use clawk_proto::place::{HostPattern, Rules};
-use globset::GlobMatcher;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::level::{Level, Refusal};
 use crate::own::Own;
 use crate::preflight::{self, Request, shell::CommandPattern};
+
+pub use denied::Denied;
 
 /// Where the system view of level `process` has the host's programs and libraries.
 const SYSTEM: [&str; 8] = [
@@ -146,66 +149,6 @@ pub struct Mount {
     pub path: PathBuf,
     /// `rw`.
     pub writable: bool,
-}
-
-/// A `denied_paths` entry: a path with all that is below it, or a glob.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct Denied {
-    pub(crate) text: String,
-    pub(crate) glob: Option<GlobMatcher>,
-}
-
-impl Denied {
-    /// As the manifest says it.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The same rule for another name of the same place.
-    pub(crate) fn called(&self, text: String) -> Result<Self, String> {
-        if self.is_pattern() {
-            Self::try_from(text)
-        } else {
-            Ok(Self { text, glob: None })
-        }
-    }
-
-    /// It is a pattern, and not one path.
-    pub(crate) fn is_pattern(&self) -> bool {
-        self.glob.is_some()
-    }
-
-    /// Whether moving a folder above what is denied could take it out of the rule. A pattern for a last name holds anywhere.
-    pub(crate) fn depends_on_place(&self) -> bool {
-        let anywhere = self
-            .text
-            .strip_prefix("**/")
-            .is_some_and(|last| !last.contains('/'));
-        !(self.is_pattern() && anywhere)
-    }
-
-    /// The folder that all that fits a pattern lies in, as far as the text says it; the whole path of one that is none.
-    pub(crate) fn fixed_part(&self) -> &str {
-        if !self.is_pattern() {
-            return &self.text;
-        }
-        if self.text.starts_with('~') {
-            return "/";
-        }
-        let end = self.text.find(['*', '?', '[', '{']).unwrap_or(self.text.len());
-        self.text
-            .get(..end)
-            .and_then(|fixed| fixed.rfind('/').and_then(|at| fixed.get(..=at)))
-            .unwrap_or(".")
-    }
-}
-
-impl From<Denied> for String {
-    fn from(denied: Denied) -> Self {
-        denied.text
-    }
 }
 
 /// `capabilities.filesystem`. Serialisable, for a process of our own that judges paths.
@@ -419,10 +362,35 @@ impl Plan {
     #[must_use]
     pub fn keeping(mut self, own: &Own, base: &Path) -> Self {
         self.filesystem.keep(&own.files, base);
-        match &own.state {
+        let plan = match &own.state {
             Some(state) => self.hiding(state, base),
             None => self,
+        };
+        plan.resolved(base)
+    }
+
+    /// This plan with `denied_paths` also under the names that the places really have now, links followed. One that can't be
+    /// followed makes a plan that refuses every call ([`Plan::available`] says which). `base` is the agent's working directory.
+    #[must_use]
+    pub fn resolved(mut self, base: &Path) -> Self {
+        if let Err(missing) = self.filesystem.resolve_denied(base) {
+            self.defect.get_or_insert(Refusal::Unavailable {
+                level: self.level,
+                mechanism: "denied_paths".to_owned(),
+                missing,
+                hint: "name the places in the Sandbox's `denied_paths` more exactly".to_owned(),
+            });
         }
+        self
+    }
+
+    /// The same, where that adds a rule to this plan, or finds that it can't be held.
+    #[must_use]
+    pub fn resolved_anew(&self, base: &Path) -> Option<Self> {
+        let mut filesystem = self.filesystem.clone();
+        let same = filesystem.resolve_denied(base).is_ok()
+            && filesystem.denied.len() == self.filesystem.denied.len();
+        (!same).then(|| self.clone().resolved(base))
     }
 
     /// This plan without `hidden`: denied wherever a mount would show it.
@@ -446,11 +414,9 @@ impl Plan {
         }
         rules.sort();
         rules.dedup();
-        let literal = |path: PathBuf| Denied {
-            text: path.to_string_lossy().into_owned(),
-            glob: None,
-        };
-        filesystem.denied.extend(rules.into_iter().map(literal));
+        filesystem
+            .denied
+            .extend(rules.iter().map(|path| Denied::place(path)));
         self
     }
 

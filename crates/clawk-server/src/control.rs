@@ -1,8 +1,9 @@
-//! The control socket: answers and looks from other processes of this user while the agent runs (`clawk approvals`, `clawk
-//! approve`, `clawk deny`). Same framing as the RPC, one request at a time per connection, methods with the prefix `clawk.`.
+//! The control socket: CKP for other processes of this user while the agent runs, many at once, each with the rights of an
+//! admin. Beside the protocol's methods it takes orders with the prefix `clawk.` (`clawk approvals`, `clawk approve`, `clawk
+//! stop`, …), which need no `claw.initialize`.
 
 mod client;
-mod orders;
+pub(crate) mod orders;
 #[cfg(test)]
 mod tests;
 
@@ -14,31 +15,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::{Door, Kernel};
-use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error, write_result};
-use clawk_proto::{ErrorCode, RpcError, SessionId};
-use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::Current;
-use crate::transport::frames::{Frames, Line};
+use crate::access::Rights;
+use crate::host::Host;
+use crate::transport::lines;
+use crate::transport::stalling::Stalling;
 
 pub use client::{Client, ControlError};
 
 /// The socket's name in the state directory.
 pub const SOCKET: &str = "control.sock";
-/// Longest request, bytes.
-const MAX_REQUEST_BYTES: usize = 64 * 1024;
 /// Connections at a time; more wait in the socket's backlog.
-const MAX_CONNECTIONS: usize = 16;
-/// How long a connection may say nothing.
-const IDLE: Duration = Duration::from_secs(30);
-/// How long a client has to read an answer.
-const WRITE: Duration = Duration::from_secs(10);
+const MAX_CONNECTIONS: usize = 64;
+/// How long a client may not read before it is cut off.
+const WRITE: Duration = Duration::from_secs(30);
 /// A socket's address holds so many bytes at most (`sun_path`, with its final zero).
 const MAX_ADDRESS: usize = 107;
 
@@ -47,7 +41,7 @@ const MAX_ADDRESS: usize = 107;
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
-    current: Current,
+    host: Host,
 }
 
 impl Control {
@@ -55,7 +49,7 @@ impl Control {
     ///
     /// # Errors
     /// Another process answers there (`AddrInUse`), or the socket can't be made.
-    pub fn bind(state_dir: &Path, current: Current) -> io::Result<Self> {
+    pub fn bind(state_dir: &Path, host: Host) -> io::Result<Self> {
         let path = state_dir.join(SOCKET);
         let dir = File::open(state_dir)?;
         if std::os::unix::net::UnixStream::connect(address(&dir, &path)).is_ok() {
@@ -74,11 +68,7 @@ impl Control {
             remove(&fresh)?;
             return Err(e);
         }
-        Ok(Self {
-            listener,
-            path,
-            current,
-        })
+        Ok(Self { listener, path, host })
     }
 
     /// Serves until `cancel` fires.
@@ -92,14 +82,10 @@ impl Control {
                 };
                 match self.listener.accept().await {
                     Ok((stream, _)) => {
-                        let current = self.current.clone();
-                        let over = cancel.clone();
+                        let (host, over) = (self.host.clone(), cancel.clone());
                         tasks.spawn(async move {
-                            tokio::select! {
-                                () = over.cancelled() => {}
-                                outcome = converse(stream, &current) => if let Err(e) = outcome {
-                                    tracing::debug!(error = %e, "a control connection broke");
-                                },
+                            if let Err(e) = converse(stream, host, over).await {
+                                tracing::debug!(error = %e, "a control connection broke");
                             }
                             drop(place);
                         });
@@ -144,105 +130,11 @@ fn address(dir: &File, path: &Path) -> PathBuf {
     }
 }
 
-/// One connection: line by line, until the other side ends it or says nothing for a while.
-async fn converse(stream: UnixStream, current: &Current) -> io::Result<()> {
-    let user = stream.peer_cred()?.uid();
-    let by = format!("local user {user}");
-    let (reader, mut writer) = stream.into_split();
-    let mut frames = Frames::new(reader, MAX_REQUEST_BYTES);
-    loop {
-        let mut out = Vec::new();
-        while let Some(line) = frames.next_buffered() {
-            match line {
-                Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
-                Line::Whole(line) => respond(line, current, &by, &mut out).await,
-                Line::TooLong => write_error(&mut out, &Id::NULL, &too_long()),
-            }
-            if !out.is_empty() {
-                out.push(b'\n');
-                tokio::time::timeout(WRITE, writer.write_all(&out)).await??;
-                out.clear();
-            }
-        }
-        if frames.is_spent() {
-            return Ok(());
-        }
-        tokio::time::timeout(IDLE, frames.fill()).await??;
-    }
-}
-
-fn too_long() -> RpcError {
-    RpcError::new(
-        ErrorCode::InvalidRequest,
-        format!("a request may have at most {MAX_REQUEST_BYTES} bytes"),
-    )
-}
-
-async fn respond(line: &[u8], current: &Current, by: &str, out: &mut Vec<u8>) {
-    match parse(line) {
-        Inbound::One(Message::Request(request)) => {
-            let outcome = act(&request.method, request.params, current, by).await;
-            match (request.id, outcome) {
-                (Some(id), Ok(result)) => write_result(out, &id, &result),
-                (Some(id), Err(error)) => write_error(out, &id, &error),
-                (None, _) => {}
-            }
-        }
-        Inbound::One(Message::Refused(refused)) => write_error(out, &refused.id, &refused.error),
-        Inbound::One(Message::Ignored) => {}
-        Inbound::Batch(_) => {
-            write_error(
-                out,
-                &Id::NULL,
-                &RpcError::new(ErrorCode::InvalidRequest, "no batches here"),
-            );
-        }
-    }
-}
-
-async fn act(method: &str, params: &str, current: &Current, by: &str) -> Result<Value, RpcError> {
-    let running = || {
-        current.get().ok_or_else(|| {
-            RpcError::new(ErrorCode::InvalidRequest, "no agent is initialized")
-                .with(json!({"reason": "not_initialized"}))
-        })
-    };
-    match method {
-        "clawk.status" => Ok(status(&running()?)),
-        "clawk.sessions" => {
-            let open: Vec<Value> = running()?
-                .sessions()
-                .iter()
-                .map(|(id, door)| session(*id, door))
-                .collect();
-            Ok(json!({"sessions": open}))
-        }
-        "clawk.budget" => Ok(json!(running()?.budget())),
-        _ => orders::act(method, params, &running()?, by).await,
-    }
-}
-
-fn session(id: SessionId, door: &Door) -> Value {
-    let who = match door {
-        Door::Rpc { client } => client.as_str(),
-        Door::Cli => "owner",
-        Door::Peer { identity, task_id: _ } => identity.as_str(),
-        Door::Channel { sender, .. } => sender.as_str(),
-    };
-    json!({"session": id, "door": door.name(), "who": who})
-}
-
-fn status(kernel: &Kernel) -> Value {
-    let status = kernel.status();
-    let info = kernel.agent_info();
-    json!({
-        "agent": info.name,
-        "version": info.version,
-        "state": status.state,
-        "uptime_ms": status.uptime_ms,
-        "conformance_level": format!("level-{}", kernel.level()),
-        "approvals_pending": kernel.pending().len(),
-        "stops": kernel.stops(),
-        "pid": std::process::id(),
-    })
+/// One client, until it goes or the host ends.
+async fn converse(stream: UnixStream, host: Host, over: CancellationToken) -> io::Result<()> {
+    let rights = Rights::local_user(stream.peer_cred()?.uid());
+    let (reader, writer) = stream.into_split();
+    let ended = lines::serve(reader, Stalling::new(writer, WRITE), host, rights, over).await;
+    tracing::debug!(by = ?ended.by, "a control connection has ended");
+    Ok(())
 }

@@ -5,7 +5,7 @@ use clawk_proto::trace::SealedEvent;
 use clawk_trace::Report;
 use rusqlite::types::ToSql;
 
-use crate::append::integer;
+use crate::append::{integer, unsigned_at};
 use crate::dir::StateDir;
 use crate::error::StateError;
 use crate::reader::{Reader, stored};
@@ -47,7 +47,45 @@ impl Reader {
     }
 }
 
+impl Reader {
+    /// How many events a chain has; only of these types, if any are given.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn count(&self, session: SessionId, kinds: &[String]) -> Result<u64, StateError> {
+        let session = session.0.into_bytes();
+        let mut values: Vec<&dyn ToSql> = vec![&session];
+        let sql = if kinds.is_empty() {
+            // A chain has no gaps, so its last number tells how many there are.
+            "SELECT coalesce(max(e.sequence) + 1, 0) FROM sessions s CROSS JOIN events e ON e.session = s.id \
+             WHERE s.session = ?1"
+                .to_owned()
+        } else {
+            values.extend(kinds.iter().map(|kind| kind as &dyn ToSql));
+            let places: Vec<String> = (2..2 + kinds.len()).map(|n| format!("?{n}")).collect();
+            format!(
+                "SELECT count(*) FROM sessions s CROSS JOIN events e ON e.session = s.id \
+                 WHERE s.session = ?1 AND e.kind IN ({})",
+                places.join(",")
+            )
+        };
+        self.with(|connection| {
+            let mut select = connection.prepare_cached(&sql)?;
+            select.query_row(values.as_slice(), |row| unsigned_at(row, 0))
+        })
+    }
+}
+
 impl StateDir {
+    /// As [`Reader::count`], off the async threads.
+    ///
+    /// # Errors
+    /// The database can't be read, or the directory is closed.
+    pub async fn count(&self, session: SessionId, kinds: Vec<String>) -> Result<u64, String> {
+        let read = move |reader: &Reader| reader.count(session, &kinds);
+        self.inner.readers.run(read).await
+    }
+
     /// As [`Reader::chain`], off the async threads.
     ///
     /// # Errors

@@ -176,6 +176,12 @@ impl StateDir {
         }
     }
 
+    /// Wakes readers: it changes after each commit that holds events.
+    #[must_use]
+    pub fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.counters.committed.subscribe()
+    }
+
     /// Changes [`Options::max_bytes`]; 0 means no limit. A journal that refuses because it was full tries again soon.
     pub fn set_max_bytes(&self, bytes: u64) {
         self.inner.counters.max_bytes.store(bytes, Ordering::Relaxed);

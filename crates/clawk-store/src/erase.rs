@@ -11,6 +11,7 @@ use std::time::Duration;
 use clawk_kernel::ports::{Batch, Entry, JournalError};
 use clawk_kernel::time::{Clock, Timestamp};
 use clawk_proto::{Digest, SessionId};
+use clawk_trace::bounded;
 use clawk_trace::canonical::payload_of;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::json;
@@ -233,7 +234,7 @@ fn said(
                 parent: Some(session.0),
                 at: clock.now(),
                 kind: REDACTED,
-                payload: payload_of(&payload).map_err(|e| JournalError::Unwritable(e.to_string()))?,
+                payload: bounded(payload_of(&payload).map_err(|e| JournalError::Unwritable(e.to_string()))?),
                 content: None,
                 answers: None,
             });

@@ -7,7 +7,6 @@ use clawk_kernel::ports::{
     Spent, Ticket,
 };
 use clawk_proto::Digest;
-use clawk_trace::canonical::is_payload;
 
 use crate::dir::Inner;
 use crate::queue::Work;
@@ -38,18 +37,14 @@ impl SqliteJournal {
 
 impl Journal for SqliteJournal {
     fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
-        // A payload that is not canonical would make a chain that nobody can verify.
-        if let Some(entry) = batch
-            .entries
-            .iter()
-            .find(|entry| !is_payload(entry.payload.get()))
-        {
-            return Err(JournalError::Unwritable(format!(
-                "the payload of a `{}` event is not canonical JSON",
-                entry.kind
-            )));
+        if let Some(fault) = batch.fault() {
+            return Err(fault);
         }
         self.inner.queue.push(Work::Append(batch))
+    }
+
+    fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.counters.committed.subscribe()
     }
 
     fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {

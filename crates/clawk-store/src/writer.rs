@@ -25,6 +25,8 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) entries: AtomicU64,
+    /// Changes after each commit that holds entries.
+    pub(crate) committed: tokio::sync::watch::Sender<u64>,
     /// The database may not grow beyond so many bytes; 0: no limit.
     pub(crate) max_bytes: AtomicU64,
 }
@@ -79,6 +81,9 @@ impl Writer {
                 self.tips.trim();
                 self.counters.commits.fetch_add(1, Ordering::Relaxed);
                 self.counters.entries.fetch_add(entries, Ordering::Relaxed);
+                if entries > 0 {
+                    self.counters.committed.send_modify(|count| *count += entries);
+                }
                 for done in senders {
                     let _ = done.send(Ok(())); // silent-ok: nobody waits for it any more
                 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clawk_egress::{Client, Deadlines, Url};
@@ -12,7 +12,7 @@ use clawk_sandbox::{Defaults, Launcher, Own, Plan, Spec, launch::MINIMAL_PATH};
 use clawk_secrets::{Resolver, Secret};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::builtin::{Ask, Builtin, Clients, Extra, Shared};
+use crate::builtin::{self, Ask, Builtin, Clients, Extra, Shared};
 use crate::config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
 use crate::egress::{Egress, Exits, WayOut};
 use crate::executor::{Command, Endpoint};
@@ -77,7 +77,7 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
         manifest,
         config,
         host: &host,
-        plan,
+        plan: Arc::clone(&plan),
         servers: BTreeMap::new(),
     };
     let mut bound = BTreeMap::new();
@@ -110,6 +110,7 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
     let servers = binder.servers.into_values().collect();
     let env = host.secrets.env().clone();
     let shared = Shared {
+        shell: builtin::about_shell(&plan, &host.workdir),
         launcher: host.launcher,
         env,
         clients: Clients::default(),
@@ -389,16 +390,21 @@ impl Binder<'_> {
     /// Nothing but search path, home and language, and what the operator gives.
     fn environment(&self, given: &BTreeMap<String, String>) -> Vec<(String, String)> {
         let env = self.host.secrets.env();
+        let workdir = &self.host.workdir;
+        let home = env
+            .non_empty("HOME")
+            .unwrap_or_else(|| workdir.to_string_lossy().into_owned());
+        // The host's home, where the tool sees it; else one of its own.
+        let home = match self.plan.home() {
+            Some(own) if !self.plan.shows(Path::new(&home), workdir) => own.to_owned(),
+            Some(_) | None => home,
+        };
         let mut all = BTreeMap::from([
             (
                 "PATH".to_owned(),
                 env.non_empty("PATH").unwrap_or_else(|| MINIMAL_PATH.to_owned()),
             ),
-            (
-                "HOME".to_owned(),
-                env.non_empty("HOME")
-                    .unwrap_or_else(|| self.host.workdir.to_string_lossy().into_owned()),
-            ),
+            ("HOME".to_owned(), home),
             (
                 "LANG".to_owned(),
                 env.non_empty("LANG").unwrap_or_else(|| "C.UTF-8".to_owned()),

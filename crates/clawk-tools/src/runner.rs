@@ -239,7 +239,7 @@ impl ToolRunner for Runner {
     fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
         Box::pin(async move {
             Ok(match self.binding(tool)? {
-                Binding::Builtin(builtin) => builtin.describe(),
+                Binding::Builtin(builtin) => builtin.describe_here(&self.shared),
                 Binding::Extra(extra) => extra.describe(),
                 Binding::Mcp(served) => served.describe().await?,
                 // The manifest says what these are.

@@ -122,7 +122,7 @@ impl Stands {
         if let Some(path) = env.and_then(|env| env.get("PATH")).and_then(Value::as_str) {
             self.search = Some(path.to_owned());
         }
-        self.programs.push("/bin/sh".to_owned());
+        self.programs.push(self.plan.shell_program(&self.base).to_owned());
         let words = words(text("command").unwrap_or_default());
         if words.len() > MAX_WORDS {
             let more = words.len() - MAX_WORDS;
@@ -178,7 +178,7 @@ impl Stands {
         let mut lines: Vec<String> = self
             .programs
             .iter()
-            .filter(|program| *program != "/bin/sh")
+            .filter(|program| *program != self.plan.shell_program(&self.base))
             .filter_map(|program| {
                 let found = witness::find(program, self.search())?;
                 let real = found.canonicalize().ok().filter(|real| *real != found); // silent-ok: shown as it is named

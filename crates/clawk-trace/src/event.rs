@@ -97,6 +97,31 @@ impl<'a> RawEvent<'a> {
         }
     }
 
+    /// The length of its line as we write it, without the line break.
+    #[must_use]
+    pub fn line_bytes(&self) -> usize {
+        const NAMES: usize = "{\"trace_version\":\"\",\"event_id\":\"\",\"trace_id\":\"\",\"span_id\":\"\",\"parent_span_id\":null,\"session_id\":\"\",\"sequence\":,\"timestamp\":\"\",\"event_type\":\"\",\"payload\":,\"event_hash\":\"\",\"previous_event_hash\":\"\"}".len();
+        let parts = [
+            &self.trace_version,
+            &self.event_id,
+            &self.trace_id,
+            &self.span_id,
+            &self.session_id,
+            &self.timestamp,
+            &self.event_type,
+            &self.payload,
+            &self.event_hash,
+            &self.previous_event_hash,
+        ];
+        let digits = self.sequence.checked_ilog10().unwrap_or(0) + 1;
+        // A null is as long as the quotes and two letters.
+        let parent = self.parent_span_id.len().saturating_sub(2);
+        let sum = parts
+            .iter()
+            .fold(NAMES + parent, |sum, part| sum.saturating_add(part.len()));
+        sum.saturating_add(usize::try_from(digits).unwrap_or(0))
+    }
+
     /// The session as an id.
     ///
     /// # Errors

@@ -1,10 +1,11 @@
 //! TRACE: the bytes that are hashed, the chain they make, and the proof that it holds.
 //!
-//! *Owns:* canonical JSON in its three readings, the hash chain, the streaming verifier, semantic diff, signed checkpoints, one-line rendering for people.
+//! *Owns:* canonical JSON in its three readings, the size of events, the hash chain, the streaming verifier, semantic diff, signed checkpoints, one-line rendering for people.
 //! *Depends on:* `clawk-proto`; SHA-256, Ed25519.
 //! *Must not know:* SQL, the kernel, clocks, tokio.
 //! *Start reading at:* [`chain`], then [`mod@verify`].
 
+pub mod bounds;
 pub mod canonical;
 pub mod chain;
 pub mod checkpoint;
@@ -13,6 +14,7 @@ pub mod event;
 pub mod show;
 pub mod verify;
 
+pub use bounds::bounded;
 pub use canonical::{CanonicalError, Profile};
 pub use chain::{Chain, Draft, Link, Scratch};
 pub use diff::{Diff, diff, diff_events};

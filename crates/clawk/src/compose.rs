@@ -1,30 +1,32 @@
 //! The composition root: a manifest and a configuration become the parts of an agent. Nothing is decided here.
 
 mod egress;
+mod launch;
 pub(crate) mod own;
 mod ready;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Journal, Provider};
 use clawk_kernel::time::SystemClock;
-use clawk_kernel::{Atlases, Door, Kernel, Options, Parts, Session, StartError};
+use clawk_kernel::{Atlases, Door, Kernel, Options, Parts, Session, Shown, StartError};
 use clawk_manifest::model::ProviderProtocol;
 use clawk_manifest::{Manifest, Sources};
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::{Launcher, Own};
 use clawk_secrets::{Env, Given, Resolver};
-use clawk_server::Current;
-use clawk_server::control::Control;
+use clawk_server::Host as Served;
 use clawk_store::{Reader, StateDir};
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
+
+pub(crate) use launch::{Launched, Source, Wired};
 
 use crate::atlases;
 use crate::config::{self, Config, Durability, Settings};
@@ -320,6 +322,7 @@ impl Blueprint {
                     prices: self.config.settings.prices.clone(),
                     audit_writable: Arc::clone(&self.audit_writable),
                     judge: self.config.settings.screen.judge(),
+                    shown: Shown::Ends(self.config.settings.output.shown_bytes),
                 },
             }),
             (providers, runner) => {
@@ -395,8 +398,9 @@ pub(crate) struct Agent {
     pub(crate) state_dir: PathBuf,
     /// What a person should know.
     pub(crate) notes: Vec<String>,
-    state: StateDir,
-    keeper: Mutex<Option<Keeper>>,
+    /// What its other doors, such as the control socket, come to.
+    host: Served,
+    launched: Arc<Launched>,
     /// The control socket lives until this fires.
     over: CancellationToken,
 }
@@ -412,38 +416,44 @@ pub(crate) struct Proof {
     pub(crate) fault: Option<String>,
 }
 
-/// Starts an agent from files.
+/// Starts an agent from files: a host whose surface is this process, with the control socket beside it.
 pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
     let blueprint = Blueprint::read(request.manifest, request.config).await?;
-    let state = blueprint.ready(request.state).await?;
-    let keeper = blueprint.keeper(&state)?;
-    let parts = blueprint.parts(&state, ask)?;
-    let journal = Arc::clone(&parts.journal);
+    let launched = Arc::new(Launched::new(blueprint, request.state, ask).await?);
+    let journal: Arc<dyn Journal> = launched.state().journal();
     let cut_off = cut_off(&*journal).await?;
-    let kernel = Kernel::start(parts).await?;
-    let current = Current::default();
-    current.set(kernel.clone());
-    let control = Control::bind(state.path(), current).context("can't listen in the state directory")?;
+    let options = clawk_server::Options {
+        drain_timeout_ms: DRAIN_MS,
+        ..clawk_server::Options::default()
+    };
+    let host = Served::new(Arc::clone(&launched) as _, options);
+    let kernel = host.start(None).await?;
+    let unknown = unknown_effects(&kernel).await?;
     let over = CancellationToken::new();
     #[expect(
         clippy::disallowed_methods,
         reason = "ends by the token, which `Agent::close` fires"
     )]
-    tokio::spawn(control.serve(over.clone()));
+    tokio::spawn(launched.control(&host)?.serve(over.clone()));
+    let blueprint = launched.blueprint();
+    let in_vain = own::denied_in_vain(&blueprint.config, &blueprint.manifest, &blueprint.workdir);
     Ok(Agent {
         kernel,
         manifest: Arc::clone(&blueprint.manifest),
         journal,
-        settings: blueprint.config.settings,
-        state_dir: state.path().to_owned(),
+        settings: blueprint.config.settings.clone(),
+        state_dir: launched.state().path().to_owned(),
         notes: blueprint
             .warning
-            .into_iter()
-            .chain(blueprint.models)
+            .iter()
+            .chain(&in_vain)
+            .chain(&blueprint.models)
+            .cloned()
             .chain(cut_off)
+            .chain(unknown)
             .collect(),
-        state,
-        keeper: Mutex::new(Some(keeper)),
+        host,
+        launched,
         over,
     })
 }
@@ -462,6 +472,29 @@ async fn cut_off(journal: &dyn Journal) -> Result<Vec<String>> {
             format!("a turn that was cut off goes on: session {session} (`--session` takes it up)")
         })
         .collect())
+}
+
+/// Says what earlier runs may have done, and how to find out.
+pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
+    const SHOWN: usize = 3;
+    let open = kernel.open_effects().await?;
+    let mut notes: Vec<String> = open
+        .iter()
+        .take(SHOWN)
+        .map(|effect| {
+            format!(
+                "`{}` of an earlier run may have been done, its outcome is unknown: {} (`clawk effects resolve` records what you find out)",
+                effect.tool, effect.request_id
+            )
+        })
+        .collect();
+    if open.len() > SHOWN {
+        notes.push(format!(
+            "and {} more: `clawk effects --unknown` lists them",
+            open.len() - SHOWN
+        ));
+    }
+    Ok(notes)
 }
 
 impl Agent {
@@ -496,13 +529,9 @@ impl Agent {
 
     /// Ends the agent in good order and gives the state directory free.
     pub(crate) async fn close(&self, reason: &str) {
+        self.host.close(reason).await;
         self.over.cancel();
-        self.kernel.shutdown(reason, DRAIN_MS).await;
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(keeper) = keeper {
-            keeper.close().await;
-        }
-        self.state.close();
+        self.launched.close().await;
     }
 
     /// Verifies a session's chain by reading it afresh.

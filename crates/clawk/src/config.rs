@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use clawk_kernel::Judge;
 use clawk_kernel::purse::{Budgets, Prices};
+use clawk_kernel::{Judge, Shown};
 use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
 use clawk_providers::ProviderConfig;
 use clawk_sandbox as sandbox;
@@ -50,6 +50,8 @@ pub(crate) struct Settings {
     pub(crate) registries: BTreeMap<String, PathBuf>,
     /// Screening of text.
     pub(crate) screen: Screen,
+    /// What a model reads of tools' results.
+    pub(crate) output: Output,
     /// Where tools may go on this machine.
     pub(crate) egress: Egress,
     /// Secrets that are put in at the boundary, by reference.
@@ -107,6 +109,36 @@ impl Default for Screen {
             judge_timeout_ms: timeout_ms,
         }
     }
+}
+
+/// `[output]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Output {
+    /// A longer result is shown with its beginning and its end, so many bytes together; the rest is read by `output-read`.
+    #[serde(deserialize_with = "shown_bytes")]
+    pub(crate) shown_bytes: usize,
+}
+
+/// Most of one result that a model reads at once, bytes.
+const MAX_SHOWN_BYTES: usize = 1 << 20;
+
+impl Default for Output {
+    fn default() -> Self {
+        let (Shown::Ends(shown_bytes) | Shown::Head(shown_bytes)) = Shown::default();
+        Self { shown_bytes }
+    }
+}
+
+fn shown_bytes<'de, D: serde::Deserializer<'de>>(given: D) -> Result<usize, D::Error> {
+    let bytes = usize::deserialize(given)?;
+    if (Shown::MIN_BYTES..=MAX_SHOWN_BYTES).contains(&bytes) {
+        return Ok(bytes);
+    }
+    let least = Shown::MIN_BYTES;
+    Err(serde::de::Error::custom(format!(
+        "`shown_bytes` is {bytes}; it must lie between {least} and {MAX_SHOWN_BYTES}"
+    )))
 }
 
 impl Screen {

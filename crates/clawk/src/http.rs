@@ -1,4 +1,4 @@
-//! `[http]`: who may use the CRA API, and its limits; the traces that it shows.
+//! `[http]`: what the listener serves, who may use it, and its limits; the traces that it shows.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use clawk_kernel::time::SystemClock;
 use clawk_proto::trace::SealedEvent;
 use clawk_proto::{Digest, SessionId};
 use clawk_secrets::Resolver;
-use clawk_server::Current;
-use clawk_server::http::{Http, HttpOptions, Page, Scope, Token, Traces};
+use clawk_server::Host;
+use clawk_server::http::{Door, Http, HttpOptions, Page, Scope, Token, Traces};
 use clawk_store::StateDir;
 use clawk_trace::Report;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 /// The fewest characters of a token: what is shorter can be guessed.
 const MIN_TOKEN_CHARS: usize = 16;
@@ -22,6 +23,8 @@ const MIN_TOKEN_CHARS: usize = 16;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct HttpConfig {
+    /// What is served, by path: `cra` (`/v1/…`), `health` (`/healthz`, `/readyz`).
+    pub(crate) doors: Vec<Door>,
     /// Who may do what. None: everybody on this machine may do everything, and no other address is listened on.
     pub(crate) tokens: Vec<TokenConfig>,
     /// Addresses beyond loopback may be listened on; tokens are then required.
@@ -64,6 +67,7 @@ impl Default for HttpConfig {
     fn default() -> Self {
         let limits = HttpOptions::default();
         Self {
+            doors: limits.doors,
             tokens: Vec::new(),
             public: false,
             hosts: Vec::new(),
@@ -84,17 +88,12 @@ impl HttpConfig {
     /// # Errors
     /// A token has no value, two, or a weak one; two tokens have one name.
     pub(crate) fn options(&self, secrets: &Resolver) -> Result<HttpOptions> {
-        let mut tokens: Vec<Token> = Vec::new();
-        for given in &self.tokens {
-            let token =
-                token(given, secrets).with_context(|| format!("`[http] tokens`: `{}`", given.name))?;
-            if tokens.iter().any(|known| known.name() == token.name()) {
-                bail!("`[http] tokens`: `{}` stands there twice", given.name);
-            }
-            tokens.push(token);
+        if self.doors.is_empty() {
+            bail!("`[http] doors` names nothing to serve; known: cra, health");
         }
         Ok(HttpOptions {
-            tokens,
+            tokens: self.tokens(secrets)?,
+            doors: self.doors.clone(),
             public: self.public,
             hosts: self.hosts.clone(),
             origins: self.origins.clone(),
@@ -107,11 +106,32 @@ impl HttpConfig {
             ..HttpOptions::default()
         })
     }
+
+    /// The tokens; their secrets are looked up now.
+    ///
+    /// # Errors
+    /// A token has no value, two, or a weak one; two tokens have one name.
+    pub(crate) fn tokens(&self, secrets: &Resolver) -> Result<Vec<Token>> {
+        let mut tokens: Vec<Token> = Vec::new();
+        for given in &self.tokens {
+            let token =
+                token(given, secrets).with_context(|| format!("`[http] tokens`: `{}`", given.name))?;
+            if tokens.iter().any(|known| known.name() == token.name()) {
+                bail!("`[http] tokens`: `{}` stands there twice", given.name);
+            }
+            tokens.push(token);
+        }
+        Ok(tokens)
+    }
 }
 
 fn token(given: &TokenConfig, secrets: &Resolver) -> Result<Token> {
     if given.name.is_empty() || given.scopes.is_empty() {
-        bail!("it needs a `name` and at least one of the scopes read, resolve, execute, admin");
+        let known: Vec<&str> = Scope::ALL.iter().map(|scope| scope.name()).collect();
+        bail!(
+            "it needs a `name` and at least one of the scopes {}",
+            known.join(", ")
+        );
     }
     match (&given.secret_ref, &given.sha256) {
         (Some(reference), None) => {
@@ -138,13 +158,13 @@ pub(crate) async fn bind(
     address: SocketAddr,
     config: &HttpConfig,
     secrets: &Resolver,
-    current: Current,
+    host: Host,
     state: &StateDir,
 ) -> Result<Http> {
     let options = config.options(secrets)?;
     let traces = Arc::new(StateTraces(state.clone()));
     let clock = Arc::new(SystemClock::default());
-    Ok(Http::bind(address, options, current, traces, clock).await?)
+    Ok(Http::bind(address, options, host, traces, clock).await?)
 }
 
 /// Traces from the agent's own state directory.
@@ -154,6 +174,14 @@ struct StateTraces(StateDir);
 impl Traces for StateTraces {
     fn page(&self, page: Page) -> Later<'_, Result<Vec<SealedEvent>, String>> {
         Box::pin(self.0.chain(page.session, page.since, page.kinds, page.limit))
+    }
+
+    fn watch(&self) -> watch::Receiver<u64> {
+        self.0.watch()
+    }
+
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>> {
+        Box::pin(self.0.count(session, kinds))
     }
 
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>> {

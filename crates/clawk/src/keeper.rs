@@ -14,7 +14,7 @@ use clawk_kernel::time::{Clock, SystemClock};
 use clawk_store::{Erase, StateDir};
 use clawk_trace::checkpoint::Signer;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -23,8 +23,10 @@ use places::{File, Webhook};
 
 use crate::audit::Audit;
 
-/// How often it looks whether something is due; looking costs one atomic load.
+/// How long it lets more come before it looks at what was written.
 const LOOK: Duration = Duration::from_millis(250);
+/// How soon a head that could not be signed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 /// How often contents are let expire.
 const EXPIRY: Duration = Duration::from_secs(3600);
 /// How long the end of a run waits for the last head and its delivery.
@@ -143,6 +145,24 @@ impl Keeper {
     }
 }
 
+/// Until something was written, and what came right behind it: a busy journal wakes nobody for each commit.
+pub(crate) async fn written(commits: &mut watch::Receiver<u64>) {
+    if commits.changed().await.is_err() {
+        // The journal is closed; the token says when to end.
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(LOOK).await;
+    commits.mark_unchanged();
+}
+
+/// Until a point of time; for ever where there is none.
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn futures_of(tasks: Vec<JoinHandle<()>>) {
     for task in tasks {
         if let Err(error) = task.await {
@@ -170,23 +190,33 @@ impl Shared {
             every_seconds,
             ..
         } = self.checkpoints;
+        let mut commits = self.state.watch();
+        let (mut new, mut failed) = (0, false);
         loop {
+            // Asleep until something is written, or what is written has waited long enough.
+            let waits = every_seconds > 0 && (new > 0 || behind);
+            let due = match failed {
+                true => Some(last + RETRY),
+                false => waits.then(|| last + Duration::from_secs(every_seconds)),
+            };
             let ends = tokio::select! {
-                () = tokio::time::sleep(LOOK) => false,
+                () = written(&mut commits) => false,
+                () = at(due) => false,
                 () = over.cancelled() => true,
             };
             let entries = self.state.stats().entries;
-            let new = entries - signed;
+            new = entries - signed;
             let by_count = every_events > 0 && new >= every_events;
             let by_time = every_seconds > 0
                 && (new > 0 || behind)
                 && last.elapsed() >= Duration::from_secs(every_seconds);
-            if by_count || by_time || ends {
+            if by_count || by_time || failed || ends {
                 last = Instant::now();
                 match self.seal(&mut signer).await {
-                    Ok(()) => (signed, behind) = (entries, false),
+                    Ok(()) => (signed, behind, new, failed) = (entries, false, 0, false),
                     Err(error) => {
-                        tracing::error!(error = format!("{error:#}"), "the journal could not be signed")
+                        failed = true;
+                        tracing::error!(error = format!("{error:#}"), "the journal could not be signed");
                     }
                 }
             }

@@ -27,9 +27,10 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 fn main() -> ExitCode {
+    limit_core_dumps();
     // Before any thread, file or signal handler: this process may be about to become a sandboxed tool.
     let mut words = std::env::args_os().skip(1);
     match words.next().as_deref().and_then(OsStr::to_str) {
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         });
     }
+    hide_memory();
     // Usage errors end here with 2, `--help` and `--version` with 0.
     let cli = cli::Cli::parse();
     log(cli.verbose);
@@ -60,6 +62,25 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Keys are in the memory of this process and of all that it starts: no dump of it is written. One byte and not zero, because only at
+/// exactly this limit the kernel starts no handler of core dumps either (`core_pattern` with a `|`).
+fn limit_core_dumps() {
+    let least = Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    let ceiling = getrlimit(Resource::Core).maximum;
+    if ceiling.is_none_or(|ceiling| ceiling >= 1) {
+        let _ = setrlimit(Resource::Core, least); // silent-ok: a limit can always be lowered
+    }
+}
+
+/// No dump, whatever the limits say, and no other process of this user reads the memory of this one. Not for the supervisors of boxes:
+/// an ordinary user's box needs its own files in `/proc`.
+fn hide_memory() {
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable); // silent-ok: the kernel has no reason to refuse
 }
 
 /// The soft limit is for programs that use `select`; an agent's boxes, connections and files go beyond it. Tools have their own.
@@ -117,4 +138,21 @@ fn closed_pipe(error: &anyhow::Error) -> bool {
             .downcast_ref::<io::Error>()
             .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_never_dumped() {
+        limit_core_dumps();
+        hide_memory();
+        let limit = getrlimit(Resource::Core);
+        assert_eq!((limit.current, limit.maximum), (Some(1), Some(1)));
+        assert_eq!(
+            rustix::process::dumpable_behavior(),
+            Ok(DumpableBehavior::NotDumpable)
+        );
+    }
 }

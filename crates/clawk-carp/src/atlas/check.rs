@@ -202,7 +202,7 @@ fn action(
     let name = report.required_text(map, at, "name", Length(1, 255));
     let description = report.required_text(map, at, "description", Length(0, 10_000));
     let parameters = schema(report, map, at, "parameters_schema", schemas);
-    schema(report, map, at, "returns_schema", schemas);
+    let returns = schema(report, map, at, "returns_schema", schemas);
     let tiers = RiskTier::ALL.map(|tier| (tier.name(), tier));
     let risk_tier = match map.get("risk_tier") {
         None => Some(RiskTier::Low),
@@ -238,6 +238,7 @@ fn action(
             rate_limit,
         }),
         parameters: parameters?,
+        returns: returns?,
         executor,
         timeout_seconds: timeout_seconds?,
     })
@@ -406,7 +407,7 @@ fn capability(
         let message = format!("`{id}` is no capability id (lower-case names joined by dots)");
         report.fault(&at.key("capability_id"), "pattern", message);
     }
-    report.optional_text(map, at, "name", Length(1, 255));
+    report.required_text(map, at, "name", Length(1, 255));
     report.optional_text(map, at, "description", Length(0, 10_000));
     let names = report.texts(map, at, "actions", bounds::ENTRIES, Length(1, 255));
     let names_at = at.key("actions");
@@ -416,9 +417,8 @@ fn capability(
         if let Some(refusal) = pattern.refusal() {
             report.fault(&names_at.index(index), "pattern", refusal);
         } else if matches!(pattern, Pattern::Exact(_)) && !declared.contains(name.as_str()) {
-            let message =
-                format!("`{name}` is no action of this Atlas; it counts only if another loaded one has it");
-            report.warn(&names_at.index(index), "unknown_action", message);
+            let message = format!("`{name}` is not an action of this Atlas; declare it under `actions`");
+            report.fault(&names_at.index(index), "unknown_action", message);
         }
         actions.push(pattern);
     }

@@ -62,6 +62,8 @@ pub struct Action {
     pub shown: Arc<AllowedAction>,
     /// Its parameters' schema, compiled.
     pub parameters: Arc<Schema>,
+    /// Its results' schema, compiled; without one, every result fits.
+    pub returns: Arc<Schema>,
     /// What runs it; absent: a tool of the action's own name.
     pub executor: Option<Executor>,
     /// 1–300.

@@ -41,20 +41,36 @@ impl Schema {
         }
     }
 
+    /// Whether every value fits, because no schema was given.
+    #[must_use]
+    pub const fn takes_anything(&self) -> bool {
+        self.validator.is_none()
+    }
+
     /// Checks parameters.
     ///
     /// # Errors
     /// All faults; pointers begin with `base`. Values are not repeated: parameters may hold secrets.
     pub fn check(&self, parameters: &Map<String, Value>, base: &str) -> Result<(), Faults> {
+        if self.takes_anything() {
+            return Ok(());
+        }
+        self.check_value(&Value::Object(parameters.clone()), base)
+    }
+
+    /// Checks any JSON value, such as a result.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_value(&self, instance: &Value, base: &str) -> Result<(), Faults> {
         let Some(validator) = &self.validator else {
             return Ok(());
         };
-        let instance = Value::Object(parameters.clone());
-        if validator.is_valid(&instance) {
+        if validator.is_valid(instance) {
             return Ok(());
         }
         let mut faults = Faults::default();
-        for fault in validator.iter_errors(&instance) {
+        for fault in validator.iter_errors(instance) {
             let mut path = format!("{base}{}", fault.instance_path().as_str());
             if let jsonschema::error::ValidationErrorKind::Required { property } = fault.kind() {
                 // R30: a missing field's path ends in its name.

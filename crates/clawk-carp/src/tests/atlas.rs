@@ -112,8 +112,14 @@ fn duplicates_and_loose_ends_are_faults() {
     let twice = json!([{"action_id": "a.b", "name": "n", "description": "d"}, {"action_id": "a.b", "name": "n", "description": "d"}]);
     assert_eq!(faults(|v| v["actions"] = twice.clone()), ["/actions/1/action_id"]);
     assert_eq!(
-        faults(|v| v["capabilities"] = json!([{"capability_id": "c", "context_packs": ["none"]}])),
+        faults(
+            |v| v["capabilities"] = json!([{"capability_id": "c", "name": "C", "context_packs": ["none"]}])
+        ),
         ["/capabilities/0/context_packs/0"]
+    );
+    assert_eq!(
+        faults(|v| v["capabilities"] = json!([{"capability_id": "c", "actions": ["no.such"]}])),
+        ["/capabilities/0/name", "/capabilities/0/actions/0"]
     );
     let two = json!([{"policy_id": "p", "type": "deny"}, {"policy_id": "p", "type": "deny"}]);
     assert_eq!(faults(|v| v["policies"] = two.clone()), ["/policies/1/policy_id"]);
@@ -127,14 +133,10 @@ fn suggestions_and_warnings() {
         "com.example.test",
         &json!({
             "policies": [{"policy_id": "p", "type": "deny", "parameters": {"reasn": "x"}}],
-            "capabilities": [{"capability_id": "c", "actions": ["no.such"]}],
         }),
     );
     let warned: Vec<&str> = odd.warnings.iter().map(|fault| fault.path.as_str()).collect();
-    assert_eq!(
-        warned,
-        ["/capabilities/0/actions/0", "/policies/0/parameters/reasn"]
-    );
+    assert_eq!(warned, ["/policies/0/parameters/reasn"]);
 }
 
 #[test]
@@ -234,8 +236,8 @@ fn conditions_hints_and_capabilities_choose_packs() {
         "com.example.test",
         &json!({
             "actions": actions(&["a.b"]),
-            "capabilities": [{"capability_id": "c", "actions": ["a.b"], "context_packs": ["forc"]},
-                             {"capability_id": "d", "actions": ["a.b"]}],
+            "capabilities": [{"capability_id": "c", "name": "C", "actions": ["a.b"], "context_packs": ["forc"]},
+                             {"capability_id": "d", "name": "D", "actions": ["a.b"]}],
             "context_packs": [
                 {"pack_id": "risky", "files": ["low.md"], "conditions": {"risk_tiers": ["high"]}},
                 {"pack_id": "forc", "files": ["low.md"]},

@@ -10,7 +10,7 @@ fn holds(conditions: &Value, parts: &Value) -> bool {
     let policy = json!({"policy_id": "p", "type": "deny", "conditions": conditions});
     let set = set(&json!({
         "actions": [{"action_id": "a.b", "risk_tier": "medium"}],
-        "capabilities": [{"capability_id": "read", "actions": ["a.*"]}, {"capability_id": "write", "actions": ["a.b"]}],
+        "capabilities": [{"capability_id": "read", "name": "R", "actions": ["a.*"]}, {"capability_id": "write", "name": "W", "actions": ["a.b"]}],
         "policies": [policy],
     }));
     allowed(&resolution(&set, parts)).is_empty()

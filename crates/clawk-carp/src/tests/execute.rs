@@ -80,7 +80,10 @@ fn only_allowed_actions_run() {
     let issued = issue(&set, &json!({}));
     for action in ["a.c", "no.such"] {
         let refused = attempt(&set, &issued, action, NOW, &Ledger::new()).expect_err("not allowed");
-        assert_eq!(refused, Refusal::NotAllowed(action.to_owned()));
+        assert!(
+            matches!(&refused, Refusal::NotAllowed { action_id, .. } if action_id == action),
+            "{refused:?}"
+        );
     }
 }
 
@@ -216,7 +219,7 @@ fn policy_is_asked_again() {
     )]);
     assert!(matches!(
         attempt(&tightened, &issued, "a.b", NOW, &ledger),
-        Err(Refusal::NotAllowed(_))
+        Err(Refusal::NotAllowed { .. })
     ));
 }
 
@@ -277,7 +280,7 @@ fn an_approval_does_not_lift_a_deny_or_a_limit() {
 fn validate_tells_what_would_stand_in_the_way() {
     let set = set(&json!({
         "actions": [{"action_id": "a.b", "parameters_schema": {"type": "object", "required": ["id"]}}],
-        "capabilities": [{"capability_id": "c", "actions": ["a.b"]}],
+        "capabilities": [{"capability_id": "c", "name": "C", "actions": ["a.b"]}],
     }));
     let paths = |parts: Value, issued: Option<&Issued>| {
         let answer = validate(&set, &request(&parts), issued, at(NOW), &Ledger::new());

@@ -284,7 +284,7 @@ fn candidates_follow_the_request() {
         "com.example.one",
         &json!({
             "actions": actions(&["b.x", "a.x"]),
-            "capabilities": [{"capability_id": "some", "actions": ["a.x"]}],
+            "capabilities": [{"capability_id": "some", "name": "S", "actions": ["a.x"]}],
         }),
     );
     let two = atlas("com.example.two", &json!({"actions": actions(&["c.x"])}));

@@ -62,6 +62,10 @@ fn complete(case: &Value) -> Atlas {
     wanted.dedup();
     let mut parts = parts.clone();
     parts["actions"] = actions(&wanted);
+    let listed = parts.get_mut("capabilities").and_then(Value::as_array_mut);
+    for capability in listed.into_iter().flatten() {
+        capability["name"] = capability["capability_id"].clone();
+    }
     let packs = parts["context_packs"].as_array().cloned().unwrap_or_default();
     let files = packs
         .iter()

@@ -27,7 +27,10 @@ pub(crate) const fn may_answer(role: Role, answer: Answer) -> bool {
 }
 
 /// Answers a question, wherever its call is.
-pub(crate) async fn reply(agent: &Agent, id: &RequestId, reply: Reply) -> Reception {
+pub(crate) async fn reply(agent: &Agent, id: &RequestId, mut reply: Reply) -> Reception {
+    if let Some(reason) = &mut reply.reason {
+        agent.screens.without_known(reason);
+    }
     if !may_answer(reply.person.role, reply.answer) {
         return Reception::NotAllowed;
     }

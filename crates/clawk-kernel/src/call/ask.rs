@@ -14,7 +14,7 @@ use super::grant::{Grant, Leave, files, plan_digest};
 use super::leads;
 use super::record::Record;
 use super::standing::{Held, Lasting};
-use super::{Approver, Caller, Request};
+use super::{Approver, Caller, Request, screen};
 use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::error::CallError;
@@ -231,7 +231,7 @@ impl Asking<'_> {
         explanation.extend(agent.explain(&self.request.tool, arguments).await);
         let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
         let reason = self.verdict.reason.as_deref();
-        Question {
+        let mut question = Question {
             request_id: self.request.request_id.clone(),
             session: self.caller.thread.session,
             tool: self.request.tool.clone(),
@@ -245,7 +245,9 @@ impl Asking<'_> {
             folder: self.folder(),
             sheet: Arc::new(self.sheet().await),
             step: None,
-        }
+        };
+        screen::question(agent, &mut question);
+        question
     }
 
     /// What the person reads.
@@ -264,7 +266,7 @@ impl Asking<'_> {
         let leads = tokio::task::spawn_blocking(move || leads::lines(&base, &named)).await;
         let leads =
             leads.unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
-        Sheet::of(arguments, preview, leads)
+        screen::sheet(agent, Sheet::of(arguments, preview, leads))
     }
 
     /// What is known of the cost before: what a composite tool's skill says it takes.

@@ -86,6 +86,11 @@ pub(super) fn decide(
             Layer::Autonomy(_) => {
                 Judged { verdict, ..judged }.and(DeniedBy::Role, roles::verdict(caller.role))
             }
+            // What it reads was let through to this conversation before; a rule that names it denies it all the same.
+            Layer::Rules if tool.reads_output => {
+                let verdict = agent.engine.denies_by_name(&tool.name);
+                judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
+            }
             Layer::Rules | Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
         };
     }

@@ -65,7 +65,7 @@ mod tests {
             let lines = super::lines(&entry, &[entry.join(path)]);
             lines
                 .first()
-                .map(|line| super::super::super::sheet::Sheet::from(vec![line.clone()]).whole())
+                .map(|line| crate::sheet::Sheet::from(vec![line.clone()]).whole())
         };
         for plain in ["plain", "new", "deep/er/new", "./a/x"] {
             assert_eq!(told(plain), None, "{plain}");

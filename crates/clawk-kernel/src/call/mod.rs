@@ -28,8 +28,8 @@ use std::sync::atomic::Ordering;
 
 use clawk_manifest::model::Role;
 use clawk_policy::{Effect, Verdict};
-use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
+use clawk_proto::{RequestId, SessionId};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -57,6 +57,7 @@ use crate::catalog::{Described, Entry};
 use crate::composite;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
+use crate::output;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::purse::Purse;
 use crate::session::Notices;
@@ -108,9 +109,10 @@ pub(crate) struct Caller {
 pub(crate) fn call<'a>(
     agent: &'a Agent,
     caller: &'a Caller,
-    request: Request,
+    mut request: Request,
     cancel: &'a CancellationToken,
 ) -> Later<'a, Result<ToolCallResult, CallError>> {
+    screen::names(agent, &mut request);
     // Seated before the first await: an answer sent right behind the call finds it (R18).
     let seat = agent.desk.sit(&request.request_id);
     Box::pin(async move {
@@ -181,7 +183,7 @@ async fn path(
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
     let gate = Gate::of(agent, caller, request).await?;
-    let tool = resolve(agent, request, gate.as_ref())?;
+    let tool = resolve(agent, caller.thread.session, request, gate.as_ref())?;
     let described = agent.described(&tool).await?;
     check_arguments(&described, request)?;
     let screened = screen::arguments(agent, caller, record, request).await?;
@@ -233,7 +235,12 @@ async fn path(
     let limit = gate
         .as_ref()
         .map_or(tool.timeout_ms, |gate| gate.timeout_ms.min(tool.timeout_ms));
-    run(&asking, &leave, limit, record).await
+    let idempotent = described.idempotent() || gate.as_ref().is_some_and(|gate| gate.idempotent);
+    let outcome = run(&asking, &leave, (limit, idempotent), record).await?;
+    Ok(match &gate {
+        Some(gate) => gate.judge_result(outcome),
+        None => outcome,
+    })
 }
 
 /// The verdict of all layers, the Atlases' among them, unless it is a refusal; and whether the Atlases ask a person.
@@ -261,7 +268,12 @@ fn judge(
 }
 
 /// The tool, and the narrowing names of the request (R15, R17).
-fn resolve(agent: &Agent, request: &Request, gate: Option<&Gate>) -> Result<Arc<Entry>, CallError> {
+fn resolve(
+    agent: &Agent,
+    session: SessionId,
+    request: &Request,
+    gate: Option<&Gate>,
+) -> Result<Arc<Entry>, CallError> {
     // A rule that names an action denies it, whatever the tool that runs it is called.
     if gate.is_some()
         && let Some(verdict) = agent.engine.denies_by_name(&request.tool)
@@ -269,7 +281,11 @@ fn resolve(agent: &Agent, request: &Request, gate: Option<&Gate>) -> Result<Arc<
         return Err(decide::denied(&request.tool, &verdict, DeniedBy::Policy));
     }
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
-    let Some(tool) = agent.catalog.get(name) else {
+    let reads_output = || {
+        let entry = agent.catalog.output_read().filter(|entry| *entry.name == **name);
+        entry.filter(|_| agent.cuts.any(session))
+    };
+    let Some(tool) = agent.catalog.get(name).or_else(reads_output) else {
         return Err(match agent.engine.denies_by_name(&request.tool) {
             Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
             None => agent.catalog.unknown(&request.tool),
@@ -351,11 +367,11 @@ pub(crate) enum Approver {
     Silence,
 }
 
-/// Runs what was decided: a permit per attempt; again only where the tool says that it is idempotent.
+/// Runs what was decided: a permit per attempt; again only where the tool or its action says that it is idempotent.
 async fn run(
     at: &Asking<'_>,
     leave: &Leave,
-    timeout_ms: u64,
+    (timeout_ms, idempotent): (u64, bool),
     record: &mut Record<'_>,
 ) -> Result<RunOutcome, CallError> {
     let Asking {
@@ -367,7 +383,7 @@ async fn run(
         cancel,
         ..
     } = *at;
-    let retry = tool.spec.retry.clone().filter(|_| described.idempotent());
+    let retry = tool.spec.retry.clone().filter(|_| idempotent);
     let attempts = retry.as_ref().map_or(1, |retry| retry.max_attempts.max(1));
     loop {
         // A stop that came since: nothing has run.
@@ -390,6 +406,7 @@ async fn run(
         };
         let outcome = match &tool.skill {
             Some(skill) => composite::run(agent, caller, skill, permit, record.purse(), cancel).await,
+            None if tool.reads_output => output::read(agent, caller, permit).await,
             None => agent.runner.run(permit, cancel).await,
         };
         let again = record.attempts < attempts
@@ -411,7 +428,9 @@ async fn run(
                 () = cancel.cancelled() => {}
             }
         }
-        return outcome.map_err(|error| failed(&tool.name, error));
+        return outcome
+            .map(|ran| described.fitting(ran))
+            .map_err(|error| failed(&tool.name, error));
     }
 }
 

@@ -161,7 +161,7 @@ async fn outlook<'a>(
         request,
     } = wanted;
     let gate = Gate::of(agent, caller, request).await?;
-    let tool = resolve(agent, request, gate.as_ref())?;
+    let tool = resolve(agent, caller.thread.session, request, gate.as_ref())?;
     let described = agent.described(&tool).await?;
     check_arguments(&described, request)?;
     let mut record = Record::new(agent, caller, request);

@@ -40,7 +40,7 @@ pub(crate) async fn reconcile(agent: &Arc<Agent>) {
         let found = match find_out(agent, &effect).await {
             Ok(Some((how, outcome))) => {
                 let by = how.word();
-                effect::resolve(&agent.scribe, &effect.request_id, outcome, how, by, None).await
+                effect::resolve_one(&agent.scribe, &effect, outcome, (how, by, None)).await
             }
             Ok(None) => Ok(false),
             Err(error) => {
@@ -177,7 +177,7 @@ async fn by_tool(
         .catalog
         .get(name)
         .ok_or_else(|| agent.catalog.unknown(name))?;
-    if !entry.described(&*agent.runner).await?.read_only() {
+    if !agent.described(entry).await?.read_only() {
         return Err(CallError::Unavailable {
             tool: name.to_owned(),
             reason: "a tool with side effects can't be a `reconcile` check".to_owned(),

@@ -13,8 +13,10 @@ use super::{Caller, Request};
 use crate::agent::Agent;
 use crate::error::CallError;
 use crate::event::canonical;
+use crate::notice::Question;
 use crate::ports::RunOutcome;
 use crate::screen::{Look, Refused, Spot, Suspicion, word};
+use crate::sheet::Sheet;
 
 fn refused(tool: &str, refused: Refused) -> CallError {
     CallError::Screened {
@@ -35,30 +37,31 @@ pub(super) async fn arguments<'r>(
     request: &'r Request,
 ) -> Result<Cow<'r, Request>, CallError> {
     let rules = &agent.screens.rules;
-    if rules.input.is_empty() && rules.secrets_in.is_none() {
+    let (scanner, action) = agent.screens.entering();
+    if rules.input.is_empty() && scanner.is_idle() {
         return Ok(Cow::Borrowed(request));
     }
     let tool = record.tool().to_owned();
     let mut look = Look::new(agent, *record.thread(), Spot::Arguments, &tool, &caller.notices);
     let mut outcome = Ok(Cow::Borrowed(request));
     // The secrets first: whatever else is wrong, they are not kept.
-    if let Some(action) = rules.secrets_in {
-        let (clean, tally) = redacted(&agent.screens.scanner(), &request.arguments);
-        if !tally.is_empty() {
-            look.secrets(&tally, word(action)).await;
-            if action != ScanAction::Warn {
-                record.screened(&clean);
-            }
-            match action {
-                ScanAction::Redact => {
-                    outcome = Ok(Cow::Owned(Request {
-                        arguments: clean,
-                        ..request.clone()
-                    }));
-                }
-                ScanAction::Block => outcome = Err(refused(&request.tool, crate::screen::holds(&tally))),
-                ScanAction::Warn => {}
-            }
+    let (clean, tally) = redacted(&scanner, &request.arguments);
+    if !tally.is_empty() {
+        look.secrets(&tally, word(action)).await;
+        let clean = match action {
+            ScanAction::Redact | ScanAction::Block => clean,
+            // What the operator gave this agent leaves it nowhere, whatever a policy only warns of.
+            ScanAction::Warn => redacted(&scanner.without_shapes(), &request.arguments).0,
+        };
+        if clean != request.arguments {
+            record.screened(&clean);
+            outcome = Ok(Cow::Owned(Request {
+                arguments: clean,
+                ..request.clone()
+            }));
+        }
+        if action == ScanAction::Block {
+            outcome = Err(refused(&request.tool, crate::screen::holds(&tally)));
         }
     }
     let value = Value::Object(request.arguments.clone());
@@ -73,15 +76,53 @@ pub(super) async fn arguments<'r>(
 /// Screening finds nothing in the arguments that would change or end the call.
 pub(super) fn finds_nothing(agent: &Agent, request: &Request) -> bool {
     let rules = &agent.screens.rules;
-    if rules.secrets_in.is_some()
-        && !redacted(&agent.screens.scanner(), &request.arguments)
-            .1
-            .is_empty()
-    {
+    let (scanner, _) = agent.screens.entering();
+    if !scanner.is_idle() && !redacted(&scanner, &request.arguments).1.is_empty() {
         return false;
     }
     let value = Value::Object(request.arguments.clone());
     rules.input.is_empty() || rules.input.check_json(&value, canonical(&value).len()).is_ok()
+}
+
+/// The names in a request without the values that are known here: they are recorded before anything else is looked at.
+pub(super) fn names(agent: &Agent, request: &mut Request) {
+    let scanner = agent.screens.scanner().without_shapes();
+    if scanner.is_idle() {
+        return;
+    }
+    let names = [Some(&mut request.tool), Some(&mut request.identity)];
+    let names = names
+        .into_iter()
+        .chain([request.sandbox.as_mut(), request.policy.as_mut()]);
+    for name in names.flatten() {
+        if let Some((clean, _told)) = scanner.redact(name) {
+            *name = clean;
+        }
+    }
+}
+
+/// What a person reads, without the values that are known here: a preview quotes files that no call has read.
+pub(super) fn sheet(agent: &Agent, sheet: Sheet) -> Sheet {
+    let scanner = agent.screens.scanner().without_shapes();
+    if scanner.is_idle() {
+        return sheet;
+    }
+    let clean = |text: &str| Some(scanner.redact(text)?.0);
+    sheet.replaced(clean).unwrap_or(sheet)
+}
+
+/// What else a question says, without the values that are known here.
+pub(super) fn question(agent: &Agent, question: &mut Question) {
+    let scanner = agent.screens.scanner().without_shapes();
+    if scanner.is_idle() {
+        return;
+    }
+    let clean = |text: &str| Some(scanner.redact(text)?.0);
+    for line in question.explanation.iter_mut().chain([&mut question.reason]) {
+        if let Some(text) = clean(line) {
+            *line = text;
+        }
+    }
 }
 
 fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, Value>, Tally) {
@@ -112,11 +153,13 @@ pub(super) async fn outcome(
         Ok(ran) => Ok(result(&mut look, ran, cancel).await),
         Err(error) => {
             // A call that was refused before its arguments were screened is kept without their secrets all the same.
-            if matches!(
-                agent.screens.rules.secrets_in,
-                Some(ScanAction::Redact | ScanAction::Block)
-            ) {
-                let (clean, tally) = redacted(&agent.screens.scanner(), record.arguments());
+            let (scanner, action) = agent.screens.entering();
+            let scanner = match action {
+                ScanAction::Redact | ScanAction::Block => scanner,
+                ScanAction::Warn => scanner.without_shapes(),
+            };
+            if !scanner.is_idle() {
+                let (clean, tally) = redacted(&scanner, record.arguments());
                 if !tally.is_empty() {
                     record.screened(&clean);
                 }

@@ -9,6 +9,7 @@ use clawk_proto::carp::ExecuteResponse;
 use clawk_proto::{Digest, SessionId};
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::error::CarpError;
@@ -25,6 +26,8 @@ const MAX_RESOLUTIONS: usize = 64;
 const MAX_REQUESTS: usize = 4_096;
 /// Answers of one session that are kept for their idempotency keys.
 const MAX_ANSWERS: usize = 256;
+/// A session's metadata as JSON, bytes.
+pub(crate) const MAX_METADATA_BYTES: usize = 4_096;
 /// Questions that may wait at the same time.
 const MAX_APPROVALS: usize = 10_000;
 /// Bytes of their texts together.
@@ -39,6 +42,10 @@ pub struct NewSession {
     pub goal: String,
     /// The session above it.
     pub parent: Option<SessionId>,
+    /// The Atlas that the caller works with; shown, and steers nothing (a request names its own).
+    pub atlas_id: Option<String>,
+    /// Facts of the caller's own, given back as they are; at most 4,096 bytes as JSON.
+    pub metadata: Map<String, Value>,
     /// Whose it is: the name of the token that opened it.
     pub owner: String,
     /// A given id, for harnesses; `None`: a fresh one.
@@ -52,8 +59,12 @@ pub struct SessionView {
     pub id: SessionId,
     /// Who asks in it.
     pub agent_id: String,
-    /// What for; empty for those of before a restart.
+    /// What for; empty where the journal's content was erased.
     pub goal: String,
+    /// The Atlas that its opener named.
+    pub atlas_id: Option<String>,
+    /// What its opener said besides.
+    pub metadata: Map<String, Value>,
     /// Whose it is; `None`: the agent's own conversation.
     pub owner: Option<String>,
     /// The session above it.
@@ -119,6 +130,8 @@ pub(crate) struct Book {
     pub(crate) goal: String,
     pub(crate) owner: Option<String>,
     pub(crate) parent: Option<SessionId>,
+    pub(crate) atlas_id: Option<String>,
+    pub(crate) metadata: Map<String, Value>,
     pub(crate) started: Timestamp,
     pub(crate) ended: Option<Timestamp>,
     resolutions: VecDeque<Issued>,
@@ -134,6 +147,8 @@ impl Book {
             goal,
             owner,
             parent: None,
+            atlas_id: None,
+            metadata: Map::new(),
             started,
             ended: None,
             resolutions: VecDeque::new(),
@@ -150,6 +165,8 @@ impl Book {
             goal: self.goal.clone(),
             owner: self.owner.clone(),
             parent: self.parent,
+            atlas_id: self.atlas_id.clone(),
+            metadata: self.metadata.clone(),
             started: format!("{:.6}", self.started),
             ended: self.ended.map(|at| format!("{at:.6}")),
             resolutions: self
@@ -294,20 +311,22 @@ impl Books {
         self.sessions.get(&id).map(|book| book.view(id, now))
     }
 
-    /// The latest first.
+    /// A page of those that are wanted, the latest first, and how many there are in all.
     pub(crate) fn views(
         &self,
         wanted: impl Fn(&Book) -> bool,
-        limit: usize,
+        (offset, limit): (usize, usize),
         now: Timestamp,
-    ) -> Vec<SessionView> {
-        self.sessions
-            .iter()
-            .rev()
-            .filter(|(_, book)| wanted(book))
-            .take(limit)
-            .map(|(id, book)| book.view(*id, now))
-            .collect()
+    ) -> (Vec<SessionView>, usize) {
+        let mut total = 0;
+        let mut views = Vec::new();
+        for (id, book) in self.sessions.iter().rev().filter(|(_, book)| wanted(book)) {
+            if total >= offset && views.len() < limit {
+                views.push(book.view(*id, now));
+            }
+            total += 1;
+        }
+        (views, total)
     }
 
     /// Puts a question; the same question twice is one.

@@ -9,13 +9,13 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::atlases::{self, AtlasView, Upload};
-use super::book::{ApprovalState, ApprovalView, Book, NewSession, SessionView};
+use super::book::{ApprovalState, ApprovalView, Book, MAX_METADATA_BYTES, NewSession, SessionView};
 use super::error::CarpError;
-use super::event::{Answered, Opened, Started};
+use super::event::{About, Answered, Opened, Started};
 use super::resolve::{self, check_skew, now, thread};
 use super::turn::fault;
 use crate::agent::Agent;
-use crate::event::{digest, kind};
+use crate::event::{canonical, digest, kind};
 use crate::sheet::Seen;
 
 /// A handle to the CRA side of an agent; cheap to clone.
@@ -43,6 +43,26 @@ impl Cra {
                 return Err(CarpError::Invalid(fault(path, "length", message)));
             }
         }
+        if let Some(atlas) = new.atlas_id.as_ref().filter(|id| id.chars().count() > 255) {
+            let message = format!(
+                "at most 255 characters are wanted, found {}",
+                atlas.chars().count()
+            );
+            return Err(CarpError::Invalid(fault("/atlas_id", "length", message)));
+        }
+        let about = (!new.metadata.is_empty()).then(|| {
+            canonical(&About {
+                goal: new.goal.clone(),
+                metadata: new.metadata.clone(),
+            })
+        });
+        if about
+            .as_ref()
+            .is_some_and(|bytes| bytes.len() > MAX_METADATA_BYTES + new.goal.len())
+        {
+            let message = format!("at most {MAX_METADATA_BYTES} bytes of JSON are wanted");
+            return Err(CarpError::Invalid(fault("/metadata", "length", message)));
+        }
         let id = new.id.unwrap_or_else(|| SessionId(agent.clock().uuid()));
         let mut book = Book::new(
             new.agent_id.clone(),
@@ -51,6 +71,8 @@ impl Cra {
             now(agent),
         );
         book.parent = new.parent;
+        book.atlas_id.clone_from(&new.atlas_id);
+        book.metadata = new.metadata;
         agent.carp.books().open(id, book)?;
         let started = Started {
             agent_id: &new.agent_id,
@@ -58,7 +80,9 @@ impl Cra {
         };
         let goal_hash = digest(new.goal.as_bytes());
         let opened = Opened {
+            about_hash: about.as_deref().map(digest),
             agent_id: new.agent_id.clone(),
+            atlas_id: new.atlas_id,
             goal_hash,
             owner: new.owner.clone(),
             parent_session_id: new.parent.map(|parent| parent.0),
@@ -68,9 +92,10 @@ impl Cra {
         let root = agent.root.child(agent.clock().uuid());
         let drafts = vec![
             scribe.entry(&thread(id), kind::SESSION_STARTED, &started),
-            scribe
-                .entry(&root, kind::CARP_SESSION, &opened)
-                .content(goal_hash, new.goal.clone().into_bytes()),
+            scribe.entry(&root, kind::CARP_SESSION, &opened).content(
+                opened.about_hash.unwrap_or(goal_hash),
+                about.unwrap_or_else(|| new.goal.clone().into_bytes()),
+            ),
         ];
         if let Err(error) = scribe.write(drafts).await {
             agent.carp.books().remove(id);
@@ -80,11 +105,20 @@ impl Cra {
             .ok_or_else(|| CarpError::UnknownSession(id.to_string()))
     }
 
-    /// Sessions, the latest first, at most `limit`; only those of `owner` when it is given.
+    /// A page of sessions, the latest first, and how many there are in all; only those of `owner` when it is given, and only
+    /// live (`Some(true)`) or ended ones (`Some(false)`).
     #[must_use]
-    pub fn sessions(&self, owner: Option<&str>, limit: usize) -> Vec<SessionView> {
-        let wanted = |book: &Book| owner.is_none() || book.owner.as_deref() == owner;
-        self.agent.carp.books().views(wanted, limit, now(&self.agent))
+    pub fn sessions(
+        &self,
+        owner: Option<&str>,
+        live: Option<bool>,
+        page: (usize, usize),
+    ) -> (Vec<SessionView>, usize) {
+        let wanted = |book: &Book| {
+            (owner.is_none() || book.owner.as_deref() == owner)
+                && live.is_none_or(|live| live == book.ended.is_none())
+        };
+        self.agent.carp.books().views(wanted, page, now(&self.agent))
     }
 
     /// A session, live or ended.

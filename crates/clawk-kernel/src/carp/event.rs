@@ -8,6 +8,7 @@ use std::sync::Arc;
 use clawk_carp::resolve::{Evaluated, Evaluation, Violation};
 use clawk_proto::Digest;
 use clawk_proto::carp::{AllowedAction, ContextBlock, Operation, Request, Resolution, RiskTier, Task};
+use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -16,14 +17,25 @@ use uuid::Uuid;
 use super::CarpError;
 use crate::event::{Draft, Scribe, Thread, canonical, digest, kind};
 
-/// `ckp.carp.session`: whose a session is.
+/// `ckp.carp.session`: whose a session is. Its content is the goal's text, or with `about_hash` an [`About`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Opened {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) about_hash: Option<Digest>,
     pub(crate) agent_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) atlas_id: Option<String>,
     pub(crate) goal_hash: Digest,
     pub(crate) owner: String,
     pub(crate) parent_session_id: Option<Uuid>,
     pub(crate) session_id: Uuid,
+}
+
+/// What a session's opener said of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) goal: String,
+    pub(crate) metadata: Map<String, Value>,
 }
 
 /// `ckp.carp.issued`: a resolution that may be executed under; its content is an [`Kept`].
@@ -182,14 +194,14 @@ fn received(request: &Request, changes: u64) -> Box<RawValue> {
     put("context", !request.context.is_empty(), json!(request.context));
     put("atlas_changes", changes > 0, json!(changes));
     match clawk_trace::canonical::payload_of(&payload) {
-        Ok(raw) => raw,
-        // A number that two readers write differently stays out of the chain (R27); its digest does not.
-        Err(_) => {
+        Ok(raw) if raw.get().len() <= PAYLOAD_MAX_BYTES => raw,
+        // What is larger than an event, or a number that two readers write differently, stays out of the chain (R27); its
+        // digest does not.
+        Ok(_) | Err(_) => {
             let hash = digest(&canonical(&request.context));
             payload.remove("context");
             payload.insert("context_hash".to_owned(), json!(hash));
-            // silent-ok: texts and counts always have a canonical form
-            clawk_trace::canonical::payload_of(&payload).unwrap_or_else(|_| RawValue::NULL.to_owned())
+            raw(&payload)
         }
     }
 }
@@ -308,7 +320,8 @@ pub fn resolution_events(
 
 fn raw(payload: &impl Serialize) -> Box<RawValue> {
     // silent-ok: texts, ids and counts always have a form
-    serde_json::value::to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned())
+    let raw = serde_json::value::to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    clawk_trace::bounded(raw)
 }
 
 /// `ckp.carp.issued`, in the runtime's chain.

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use clawk_carp::atlas::Schema;
 use clawk_carp::execute::{self, Refusal};
 use clawk_carp::resolve::{Evaluation, Violation};
 use clawk_policy::{Approval, Effect, Verdict};
 use clawk_proto::Digest;
 use clawk_proto::carp::Execution;
+use clawk_proto::content::ContentBlock;
 use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
@@ -17,6 +19,7 @@ use super::{CarpError, Loaded, Under, turn};
 use crate::agent::Agent;
 use crate::call::{Caller, Grant, Request};
 use crate::error::{ArgumentFault, CallError, DeniedBy};
+use crate::ports::RunOutcome;
 use crate::sheet::Sheet;
 
 /// How long a question of an HTTP execution stands, seconds; no longer than its resolution.
@@ -33,6 +36,10 @@ pub(crate) struct Gate {
     /// Its own time limit, milliseconds.
     pub(crate) timeout_ms: u64,
     confirm: bool,
+    /// The action says that doing it twice is as good as once.
+    pub(crate) idempotent: bool,
+    /// What its results must look like.
+    returns: Arc<Schema>,
 }
 
 /// What the Atlases say of one call.
@@ -92,10 +99,12 @@ impl Gate {
             return Ok(None);
         };
         let action_id = action.shown.action_id.to_string();
-        let (timeout_ms, confirm) = (
+        let (timeout_ms, confirm, idempotent) = (
             action.timeout_seconds.saturating_mul(1000),
             action.shown.requires_confirmation,
+            action.shown.idempotent,
         );
+        let returns = Arc::clone(&action.returns);
         let tool = carp
             .tool_of(action, &agent.catalog)
             .ok_or_else(|| CallError::Unavailable {
@@ -116,7 +125,38 @@ impl Gate {
             tool,
             timeout_ms,
             confirm,
+            idempotent,
+            returns,
         }))
+    }
+
+    /// A result that does not fit the action's `returns_schema` is an error that says where; what came stays readable. A
+    /// result without structured content is judged by its text, read as JSON.
+    pub(crate) fn judge_result(&self, mut ran: RunOutcome) -> RunOutcome {
+        if ran.is_error || self.returns.takes_anything() {
+            return ran;
+        }
+        let text = || {
+            let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
+            let text = texts.join("\n");
+            serde_json::from_str(&text).unwrap_or(Value::String(text)) // silent-ok: what is not JSON is a text
+        };
+        let value = ran.structured.clone().unwrap_or_else(text);
+        let Err(faults) = self.returns.check_value(&value, "") else {
+            return ran;
+        };
+        let places = faults.errors.iter().take(8).map(|fault| {
+            let at = if fault.path.is_empty() { "/" } else { &fault.path };
+            format!("at `{at}`: {}", fault.message)
+        });
+        let message = format!(
+            "action `{}` ran, but its result does not fit its `returns_schema`: {}",
+            self.action_id,
+            places.collect::<Vec<_>>().join("; ")
+        );
+        ran.is_error = true;
+        ran.content.insert(0, ContentBlock::text(message));
+        ran
     }
 
     /// So often Atlases had come and gone when its set was taken.
@@ -217,7 +257,13 @@ impl Gate {
                     .to_owned();
                 deny(Some(evaluation), reason, retry_after_ms)
             }
-            Refusal::Expired | Refusal::Unauthorized | Refusal::NotAllowed(_) => deny(None, text, None),
+            Refusal::NotAllowed { policy_id, .. } => {
+                let mut judged = deny(None, text.clone(), None);
+                judged.verdict.policy.clone_from(&policy_id);
+                judged.refused = Some(denied(&self.action_id, text, policy_id.as_deref(), None));
+                judged
+            }
+            Refusal::Expired | Refusal::Unauthorized => deny(None, text, None),
         })
     }
 

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::atlases::{self, Origin, Upload};
 use super::book::{Book, Books};
-use super::event::{AtlasLoaded, AtlasRemoved, Charged, IssuedEvent, Kept, Opened};
+use super::event::{About, AtlasLoaded, AtlasRemoved, Charged, IssuedEvent, Kept, Opened};
 use super::resolve::now;
 use crate::agent::Agent;
 use crate::error::StartError;
@@ -60,8 +60,16 @@ fn take(agent: &Agent, event: &Recorded, now: Timestamp) -> Result<(), StartErro
     match event.kind.as_str() {
         kind::CARP_SESSION if served => {
             if let Some(opened) = payload::<Opened>(event) {
-                let mut book = Book::new(opened.agent_id, text(event), Some(opened.owner), at);
+                let about = opened.about_hash.and_then(|_| content::<About>(event));
+                let (goal, metadata) = match about {
+                    Some(about) => (about.goal, about.metadata),
+                    None if opened.about_hash.is_some() => Default::default(),
+                    None => (text(event), serde_json::Map::new()),
+                };
+                let mut book = Book::new(opened.agent_id, goal, Some(opened.owner), at);
                 book.parent = opened.parent_session_id.map(SessionId);
+                book.atlas_id = opened.atlas_id;
+                book.metadata = metadata;
                 agent.carp.books().insert(SessionId(opened.session_id), book);
             }
         }

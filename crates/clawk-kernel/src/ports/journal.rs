@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
+use clawk_trace::canonical::is_payload;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -56,7 +58,7 @@ pub const ANSWER_KEPT_MS: i64 = 300_000;
 /// The key of a stored answer: which method, which request id (R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AnswerKey {
-    /// 0 `claw.tool.call`, 1 `claw.memory.store`, 2 `claw.swarm.delegate`.
+    /// 0 `claw.tool.call`, 1 `claw.memory.store`, 2 `claw.swarm.delegate`; 3 the beginning of a `claw.memory.store`.
     pub method: u8,
     /// The UUID's bytes.
     pub request_id: [u8; 16],
@@ -114,8 +116,15 @@ pub struct OpenEffect {
 pub enum EffectChange {
     /// Its outcome is not known.
     Unknown(OpenEffect),
-    /// It is known now.
-    Resolved(RequestId),
+    /// It is known now. A request id alone does not name an effect: it may have been used again.
+    Resolved {
+        /// The call.
+        request_id: RequestId,
+        /// Its session.
+        session: SessionId,
+        /// SHA-256 of the arguments' canonical JSON.
+        parameters: Digest,
+    },
 }
 
 /// Entries that become durable together or not at all.
@@ -129,6 +138,25 @@ pub struct Batch {
     pub spent: Vec<Spent>,
     /// Changed in the same transaction.
     pub effects: Vec<EffectChange>,
+}
+
+impl Batch {
+    /// Why no journal may take this batch: an event of it would make a chain that nobody, or not everybody, can verify.
+    #[must_use]
+    pub fn fault(&self) -> Option<JournalError> {
+        let why = |entry: &Entry| {
+            let payload = entry.payload.get();
+            if payload.len() > PAYLOAD_MAX_BYTES {
+                return Some("is larger than every verifier takes");
+            }
+            (!is_payload(payload)).then_some("is not canonical JSON")
+        };
+        let (entry, why) = self.entries.iter().find_map(|entry| Some((entry, why(entry)?)))?;
+        let kind = entry.kind;
+        Some(JournalError::Unwritable(format!(
+            "the payload of a `{kind}` event {why}"
+        )))
+    }
 }
 
 /// Why the journal did not take or find something.
@@ -235,8 +263,11 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// Queues a batch; never blocks. The ticket is fulfilled when the batch is durable.
     ///
     /// # Errors
-    /// The queue is full, or the journal can't be written: nothing was taken.
+    /// The queue is full, the journal can't be written, or the batch has a [`Batch::fault`]: nothing was taken.
     fn submit(&self, batch: Batch) -> Result<Ticket, JournalError>;
+
+    /// Wakes readers: it changes after each commit that holds entries. What it counts up means nothing.
+    fn watch(&self) -> tokio::sync::watch::Receiver<u64>;
 
     /// Reads events in row order.
     fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>>;

@@ -16,8 +16,8 @@ pub use journal::{
 };
 pub use memory::{Memory, MemoryError, Place, StoreQuery};
 pub use model::{
-    Completion, Delta, FaultKind, InferRequest, Message, Provider, ProviderError, StopReason, ToolOffer,
-    ToolUse, Usage,
+    Completion, Delta, FaultKind, InferRequest, Message, NAME_MAX_BYTES, Provider, ProviderError, StopReason,
+    Told, ToolOffer, ToolUse, Usage,
 };
 pub use tool::{Description, Look, Mend, RunError, RunOutcome, ToolRunner};
 

@@ -36,6 +36,9 @@ pub enum Message {
     },
 }
 
+/// Most bytes of an id, a tool's name and a model's name in a model's answer. Adapters cut what is longer.
+pub const NAME_MAX_BYTES: usize = 256;
+
 /// A call that a model asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolUse {
@@ -84,9 +87,30 @@ pub struct Usage {
     /// Of the input, those that the server put into its cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cache_write_tokens: u64,
-    /// The server gave no counts; ours are bytes / 4.
+    /// The counts are not the server's, but ours: bytes / 4. It gave none, or [`Self::told`] or [`Self::unreadable`] says why not.
     #[serde(default)]
     pub estimated: bool,
+    /// What the server said, where that is far below the text that went and came: it is kept, and not believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Told>,
+    /// The server sent a count that nobody can record: negative, a fraction, no number, above [`Self::TOKENS_MAX`]. The attempt is
+    /// settled at what was set aside for it, or at the estimate if that is more.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unreadable: bool,
+}
+
+/// Counts as a server gave them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Tokens read.
+    pub input_tokens: u64,
+    /// Tokens written.
+    pub output_tokens: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
@@ -95,6 +119,10 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Usage {
+    /// The most tokens that one count may say: a thousand times what the largest models take, and far within what the journal
+    /// records (2^53) after a price has multiplied it.
+    pub const TOKENS_MAX: u64 = 1_000_000_000;
+
     /// Both together.
     #[must_use]
     pub const fn total(self) -> u64 {

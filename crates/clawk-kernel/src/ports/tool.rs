@@ -21,6 +21,8 @@ pub struct Description {
     pub description: String,
     /// JSON Schema of the arguments.
     pub input_schema: Value,
+    /// JSON Schema of the result, where the executor has one.
+    pub output_schema: Option<Value>,
     /// Hints that count: a built-in's own, or an MCP server's that `clawk.toml` trusts (R13).
     pub trusted_annotations: Map<String, Value>,
     /// The default `labels.category`, for tools whose manifest names none.

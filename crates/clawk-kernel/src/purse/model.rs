@@ -13,7 +13,7 @@ use super::price::{Price, Prices, Quote};
 use super::report::ModelPrice;
 use super::{Purse, Purses};
 use crate::error::CallError;
-use crate::ports::Usage;
+use crate::ports::{Told, Usage};
 use crate::time::Timestamp;
 
 /// Output tokens asked for when no limit says less.
@@ -141,6 +141,41 @@ impl Set {
             cached_tokens: 0,
             cache_write_tokens: 0,
             estimated: true,
+            told: None,
+            unreadable: false,
+        }
+    }
+
+    /// What counts of the usage that a provider told. A count that can't be recorded is what was set aside, and so is one that the
+    /// server sent in a form that nobody reads, unless the text alone is more than that.
+    pub(crate) fn settled(&self, usage: Usage) -> Usage {
+        let aside = self.estimate();
+        let count = |told: u64, aside: u64| match told {
+            told if told > Usage::TOKENS_MAX => aside,
+            told if usage.unreadable => told.max(aside),
+            told => told,
+        };
+        let wild = |told: u64| told > Usage::TOKENS_MAX;
+        Usage {
+            input_tokens: count(usage.input_tokens, aside.input_tokens),
+            output_tokens: count(usage.output_tokens, aside.output_tokens),
+            // What came from a cache only makes it cheaper: what can't be believed does not.
+            cached_tokens: if wild(usage.cached_tokens) {
+                0
+            } else {
+                usage.cached_tokens
+            },
+            cache_write_tokens: if wild(usage.cache_write_tokens) {
+                0
+            } else {
+                usage.cache_write_tokens
+            },
+            estimated: usage.estimated || wild(usage.input_tokens) || wild(usage.output_tokens),
+            told: usage.told.map(|told| Told {
+                input_tokens: told.input_tokens.min(Usage::TOKENS_MAX),
+                output_tokens: told.output_tokens.min(Usage::TOKENS_MAX),
+            }),
+            unreadable: usage.unreadable || wild(usage.input_tokens) || wild(usage.output_tokens),
         }
     }
 

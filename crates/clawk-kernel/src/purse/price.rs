@@ -52,7 +52,7 @@ impl Price {
             .into_iter()
             .map(|(tokens, price)| u128::from(tokens) * u128::from(price))
             .sum();
-        u64::try_from(sum.div_ceil(MILLION)).unwrap_or(u64::MAX)
+        microusd(sum)
     }
 
     /// The most that so many tokens can cost, whatever the cache does.
@@ -60,7 +60,7 @@ impl Price {
     pub fn at_most(&self, input: u64, output: u64) -> u64 {
         let dearest = self.input.max(self.cache_write.unwrap_or(0));
         let sum = u128::from(input) * u128::from(dearest) + u128::from(output) * u128::from(self.output);
-        u64::try_from(sum.div_ceil(MILLION)).unwrap_or(u64::MAX)
+        microusd(sum)
     }
 
     /// The most output tokens that money pays for after `input` tokens; `None`: not even those.
@@ -72,6 +72,15 @@ impl Price {
         }
         Some(u64::try_from(u128::from(left) * MILLION / u128::from(self.output)).unwrap_or(u64::MAX))
     }
+}
+
+/// The most money that one attempt can cost, millionths of a dollar: what the journal records exactly.
+const MICROUSD_MAX: u64 = 1 << 53;
+
+/// Of so many millionths of a millionth, rounded up.
+fn microusd(sum: u128) -> u64 {
+    // silent-ok: as much as there can be
+    u64::try_from(sum.div_ceil(MILLION)).map_or(MICROUSD_MAX, |cost| cost.min(MICROUSD_MAX))
 }
 
 /// What holds for a model that no table knows.

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::agent::Options;
 use crate::carp::{Atlases, CarpFacts};
 use crate::catalog::Described;
+use crate::output::Shown;
 use crate::prompt;
 
 /// The content of `ckp.agent.described`.
@@ -28,6 +29,9 @@ pub struct AgentFacts {
     pub own: Vec<PathBuf>,
     /// What held where the manifest's sandbox is silent.
     pub sandbox: clawk_sandbox::Defaults,
+    /// How much of a result a model read.
+    #[serde(default = "Shown::before")]
+    pub shown: Shown,
     /// Where relative paths began.
     pub workdir: PathBuf,
 }
@@ -49,6 +53,7 @@ impl AgentFacts {
                 .own
                 .clone(),
             sandbox: options.sandbox,
+            shown: options.shown,
             workdir: options.workdir.clone(),
         }
     }
@@ -65,6 +70,9 @@ pub struct ToolFacts {
     pub input_schema: Value,
     /// Labels, the category among them.
     pub labels: BTreeMap<String, String>,
+    /// JSON Schema of the result, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
 }
 
 impl ToolFacts {
@@ -74,6 +82,7 @@ impl ToolFacts {
             description: described.description.clone(),
             input_schema: described.input_schema.clone(),
             labels: described.labels.clone(),
+            output_schema: described.output_schema().cloned(),
         }
     }
 }

@@ -58,6 +58,7 @@ impl Provider for TapedModel {
                 status,
                 input_tokens,
                 output_tokens,
+                told,
             }) => Err(ProviderError {
                 kind,
                 message: reason,
@@ -66,6 +67,7 @@ impl Provider for TapedModel {
                 usage: Some(Usage {
                     input_tokens,
                     output_tokens,
+                    told,
                     ..Usage::default()
                 }),
             }),
@@ -105,6 +107,7 @@ impl ToolRunner for TapedTools {
             Some(facts) => Ok(Description {
                 description: facts.description.clone(),
                 input_schema: facts.input_schema.clone(),
+                output_schema: facts.output_schema.clone(),
                 trusted_annotations: facts.annotations.clone(),
                 // One short text per tool of the manifest: no growth.
                 category: facts

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Look, Spot, holds, word};
 use crate::agent::Agent;
 use crate::event::{Draft, Thread};
-use crate::ports::{Completion, ProviderError};
+use crate::ports::{Completion, InferRequest, Message, ProviderError};
 use crate::session::Notices;
 use crate::turn::WITHHELD;
 
@@ -104,26 +104,37 @@ pub(crate) async fn completion(
             }
         };
     }
-    let tally = arguments(agent, completion);
+    agent.screens.without_known(&mut completion.model);
+    let (tally, action) = arguments(agent, completion);
     let mut given = Look::new(agent, thread, Spot::Arguments, provider, notices);
-    if let Some(action) = agent.screens.rules.secrets_in.filter(|_| !tally.is_empty()) {
+    if !tally.is_empty() {
         given.secrets(&tally, word(action)).await;
     }
     look.drafts.append(&mut given.drafts);
     look.drafts
 }
 
-/// The arguments of the calls that the model asks for, by what policies want of input: the conversation and the record keep them
-/// as the call gets them. Where such a call is blocked, there are none to call with. A warning is the call's own to give.
-fn arguments(agent: &Agent, completion: &mut Completion) -> Tally {
+/// The calls that the model asks for, by what policies want of input: the conversation and the record keep them as the call gets
+/// them. Where such a call is blocked, there are no arguments to call with. A warning is the call's own to give; known values are
+/// taken out all the same.
+fn arguments(agent: &Agent, completion: &mut Completion) -> (Tally, ScanAction) {
     let mut all = Tally::default();
-    let blocks = match agent.screens.rules.secrets_in {
-        Some(ScanAction::Redact) => false,
-        Some(ScanAction::Block) => true,
-        Some(ScanAction::Warn) | None => return all,
+    let (scanner, action) = agent.screens.entering();
+    let (scanner, action) = match action {
+        ScanAction::Redact | ScanAction::Block => (scanner, action),
+        ScanAction::Warn => (scanner.without_shapes(), ScanAction::Redact),
     };
-    let scanner = agent.screens.scanner();
+    if scanner.is_idle() {
+        return (all, action);
+    }
+    let known = scanner.without_shapes();
     for call in &mut completion.calls {
+        for name in [&mut call.id, &mut call.name] {
+            if let Some((clean, tally)) = known.redact(name) {
+                *name = clean;
+                all.join(&tally);
+            }
+        }
         match &mut call.arguments {
             Ok(arguments) => {
                 let mut value = Value::Object(std::mem::take(arguments));
@@ -133,7 +144,7 @@ fn arguments(agent: &Agent, completion: &mut Completion) -> Tally {
                 }
                 if !tally.is_empty() {
                     all.join(&tally);
-                    if blocks {
+                    if action == ScanAction::Block {
                         call.arguments = Err(format!("{WITHHELD} {}]", holds(&tally).detail));
                     }
                 }
@@ -146,12 +157,34 @@ fn arguments(agent: &Agent, completion: &mut Completion) -> Tally {
             }
         }
     }
-    all
+    (all, action)
 }
 
 /// A provider's own words for a failure, without secrets.
 pub(crate) fn failure(agent: &Agent, error: &mut ProviderError) {
     if let Some((clean, _)) = agent.screens.outbound().0.redact(&error.message) {
         error.message = clean;
+    }
+}
+
+/// What a model is about to be told, without the values that are known here: context files join a prompt unread, and a
+/// conversation may be older than what is known.
+pub(crate) fn prompt(agent: &Agent, request: &mut InferRequest) {
+    let scanner = agent.screens.scanner().without_shapes();
+    if scanner.is_idle() {
+        return;
+    }
+    let clean = |text: &mut String| {
+        if let Some((clean, _told)) = scanner.redact(text) {
+            *text = clean;
+        }
+    };
+    clean(&mut request.system);
+    for message in &mut request.messages {
+        match message {
+            Message::User { text } | Message::ToolResult { text, .. } => clean(text),
+            // Its calls were looked at when they were asked for, and the provider knows them by their ids.
+            Message::Assistant { text, .. } => clean(text),
+        }
     }
 }

@@ -34,17 +34,18 @@ fn injected(detail: String) -> Refused {
 
 /// Secrets in a text that comes in, as the policies want it.
 async fn secrets(look: &mut Look<'_>, text: String) -> Result<String, Refused> {
-    let screens = &look.agent.screens;
-    let Some(action) = screens.rules.secrets_in else {
-        return Ok(text);
-    };
-    let Some((clean, tally)) = screens.scanner().redact(&text) else {
+    let (scanner, action) = look.agent.screens.entering();
+    let Some((clean, tally)) = scanner.redact(&text) else {
         return Ok(text);
     };
     look.secrets(&tally, word(action)).await;
     match action {
         ScanAction::Redact => Ok(clean),
-        ScanAction::Warn => Ok(text),
+        // What the operator gave this agent stays out, whatever a policy only warns of.
+        ScanAction::Warn => Ok(scanner
+            .without_shapes()
+            .redact(&text)
+            .map_or(text, |(clean, _told)| clean)),
         ScanAction::Block => Err(holds(&tally)),
     }
 }
@@ -66,18 +67,19 @@ pub(crate) async fn value_in(look: &mut Look<'_>, value: &mut Value) -> Result<(
     {
         return Err(look.fault(&finding, &screens.scanner()));
     }
-    let Some(action) = screens.rules.secrets_in else {
+    let (scanner, action) = screens.entering();
+    if scanner.is_idle() {
         return Ok(());
-    };
+    }
     let mut clean = value.clone();
-    let tally = screens.scanner().redact_json(&mut clean);
+    let tally = scanner.redact_json(&mut clean);
     if tally.is_empty() {
         return Ok(());
     }
     look.secrets(&tally, word(action)).await;
     match action {
         ScanAction::Redact => *value = clean,
-        ScanAction::Warn => {}
+        ScanAction::Warn => known_out(look, value),
         ScanAction::Block => return Err(holds(&tally)),
     }
     Ok(())

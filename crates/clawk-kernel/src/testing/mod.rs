@@ -142,6 +142,8 @@ pub struct Rig {
     pub budgets: Budgets,
     /// `[prices]`.
     pub prices: Prices,
+    /// How much of a result a model reads.
+    pub shown: crate::Shown,
     /// What must not be seen anywhere.
     pub secrets: clawk_secrets::Given,
 }
@@ -167,6 +169,7 @@ impl Rig {
             atlases: crate::Atlases::default(),
             budgets: Budgets::default(),
             prices: Prices::default(),
+            shown: crate::Shown::default(),
             secrets: clawk_secrets::Given::default(),
         }
     }
@@ -197,6 +200,7 @@ impl Rig {
                 prices: self.prices.clone(),
                 audit_writable: Arc::clone(&self.audit_writable),
                 judge: crate::Judge::default(),
+                shown: self.shown,
             },
         }
     }

@@ -43,6 +43,7 @@ pub struct TestRunner {
     keys: Mutex<Vec<RequestId>>,
     mends: Mutex<BTreeMap<String, (Mend, String)>>,
     checked: Mutex<Vec<Map<String, Value>>>,
+    descriptions: Mutex<BTreeMap<String, String>>,
 }
 
 impl TestRunner {
@@ -54,6 +55,12 @@ impl TestRunner {
     /// The executor says of itself that it is without side effects.
     pub fn read_only(&self, tool: &str) {
         self.read_only.lock().unwrap().push(tool.to_owned());
+    }
+
+    /// What the executor says of a tool for models.
+    pub fn say_of(&self, tool: &str, description: &str) {
+        let mut descriptions = self.descriptions.lock().unwrap();
+        descriptions.insert(tool.to_owned(), description.to_owned());
     }
 
     /// What calls stand on, from now on: a program, a host.
@@ -116,9 +123,11 @@ impl ToolRunner for TestRunner {
         } else {
             json!({})
         };
+        let said = self.descriptions.lock().unwrap().get(tool).cloned();
         let described = Description {
-            description: format!("the tool {tool}"),
+            description: said.unwrap_or_else(|| format!("the tool {tool}")),
             input_schema: json!({"type": "object"}),
+            output_schema: None,
             trusted_annotations: trusted_annotations.as_object().cloned().unwrap(),
             category: None,
         };

@@ -1,5 +1,7 @@
 //! Atlases in the agent: what a turn is given, what it may call, what is charged, what a restart remembers.
 
+mod results;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -254,6 +256,8 @@ async fn session(cra: &Cra) -> SessionView {
         agent_id: "desk-1".to_owned(),
         goal: "help".to_owned(),
         parent: None,
+        atlas_id: None,
+        metadata: serde_json::Map::new(),
         owner: "tester".to_owned(),
         id: None,
     };

@@ -91,6 +91,7 @@ impl Scripted {
         let text = template::fill(&reply.say, &seen, &self.model);
         self.stream(draft, &text, fault.cut_after_chars, on_delta).await?;
         self.calls(draft, reply, &seen, on_delta)?;
+        draft.believed = true;
         if let Some(usage) = reply.usage {
             draft.input_tokens = Some(usage.input);
             draft.output_tokens = Some(usage.output);

@@ -122,7 +122,7 @@ fn openai(case: Case, streaming: bool) -> Reply {
         Case::Length => ("Hello, wor", vec![], "length"),
         _ => ("Hello, world", vec![], "stop"),
     };
-    let usage = json!({ "prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17 });
+    let usage = json!({ "prompt_tokens": 90, "completion_tokens": 5, "total_tokens": 95 });
     let message = json!({ "role": "assistant", "content": text, "tool_calls": calls });
     let body = json!({ "model": "m-1", "choices": [{ "index": 0, "message": message, "finish_reason": finish }], "usage": usage });
     let mut events = String::new();
@@ -171,7 +171,7 @@ fn anthropic(case: Case, streaming: bool) -> Reply {
             value["type"].as_str().unwrap()
         ))
     };
-    let usage = json!({ "input_tokens": 2, "cache_read_input_tokens": 10, "output_tokens": 1 });
+    let usage = json!({ "input_tokens": 80, "cache_read_input_tokens": 10, "output_tokens": 1 });
     push(json!({ "type": "message_start", "message": { "model": "m-1", "usage": usage } }));
     push(
         json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "text", "text": "" } }),
@@ -198,7 +198,7 @@ fn anthropic(case: Case, streaming: bool) -> Reply {
         json!({ "type": "message_delta", "delta": { "stop_reason": stop }, "usage": { "output_tokens": 5 } }),
     );
     push(json!({ "type": "message_stop" }));
-    let usage = json!({ "input_tokens": 2, "cache_read_input_tokens": 10, "output_tokens": 5 });
+    let usage = json!({ "input_tokens": 80, "cache_read_input_tokens": 10, "output_tokens": 5 });
     let body =
         json!({ "type": "message", "model": "m-1", "content": content, "stop_reason": stop, "usage": usage });
     reply(streaming, &body, &events, case)
@@ -228,7 +228,7 @@ fn script(case: Case) -> String {
     let mut script = format!("stream: {{chunk_chars: 5}}\nscenes:\n- steps:\n  - {step}\n");
     if matches!(case, Case::Text | Case::Calls | Case::Length) {
         script.push_str("    \n");
-        script = script.replace("}\n    \n", ", usage: {input: 12, output: 5}}\n");
+        script = script.replace("}\n    \n", ", usage: {input: 90, output: 5}}\n");
     }
     script
 }
@@ -243,11 +243,13 @@ const ADAPTERS: [Adapter; 6] = [
 ];
 
 const COUNTED: Usage = Usage {
-    input_tokens: 12,
+    input_tokens: 90,
     output_tokens: 5,
     cached_tokens: 0,
     cache_write_tokens: 0,
     estimated: false,
+    told: None,
+    unreadable: false,
 };
 
 /// What each dialect says of the same usage: only Anthropic's case tells of its cache.

@@ -9,6 +9,7 @@
 )]
 
 mod auth;
+mod bounds;
 mod contract;
 mod cut;
 mod dialects;

@@ -108,16 +108,21 @@ fn exactly(value: u64) -> Rlimit {
     }
 }
 
-/// Serves a weight by niceness: the kernel gives each step 1.25 times less, 1024 being step 0.
+/// The least that the kernel gives.
+const NICEST: i32 = 19;
+
+/// Serves a weight by niceness: the kernel gives each step 1.25 times less, 1024 being the step that clawk itself has.
 pub(super) fn weigh(
     whom: Option<rustix::process::Pid>,
     shares: u64,
     held: &mut Vec<String>,
     missing: &mut Vec<String>,
 ) {
-    let mut nice = 0;
+    let Ok(mut nice) = rustix::process::getpriority_process(None) else {
+        return missing.push("cpu_shares".to_owned());
+    };
     let mut weight = 1024_u64;
-    while weight > shares.max(1) && nice < 19 {
+    while weight > shares.max(1) && nice < NICEST {
         weight = weight * 4 / 5;
         nice += 1;
     }

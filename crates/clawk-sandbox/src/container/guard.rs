@@ -79,10 +79,6 @@ pub(super) fn denied_inside(denied: &[Denied], base: &Path, shown: &[Shown]) -> 
     let mut all = denied.to_vec();
     for entry in denied.iter().filter(|entry| !entry.text().starts_with('~')) {
         let place = lexical(base, Path::new(entry.fixed_part()));
-        let rest = match entry.is_pattern() {
-            true => entry.text().get(entry.fixed_part().len()..).unwrap_or_default(),
-            false => "",
-        };
         let Ok(real) = place.canonicalize() else {
             continue; // nothing is there: the name is all there is
         };
@@ -90,13 +86,8 @@ pub(super) fn denied_inside(denied: &[Denied], base: &Path, shown: &[Shown]) -> 
             let Ok(below) = real.strip_prefix(&part.source) else {
                 continue;
             };
-            let inside = part.target.join(below);
-            let inside = inside.to_string_lossy();
-            let text = match rest {
-                "" => inside.trim_end_matches('/').to_owned(),
-                rest => format!("{}/{rest}", inside.trim_end_matches('/')),
-            };
-            all.push(entry.called(text)?);
+            let inside: PathBuf = part.target.join(below).components().collect();
+            all.push(entry.moved(&inside)?);
         }
     }
     Ok(all)

@@ -40,7 +40,7 @@ pub(crate) struct Masked {
 pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Masked, String> {
     let mut found = BTreeSet::new();
     let mut inodes = BTreeSet::new();
-    for entry in denied.iter().filter(|entry| entry.glob.is_none()) {
+    for entry in denied.iter().filter(|entry| !entry.is_pattern()) {
         let Ok(real) = lexical(base, Path::new(entry.text())).canonicalize() else {
             continue; // nothing is there
         };
@@ -53,7 +53,7 @@ pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<M
         }
         inodes.extend(other_names(&real));
     }
-    let globs: Vec<&Denied> = denied.iter().filter(|entry| entry.glob.is_some()).collect();
+    let globs: Vec<&Denied> = denied.iter().filter(|entry| entry.is_pattern()).collect();
     if !globs.is_empty() || !inodes.is_empty() {
         let mut looked_at = 0;
         for part in shown {

@@ -385,8 +385,10 @@ fn inner(launcher: &Launcher, spec: &Spec, folder: &Path, grouped: bool) -> Spec
 
 fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
     let argv = std::iter::once(spec.program.as_str()).chain(spec.args.iter().map(String::as_str));
+    let installed = spec.installed().map(|(_, paths)| paths).unwrap_or_default();
+    let further = [spec.read_paths.as_slice(), &installed].concat();
     let mut env: Vec<String> = spec
-        .env
+        .env_inside(&further)
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();

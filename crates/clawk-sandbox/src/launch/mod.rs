@@ -198,6 +198,12 @@ impl Spec {
         base.cloned().unwrap_or_else(|| PathBuf::from("/"))
     }
 
+    /// With `denied_paths` as links lead now: some may have been made since the plan was.
+    fn resolved(&self) -> Option<Self> {
+        let plan = Arc::new(self.plan.resolved_anew(&self.anchor())?);
+        Some(Self { plan, ..self.clone() })
+    }
+
     /// The wall time in force, milliseconds.
     #[must_use]
     pub fn effective_timeout_ms(&self) -> u64 {
@@ -225,7 +231,7 @@ impl Spec {
             Level::None => None,
             Level::Process | Level::Wasm | Level::Container | Level::Vm => Some(self.enclosure(&program)),
         };
-        let mut env = self.env.clone();
+        let mut env = self.env_inside(enclosure.as_ref().map_or(&[], |enclosure| &enclosure.read_paths));
         if enclosure.as_ref().is_some_and(|enclosure| enclosure.door) {
             let proxy = format!("http://127.0.0.1:{PORT}");
             for name in [
@@ -256,6 +262,17 @@ impl Spec {
             max_open_files: limits.max_open_files,
             enclosure,
         })
+    }
+
+    /// The environment as the program gets it: its search path holds only folders that it finds. `further`: what it sees beside the
+    /// plan's mounts.
+    pub(crate) fn env_inside(&self, further: &[PathBuf]) -> Vec<(String, String)> {
+        let base = self.anchor();
+        let one = |(name, value): &(String, String)| match name.as_str() {
+            "PATH" => (name.clone(), self.plan.search_path(value, further, &base)),
+            _ => (name.clone(), value.clone()),
+        };
+        self.env.iter().map(one).collect()
     }
 
     /// The walls of level `process`.

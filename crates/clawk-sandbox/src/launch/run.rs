@@ -36,6 +36,8 @@ impl Launcher {
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran (R36). [`LaunchError::Lost`]: the supervisor died; the outcome is unknown.
     pub async fn launch(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
+        let resolved = spec.resolved();
+        let spec = resolved.as_ref().unwrap_or(spec);
         spec.plan.available()?;
         let started = Instant::now();
         let work = async {

@@ -49,6 +49,8 @@ impl Launcher {
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran.
     pub async fn serve(&self, spec: &Spec) -> Result<Service, LaunchError> {
+        let resolved = spec.resolved();
+        let spec = resolved.as_ref().unwrap_or(spec);
         spec.plan.available()?;
         let room = self.room(spec);
         let service = match self.above_serve(spec).await {

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clawk_manifest::model;
-use globset::GlobBuilder;
 
 use super::{
     Defaults, Denied, Filesystem, FsMode, Injection, Limits, Mount, Network, NetworkMode, Plan, Shell,
@@ -113,35 +112,8 @@ fn filesystem(given: &model::Filesystem, defects: &mut Vec<String>) -> Filesyste
 fn denied(text: &str, defects: &mut Vec<String>) -> Denied {
     Denied::try_from(text.to_owned()).unwrap_or_else(|defect| {
         defects.push(defect);
-        Denied {
-            text: text.to_owned(),
-            glob: None,
-        }
+        Denied::place(text)
     })
-}
-
-impl TryFrom<String> for Denied {
-    /// What can't be read.
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        // Whose home is meant can't be known here, so every home is.
-        let pattern = match text.strip_prefix("~/") {
-            Some(below) => format!("{{/root,/home/*,/Users/*}}/{below}"),
-            None => text.clone(),
-        };
-        let glob = if pattern.contains(['*', '?', '[', '{']) {
-            let built = GlobBuilder::new(pattern.trim_end_matches('/'))
-                .literal_separator(true)
-                .build();
-            let built = built
-                .map_err(|error| format!("`denied_paths` entry `{text}` can't be read: {}", error.kind()))?;
-            Some(built.compile_matcher())
-        } else {
-            None
-        };
-        Ok(Self { text, glob })
-    }
 }
 
 fn shell(given: &model::Shell, defects: &mut Vec<String>) -> Shell {

@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use crate::level::Refusal;
-use crate::plan::{Denied, Filesystem, FsMode, Mount};
+use crate::plan::{Filesystem, FsMode, Mount};
 
 pub(super) fn check(fs: &Filesystem, path: &str, write: bool, workdir: &Path) -> Result<(), Refusal> {
     permit(fs, path, write, workdir).map(drop)
@@ -36,7 +36,7 @@ pub fn permit(fs: &Filesystem, path: &str, write: bool, workdir: &Path) -> Resul
     if let Some(denied) = fs.denied.iter().find(|denied| denied.covers(&absolute, workdir)) {
         return Err(refused(
             "filesystem.denied_paths",
-            format!("paths outside `{}`", denied.text),
+            format!("paths outside `{}`", denied.text()),
         ));
     }
     let admitted = admit(fs, path, write, workdir, absolute)?;
@@ -89,19 +89,6 @@ fn refusal(path: &str, write: bool, rule: &str, allowed: String) -> Refusal {
         rule: rule.to_owned(),
         subject: format!("{} `{}`", if write { "writing" } else { "reading" }, shown(path)),
         allowed,
-    }
-}
-
-impl Denied {
-    /// The path is the denied one, lies below it, or a parent or the path itself fits the glob.
-    #[must_use]
-    pub fn covers(&self, absolute: &Path, workdir: &Path) -> bool {
-        match &self.glob {
-            None => absolute.starts_with(lexical(workdir, Path::new(&self.text))),
-            Some(glob) => absolute.ancestors().any(|part| {
-                glob.is_match(part) || part.strip_prefix(workdir).is_ok_and(|below| glob.is_match(below))
-            }),
-        }
     }
 }
 

@@ -5,20 +5,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Drivers in the order in which they are loaded, below `kernel/` of a modules folder. One that is not there is part of the
-/// kernel; if it is not, the machine does not start, and says so.
-const DRIVERS: [&str; 8] = [
-    "drivers/virtio/virtio",
-    "drivers/virtio/virtio_ring",
-    "drivers/virtio/virtio_pci_legacy_dev",
-    "drivers/virtio/virtio_pci_modern_dev",
-    "drivers/virtio/virtio_pci",
-    "drivers/char/virtio_console",
-    "fs/fuse/fuse",
-    "fs/fuse/virtiofs",
-];
+use super::drivers::load_order;
 
-const SUFFIXES: [&str; 4] = ["ko", "ko.xz", "ko.zst", "ko.gz"];
+/// Drivers of the machine's port and files; what they need comes with them.
+const DRIVERS: [&str; 3] = ["virtio_pci", "virtio_console", "virtiofs"];
 
 /// The first process. What the box shows of `/proc` and `/dev` is covered by the machine's own; `/tmp` is the box's.
 const SCRIPT: &str = r#"#!/busybox sh
@@ -62,19 +52,9 @@ pub(super) fn make(busybox: &Path, modules: &Path, program: &Path) -> io::Result
     archive.add("busybox", 0o100_755, &fs::read(busybox)?);
     archive.add("init", 0o100_755, SCRIPT.as_bytes());
     archive.add("program", 0o100_644, program.as_bytes());
-    for (at, driver) in DRIVERS.iter().enumerate() {
-        let file = SUFFIXES
-            .iter()
-            .map(|suffix| modules.join("kernel").join(format!("{driver}.{suffix}")))
-            .find(|file| file.is_file());
-        if let Some(file) = file {
-            let name = file
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            archive.add(&format!("drivers/{at}-{name}"), 0o100_644, &fs::read(&file)?);
-        }
+    for (at, file) in load_order(modules, &DRIVERS)?.iter().enumerate() {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        archive.add(&format!("drivers/{at:02}-{name}"), 0o100_644, &fs::read(file)?);
     }
     Ok(archive.end())
 }

@@ -147,25 +147,14 @@ impl Judge {
 fn really(entry: &Denied, base: &Path) -> Vec<Denied> {
     let place = lexical(base, Path::new(entry.fixed_part()));
     let mut names = Vec::new();
-    if entry.is_pattern() {
-        let rest = entry.text().get(entry.fixed_part().len()..).unwrap_or_default();
-        if let Ok(real) = place.canonicalize() {
-            names.push(format!("{}/{rest}", real.to_string_lossy().trim_end_matches('/')));
-        }
-    } else {
+    names.extend(place.canonicalize().ok());
+    if !entry.is_pattern() {
         let last = place.file_name().unwrap_or_default();
         let folder = place.parent().and_then(|folder| folder.canonicalize().ok());
-        names.extend(folder.map(|folder| folder.join(last).to_string_lossy().into_owned()));
-        names.extend(
-            place
-                .canonicalize()
-                .ok()
-                .map(|real| real.to_string_lossy().into_owned()),
-        );
+        names.extend(folder.map(|folder| folder.join(last)));
     }
-    let known = place.to_string_lossy();
-    let new = names.into_iter().filter(|name| *name != known);
-    new.filter_map(|name| entry.called(name).ok()).collect() // silent-ok: the rule holds as it was written
+    let new = names.into_iter().filter(|name| *name != place);
+    new.filter_map(|name| entry.moved(&name).ok()).collect() // silent-ok: the rule holds as it was written
 }
 
 /// Files of a mount that are looked at for further names of denied ones. Beyond, only the covers hold.

@@ -6,6 +6,7 @@
 //! carries orders and output, and virtiofs, which shows the box's view. Its first process is this program again (`agent`).
 
 mod agent;
+mod drivers;
 mod files;
 mod host;
 mod initrd;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
+pub use drivers::load_order;
 pub(crate) use host::Found;
 pub(crate) use run::servable;
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream as StdUnixStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,10 +83,10 @@ async fn prepare(found: &Found, spec: &Spec) -> Result<Prepared, LaunchError> {
         false => program,
     };
     let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
-    let inner = inner(found, spec, installed, theirs.into());
     let aliases = aliases(spec).await?;
     let setup = serde_json::to_vec(&setup(found, spec, aliases)).map_err(unsaid)?;
-    let job = serde_json::to_vec(&job(spec, program)).map_err(unsaid)?;
+    let job = serde_json::to_vec(&job(spec, program, &installed)).map_err(unsaid)?;
+    let inner = inner(found, spec, installed, theirs.into());
     if job.len() > wire::MAX_JOB_BYTES {
         return Err(spec.setup("arguments and environment exceed 8 MiB"));
     }
@@ -412,12 +413,12 @@ fn setup(found: &Found, spec: &Spec, aliases: Vec<(u64, u64)>) -> Setup {
     }
 }
 
-fn job(spec: &Spec, program: String) -> Job {
+fn job(spec: &Spec, program: String, installed: &[PathBuf]) -> Job {
     let limits = spec.plan.limits();
     Job {
         program,
         args: spec.args.clone(),
-        env: spec.env.clone(),
+        env: spec.env_inside(&[spec.read_paths.as_slice(), installed].concat()),
         workdir: spec
             .workdir
             .as_ref()

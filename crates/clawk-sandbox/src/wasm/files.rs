@@ -90,12 +90,12 @@ impl Walls {
     fn one(&self, denied: &Denied, path: &Path) -> bool {
         let literal = || lexical(&self.base, Path::new(denied.text())).canonicalize();
         denied.covers(path, &self.base)
-            || (denied.glob.is_none() && literal().is_ok_and(|real| path.starts_with(real)))
+            || (!denied.is_pattern() && literal().is_ok_and(|real| path.starts_with(real)))
     }
 
     /// Real places of what is denied by its path.
     pub(super) fn denied_places(&self) -> impl Iterator<Item = PathBuf> {
-        let literal = self.denied.iter().filter(|denied| denied.glob.is_none());
+        let literal = self.denied.iter().filter(|denied| !denied.is_pattern());
         literal.filter_map(|denied| lexical(&self.base, Path::new(denied.text())).canonicalize().ok()) // silent-ok: nothing there
     }
 
@@ -148,12 +148,12 @@ impl Walls {
     /// Whether a folder's renaming could take a denied path out of its place: something denied is below it, or a glob's
     /// fit depends on more than the last name.
     fn holds_denied(&self, real: &Path) -> bool {
-        self.denied.iter().any(|denied| match &denied.glob {
-            None => {
+        self.denied.iter().any(|denied| match denied.is_pattern() {
+            false => {
                 let text = lexical(&self.base, Path::new(denied.text()));
                 text.starts_with(real) || text.canonicalize().is_ok_and(|place| place.starts_with(real))
             }
-            Some(_) => denied
+            true => denied
                 .text()
                 .strip_prefix("**/")
                 .is_none_or(|last| last.contains('/')),

@@ -13,6 +13,7 @@
 
 mod calls;
 mod containers;
+mod denied;
 #[cfg(feature = "wasm")]
 mod guests;
 mod image;

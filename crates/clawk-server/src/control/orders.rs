@@ -2,12 +2,14 @@
 
 use clawk_kernel::effect::Outcome;
 use clawk_kernel::sheet::Seen;
-use clawk_kernel::{Answer, Breadth, Held, Kernel, Lasting, Person, Question, Reception, Reply, Step, stop};
+use clawk_kernel::{
+    Answer, Breadth, Door, Held, Kernel, Lasting, Person, Question, Reception, Reply, Step, stop,
+};
 use clawk_proto::{Digest, ErrorCode, RequestId, RpcError, SessionId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::rpc::error;
+use crate::error::ckp as error;
 use crate::rpc::questions::{self, Text};
 
 #[derive(Deserialize)]
@@ -76,9 +78,22 @@ const fn history() -> usize {
     100
 }
 
+/// What all orders begin with.
+pub(crate) const PREFIX: &str = "clawk.";
+
 /// Obeys one order; `by` is who gave it.
-pub(super) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
+pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
     match method {
+        "clawk.status" => Ok(status(kernel)),
+        "clawk.sessions" => {
+            let open: Vec<Value> = kernel
+                .sessions()
+                .iter()
+                .map(|(id, door)| session(*id, door))
+                .collect();
+            Ok(json!({"sessions": open}))
+        }
+        "clawk.budget" => Ok(json!(kernel.budget())),
         "clawk.effects.resolve" => {
             let asked: ResolveParams = error::decode(method, params)?;
             let taken = kernel
@@ -151,6 +166,25 @@ pub(super) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
         "clawk.deny" => Ok(settle(kernel, error::decode(method, params)?, Answer::Deny, by).await),
         _ => Err(unknown()),
     }
+}
+
+fn session(id: SessionId, door: &Door) -> Value {
+    json!({"session": id, "door": door.name(), "who": door.sender()})
+}
+
+fn status(kernel: &Kernel) -> Value {
+    let status = kernel.status();
+    let info = kernel.agent_info();
+    json!({
+        "agent": info.name,
+        "version": info.version,
+        "state": status.state,
+        "uptime_ms": status.uptime_ms,
+        "conformance_level": format!("level-{}", kernel.level()),
+        "approvals_pending": kernel.pending().len(),
+        "stops": kernel.stops(),
+        "pid": std::process::id(),
+    })
 }
 
 fn unknown() -> RpcError {

@@ -6,16 +6,39 @@
 )]
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
+use clawk_kernel::Kernel;
+use clawk_kernel::ports::Later;
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, Control, ControlError, SOCKET};
-use crate::agent::Current;
+use crate::agent::{AgentFactory, InitFailure};
+use crate::host::{Host, Options};
+
+/// A host without an agent.
+fn nobody() -> Host {
+    #[derive(Debug)]
+    struct Nobody;
+    impl AgentFactory for Nobody {
+        fn check<'a>(&'a self, _wire: &'a serde_json::Value) -> Later<'a, Result<(), InitFailure>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn start<'a>(
+            &'a self,
+            _wire: Option<&'a serde_json::Value>,
+        ) -> Later<'a, Result<Kernel, InitFailure>> {
+            Box::pin(std::future::ready(Err(InitFailure::Manifest(Vec::new()))))
+        }
+    }
+    Host::new(Arc::new(Nobody), Options::default())
+}
 
 #[tokio::test]
 async fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
     let dir = tempfile::tempdir().expect("a directory");
-    let control = Control::bind(dir.path(), Current::default()).expect("bound");
+    let control = Control::bind(dir.path(), nobody()).expect("bound");
     let mode = std::fs::metadata(dir.path().join(SOCKET))
         .expect("there")
         .permissions()
@@ -34,8 +57,8 @@ async fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
 async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let dir = tempfile::tempdir().expect("a directory");
     drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).expect("bound"));
-    let live = Control::bind(dir.path(), Current::default()).expect("the stale file is replaced");
-    let second = Control::bind(dir.path(), Current::default()).expect_err("refused");
+    let live = Control::bind(dir.path(), nobody()).expect("the stale file is replaced");
+    let second = Control::bind(dir.path(), nobody()).expect_err("refused");
     assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
     drop(live);
 }
@@ -45,7 +68,7 @@ async fn a_state_directory_with_a_long_path_works() {
     let dir = tempfile::tempdir().expect("a directory");
     let deep = dir.path().join("d".repeat(120));
     std::fs::create_dir(&deep).expect("made");
-    let control = Control::bind(&deep, Current::default()).expect("bound");
+    let control = Control::bind(&deep, nobody()).expect("bound");
     let over = CancellationToken::new();
     let serving = tokio::spawn(control.serve(over.clone()));
     let mut client = Client::connect(&deep).await.expect("connected");

@@ -5,13 +5,14 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use clawk_kernel::carp::{AtlasView, Origin};
 use http::StatusCode;
-use http::header::LOCATION;
+use http::header::{CONTENT_TYPE, LOCATION};
 use serde_json::Value;
 
 use super::App;
-use super::auth::{Principal, Scope};
+use super::auth::Principal;
 use super::error::ApiError;
-use super::model::{Atlas, AtlasPolicy, AtlasSummary, Atlases, LoadAtlas};
+use super::model::{AtlasSummary, Atlases, LoadAtlas};
+use crate::access::Scope;
 
 /// The Atlases in force, by id.
 #[utoipa::path(
@@ -23,15 +24,16 @@ pub(crate) async fn list(
     Extension(principal): Extension<Principal>,
 ) -> Result<Json<Atlases>, ApiError> {
     principal.needs(Scope::Read)?;
-    let atlases = app.cra()?.atlases().iter().map(summary).collect();
-    Ok(Json(Atlases { atlases }))
+    let items: Vec<_> = app.cra()?.atlases().iter().map(summary).collect();
+    let total = items.len();
+    Ok(Json(Atlases { items, total }))
 }
 
 /// Loads an Atlas: it governs everybody from now on, and after a restart.
 #[utoipa::path(
     post, path = "/v1/atlases", tag = "atlases", request_body = LoadAtlas,
     responses(
-        (status = 201, description = "It governs.", body = Atlas, headers(("Location" = String, description = "Its path."))),
+        (status = 201, description = "It governs.", body = AtlasSummary, headers(("Location" = String, description = "Its path."))),
         (status = 409, description = "One of its id is loaded.", body = super::model::Error),
     ),
 )]
@@ -55,19 +57,19 @@ pub(crate) async fn load(
     };
     let view = cra.load(wanted.manifest, wanted.files, &principal.name).await?;
     let location = format!("/v1/atlases/{}", view.atlas.id);
-    Ok((StatusCode::CREATED, [(LOCATION, location)], Json(whole(&view))).into_response())
+    Ok((StatusCode::CREATED, [(LOCATION, location)], Json(summary(&view))).into_response())
 }
 
-/// One Atlas.
+/// One Atlas's manifest, as it was loaded; without its context files.
 #[utoipa::path(
     get, path = "/v1/atlases/{id}", tag = "atlases", params(("id" = String, Path, description = "The Atlas's id.")),
-    responses((status = 200, description = "It.", body = Atlas)),
+    responses((status = 200, description = "Its `atlas.json`.", content((Object = "application/json")))),
 )]
 pub(crate) async fn show(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<Atlas>, ApiError> {
+) -> Result<Response, ApiError> {
     principal.needs(Scope::Read)?;
     let views = app.cra()?.atlases();
     let view = views.iter().find(|view| *view.atlas.id == *id).ok_or_else(|| {
@@ -78,7 +80,8 @@ pub(crate) async fn show(
             format!("there is no Atlas `{shown}`"),
         )
     })?;
-    Ok(Json(whole(view)))
+    let manifest = view.atlas.source.manifest.clone();
+    Ok(([(CONTENT_TYPE, "application/json")], manifest).into_response())
 }
 
 /// Removes an Atlas that came over the API.
@@ -110,36 +113,19 @@ fn summary(view: &AtlasView) -> AtlasSummary {
         version: atlas.version.to_string(),
         name: atlas.name.clone(),
         description: atlas.description.clone(),
+        domains: atlas
+            .about
+            .get("domains")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|domain| domain.as_str().map(str::to_owned))
+            .collect(),
         action_count: atlas.actions.len(),
         policy_count: atlas.policies.len(),
         context_pack_count: atlas.packs.len(),
         configured: view.origin == Origin::Configured,
         loaded_by,
         loaded_at,
-    }
-}
-
-fn whole(view: &AtlasView) -> Atlas {
-    let atlas = &view.atlas;
-    let policies = atlas.policies_in_order().into_iter().map(|policy| AtlasPolicy {
-        policy_id: policy.id.to_string(),
-        priority: policy.priority,
-    });
-    Atlas {
-        summary: summary(view),
-        actions: atlas
-            .actions
-            .iter()
-            .map(|action| (*action.shown).clone())
-            .collect(),
-        policies: policies.collect(),
-        context_packs: atlas.packs.iter().map(|pack| pack.id.to_string()).collect(),
-        dependencies: atlas
-            .dependencies
-            .iter()
-            .map(|(id, range)| (id.clone(), range.to_string()))
-            .collect(),
-        unbound_actions: view.unbound.clone(),
-        warnings: atlas.warnings.clone(),
     }
 }

@@ -7,9 +7,10 @@ use clawk_kernel::Cra;
 use clawk_proto::carp::{self, ExecuteResponse, Operation, Resolution, ValidateResponse};
 
 use super::App;
-use super::auth::{Principal, Scope};
+use super::auth::Principal;
 use super::error::ApiError;
 use super::sessions::visible;
+use crate::access::Scope;
 
 /// A CARP request of one operation, in a session that the caller sees.
 async fn read(

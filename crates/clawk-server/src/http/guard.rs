@@ -9,11 +9,11 @@ use http::header::{CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::error::{ApiError, finish};
-use super::{App, Inner};
+use super::{App, Inner, auth};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Answers without a token: it says nothing but that it is there.
-const OPEN: &str = "/v1/health";
+/// They answer without a token: they say nothing but that it is there, and whether it is ready.
+const OPEN: [&str; 3] = ["/v1/health", "/healthz", "/readyz"];
 
 /// Host, Origin, token, rate; then the handler, within its time.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
@@ -48,21 +48,24 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
 fn admit(app: &App, request: &mut Request) -> Result<(), ApiError> {
     let host = check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers(), &host)?;
-    let open = request.uri().path() == OPEN;
-    let principal = match app.tokens.principal(request.headers()) {
+    let access = app.access();
+    let open = OPEN.contains(&request.uri().path());
+    let principal = match auth::principal(&access.tokens, request.headers()) {
         Ok(principal) => Some(principal),
         Err(_) if open => None,
         Err(refusal) => {
-            app.limiter.take(None).map_err(limited)?;
+            access.limiter.take(None).map_err(limited)?;
             return Err(refusal);
         }
     };
-    app.limiter
+    access
+        .limiter
         .take(principal.as_ref().map(|principal| principal.index))
         .map_err(limited)?;
     if let Some(principal) = principal {
         request.extensions_mut().insert(principal);
     }
+    request.extensions_mut().insert(access);
     Ok(())
 }
 
@@ -80,15 +83,21 @@ fn check_host(app: &Inner, headers: &HeaderMap, uri: &Uri) -> Result<String, Api
         )
     };
     let mut given = headers.get_all(HOST).iter();
-    let host = match (given.next(), uri.authority()) {
-        (Some(value), _) => value.to_str().map_err(|_| refused("(unreadable)"))?, // silent-ok: the bytes help nobody
-        (None, Some(authority)) => authority.as_str(),
-        (None, None) => return Err(refused("(no Host header)")),
+    let host = match given.next() {
+        Some(value) => Some(value.to_str().map_err(|_| refused("(unreadable)"))?), // silent-ok: the bytes help nobody
+        None => None,
     };
     if given.next().is_some() {
         return Err(refused("(two Host headers)"));
     }
-    let name = without_port(host);
+    // `POST http://other/…`: the request line names a server, too, and must name the same one (RFC 9112 §3.2.2).
+    let named = match (host, uri.authority().map(http::uri::Authority::as_str)) {
+        (Some(host), Some(target)) if !host.eq_ignore_ascii_case(target) => return Err(refused(target)),
+        (Some(host), Some(_) | None) => host,
+        (None, Some(target)) => target,
+        (None, None) => return Err(refused("(no Host header)")),
+    };
+    let name = without_port(named);
     let configured = app
         .options
         .hosts
@@ -96,9 +105,9 @@ fn check_host(app: &Inner, headers: &HeaderMap, uri: &Uri) -> Result<String, Api
         .any(|known| known.eq_ignore_ascii_case(name));
     let open = !app.loopback && app.options.hosts.is_empty();
     if open || configured || (app.loopback && is_loopback_name(name)) {
-        return Ok(host.to_ascii_lowercase());
+        return Ok(named.to_ascii_lowercase());
     }
-    Err(refused(host))
+    Err(refused(named))
 }
 
 fn without_port(host: &str) -> &str {

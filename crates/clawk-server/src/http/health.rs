@@ -1,23 +1,71 @@
-//! `GET /v1/health`.
+//! `GET /v1/health`, `/healthz`, `/readyz`.
+
+use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
+use http::StatusCode;
 
 use super::App;
-use super::model::Health;
+use super::model::{Check, CheckStatus, Health, HealthStatus};
 
-/// Whether it answers, and what it speaks.
+/// Whether it takes requests, and what it speaks.
 #[utoipa::path(
     get, path = "/v1/health", tag = "health", security(()),
     responses((status = 200, description = "It answers.", body = Health))
 )]
 pub(crate) async fn health(State(app): State<App>) -> Json<Health> {
-    let status = app.current.get().map(|kernel| kernel.status());
-    let ready = status.is_some_and(|status| status.state.name() == "READY");
+    let kernel = app.host.current().get();
+    let state = kernel.as_ref().map(|kernel| kernel.status());
+    let agent = match &state {
+        Some(status) if status.state.name() == "READY" => check(CheckStatus::Pass, "READY".to_owned()),
+        Some(status) => check(CheckStatus::Fail, status.state.name().to_owned()),
+        None => check(CheckStatus::Fail, "no agent runs yet".to_owned()),
+    };
+    let stop = match kernel
+        .as_ref()
+        .and_then(|kernel| kernel.stops().into_iter().next())
+    {
+        Some(stop) => check(
+            CheckStatus::Warn,
+            format!("an emergency stop is in force: {}", stop.level.name()),
+        ),
+        None => check(CheckStatus::Pass, "none is in force".to_owned()),
+    };
+    let worst = [agent.status, stop.status]
+        .into_iter()
+        .fold(HealthStatus::Healthy, |worst, one| {
+            worst.max(match one {
+                CheckStatus::Pass => HealthStatus::Healthy,
+                CheckStatus::Warn => HealthStatus::Degraded,
+                CheckStatus::Fail => HealthStatus::Unhealthy,
+            })
+        });
     Json(Health {
-        status: if ready { "healthy" } else { "starting" }.to_owned(),
+        status: worst,
+        uptime_seconds: state.map_or(0, |status| status.uptime_ms / 1000),
+        checks: BTreeMap::from([("agent", agent), ("stop", stop)]),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         carp_version: clawk_proto::carp::CARP_VERSION.to_owned(),
         trace_version: clawk_proto::trace::TRACE_VERSION.to_owned(),
     })
+}
+
+/// The process answers.
+pub(crate) async fn alive() -> StatusCode {
+    StatusCode::OK
+}
+
+/// The agent is READY.
+pub(crate) async fn ready(State(app): State<App>) -> StatusCode {
+    let status = app.host.current().get().map(|kernel| kernel.status());
+    if status.is_some_and(|status| status.state.name() == "READY") {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    }
+}
+
+const fn check(status: CheckStatus, message: String) -> Check {
+    Check { status, message }
 }

@@ -2,26 +2,22 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use clawk_kernel::time::Clock;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::auth::Tokens;
-use super::limit::Limiter;
-use super::{App, HttpOptions, Inner, Traces, router};
-use crate::agent::Current;
+use super::auth::Access;
+use super::{App, HttpOptions, Inner, Token, Traces, router};
+use crate::host::Host;
+use crate::transport::stalling::Stalling;
 
 /// How long the lines before a body may take, milliseconds; also how long a connection may be idle.
 const HEAD_MS: u64 = 15_000;
@@ -47,6 +43,11 @@ pub enum HttpError {
         /// The address.
         SocketAddr,
     ),
+    /// A reload would leave no tokens.
+    #[error(
+        "`[http] tokens` is empty now, so everybody could do everything; restart `clawk serve` if that is wanted"
+    )]
+    Emptied,
     /// The address can't be had.
     #[error("can't listen on `{address}`: {cause}")]
     Io {
@@ -73,7 +74,7 @@ impl Http {
     pub async fn bind(
         address: SocketAddr,
         options: HttpOptions,
-        current: Current,
+        host: Host,
         traces: Arc<dyn Traces>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, HttpError> {
@@ -87,13 +88,12 @@ impl Http {
         let failed = |cause| HttpError::Io { address, cause };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let tokens = Tokens::new(options.tokens.clone());
+        let access = Access::new(options.tokens.clone(), options.requests_per_second);
         let inner = Inner {
-            current,
+            host,
             traces,
             clock,
-            limiter: Limiter::new(options.requests_per_second, tokens.len()),
-            tokens,
+            access: RwLock::new(Arc::new(access)),
             streams: Arc::new(Semaphore::new(options.max_streams)),
             over: CancellationToken::new(),
             loopback,
@@ -112,10 +112,16 @@ impl Http {
         self.address
     }
 
+    /// What replaces its tokens while it serves.
+    #[must_use]
+    pub fn keys(&self) -> Keys {
+        Keys(self.app.clone())
+    }
+
     /// What is open to whoever reaches the address, if that is everything.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        (self.app.tokens.len() == 0).then(|| {
+        (self.app.access().tokens.len() == 0).then(|| {
             format!(
                 "no `[http] tokens`: every process on this machine that reaches http://{} may resolve, execute, read all \
                  traces, load Atlases and answer approvals",
@@ -164,6 +170,26 @@ impl Http {
     }
 }
 
+/// Replaces the tokens of a listener that serves.
+#[derive(Debug, Clone)]
+pub struct Keys(App);
+
+impl Keys {
+    /// From now on, these tokens alone. Streams that were opened before end, so that nobody reads on with a token that is gone.
+    ///
+    /// # Errors
+    /// There would be none where there were some: everybody could do everything. Nothing is changed.
+    pub fn replace(&self, tokens: Vec<Token>) -> Result<(), HttpError> {
+        let mut access = self.0.access.write().unwrap_or_else(PoisonError::into_inner);
+        if tokens.is_empty() && access.tokens.len() > 0 {
+            return Err(HttpError::Emptied);
+        }
+        let fresh = Arc::new(Access::new(tokens, self.0.options.requests_per_second));
+        std::mem::replace(&mut *access, fresh).retire();
+        Ok(())
+    }
+}
+
 async fn connection(
     stream: TcpStream,
     stall: Duration,
@@ -178,11 +204,7 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(HEAD_MS))
         .max_buf_size(HEAD_BYTES);
-    let io = TokioIo::new(Stalling {
-        inner: stream,
-        stall,
-        waiting: None,
-    });
+    let io = TokioIo::new(Stalling::new(stream, stall));
     let connection = builder.serve_connection(io, service).with_upgrades();
     tokio::pin!(connection);
     let mut ended = false;
@@ -196,62 +218,5 @@ async fn connection(
             }
             () = cut.cancelled() => return,
         }
-    }
-}
-
-/// A stream whose writes end when the other side takes nothing for too long.
-struct Stalling<S> {
-    inner: S,
-    stall: Duration,
-    waiting: Option<Pin<Box<Sleep>>>,
-}
-
-impl<S> Stalling<S> {
-    fn judge<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if outcome.is_ready() {
-            self.waiting = None;
-            return outcome;
-        }
-        let stall = self.stall;
-        let waiting = self
-            .waiting
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(stall)));
-        match waiting.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the client does not read",
-            ))),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_read(cx, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let outcome = Pin::new(&mut this.inner).poll_write(cx, bytes);
-        this.judge(cx, outcome)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let outcome = Pin::new(&mut this.inner).poll_flush(cx);
-        this.judge(cx, outcome)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let outcome = Pin::new(&mut this.inner).poll_shutdown(cx);
-        this.judge(cx, outcome)
     }
 }

@@ -1,4 +1,4 @@
-//! The CRA HTTP API: sessions, resolutions, executions, traces, Atlases (CRA-Full).
+//! The one listener (R42): the CRA API (sessions, resolutions, executions, traces, Atlases: CRA-Full), and health.
 //!
 //! A request passes `guard` (Host, Origin, token, rate, deadline), then one handler; `error` is the one mapping from what
 //! the kernel refuses to status codes. `docs/reference/http-api.md` is for people, `schema/openapi.json` for machines.
@@ -23,7 +23,7 @@ mod traces;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::Router;
 use axum::routing::{get, post};
@@ -33,17 +33,17 @@ use clawk_kernel::time::Clock;
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
 use clawk_trace::Report;
-use tokio::sync::Semaphore;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use auth::{Scope, Token};
-pub use listen::{Http, HttpError};
+pub use crate::access::{Scope, Token};
+pub use listen::{Http, HttpError, Keys};
 pub use openapi::document;
 
-use crate::agent::Current;
-use auth::Tokens;
-use error::ApiError;
-use limit::Limiter;
+use crate::host::Host;
+use auth::Access;
+pub(crate) use error::ApiError;
 
 /// Which events of a session are wanted.
 #[derive(Debug, Clone)]
@@ -63,8 +63,24 @@ pub trait Traces: Send + Sync + fmt::Debug {
     /// Events in chain order; empty when there are none, also of a session that nobody knows.
     fn page(&self, page: Page) -> Later<'_, Result<Vec<SealedEvent>, String>>;
 
+    /// Wakes readers: it changes after each commit that holds events.
+    fn watch(&self) -> watch::Receiver<u64>;
+
+    /// How many events a chain has; only of these types, if any are given.
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>>;
+
     /// Verifies a session's chain from its first event to the head that was recorded.
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>>;
+}
+
+/// What is served on the listener, by path (R42).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Door {
+    /// `/v1/…`: the CRA API.
+    Cra,
+    /// `/healthz` and `/readyz`.
+    Health,
 }
 
 /// Limits and who may do what.
@@ -72,6 +88,8 @@ pub trait Traces: Send + Sync + fmt::Debug {
 pub struct HttpOptions {
     /// Who may do what; empty: everybody may do everything, on loopback only.
     pub tokens: Vec<Token>,
+    /// What is served.
+    pub doors: Vec<Door>,
     /// Addresses beyond loopback may be listened on.
     pub public: bool,
     /// Names that a `Host` header may have, besides loopback's and the address's own.
@@ -98,6 +116,7 @@ impl Default for HttpOptions {
     fn default() -> Self {
         Self {
             tokens: Vec::new(),
+            doors: vec![Door::Cra, Door::Health],
             public: false,
             hosts: Vec::new(),
             origins: Vec::new(),
@@ -118,12 +137,11 @@ pub(crate) struct App(Arc<Inner>);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    current: Current,
+    host: Host,
     traces: Arc<dyn Traces>,
     clock: Arc<dyn Clock>,
     options: HttpOptions,
-    tokens: Tokens,
-    limiter: Limiter,
+    access: RwLock<Arc<Access>>,
     streams: Arc<Semaphore>,
     over: CancellationToken,
     /// Listening on loopback only.
@@ -139,16 +157,39 @@ impl std::ops::Deref for App {
 }
 
 impl App {
+    /// The tokens in force.
+    fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn cra(&self) -> Result<Cra, ApiError> {
-        let kernel = self.current.get();
+        let kernel = self.host.current().get();
         kernel
             .map(|kernel| kernel.cra())
             .ok_or_else(|| ApiError::unavailable("no agent runs yet"))
     }
 }
 
-/// All routes, guarded.
+/// One listener, by path (R42): the doors that are on, guarded. CKP over HTTP (`/claw`, `/claw/ws`) gets its place here.
 fn router(app: App) -> Router {
+    let mut paths = Router::new();
+    for door in &app.options.doors {
+        paths = match door {
+            Door::Cra => paths.merge(cra()),
+            Door::Health => paths
+                .route("/healthz", get(health::alive))
+                .route("/readyz", get(health::ready)),
+        };
+    }
+    paths
+        .fallback(|| async { ApiError::not_found("no such path") })
+        .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
+        .layer(axum::middleware::from_fn_with_state(app.clone(), guard::guard))
+        .with_state(app)
+}
+
+/// The CRA API.
+fn cra() -> Router<App> {
     Router::new()
         .route("/v1/health", get(health::health))
         .route("/v1/sessions", get(sessions::list).post(sessions::create))
@@ -164,8 +205,4 @@ fn router(app: App) -> Router {
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::show).post(approvals::answer))
         .route("/v1/openapi.json", get(openapi::serve))
-        .fallback(|| async { ApiError::not_found("no such path") })
-        .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
-        .layer(axum::middleware::from_fn_with_state(app.clone(), guard::guard))
-        .with_state(app)
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use clawk_kernel::carp::{ApprovalState, ApprovalView, SessionView};
-use clawk_proto::carp::{AllowedAction, Fault};
 use clawk_proto::trace::{SealedEvent, TraceEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -30,11 +29,48 @@ pub(crate) struct ErrorBody {
     pub(crate) request_id: Uuid,
 }
 
-/// That it answers.
+/// How a part of the server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CheckStatus {
+    /// It works.
+    Pass,
+    /// It works, with limits.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// One part of the server.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Check {
+    /// How it is.
+    pub(crate) status: CheckStatus,
+    /// For people.
+    pub(crate) message: String,
+}
+
+/// How the whole is; ordered from good to bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum HealthStatus {
+    /// It takes requests.
+    Healthy,
+    /// It takes requests, and some part does not work fully.
+    Degraded,
+    /// It takes no requests.
+    Unhealthy,
+}
+
+/// Whether it takes requests.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// `healthy`, or `starting`.
-    pub(crate) status: String,
+    /// The worst of `checks`.
+    pub(crate) status: HealthStatus,
+    /// Since the agent started, whole seconds; 0 before.
+    pub(crate) uptime_seconds: u64,
+    /// By name: `agent` (its state), `stop` (emergency stops).
+    pub(crate) checks: BTreeMap<&'static str, Check>,
     /// Of clawk.
     pub(crate) version: String,
     /// The CARP that is spoken.
@@ -56,6 +92,14 @@ pub(crate) struct CreateSession {
     /// The session above it.
     #[serde(default)]
     pub(crate) parent_session_id: Option<Uuid>,
+    /// The Atlas that the caller works with; kept and shown. A request names the Atlases it is judged by.
+    #[serde(default)]
+    #[schema(max_length = 255)]
+    pub(crate) atlas_id: Option<String>,
+    /// Facts of the caller's own, given back as they are; at most 4,096 bytes of JSON.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub(crate) metadata: Map<String, Value>,
 }
 
 /// A session.
@@ -76,9 +120,18 @@ pub(crate) struct Session {
     /// The session above it.
     pub(crate) parent_session_id: Option<Uuid>,
     /// RFC 3339.
-    pub(crate) started_at: String,
-    /// RFC 3339.
+    pub(crate) created_at: String,
+    /// RFC 3339; absent while it is active.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) ended_at: Option<String>,
+    /// As it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) atlas_id: Option<String>,
+    /// As it was given.
+    #[schema(value_type = Object)]
+    pub(crate) metadata: Map<String, Value>,
     /// Resolutions that may be executed under.
     pub(crate) active_resolutions: usize,
 }
@@ -107,8 +160,10 @@ impl From<SessionView> for Session {
             },
             owner: view.owner,
             parent_session_id: view.parent.map(|parent| parent.0),
-            started_at: view.started,
+            created_at: view.started,
             ended_at: view.ended,
+            atlas_id: view.atlas_id,
+            metadata: view.metadata,
             active_resolutions: view.resolutions,
         }
     }
@@ -118,17 +173,42 @@ impl From<SessionView> for Session {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Sessions {
     /// The latest first.
-    pub(crate) sessions: Vec<Session>,
+    pub(crate) items: Vec<Session>,
+    /// How many there are, whatever `limit` and `offset` say.
+    pub(crate) total: usize,
+    /// As it was taken.
+    pub(crate) limit: usize,
+    /// As it was taken.
+    pub(crate) offset: u64,
 }
 
-/// How much of a list is wanted.
+/// Which sessions a list shows.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Wanted {
+    /// Those that take requests.
+    #[default]
+    Active,
+    /// Those that have ended.
+    Ended,
+    /// Both.
+    All,
+}
+
+/// Which part of a list is wanted.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListQuery {
-    /// 1 to 1000; 100 when absent.
-    #[param(minimum = 1, maximum = 1000)]
+    /// `active` when absent.
+    #[param(inline)]
+    pub(crate) status: Option<Wanted>,
+    /// 1 to 100; 20 when absent.
+    #[param(minimum = 1, maximum = 100)]
     pub(crate) limit: Option<u32>,
+    /// How many to leave out first; 0 when absent.
+    #[param(minimum = 0)]
+    pub(crate) offset: Option<u64>,
 }
 
 /// Which events of a trace are wanted.
@@ -138,7 +218,7 @@ pub(crate) struct ListQuery {
 pub(crate) struct TraceQuery {
     /// Only these types, joined by commas.
     pub(crate) event_type: Option<String>,
-    /// The first sequence number; the next page's is `next_sequence`.
+    /// Only events behind this sequence number; the next page's is `last_sequence`. From the first event when absent.
     #[param(minimum = 0)]
     pub(crate) since_sequence: Option<u64>,
     /// 1 to 1000; 100 when absent.
@@ -154,7 +234,7 @@ pub(crate) struct StreamQuery {
     /// The session.
     #[param(value_type = uuid::Uuid)]
     pub(crate) session_id: String,
-    /// The first sequence number; 0 when absent.
+    /// Only events behind this sequence number; from the first event when absent.
     #[param(minimum = 0)]
     pub(crate) since_sequence: Option<u64>,
 }
@@ -165,7 +245,9 @@ pub(crate) struct Trace {
     pub(crate) session_id: Uuid,
     pub(crate) trace_id: Uuid,
     pub(crate) events: Vec<SealedEvent>,
-    pub(crate) next_sequence: Option<u64>,
+    pub(crate) total: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_sequence: Option<u64>,
 }
 
 /// A page of events.
@@ -177,8 +259,22 @@ pub(crate) struct TracePage {
     trace_id: Uuid,
     /// In order of their sequence.
     events: Vec<TraceEvent>,
-    /// Where the next page begins; null at the end.
-    next_sequence: Option<u64>,
+    /// Events of the whole trace, whatever the query asks for.
+    total: u64,
+    /// The sequence number of the page's last event, to go on behind; absent on an empty page.
+    #[schema(nullable = false)]
+    last_sequence: Option<u64>,
+}
+
+/// Where and why a chain does not hold.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChainFault {
+    /// At which event, from 0.
+    pub(crate) sequence: u64,
+    /// For machines, such as `chain_broken`.
+    pub(crate) error: String,
+    /// For people.
+    pub(crate) details: String,
 }
 
 /// Whether a chain holds.
@@ -190,10 +286,8 @@ pub(crate) struct Verified {
     pub(crate) valid: bool,
     /// Events read.
     pub(crate) event_count: u64,
-    /// What is wrong first, such as `chain_broken`.
-    pub(crate) error: Option<String>,
-    /// At which event, from 0.
-    pub(crate) error_at: Option<u64>,
+    /// What is wrong first; nothing behind it can be judged. Empty when the chain holds.
+    pub(crate) errors: Vec<ChainFault>,
     /// The hash of the last event.
     pub(crate) head: Option<String>,
 }
@@ -221,6 +315,8 @@ pub(crate) struct AtlasSummary {
     pub(crate) name: String,
     /// For people.
     pub(crate) description: String,
+    /// What it is about, in its own words.
+    pub(crate) domains: Vec<String>,
     /// How many.
     pub(crate) action_count: usize,
     /// How many.
@@ -231,7 +327,9 @@ pub(crate) struct AtlasSummary {
     pub(crate) configured: bool,
     /// Else, which token loaded it.
     pub(crate) loaded_by: Option<String>,
-    /// And when, RFC 3339.
+    /// And when, RFC 3339; absent for those of the configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) loaded_at: Option<String>,
 }
 
@@ -239,35 +337,9 @@ pub(crate) struct AtlasSummary {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Atlases {
     /// By id.
-    pub(crate) atlases: Vec<AtlasSummary>,
-}
-
-/// A whole Atlas, without its texts.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Atlas {
-    #[serde(flatten)]
-    pub(crate) summary: AtlasSummary,
-    /// In manifest order.
-    pub(crate) actions: Vec<AllowedAction>,
-    /// In the order in which they are asked.
-    pub(crate) policies: Vec<AtlasPolicy>,
-    /// Their ids.
-    pub(crate) context_packs: Vec<String>,
-    /// Atlas id to range.
-    pub(crate) dependencies: BTreeMap<String, String>,
-    /// Actions that nothing here runs: they resolve, and their execution says so.
-    pub(crate) unbound_actions: Vec<String>,
-    /// What is odd but not wrong.
-    pub(crate) warnings: Vec<Fault>,
-}
-
-/// A policy in a list.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct AtlasPolicy {
-    /// Its id.
-    pub(crate) policy_id: String,
-    /// High first, within its type.
-    pub(crate) priority: i64,
+    pub(crate) items: Vec<AtlasSummary>,
+    /// How many.
+    pub(crate) total: usize,
 }
 
 /// A question to a person.

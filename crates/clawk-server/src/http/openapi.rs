@@ -8,9 +8,10 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::auth::{Principal, Scope};
+use super::auth::Principal;
 use super::error::ApiError;
 use super::{approvals, atlases, carp, health, model, sessions, stream, traces};
+use crate::access::Scope;
 
 #[derive(OpenApi)]
 #[openapi(

@@ -11,9 +11,10 @@ use http::StatusCode;
 use http::header::LOCATION;
 
 use super::App;
-use super::auth::{Principal, Scope};
+use super::auth::Principal;
 use super::error::ApiError;
-use super::model::{CreateSession, ListQuery, Session, Sessions};
+use super::model::{CreateSession, ListQuery, Session, Sessions, Wanted};
+use crate::access::Scope;
 
 /// A session that the caller sees.
 ///
@@ -27,12 +28,16 @@ pub(crate) fn visible(cra: &Cra, principal: &Principal, id: &str) -> Result<Sess
         .ok_or_else(|| ApiError::no_session(id))
 }
 
-/// The bounds of a list.
-pub(crate) fn limit(given: Option<u32>) -> Result<usize, ApiError> {
-    match given.unwrap_or(100) {
-        limit @ 1..=1000 => Ok(usize::try_from(limit).unwrap_or(1000)),
-        _ => Err(ApiError::invalid("invalid_query", "`limit` is 1 to 1000")),
+/// How many are wanted: 1 to `most`.
+pub(crate) fn limit(given: Option<u32>, default: u32, most: u32) -> Result<usize, ApiError> {
+    let wanted = given.unwrap_or(default);
+    if wanted == 0 || wanted > most {
+        return Err(ApiError::invalid(
+            "invalid_query",
+            format!("`limit` is 1 to {most}"),
+        ));
     }
+    Ok(usize::try_from(wanted).unwrap_or(1000)) // INVARIANT: at most `most`
 }
 
 pub(crate) fn bad_query(error: &QueryRejection) -> ApiError {
@@ -60,6 +65,8 @@ pub(crate) async fn create(
         agent_id: wanted.agent_id,
         goal: wanted.goal,
         parent,
+        atlas_id: wanted.atlas_id,
+        metadata: wanted.metadata,
         owner: principal.name.to_string(),
         id: None,
     };
@@ -73,7 +80,7 @@ pub(crate) async fn create(
         .into_response())
 }
 
-/// The latest sessions of the caller; an admin's are everybody's.
+/// The sessions of the caller, the latest first; an admin sees everybody's.
 #[utoipa::path(
     get, path = "/v1/sessions", tag = "sessions", params(ListQuery),
     responses((status = 200, description = "The latest first.", body = Sessions)),
@@ -86,9 +93,19 @@ pub(crate) async fn list(
     principal.needs(Scope::Read)?;
     let Query(query) = query.map_err(|error| bad_query(&error))?;
     let owner = (!principal.is_admin()).then_some(&*principal.name);
-    let views = app.cra()?.sessions(owner, limit(query.limit)?);
+    let live = match query.status.unwrap_or_default() {
+        Wanted::Active => Some(true),
+        Wanted::Ended => Some(false),
+        Wanted::All => None,
+    };
+    let (limit, offset) = (limit(query.limit, 20, 100)?, query.offset.unwrap_or(0));
+    let from = usize::try_from(offset).unwrap_or(usize::MAX);
+    let (views, total) = app.cra()?.sessions(owner, live, (from, limit));
     Ok(Json(Sessions {
-        sessions: views.into_iter().map(Session::from).collect(),
+        items: views.into_iter().map(Session::from).collect(),
+        total,
+        limit,
+        offset,
     }))
 }
 

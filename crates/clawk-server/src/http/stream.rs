@@ -1,5 +1,6 @@
 //! `/v1/traces/stream`: a session's events as they become durable, one JSON text message each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -11,20 +12,20 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 use clawk_proto::SessionId;
 use http::StatusCode;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
-use super::auth::Principal;
+use super::auth::{Access, Principal};
 use super::error::ApiError;
 use super::model::StreamQuery;
 use super::sessions::bad_query;
-use super::traces::readable;
+use super::traces::{behind, readable};
 use super::{App, Page};
 
-/// How often a quiet chain is looked at, milliseconds.
-const LOOK_MS: u64 = 150;
-/// How often a quiet stream is pinged, in looks: 30 s.
-const PING_LOOKS: u32 = 200;
+/// How long more is let come before the chain is read again: a busy journal is not read for each commit.
+const GATHER: Duration = Duration::from_millis(10);
+/// How often a quiet stream is pinged.
+const PING: Duration = Duration::from_secs(30);
 /// Events read at a time.
 const PAGE: usize = 100;
 /// Bytes of a client's message; we expect none but control frames.
@@ -43,6 +44,7 @@ const MAX_BEHIND: usize = 1 << 20;
 pub(crate) async fn stream(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
+    Extension(access): Extension<Arc<Access>>,
     query: Result<Query<StreamQuery>, QueryRejection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
@@ -55,30 +57,29 @@ pub(crate) async fn stream(
             error.body_text(),
         )
     })?;
-    let place = std::sync::Arc::clone(&app.streams)
-        .try_acquire_owned()
-        .map_err(|_| {
-            // silent-ok: only ever full
-            let message = format!("{} streams are open", app.options.max_streams);
-            ApiError::too_many("too_many_streams", message, 1_000)
-        })?;
-    let since = query.since_sequence.unwrap_or(0);
+    let place = Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
+        // silent-ok: only ever full
+        let message = format!("{} streams are open", app.options.max_streams);
+        ApiError::too_many("too_many_streams", message, 1_000)
+    })?;
+    let since = behind(query.since_sequence);
     let upgrade = upgrade
         .max_message_size(MAX_INBOUND)
         .max_frame_size(MAX_INBOUND)
         .max_write_buffer_size(MAX_BEHIND);
-    Ok(upgrade.on_upgrade(move |socket| follow(app, socket, session, since, place)))
+    Ok(upgrade.on_upgrade(move |socket| follow(app, access, socket, session, since, place)))
 }
 
 /// Sends until the client goes, does not read, or the server ends.
 async fn follow(
     app: App,
+    access: Arc<Access>,
     mut socket: WebSocket,
     session: SessionId,
     since: u64,
     place: OwnedSemaphorePermit,
 ) {
-    let code = match send_all(&app, &mut socket, session, since).await {
+    let code = match send_all(&app, &access, &mut socket, session, since).await {
         End::Gone => return,
         End::Stalled => close_code::POLICY,
         End::Over => close_code::AWAY,
@@ -104,10 +105,18 @@ enum End {
     Failed,
 }
 
-async fn send_all(app: &App, socket: &mut WebSocket, session: SessionId, mut since: u64) -> End {
+async fn send_all(
+    app: &App,
+    access: &Access,
+    socket: &mut WebSocket,
+    session: SessionId,
+    mut since: u64,
+) -> End {
     let stall = Duration::from_millis(app.options.stall_ms);
-    let mut quiet = 0;
+    let mut commits = app.traces.watch();
     loop {
+        // What is committed from here on wakes the wait below.
+        commits.mark_unchanged();
         let page = Page {
             session,
             since,
@@ -134,31 +143,36 @@ async fn send_all(app: &App, socket: &mut WebSocket, session: SessionId, mut sin
         if events.len() == PAGE {
             continue;
         }
-        quiet = if events.is_empty() { quiet + 1 } else { 0 };
-        if quiet >= PING_LOOKS {
-            quiet = 0;
-            match timeout(stall, socket.send(Message::Ping(Bytes::new()))).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return End::Gone, // silent-ok: the client went
-                Err(_) => return End::Stalled,
-            }
-        }
-        if let Some(end) = wait(app, socket).await {
+        if let Err(end) = wait(app, socket, &mut commits, access).await {
             return end;
         }
     }
 }
 
-/// Until it is time to look again. What the client says meanwhile is read and counts for nothing.
-async fn wait(app: &App, socket: &mut WebSocket) -> Option<End> {
-    let look = tokio::time::sleep(Duration::from_millis(LOOK_MS));
-    tokio::pin!(look);
+/// Until something was written. What the client says meanwhile is read and counts for nothing.
+async fn wait(
+    app: &App,
+    socket: &mut WebSocket,
+    commits: &mut watch::Receiver<u64>,
+    access: &Access,
+) -> Result<(), End> {
+    let stall = Duration::from_millis(app.options.stall_ms);
     loop {
         tokio::select! {
-            () = app.over.cancelled() => return Some(End::Over),
-            () = &mut look => return None,
+            () = app.over.cancelled() => return Err(End::Over),
+            // The tokens are others now: whoever may still read connects again.
+            () = access.replaced() => return Err(End::Over),
+            Ok(()) = commits.changed() => {
+                tokio::time::sleep(GATHER).await;
+                return Ok(());
+            }
+            () = tokio::time::sleep(PING) => match timeout(stall, socket.send(Message::Ping(Bytes::new()))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(End::Gone), // silent-ok: the client went
+                Err(_) => return Err(End::Stalled),
+            },
             message = socket.recv() => match message {
-                None | Some(Err(_) | Ok(Message::Close(_))) => return Some(End::Gone),
+                None | Some(Err(_) | Ok(Message::Close(_))) => return Err(End::Gone),
                 Some(Ok(_)) => {}
             },
         }

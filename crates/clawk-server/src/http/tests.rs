@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_carp::Atlas;
-use clawk_kernel::Atlases;
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::{Journal as _, Later};
 use clawk_kernel::testing::{MemJournal, Rig, manifest};
+use clawk_kernel::{Atlases, Kernel};
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
 use clawk_trace::Report;
@@ -21,8 +21,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
+mod shapes;
+
 use super::{Http, HttpError, HttpOptions, Page, Scope, Token, Traces, document};
-use crate::agent::Current;
+use crate::agent::{AgentFactory, InitFailure};
+use crate::host::{Host, Options};
 
 #[derive(Debug)]
 struct Mem(Arc<MemJournal>);
@@ -52,6 +55,18 @@ impl Traces for Mem {
         Box::pin(std::future::ready(Ok(sealed)))
     }
 
+    fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.0.watch()
+    }
+
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>> {
+        let events = self.0.trace().into_iter();
+        let counted = events.filter(|event| {
+            event.session_id == session && (kinds.is_empty() || kinds.contains(&event.event_type))
+        });
+        Box::pin(std::future::ready(Ok(counted.count() as u64)))
+    }
+
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>> {
         let events = self
             .0
@@ -63,7 +78,38 @@ impl Traces for Mem {
     }
 }
 
+/// An agent that runs already.
+#[derive(Debug)]
+struct Given(Kernel);
+
+impl AgentFactory for Given {
+    fn check<'a>(&'a self, _wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+        Box::pin(std::future::ready(Ok(self.0.clone())))
+    }
+}
+
+/// A host without an agent.
+fn nobody() -> Host {
+    #[derive(Debug)]
+    struct Nobody;
+    impl AgentFactory for Nobody {
+        fn check<'a>(&'a self, _wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+            Box::pin(std::future::ready(Err(InitFailure::Manifest(Vec::new()))))
+        }
+    }
+    Host::new(Arc::new(Nobody), Options::default())
+}
+
 struct Server {
+    keys: super::Keys,
     address: SocketAddr,
     end: CancellationToken,
     task: tokio::task::JoinHandle<()>,
@@ -107,16 +153,21 @@ async fn start(options: HttpOptions) -> Server {
         served: true,
         ..Atlases::default()
     };
-    let current = Current::default();
-    current.set(rig.start().await);
+    let host = Host::new(Arc::new(Given(rig.start().await)), Options::default());
+    host.start(None).await.unwrap();
     let traces = Arc::new(Mem(Arc::clone(&rig.journal)));
     let at = "127.0.0.1:0".parse().unwrap();
-    let http = Http::bind(at, options, current, traces, rig.clock.clone())
+    let http = Http::bind(at, options, host, traces, rig.clock.clone())
         .await
         .unwrap();
-    let (address, end) = (http.address(), CancellationToken::new());
+    let (address, end, keys) = (http.address(), CancellationToken::new(), http.keys());
     let task = tokio::spawn(http.serve(end.clone()));
-    Server { address, end, task }
+    Server {
+        keys,
+        address,
+        end,
+        task,
+    }
 }
 
 async fn guarded() -> Server {
@@ -371,7 +422,7 @@ async fn a_token_sees_its_own_sessions_and_an_admin_all() {
             .0,
         404
     );
-    assert_eq!(server.get("bob", "/v1/sessions").await.1["sessions"], json!([]));
+    assert_eq!(server.get("bob", "/v1/sessions").await.1["items"], json!([]));
     let (status, ..) = server
         .send("bob", "DELETE", &format!("/v1/sessions/{session}"), None, "")
         .await;
@@ -418,7 +469,7 @@ async fn a_public_address_wants_leave_and_tokens() {
         let at = "0.0.0.0:0".parse().unwrap();
         let traces = Arc::new(Mem(Arc::default()));
         let clock = Arc::new(clawk_kernel::testing::TestClock::default());
-        Http::bind(at, options, Current::default(), traces, clock).await
+        Http::bind(at, options, nobody(), traces, clock).await
     };
     assert!(matches!(
         bind(HttpOptions::default()).await,
@@ -618,6 +669,110 @@ fn the_openapi_document_is_the_committed_one() {
     assert!(
         committed.trim_end() == now.trim_end(),
         "schema/openapi.json is not what the code says; write it anew with `clawk schema openapi > schema/openapi.json`"
+    );
+}
+
+#[tokio::test]
+async fn an_absolute_target_must_name_the_server_that_the_host_header_names() {
+    let server = guarded().await;
+    let ask = |target: &str, host: &str| {
+        format!(
+            "GET {target}/v1/sessions HTTP/1.1\r\n{host}authorization: Bearer ann-secret-of-length\r\nconnection: close\r\n\r\n"
+        )
+    };
+    for (target, host, expected) in [
+        ("http://other", "host: localhost\r\n", 403),
+        ("http://other:8420", "host: localhost:8420\r\n", 403),
+        ("http://localhost", "host: other\r\n", 403),
+        ("http://localhost", "host: localhost\r\n", 200),
+        ("", "host: localhost\r\n", 200),
+    ] {
+        let (status, _, body) = server.raw(&ask(target, host)).await;
+        assert_eq!(status, expected, "{target} {host} {body}");
+    }
+}
+
+#[tokio::test]
+async fn health_needs_no_token_and_says_nothing_more() {
+    let server = guarded().await;
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(server.get("", path).await, (200, Value::Null));
+    }
+    let at = "127.0.0.1:0".parse().unwrap();
+    let rig = Rig::new(manifest(json!({})));
+    let traces = Arc::new(Mem(Arc::clone(&rig.journal)));
+    let options = HttpOptions {
+        doors: vec![super::Door::Health],
+        ..HttpOptions::default()
+    };
+    let http = Http::bind(at, options, nobody(), traces, rig.clock.clone())
+        .await
+        .unwrap();
+    let (address, end, keys) = (http.address(), CancellationToken::new(), http.keys());
+    let task = tokio::spawn(http.serve(end.clone()));
+    let server = Server {
+        keys,
+        address,
+        end,
+        task,
+    };
+    assert_eq!(server.get("", "/healthz").await.0, 200);
+    assert_eq!(server.get("", "/readyz").await.0, 503, "no agent runs");
+    assert_eq!(server.get("", "/v1/sessions").await.0, 404, "that door is not on");
+}
+
+#[tokio::test]
+async fn tokens_are_replaced_at_once_and_never_by_none() {
+    let server = guarded().await;
+    assert_eq!(server.get("ann", "/v1/sessions").await.0, 200);
+    let zoe = Token::of_text("zoe", "zoe-secret-of-length", vec![Scope::Read]);
+    server.keys.replace(vec![zoe]).unwrap();
+    assert_eq!(server.get("ann", "/v1/sessions").await.0, 401);
+    assert_eq!(server.get("zoe", "/v1/sessions").await.0, 200);
+    let refused = server.keys.replace(Vec::new()).unwrap_err();
+    assert!(matches!(refused, HttpError::Emptied), "{refused}");
+    assert_eq!(
+        server.get("", "/v1/sessions").await.0,
+        401,
+        "an empty table lets nobody in"
+    );
+    assert_eq!(server.get("zoe", "/v1/sessions").await.0, 200);
+}
+
+#[tokio::test]
+async fn who_may_approve_sees_and_answers_the_questions_of_others_and_nothing_else() {
+    let mut tokens = tokens();
+    tokens.push(Token::of_text(
+        "pat",
+        "pat-secret-of-length",
+        vec![Scope::Approve],
+    ));
+    let server = start(HttpOptions {
+        tokens,
+        ..HttpOptions::default()
+    })
+    .await;
+    let session = server.session("ann").await;
+    let (_, resolution) = server
+        .post("ann", "/v1/resolve", &request(&session, 1, None))
+        .await;
+    let run = Some(
+        json!({"resolution_id": resolution["resolution_id"], "action_id": "fee.waive", "parameters": {}}),
+    );
+    let (_, pending) = server
+        .post("ann", "/v1/execute", &request(&session, 2, run))
+        .await;
+    assert_eq!(pending["status"], "pending_approval", "{pending}");
+    let (status, open) = server.get("pat", "/v1/approvals").await;
+    assert_eq!(status, 200);
+    let id = open["approvals"][0]["approval_id"].as_str().unwrap();
+    assert_eq!(server.get("bob", "/v1/approvals").await.1["approvals"], json!([]));
+    assert_eq!(server.get("pat", "/v1/sessions").await.1["sessions"], json!([]));
+    assert_eq!(server.get("pat", &format!("/v1/traces/{session}")).await.0, 403);
+    let yes = json!({"decision": "approve"});
+    assert_eq!(
+        server.post("pat", &format!("/v1/approvals/{id}"), &yes).await.0,
+        200
     );
 }
 

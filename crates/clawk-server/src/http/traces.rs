@@ -9,11 +9,12 @@ use clawk_proto::trace::SealedEvent;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
-use super::auth::{Principal, Scope};
+use super::auth::Principal;
 use super::error::ApiError;
-use super::model::{Trace, TracePage, TraceQuery, Verified};
+use super::model::{ChainFault, Trace, TracePage, TraceQuery, Verified};
 use super::sessions::{bad_query, limit, visible};
 use super::{App, Page};
+use crate::access::Scope;
 
 const NDJSON: &str = "application/x-ndjson";
 
@@ -46,6 +47,11 @@ pub(crate) async fn readable(app: &App, principal: &Principal, id: &str) -> Resu
     }
 }
 
+/// The first sequence number behind the given one.
+pub(crate) fn behind(since: Option<u64>) -> u64 {
+    since.map_or(0, |since| since.saturating_add(1))
+}
+
 /// The events of a session, in order; as NDJSON when that is what `Accept` asks for.
 #[utoipa::path(
     get, path = "/v1/traces/{session_id}", tag = "traces",
@@ -64,31 +70,26 @@ pub(crate) async fn show(
 ) -> Result<Response, ApiError> {
     let session = readable(&app, &principal, &id).await?;
     let Query(query) = query.map_err(|error| bad_query(&error))?;
-    let limit = limit(query.limit)?;
+    let limit = limit(query.limit, 100, 1000)?;
     let kinds = query
         .event_type
         .as_deref()
         .unwrap_or_default()
         .split(',')
         .map(str::trim);
+    let kinds: Vec<String> = kinds
+        .filter(|kind| !kind.is_empty())
+        .take(32)
+        .map(str::to_owned)
+        .collect();
     let page = Page {
         session,
-        since: query.since_sequence.unwrap_or(0),
-        kinds: kinds
-            .filter(|kind| !kind.is_empty())
-            .take(32)
-            .map(str::to_owned)
-            .collect(),
-        limit: limit + 1,
+        since: behind(query.since_sequence),
+        kinds: kinds.clone(),
+        limit,
     };
-    let mut events = app
-        .traces
-        .page(page)
-        .await
+    let (events, total) = tokio::try_join!(app.traces.page(page), app.traces.count(session, kinds))
         .map_err(|cause| ApiError::internal(&cause))?;
-    let more = events.len() > limit;
-    events.truncate(limit);
-    let next_sequence = events.last().filter(|_| more).map(|last| last.sequence + 1);
     let accept = headers
         .get(ACCEPT)
         .and_then(|value| value.to_str().ok())
@@ -99,8 +100,9 @@ pub(crate) async fn show(
     Ok(Json(Trace {
         session_id: session.0,
         trace_id: session.0,
+        last_sequence: events.last().map(|last| last.sequence),
         events,
-        next_sequence,
+        total,
     })
     .into_response())
 }
@@ -140,8 +142,15 @@ pub(crate) async fn verify(
         session_id: session.0,
         valid: report.valid,
         event_count: report.event_count,
-        error: report.fault.as_ref().map(|fault| fault.kind.code().to_owned()),
-        error_at: report.fault.as_ref().map(|fault| fault.index),
+        errors: report
+            .fault
+            .iter()
+            .map(|fault| ChainFault {
+                sequence: fault.index,
+                error: fault.kind.code().to_owned(),
+                details: fault.detail.to_string(),
+            })
+            .collect(),
         head,
     }))
 }

@@ -1,4 +1,4 @@
-//! From one line to the method that it asks for: one function per method.
+//! From one message to the method that it asks for: one function per method.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -8,8 +8,8 @@ use std::task::Poll;
 use clawk_kernel::sheet::Seen;
 use clawk_kernel::{Answer, Breadth, KernelError, Person, Reception, Reply as Answered};
 use clawk_proto::method::{
-    Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, MemoryCompactParams,
-    MemoryQueryParams, MemoryStoreParams, Method, ReportParams, ToolCallParams,
+    Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, LifecycleState,
+    MemoryCompactParams, MemoryQueryParams, MemoryStoreParams, Method, ReportParams, ToolCallParams,
 };
 use clawk_proto::rpc::{Id, Inbound, Message, Request, parse, write_error, write_result};
 use clawk_proto::{ErrorCode, RpcError};
@@ -17,7 +17,10 @@ use futures::FutureExt;
 use serde::Serialize;
 
 use super::reply::{Batch, Place, Reply};
-use super::{Peer, Phase, Run, error, gate};
+use super::{Connection, Phase, Run, gate};
+use crate::access::Scope;
+use crate::control::orders;
+use crate::error::ckp as error;
 
 /// A request past the gate, on its way to its method.
 pub(super) struct Ask<'a> {
@@ -26,14 +29,14 @@ pub(super) struct Ask<'a> {
     pub(super) place: Place,
 }
 
-impl Peer {
-    /// Takes one line: answers at once, or starts the work that will. Returns when the next line may be read (R25).
-    pub(crate) async fn line(&mut self, line: &[u8]) {
+impl Connection {
+    /// Takes one message: answers at once, or starts the work that will. Returns when the next one may be taken (R25).
+    pub(crate) async fn take(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
         match parse(line) {
-            Inbound::One(message) => self.message(message, Place::Line).await,
+            Inbound::One(message) => self.message(message, Place::Alone).await,
             Inbound::Batch(messages) => {
                 let is_answered = |message: &&Message<'_>| match message {
                     Message::Request(request) => request.id.is_some(),
@@ -49,12 +52,12 @@ impl Peer {
         }
     }
 
-    /// Answers a line that was not read because of its length.
+    /// Answers a message that was not read because of its length.
     pub(crate) fn too_long(&mut self, max_message_bytes: usize) {
         let message = format!("a message may have at most {max_message_bytes} bytes");
         let error = RpcError::new(ErrorCode::InvalidRequest, message)
             .with(serde_json::json!({"reason": "too_long", "max_message_bytes": max_message_bytes}));
-        Place::Line.put(&mut self.out, |out| write_error(out, &Id::NULL, &error));
+        Place::Alone.put(&mut self.out, |out| write_error(out, &Id::NULL, &error));
     }
 
     async fn message(&mut self, message: Message<'_>, place: Place) {
@@ -79,7 +82,10 @@ impl Peer {
     }
 
     async fn request(&mut self, name: &str, ask: Ask<'_>) {
-        let method = match gate::admit(&self.phase, name) {
+        if self.rights.orders() && name.starts_with(orders::PREFIX) {
+            return self.order(name, ask).await;
+        }
+        let method = match gate::admit(&self.phase, &self.rights, name) {
             Ok(method) => method,
             Err(error) => return self.refuse(&ask, &error),
         };
@@ -143,10 +149,10 @@ impl Peer {
 
     /// `claw.status` (CKP §9.3.1): answered here and now, whatever else is in flight.
     fn status(&mut self, ask: &Ask<'_>) {
-        let kernel = match &self.phase {
+        let (kernel, ended) = match &self.phase {
             Phase::Fresh => return,
-            Phase::Running(run) => &run.kernel,
-            Phase::Stopped(kernel) => kernel,
+            Phase::Running(run) => (&run.kernel, false),
+            Phase::Stopped(kernel) => (kernel, true),
         };
         if !ask.params.starts_with('{') {
             let error = RpcError::new(
@@ -155,7 +161,11 @@ impl Peer {
             );
             return self.refuse(ask, &error);
         }
-        let status = kernel.status();
+        let mut status = kernel.status();
+        if ended {
+            // This client's session is over, whoever else the agent serves.
+            status.state = LifecycleState::Stopped;
+        }
         ask.place
             .put(&mut self.out, |out| write_result(out, &ask.id, &status));
     }
@@ -193,7 +203,7 @@ impl Peer {
             let answer = Answered {
                 answer,
                 breadth: Breadth::Exact,
-                // Who holds the wire is the agent's operator.
+                // Only who has the scope `approve` comes so far.
                 person: Person::admin("rpc", &run.client),
                 reason: params.reason,
                 // Who knows the id has made the call, or was sent the whole text with it.
@@ -202,6 +212,25 @@ impl Peer {
             let acknowledged = run.kernel.reply(&params.request_id, answer).await == Reception::Taken;
             drop(permit);
             reply.finish(Ok(Acknowledged { acknowledged }));
+        })
+        .await;
+    }
+
+    /// An order of the owner of the state directory (`clawk approve`, `clawk stop`, …); it needs no `claw.initialize`.
+    async fn order(&mut self, name: &str, ask: Ask<'_>) {
+        let Some(kernel) = self.host.current().get() else {
+            let error = RpcError::new(ErrorCode::InvalidRequest, "no agent is initialized")
+                .with(serde_json::json!({"reason": "not_initialized"}));
+            return self.refuse(&ask, &error);
+        };
+        self.flush();
+        let permit = self.lanes.enter_answer().await;
+        let (name, params, by) = (name.to_owned(), ask.params.to_owned(), self.rights.shared_name());
+        let reply = self.reply(ask);
+        self.start(async move {
+            let outcome = orders::act(&name, &params, &kernel, &by).await;
+            drop(permit);
+            reply.finish(outcome);
         })
         .await;
     }
@@ -239,7 +268,9 @@ impl Peer {
     async fn notification(&mut self, name: &str, params: &str) {
         let Phase::Running(run) = &self.phase else { return };
         match Method::from_name(name) {
-            Some(Method::SwarmBroadcast) if run.kernel.serves(Method::SwarmBroadcast.group()) => {
+            Some(Method::SwarmBroadcast)
+                if run.kernel.serves(Method::SwarmBroadcast.group()) && self.rights.may(Scope::Swarm) =>
+            {
                 let Ok(params) = error::decode::<BroadcastParams>(name, params) else {
                     return tracing::debug!("a malformed claw.swarm.broadcast was dropped");
                 };

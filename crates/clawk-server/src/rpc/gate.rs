@@ -1,13 +1,15 @@
-//! Which methods may be called now (R4, R6).
+//! Which methods may be called now, and by whom (R4, R6, R43).
 
-use clawk_proto::method::{Group, Method};
+use clawk_proto::method::{Group, LifecycleState, Method};
 use clawk_proto::{ErrorCode, RpcError};
 use serde_json::json;
 
 use super::Phase;
+use crate::access::{Rights, Scope};
+use crate::error::ckp as error;
 
 /// Lets a request pass, or says why it may not.
-pub(super) fn admit(phase: &Phase, name: &str) -> Result<Method, RpcError> {
+pub(super) fn admit(phase: &Phase, rights: &Rights, name: &str) -> Result<Method, RpcError> {
     let method = Method::from_name(name);
     match phase {
         Phase::Fresh => match method {
@@ -17,15 +19,9 @@ pub(super) fn admit(phase: &Phase, name: &str) -> Result<Method, RpcError> {
                 "not_initialized",
             )),
         },
-        Phase::Stopped(_) => match method {
-            Some(method @ (Method::Initialize | Method::Status)) => Ok(method),
-            // A name that is no method at all is told so even now: harnesses ask for it right after a shutdown.
-            None => Err(unknown(name)),
-            Some(_) => Err(not_now(
-                "the agent was shut down; only `claw.status` and `claw.initialize` are answered",
-                "stopped",
-            )),
-        },
+        Phase::Stopped(_) => stopped(method, name),
+        // Somebody who may has ended the agent under this connection.
+        Phase::Running(run) if run.kernel.status().state == LifecycleState::Stopped => stopped(method, name),
         Phase::Running(run) => {
             let Some(method) = method else {
                 return Err(unknown(name));
@@ -34,11 +30,42 @@ pub(super) fn admit(phase: &Phase, name: &str) -> Result<Method, RpcError> {
                 let message = format!("`{name}` is a notification: send it without an `id`");
                 return Err(not_now(&message, "notification_only"));
             }
+            if let Some(scope) = scope(method).filter(|scope| !rights.may(*scope)) {
+                return Err(error::scope_missing(scope));
+            }
             if method.group() != Group::Core && !run.kernel.serves(method.group()) {
                 return Err(unserved(name, run.kernel.level(), method.group()));
             }
             Ok(method)
         }
+    }
+}
+
+/// After `claw.shutdown`.
+fn stopped(method: Option<Method>, name: &str) -> Result<Method, RpcError> {
+    match method {
+        Some(method @ (Method::Initialize | Method::Status)) => Ok(method),
+        // A name that is no method at all is told so even now: harnesses ask for it right after a shutdown.
+        None => Err(unknown(name)),
+        Some(_) => Err(not_now(
+            "the agent was shut down; only `claw.status` and `claw.initialize` are answered",
+            "stopped",
+        )),
+    }
+}
+
+/// The scope that a method needs; none: any client may.
+const fn scope(method: Method) -> Option<Scope> {
+    match method {
+        Method::Initialize | Method::Initialized | Method::Status | Method::Shutdown | Method::Heartbeat => {
+            None
+        }
+        Method::ToolCall => Some(Scope::Tool),
+        Method::ToolApprove | Method::ToolDeny => Some(Scope::Approve),
+        Method::SwarmDelegate | Method::SwarmReport | Method::SwarmBroadcast | Method::SwarmDiscover => {
+            Some(Scope::Swarm)
+        }
+        Method::MemoryQuery | Method::MemoryStore | Method::MemoryCompact => Some(Scope::Memory),
     }
 }
 

@@ -10,7 +10,7 @@ use clawk_proto::{ErrorCode, RpcError};
 use semver::Version;
 use serde_json::{Map, Value, json};
 
-use super::error;
+use crate::error::ckp as error;
 
 /// The version we speak.
 const OURS: Version = Version::new(0, 3, 0);

@@ -1,26 +1,31 @@
-//! `claw.initialize` and `claw.shutdown`: barriers (R25), and the only ones that change the phase.
+//! `claw.initialize` and `claw.shutdown`: barriers (R25), and the only ones that change the phase. The launcher's connection
+//! owns the agent; any other only joins it and leaves it (R38).
 
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::{Door, Kernel};
-use clawk_proto::method::{InitializeResult, LifecycleState, ShutdownParams, ShutdownResult};
+use clawk_kernel::Door;
+use clawk_proto::method::{InitializeResult, LifecycleState, ShutdownParams, ShutdownResult, ShutdownScope};
 use clawk_proto::rpc::write_result;
 use clawk_proto::{ErrorCode, RpcError};
 
 use super::dispatch::Ask;
 use super::init::{Asked, capabilities, judge};
-use super::{Peer, Phase, Pulse, Run, error};
+use super::{Connection, Phase, Pulse, Run};
+use crate::access::Scope;
+use crate::error::ckp as error;
 
 /// The longest drain that `claw.shutdown` may ask for.
 const MAX_DRAIN_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long answers of drained calls may take to reach the outbox before the barrier lifts.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How long a client whose input has ended may wait for its answers, milliseconds; they are kept under their request ids.
+const LINGER_MS: u64 = 5_000;
 /// What is kept of a client's name.
 const CLIENT_CHARS: usize = 128;
 
-impl Peer {
+impl Connection {
     /// `claw.initialize` (CKP §9.3.1, R1–R4). Refused, it changes nothing.
     pub(super) async fn initialize(&mut self, ask: Ask<'_>) {
         self.flush();
@@ -28,10 +33,15 @@ impl Peer {
             Ok(asked) => asked,
             Err(error) => return self.refuse(&ask, &error),
         };
-        if let Err(e) = self.factory.check(&asked.params.manifest).await {
+        if let Err(e) = self.host.factory().check(&asked.params.manifest).await {
             return self.refuse(&ask, &error::from_init(&e));
         }
-        self.retire("initialized again", self.drain_timeout_ms).await;
+        let drain_ms = self.host.options().drain_timeout_ms;
+        if self.rights.owns() {
+            self.retire("initialized again", drain_ms).await;
+        } else {
+            self.leave(drain_ms).await;
+        }
         let run = match self.begin(&asked).await {
             Ok(run) => Arc::new(run),
             Err(error) => return self.refuse(&ask, &error),
@@ -54,28 +64,25 @@ impl Peer {
     }
 
     async fn begin(&mut self, asked: &Asked) -> Result<Run, RpcError> {
-        let manifest = &asked.params.manifest;
-        let kernel = self
-            .factory
-            .start(Some(manifest))
-            .await
-            .map_err(|e| error::from_init(&e))?;
+        // What others bring only names what they expect (R3).
+        let wire = self.rights.owns().then_some(&asked.params.manifest);
+        let kernel = self.host.start(wire).await.map_err(|e| error::from_init(&e))?;
         let client: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
-        let session = match kernel
-            .open(Door::Rpc {
-                client: client.clone(),
-            })
-            .await
-        {
+        let door = Door::Rpc {
+            client: client.clone(),
+            role: self.rights.role(),
+        };
+        let session = match kernel.open(door).await {
             Ok(session) => session,
             Err(e) => {
-                kernel
-                    .shutdown("no session can be opened", self.drain_timeout_ms)
-                    .await;
+                if self.rights.owns() {
+                    self.host
+                        .end("no session can be opened", self.host.options().drain_timeout_ms)
+                        .await;
+                }
                 return Err(error::from_kernel(&e));
             }
         };
-        self.current.set(kernel.clone());
         Ok(Run {
             kernel,
             session,
@@ -83,38 +90,75 @@ impl Peer {
         })
     }
 
-    /// `claw.shutdown` (CKP §9.3.1): drains, then answers; the process stays for `claw.status` and a new `claw.initialize`.
+    /// `claw.shutdown` (CKP §9.3.1): drains, then answers; the connection stays for `claw.status` and a new `claw.initialize`.
     pub(super) async fn shutdown(&mut self, ask: Ask<'_>) {
         self.flush();
         let params: ShutdownParams = match error::decode("claw.shutdown", ask.params) {
             Ok(params) => params,
             Err(error) => return self.refuse(&ask, &error),
         };
+        let ends_agent = match params.scope {
+            Some(ShutdownScope::Host) if !self.rights.may(Scope::Admin) => {
+                return self.refuse(&ask, &error::scope_missing(Scope::Admin));
+            }
+            Some(ShutdownScope::Host) => true,
+            Some(ShutdownScope::Connection) => false,
+            None => self.rights.owns(),
+        };
         let reason = params.reason.as_deref().unwrap_or("claw.shutdown");
         let timeout_ms = params
             .timeout_ms
-            .unwrap_or(self.drain_timeout_ms)
+            .unwrap_or(self.host.options().drain_timeout_ms)
             .min(MAX_DRAIN_MS);
-        let Some(drained) = self.retire(reason, timeout_ms).await else {
+        let ended = if ends_agent {
+            self.retire(reason, timeout_ms).await
+        } else {
+            self.leave(timeout_ms).await
+        };
+        let Some(drained) = ended else {
             let error = RpcError::new(ErrorCode::InvalidRequest, "the agent was shut down already");
             return self.refuse(&ask, &error);
         };
         ask.place.put(&mut self.out, |out| {
             write_result(out, &ask.id, &ShutdownResult { drained })
         });
+        if ends_agent && !self.rights.owns() {
+            self.flush();
+            self.host.stop();
+        }
     }
 
-    /// Ends the run, if there is one: no heartbeat from here on, what is in flight is drained, its answers are in the outbox.
+    /// Ends the agent's run, if this connection joined one: no heartbeat from here on, what is in flight is drained, its
+    /// answers are in the outbox.
     async fn retire(&mut self, reason: &str, timeout_ms: u64) -> Option<bool> {
         let Phase::Running(run) = &self.phase else {
             return None;
         };
         let kernel = run.kernel.clone();
         self.pulse.send_replace(None);
-        self.phase = Phase::Stopped(kernel.clone());
-        let drained = kernel.shutdown(reason, timeout_ms).await;
+        self.phase = Phase::Stopped(kernel);
+        let drained = self.host.end(reason, timeout_ms).await;
         self.settle().await;
         Some(drained)
+    }
+
+    /// Ends this connection's own session: waits for its work for at most `timeout_ms`. The agent goes on, and so does what
+    /// takes longer: its answer is kept under its request id.
+    async fn leave(&mut self, timeout_ms: u64) -> Option<bool> {
+        let Phase::Running(run) = &self.phase else {
+            return None;
+        };
+        let (kernel, session) = (run.kernel.clone(), run.session.id);
+        self.pulse.send_replace(None);
+        self.phase = Phase::Stopped(kernel.clone());
+        let tasks = mem::take(&mut self.tasks);
+        tasks.close();
+        let drained = tokio::time::timeout(Duration::from_millis(timeout_ms), tasks.wait()).await;
+        self.host.outlive(async move {
+            tasks.wait().await;
+            kernel.end_session(session, "completed").await;
+        });
+        Some(drained.is_ok())
     }
 
     /// Waits for the tasks, whose calls the kernel has ended; not for ever, should one of them be stuck.
@@ -126,24 +170,38 @@ impl Peer {
         }
     }
 
-    /// The end of the connection: an orderly shutdown (R4). Whether all was drained.
-    pub(crate) async fn finish(&mut self, reason: &str) -> bool {
-        let drained = match mem::replace(&mut self.phase, Phase::Fresh) {
-            Phase::Fresh => true,
-            Phase::Running(run) => self.end(&run.kernel, reason).await,
-            // A barrier that was broken off by a termination signal has left its work here.
-            Phase::Stopped(kernel) if kernel.status().state != LifecycleState::Stopped => {
-                self.end(&kernel, reason).await
+    /// The end of the connection. The launcher's is an orderly shutdown of the agent (R4); `reads`: the client may still read
+    /// its answers. Whether all was drained.
+    pub(crate) async fn finish(&mut self, reason: &str, reads: bool) -> bool {
+        let drain_ms = self.host.options().drain_timeout_ms;
+        let drained = if !self.rights.owns() {
+            let linger_ms = if reads { LINGER_MS.min(drain_ms) } else { 0 };
+            match self.leave(linger_ms).await {
+                Some(drained) => drained,
+                // Orders of a client that never initialized.
+                None => self.linger(linger_ms).await,
             }
-            Phase::Stopped(_) => true,
+        } else {
+            match &self.phase {
+                Phase::Fresh => true,
+                Phase::Running(_) => self.retire(reason, drain_ms).await.unwrap_or(true),
+                // A barrier that was broken off by a termination signal has left its work here.
+                Phase::Stopped(kernel) if kernel.status().state != LifecycleState::Stopped => {
+                    let drained = self.host.end(reason, drain_ms).await;
+                    self.settle().await;
+                    drained
+                }
+                Phase::Stopped(_) => true,
+            }
         };
-        self.settle().await;
         self.flush();
         drained
     }
 
-    async fn end(&mut self, kernel: &Kernel, reason: &str) -> bool {
-        self.pulse.send_replace(None);
-        kernel.shutdown(reason, self.drain_timeout_ms).await
+    async fn linger(&mut self, timeout_ms: u64) -> bool {
+        let tasks = mem::take(&mut self.tasks);
+        tasks.close();
+        let ended = tokio::time::timeout(Duration::from_millis(timeout_ms), tasks.wait()).await;
+        ended.is_ok()
     }
 }

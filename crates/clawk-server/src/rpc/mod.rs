@@ -1,7 +1,7 @@
-//! One connection's requests: judged, gated, routed, answered.
+//! A connection: one client's session, rights and output. Its requests are judged, gated, routed, answered. A door hands it
+//! messages; what carries them is the door's.
 
-pub(crate) mod dispatch;
-pub(crate) mod error;
+mod dispatch;
 mod gate;
 pub(crate) mod heartbeat;
 mod init;
@@ -16,7 +16,8 @@ use clawk_kernel::{Kernel, Session};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::{AgentFactory, Current};
+use crate::access::Rights;
+use crate::host::Host;
 use crate::transport::outbox::Outbox;
 
 /// Where the connection stands (R4).
@@ -47,24 +48,69 @@ pub(crate) struct Pulse {
     pub(crate) notify_questions: bool,
 }
 
-/// One client on one connection. Only the reading loop holds it; tasks get the [`Arc`]s they need.
+/// One client on one connection. Only the door's reading loop holds it; tasks get the [`Arc`]s they need.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) factory: Arc<dyn AgentFactory>,
-    pub(crate) current: Current,
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) lanes: Arc<lane::Lanes>,
-    pub(crate) tasks: TaskTracker,
-    pub(crate) pulse: watch::Sender<Option<Pulse>>,
-    pub(crate) phase: Phase,
-    pub(crate) drain_timeout_ms: u64,
+pub(crate) struct Connection {
+    host: Host,
+    rights: Rights,
+    outbox: Arc<Outbox>,
+    lanes: Arc<lane::Lanes>,
+    tasks: TaskTracker,
+    pulse: watch::Sender<Option<Pulse>>,
+    phase: Phase,
     /// Answers of the reading loop itself, not yet in the outbox.
-    pub(crate) out: Vec<u8>,
+    out: Vec<u8>,
 }
 
-impl Peer {
+impl Connection {
+    /// A new client's, and what its side loops follow.
+    pub(crate) fn new(host: Host, rights: Rights) -> (Self, watch::Receiver<Option<Pulse>>) {
+        let (pulse, follow) = watch::channel(None);
+        let connection = Self {
+            host,
+            rights,
+            outbox: Arc::default(),
+            lanes: lane::Lanes::new(),
+            tasks: TaskTracker::new(),
+            pulse,
+            phase: Phase::Fresh,
+            out: Vec::new(),
+        };
+        (connection, follow)
+    }
+
+    /// Where its answers and notifications go.
+    pub(crate) fn outbox(&self) -> Arc<Outbox> {
+        Arc::clone(&self.outbox)
+    }
+
+    /// What is in flight.
+    pub(crate) fn lanes(&self) -> Arc<lane::Lanes> {
+        Arc::clone(&self.lanes)
+    }
+
     /// Hands the answers over; before anything is waited for, so that a peer that waits for us gets them.
     pub(crate) fn flush(&mut self) {
         self.outbox.take(&mut self.out);
+    }
+
+    /// Bytes of answers that were not handed over yet.
+    pub(crate) const fn gathered(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Waits until the peer has read enough.
+    pub(crate) async fn room(&self) {
+        self.outbox.room().await;
+    }
+
+    /// It may say nothing for as long as it likes.
+    pub(crate) const fn may_idle(&self) -> bool {
+        self.rights.owns() || matches!(self.phase, Phase::Running(_))
+    }
+
+    /// Something is in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.tasks.is_empty()
     }
 }

@@ -1,4 +1,4 @@
-//! Exactly one answer per request, on a line of its own or in its batch's array.
+//! Exactly one answer per request, as a message of its own or in its batch's array.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -50,17 +50,17 @@ impl Batch {
 /// Where an answer goes.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// On its own line.
-    Line,
+    /// As a message of its own.
+    Alone,
     /// Into the array of its batch.
     Batch(Arc<Batch>),
 }
 
 impl Place {
-    /// Answers from the reading loop, whose lines gather in `out`.
+    /// Answers from the reading loop, whose answers gather in `out`.
     pub(crate) fn put(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
-            Self::Line => {
+            Self::Alone => {
                 write(out);
                 out.push(b'\n');
             }

@@ -1,6 +1,7 @@
 //! How bytes come and go: lines in, whole messages out.
 
 pub(crate) mod frames;
+pub mod lines;
 pub(crate) mod outbox;
+pub(crate) mod stalling;
 pub mod standard;
-pub mod stdio;

@@ -20,7 +20,7 @@ struct Socket {
 impl Socket {
     fn beside(client: &Client) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let control = Control::bind(dir.path(), client.current.clone()).expect("bound");
+        let control = Control::bind(dir.path(), client.host.clone()).expect("bound");
         let over = CancellationToken::new();
         let serving = tokio::spawn(control.serve(over.clone()));
         Self { dir, over, serving }
@@ -174,7 +174,7 @@ async fn wrong_requests_are_answered_and_the_socket_lives() {
     let mut stream = tokio::net::UnixStream::connect(socket.dir.path().join("control.sock"))
         .await
         .expect("connected");
-    let long = "x".repeat(100_000);
+    let long = "x".repeat(9_000_000);
     let lines = [
         "nonsense",
         "",
@@ -198,7 +198,8 @@ async fn wrong_requests_are_answered_and_the_socket_lives() {
         .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"))
         .map(|answer| answer["error"]["code"].as_i64().unwrap_or(0))
         .collect();
-    assert_eq!(codes, [-32700, -32600, -32600, -32601, -32602, -32600, 0]);
+    // A batch is answered as an array (R24); the protocol's own methods wait for `claw.initialize` (R4).
+    assert_eq!(codes, [-32700, -32600, 0, -32600, -32602, -32600, 0]);
     socket.end().await;
 }
 
@@ -207,7 +208,7 @@ async fn connections_are_bounded_and_later_ones_wait() {
     let client = Client::ready(1).await;
     let socket = Socket::beside(&client);
     let mut first = Vec::new();
-    for _ in 0..16 {
+    for _ in 0..64 {
         let mut control = socket.connect().await;
         control.ask("clawk.status", &json!({})).await.expect("answered");
         first.push(control);
@@ -218,9 +219,40 @@ async fn connections_are_bounded_and_later_ones_wait() {
         std::time::Duration::from_millis(100),
         late.ask("clawk.status", &params),
     );
-    assert!(waiting.await.is_err(), "the 17th was served");
+    assert!(waiting.await.is_err(), "the 65th was served");
     first.clear();
     let mut later = socket.connect().await;
     later.ask("clawk.status", &json!({})).await.expect("answered");
     socket.end().await;
+}
+
+#[tokio::test]
+async fn the_control_socket_speaks_the_protocol_too() {
+    let client = Client::ready(2).await;
+    let socket = Socket::beside(&client);
+    let mut control = socket.connect().await;
+    let early = control.ask("claw.status", &json!({})).await.expect_err("R4");
+    assert!(matches!(early, ControlError::Refused(error) if error.code == -32600));
+    let hello = control
+        .ask("claw.initialize", &crate::wire::initialize())
+        .await
+        .expect("answered");
+    assert_eq!(hello["agentInfo"]["name"], "tester");
+    assert_eq!(client.agent.starts(), 1, "it joined the agent that runs");
+    let ran = control
+        .ask("claw.tool.call", &call("echo", &fresh()))
+        .await
+        .expect("answered");
+    assert_ne!(ran["isError"], true, "{ran}");
+    // Orders go on working on the same connection.
+    let status = control.ask("clawk.status", &json!({})).await.expect("answered");
+    assert_eq!(status["state"], "READY");
+    socket.end().await;
+}
+
+#[tokio::test]
+async fn orders_are_for_the_control_socket_alone() {
+    let mut client = Client::ready(2).await;
+    let (code, _) = client.error("clawk.stop", json!({"level": "frozen"})).await;
+    assert_eq!(code, -32601);
 }

@@ -16,6 +16,7 @@ mod control;
 mod flow;
 mod framing;
 mod fuzz;
+mod host;
 mod lifecycle;
 mod methods;
 mod wire;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_server::{Current, Ended, Options, serve};
+use clawk_server::{Ended, Host, Options, Rights, serve};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
 use tokio::task::JoinHandle;
@@ -18,7 +18,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 pub(crate) struct Client {
     pub(crate) agent: Arc<Launched>,
     pub(crate) cancel: CancellationToken,
-    pub(crate) current: Current,
+    pub(crate) host: Host,
     to: Option<DuplexStream>,
     from: Lines<BufReader<DuplexStream>>,
     serving: JoinHandle<Ended>,
@@ -41,24 +41,38 @@ impl Client {
     pub(crate) fn with(agent: Arc<Launched>, options: Options) -> Self {
         let (to, input) = tokio::io::duplex(256 * 1024);
         let (output, from) = tokio::io::duplex(64 * 1024);
-        let (cancel, current) = (CancellationToken::new(), Current::default());
-        let serving = tokio::spawn(serve(
-            input,
-            output,
-            Arc::clone(&agent) as _,
-            current.clone(),
-            options,
-            cancel.clone(),
-        ));
+        let cancel = CancellationToken::new();
+        let host = Host::new(Arc::clone(&agent) as _, options);
+        let rights = Rights::launcher();
+        let serving = tokio::spawn(serve(input, output, host.clone(), rights, cancel.clone()));
         Self {
             agent,
             cancel,
-            current,
+            host,
             to: Some(to),
             from: BufReader::new(from).lines(),
             serving,
             seen: VecDeque::new(),
             next_id: 1000,
+        }
+    }
+
+    /// Another client of the same host, with the rights of a local user.
+    pub(crate) fn beside(&self) -> Self {
+        let (to, input) = tokio::io::duplex(256 * 1024);
+        let (output, from) = tokio::io::duplex(64 * 1024);
+        let cancel = CancellationToken::new();
+        let rights = Rights::local_user(1000);
+        let serving = tokio::spawn(serve(input, output, self.host.clone(), rights, cancel.clone()));
+        Self {
+            agent: Arc::clone(&self.agent),
+            cancel,
+            host: self.host.clone(),
+            to: Some(to),
+            from: BufReader::new(from).lines(),
+            serving,
+            seen: VecDeque::new(),
+            next_id: 5000,
         }
     }
 

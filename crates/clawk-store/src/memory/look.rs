@@ -4,6 +4,7 @@ use clawk_kernel::ports::{Batch, Entry, JournalError};
 use clawk_kernel::time::Clock;
 use clawk_proto::SessionId;
 use clawk_proto::method::MemoryEntry;
+use clawk_trace::bounded;
 use clawk_trace::canonical::payload_of;
 use rusqlite::{Connection, params};
 use serde_json::json;
@@ -218,7 +219,7 @@ fn said(gone: &[Remembered], reason: &str, by: &str, clock: &dyn Clock) -> Resul
             parent,
             at: clock.now(),
             kind,
-            payload: payload_of(payload).map_err(|e| JournalError::Unwritable(e.to_string()))?,
+            payload: bounded(payload_of(payload).map_err(|e| JournalError::Unwritable(e.to_string()))?),
             content: None,
             answers: None,
         })

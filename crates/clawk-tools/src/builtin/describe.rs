@@ -1,6 +1,9 @@
 //! What the model and the approver are told about each built-in.
 
+use std::path::Path;
+
 use clawk_kernel::ports::Description;
+use clawk_sandbox::Plan;
 use serde_json::{Map, Value, json};
 
 use super::Builtin;
@@ -64,16 +67,40 @@ pub(super) fn description(builtin: Builtin) -> Description {
     Description {
         description: description.to_owned(),
         input_schema: schema,
+        output_schema: None,
         trusted_annotations: hints(&effects),
         category: Some(category),
     }
+}
+
+/// What the shell says of itself where this plan encloses it.
+pub(crate) fn about_shell(plan: &Plan, workdir: &Path) -> String {
+    let program = plan.shell_program(workdir);
+    let mut text = format!(
+        "Runs a command line with {program} and returns its output. Every process that it starts ends with it."
+    );
+    if let Some(folders) = plan.folders() {
+        let folders = match folders.as_slice() {
+            [] => "no folder of the user".to_owned(),
+            all => format!("only these folders of the user: {}", all.join(", ")),
+        };
+        text.push_str(&format!(
+            " It finds the system's programs and {folders}; nothing else of this machine exists for it."
+        ));
+    }
+    if let Some(home) = plan.home() {
+        text.push_str(&format!(
+            " $HOME ({home}) is writable and empty at the start of each call."
+        ));
+    }
+    text
 }
 
 type Row = (&'static str, &'static str, Effects, Value, Value);
 
 fn shell() -> Row {
     (
-        "Runs a command line with /bin/sh and returns its output. Every process that it starts ends with it.",
+        "Runs a command line with bash, or /bin/sh where there is no bash, and returns its output. Every process that it starts ends with it.",
         "shell",
         Effects {
             read_only: false,

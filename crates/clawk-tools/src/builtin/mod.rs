@@ -71,6 +71,8 @@ pub type Ask = Arc<dyn Fn(Question) -> Later<'static, Answer> + Send + Sync>;
 
 /// What the built-ins share.
 pub(crate) struct Shared {
+    /// What the shell says of itself: which one it is, and what it finds.
+    pub(crate) shell: String,
     pub(crate) launcher: Launcher,
     pub(crate) env: Env,
     pub(crate) clients: Clients,
@@ -99,6 +101,8 @@ pub(crate) enum Builtin {
 pub fn describe(name: &str) -> Option<Description> {
     Builtin::named(name).map(Builtin::describe)
 }
+
+pub(crate) use describe::about_shell;
 
 impl Builtin {
     pub(crate) const ALL: [Self; 11] = [
@@ -148,6 +152,15 @@ impl Builtin {
 
     pub(crate) fn describe(self) -> Description {
         describe::description(self)
+    }
+
+    /// As this agent's tools are enclosed.
+    pub(crate) fn describe_here(self, shared: &Shared) -> Description {
+        let mut all = self.describe();
+        if self == Self::Shell {
+            all.description = shared.shell.clone();
+        }
+        all
     }
 
     /// Static checks of the arguments against the plan. What is no text is left to the schema.

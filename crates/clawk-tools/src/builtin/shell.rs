@@ -1,4 +1,4 @@
-//! `shell`: one command line for `/bin/sh`, in a process of its own.
+//! `shell`: one command line for bash, or `/bin/sh` where there is none, in a process of its own.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, 
             name.escape_debug()
         )));
     }
-    let mut spec = Spec::new("/bin/sh", call.plan.clone());
+    let mut spec = Spec::new(call.plan.shell_program(call.workdir), call.plan.clone());
     spec.args = vec!["-c".to_owned(), args.command];
     spec.env = minimal_env(call, shared)
         .into_iter()
@@ -63,15 +63,20 @@ pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, 
     Ok(reply(in_time(ran.map_err(launch_error)?)?))
 }
 
-/// The search path of this machine, and the working directory as home, so that no private settings are read by accident.
+/// The search path of this machine, and a home of its own; the working directory where there is none, so that no private settings are
+/// read by accident.
 fn minimal_env(call: &Call<'_>, shared: &Shared) -> Vec<(String, String)> {
     let path = shared
         .env
         .non_empty("PATH")
         .unwrap_or_else(|| clawk_sandbox::launch::MINIMAL_PATH.to_owned());
+    let home = match call.plan.home() {
+        Some(home) => home.to_owned(),
+        None => call.workdir.to_string_lossy().into_owned(),
+    };
     vec![
         ("PATH".to_owned(), path),
-        ("HOME".to_owned(), call.workdir.to_string_lossy().into_owned()),
+        ("HOME".to_owned(), home),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
     ]
 }

@@ -541,6 +541,7 @@ async fn a_person_is_asked_and_may_decline() {
         })
     });
     let shared = super::Shared {
+        shell: String::new(),
         launcher: crate::testing::launcher(),
         env: clawk_secrets::Env::fixed::<String, String>([]),
         clients: super::Clients::default(),

@@ -33,6 +33,10 @@ impl McpTool {
         Ok(Description {
             description: tool.description.as_deref().unwrap_or_default().to_owned(),
             input_schema: Value::Object(tool.input_schema.as_ref().clone()),
+            output_schema: tool
+                .output_schema
+                .as_ref()
+                .map(|schema| Value::Object(schema.as_ref().clone())),
             trusted_annotations: if self.trusted {
                 annotations(tool)
             } else {

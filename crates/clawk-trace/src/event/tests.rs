@@ -101,7 +101,11 @@ proptest! {
         (word, number, parent, time) in (prop::sample::select(&WORDS[..]), any::<u64>(), any::<bool>(), prop::sample::select(&TIMES[..])),
         damages in prop::collection::vec((any::<prop::sample::Index>(), 0u8..4, prop_oneof![any::<u8>(), prop::sample::select(&b"\"\\{}[]:, \t-0129aAfFeE.\n"[..])]), 0..4),
     ) {
-        let mut bytes = line(word, number % (1 << 53), parent, time).into_bytes();
+        let written = line(word, number % (1 << 53), parent, time);
+        if let Some(event) = as_we_write(&written) {
+            prop_assert_eq!(event.line_bytes(), written.len());
+        }
+        let mut bytes = written.into_bytes();
         for (at, what, byte) in damages {
             let at = at.index(bytes.len());
             match what {

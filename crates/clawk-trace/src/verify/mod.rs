@@ -26,7 +26,8 @@ pub use profile::ProfileSet;
 pub(crate) use profile::satisfied;
 pub use report::{Fault, FaultKind, Report, SessionReport};
 
-/// The longest line that is read; a longer one is `malformed`.
+/// The longest line that is read; a longer one is `malformed`. An event that does not come from a file is measured by the line
+/// that it would be, so that a state directory and its export are judged alike.
 pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 
 /// The most chains that one run keeps apart (about 30 MiB).
@@ -50,6 +51,10 @@ pub fn verify_events<E: Borrow<TraceEvent>>(events: impl IntoIterator<Item = E>)
         }
     }
     verifier.finish()
+}
+
+fn too_long() -> String {
+    format!("the event is longer than {MAX_LINE_BYTES} bytes")
 }
 
 fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
@@ -148,10 +153,13 @@ impl Verifier {
     }
 
     fn refuse_long(&mut self, number: u64) {
-        self.refuse(number, format!("the line is longer than {MAX_LINE_BYTES} bytes"));
+        self.refuse(number, too_long());
     }
 
     fn judge(&mut self, event: &RawEvent<'_>) -> Result<(), (FaultKind, String)> {
+        if event.line_bytes() > MAX_LINE_BYTES {
+            return Err((FaultKind::Malformed, too_long()));
+        }
         let session = event
             .session()
             .map_err(|e| (FaultKind::Malformed, format!("`session_id`: {e}")))?;

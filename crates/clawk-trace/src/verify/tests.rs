@@ -370,3 +370,33 @@ fn long_lines_between_short_ones_are_judged_in_their_place() {
         assert!(!fault.detail.contains("longer than"), "{}", fault.detail);
     }
 }
+
+#[test]
+fn a_file_and_a_state_directory_are_measured_alike() {
+    let sealed = |text: usize| {
+        let payload = format!("{{\"a\":\"{}\"}}", "x".repeat(text));
+        let draft = Draft {
+            event_id: Uuid::from_u128(3),
+            span: Uuid::from_u128(4),
+            parent: None,
+            timestamp: "2026-01-02T03:04:05.000006Z",
+            event_type: "action.executed",
+            payload: &payload,
+        };
+        let mut chain = Chain::new(SessionId(Uuid::from_u128(1)), Uuid::from_u128(2));
+        chain.link(&draft, &mut Scratch::default()).unwrap()
+    };
+    let frame = serde_json::to_string(&sealed(0)).unwrap().len();
+    for (bytes, taken) in [(MAX_LINE_BYTES, true), (MAX_LINE_BYTES + 1, false)] {
+        let event = sealed(bytes - frame);
+        let line = serde_json::to_string(&event).unwrap();
+        assert_eq!(line.len(), bytes);
+        let of_file = verify((line + "\n").as_bytes()).unwrap();
+        let mut verifier = Verifier::default();
+        verifier.push(&RawEvent::of_sealed(&event), 1);
+        let of_state = verifier.finish();
+        assert_eq!((of_file.valid, of_state.valid), (taken, taken), "{bytes} bytes");
+        let detail = |report: Report| report.fault.map(|fault| fault.detail);
+        assert_eq!(detail(of_file), detail(of_state));
+    }
+}

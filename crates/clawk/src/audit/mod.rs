@@ -21,10 +21,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::keeper::written;
 use sink::Sink;
 
-/// How often it looks for new events.
-const LOOK: Duration = Duration::from_millis(250);
 /// The first and the longest wait after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -134,6 +133,7 @@ impl Audit {
         let mut row = self.reached();
         let mut failing = false;
         let mut expired: Option<Instant> = None;
+        let mut commits = self.journal.watch();
         loop {
             if expired.is_none_or(|at| at.elapsed() >= EXPIRY) {
                 expired = Some(Instant::now());
@@ -164,9 +164,9 @@ impl Audit {
             if ends {
                 return;
             }
-            let wait = if failing { pause } else { LOOK };
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = written(&mut commits), if !failing => {}
+                () = tokio::time::sleep(if failing { pause } else { EXPIRY }) => {}
                 () = over.cancelled() => {}
             }
             if failing {

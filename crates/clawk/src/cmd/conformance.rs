@@ -1,5 +1,6 @@
 //! `clawk conformance`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -17,7 +18,8 @@ use crate::out::{self, Format, Paint};
   clawk conformance ckp --target 'clawk serve examples/conformance/claw.yaml --stdio' --format json
   clawk conformance cra                                       clawk itself, up to CRA-Full
   clawk conformance cra --target http://127.0.0.1:8420 --token-env CRA_TOKEN
-  clawk conformance cra --target 'other-cra --port {port} --atlas {atlas}' --level cra-minimal")]
+  clawk conformance cra --target 'other-cra --port {port} --atlas {atlas}' --level cra-minimal
+  clawk conformance cra --cases our-cases.json --golden specs/conformance/golden")]
 pub(crate) struct Args {
     #[command(subcommand)]
     suite: Suite,
@@ -63,6 +65,16 @@ struct CraArgs {
     #[arg(long, value_enum, default_value = "cra-full")]
     level: cra::Level,
 
+    /// Play these cases instead of the built-in ones: a JSON file of cases as in the conformance document, or a folder of such
+    /// files; several may be given
+    #[arg(long, value_name = "PATH")]
+    cases: Vec<PathBuf>,
+
+    /// Play this golden folder (`atlas.json`, `request.json` or `requests/`, what is expected), or all in this folder, instead
+    /// of the built-in ones; several may be given
+    #[arg(long, value_name = "DIR")]
+    golden: Vec<PathBuf>,
+
     /// Play only tests whose id begins so
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
@@ -97,12 +109,17 @@ fn run_cra(args: &CraArgs) -> Result<ExitCode> {
     };
     let human = args.format == Format::Human;
     let paint = Paint::stdout();
-    let report = cra::run(&target, args.level, &args.only, |outcome| {
-        if human {
-            // silent-ok: a closed pipe shows when the summary is printed
-            let _ = out::line(&shown_cra(outcome, paint));
-        }
-    })?;
+    let report = cra::run(
+        &target,
+        args.level,
+        (&args.cases, &args.golden, &args.only),
+        |outcome| {
+            if human {
+                // silent-ok: a closed pipe shows when the summary is printed
+                let _ = out::line(&shown_cra(outcome, paint));
+            }
+        },
+    )?;
     let run = &report.test_run;
     if human {
         let name = out::harmless(&format!("{} {}", report.implementation, report.version));

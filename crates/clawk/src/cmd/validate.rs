@@ -78,6 +78,10 @@ fn mounts(loaded: &mut Loaded, file: &Path, config: &Config) -> Result<()> {
         workdir
     })?;
     let own = own::of(file, &loaded.sources, config, manifest, &workdir)?;
+    for text in own::denied_in_vain(config, manifest, &workdir) {
+        let warning = Diagnostic::warning("denied-path-unknown", "/spec/sandbox", text);
+        loaded.diagnostics.push(warning);
+    }
     if let Err(error) = own::consistent(config, manifest, &own.files, &workdir) {
         let error = Diagnostic::error("own-files-mount", "/spec/sandbox", error.to_string());
         loaded.diagnostics.push(error);

@@ -193,6 +193,21 @@ pub(crate) fn consistent(
     Ok(())
 }
 
+/// Entries of `denied_paths` that name nothing on this machine, as far as one can say: perhaps they are misspelt.
+pub(crate) fn denied_in_vain(config: &Config, manifest: &Manifest, workdir: &Path) -> Vec<String> {
+    let plan = Plan::compile(manifest.sandbox.as_ref(), &config.settings.sandbox.defaults());
+    let denied = plan.filesystem().denied.iter();
+    denied
+        .filter(|denied| !denied.names_something(workdir))
+        .map(|denied| {
+            format!(
+                "`{}` in `denied_paths` names nothing on this machine; it will be denied when it is there",
+                denied.text()
+            )
+        })
+        .collect()
+}
+
 /// At level `container`, where only what is there can be covered: makes what a start would read if a tool made it.
 ///
 /// # Errors

@@ -57,6 +57,13 @@ impl Show {
             Notice::TurnStarted { .. } => self.wait(),
             Notice::Delta(piece) => self.delta(piece)?,
             Notice::Said(text) => self.said(text)?,
+            Notice::Missed(count) => {
+                self.break_off()?;
+                let told = format!(
+                    "  ({count} notices were missed: this terminal read too slowly; `clawk trace show` has them)"
+                );
+                self.line(&self.paint.dim(&told));
+            }
             Notice::Retrying {
                 provider,
                 reason,

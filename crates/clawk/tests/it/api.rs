@@ -164,7 +164,7 @@ pub(crate) fn post(address: &str, path: &str, body: &Value) -> (u16, Value) {
     answer(stream)
 }
 
-fn answer(mut stream: TcpStream) -> (u16, Value) {
+pub(crate) fn answer(mut stream: TcpStream) -> (u16, Value) {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     let whole = text(&bytes);

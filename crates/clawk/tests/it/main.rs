@@ -20,6 +20,7 @@ mod counter;
 mod cra;
 mod crash;
 mod crowd;
+mod doors;
 mod governed;
 #[cfg(feature = "wasm")]
 mod guest_http;

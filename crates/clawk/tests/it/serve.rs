@@ -58,7 +58,11 @@ impl Server {
         self.wait()
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -8,21 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use clawk_sandbox::vm;
+
 use crate::parts::part;
 use crate::process::{Done, finish};
 
 /// Emulated, on a machine that has other work.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// Drivers of the disk, in the order in which they are loaded.
-const DRIVERS: [&str; 6] = [
-    "virtio/virtio",
-    "virtio/virtio_ring",
-    "virtio/virtio_pci_legacy_dev",
-    "virtio/virtio_pci_modern_dev",
-    "virtio/virtio_pci",
-    "block/virtio_blk",
-];
 
 /// Programs of busybox that the script and the tools start.
 const APPLETS: [&str; 18] = [
@@ -86,11 +78,9 @@ fn initrd(folder: &Path) -> PathBuf {
         .flatten()
         .next()
         .expect("one kernel");
-    for (at, driver) in DRIVERS.iter().enumerate() {
-        let file = release.path().join("kernel/drivers").join(format!("{driver}.ko"));
-        if file.exists() {
-            fs::copy(file, tree.join(format!("drivers/{at}.ko"))).expect("a driver");
-        }
+    let drivers = vm::load_order(&release.path(), &["virtio_pci", "virtio_blk", "ext4"]);
+    for (at, file) in drivers.expect("the disk's drivers").iter().enumerate() {
+        fs::copy(file, tree.join(format!("drivers/{at:02}.ko"))).expect("a driver");
     }
     script(
         &tree.join("init"),

@@ -100,23 +100,15 @@ pub(super) fn put(view: &mut View, order: &Enclosure) -> io::Result<()> {
 /// Adds the rule under the name that its folder really has in the view, where a link on the way leads elsewhere: the guard
 /// knows real names only.
 fn rename(view: &mut View, entry: &Denied, place: &Path) -> io::Result<()> {
-    let (folder, rest) = if entry.is_pattern() {
-        let rest = entry.text().get(entry.fixed_part().len()..).unwrap_or_default();
-        (place, rest.to_owned())
-    } else {
-        let name = place
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        (place.parent().unwrap_or(Path::new("/")), name)
+    let (folder, name) = match entry.is_pattern() {
+        true => (place, None),
+        false => (place.parent().unwrap_or(Path::new("/")), place.file_name()),
     };
     let Ok(fd) = view.open(folder) else { return Ok(()) };
     let real = real_path(&fd)?;
     if real != folder && !entry.text().starts_with('~') {
-        let text = format!("{}/{rest}", real.to_string_lossy().trim_end_matches('/'));
-        let renamed = entry.called(text).map_err(io::Error::other)?;
-        view.denied.push(renamed);
+        let fixed = name.map_or_else(|| real.clone(), |name| real.join(name));
+        view.denied.push(entry.moved(&fixed).map_err(io::Error::other)?);
     }
     // The last part may be a link itself: what it leads to is denied, too.
     if !entry.is_pattern()
@@ -124,11 +116,7 @@ fn rename(view: &mut View, entry: &Denied, place: &Path) -> io::Result<()> {
     {
         let real = real_path(&fd)?;
         if real != place {
-            view.denied.push(
-                entry
-                    .called(real.to_string_lossy().into_owned())
-                    .map_err(io::Error::other)?,
-            );
+            view.denied.push(Denied::place(real));
         }
     }
     Ok(())

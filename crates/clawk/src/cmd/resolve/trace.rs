@@ -11,7 +11,7 @@ use clawk_kernel::carp::resolution_events;
 use clawk_kernel::time::Clock;
 use clawk_proto::carp::Request;
 use clawk_trace::canonical::payload_of;
-use clawk_trace::{Chain, Draft, Scratch};
+use clawk_trace::{Chain, Draft, Scratch, bounded};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -67,7 +67,7 @@ fn resolution(session: &mut Session<'_>, at: &str, request: &Request, resolved: 
 }
 
 fn payload(value: &Value) -> Result<String> {
-    Ok(payload_of(value)?.get().to_owned())
+    Ok(bounded(payload_of(value)?).get().to_owned())
 }
 
 fn stamp(at: Timestamp) -> String {

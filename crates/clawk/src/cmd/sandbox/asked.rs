@@ -250,9 +250,13 @@ impl Asked {
         spec.base = Some(self.base.clone());
         spec.workdir = Some(self.base.clone());
         let path = env::non_empty("PATH").unwrap_or_else(|| clawk_sandbox::launch::MINIMAL_PATH.to_owned());
+        let home = match self.plan.home() {
+            Some(home) => home.to_owned(),
+            None => self.base.to_string_lossy().into_owned(),
+        };
         spec.env = vec![
             ("PATH".to_owned(), path),
-            ("HOME".to_owned(), self.base.to_string_lossy().into_owned()),
+            ("HOME".to_owned(), home),
             ("LANG".to_owned(), "C.UTF-8".to_owned()),
         ];
         spec

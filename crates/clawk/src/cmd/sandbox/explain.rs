@@ -188,8 +188,11 @@ fn files(asked: &Asked) -> Result<()> {
         FsMode::Full => item("the host's view, as far as the mapped user may")?,
         FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => {
             item("the system, read-only: programs, libraries, a few files of /etc")?;
-            item("a /tmp, /dev/shm and home of its own in memory, gone at the end")?;
+            item("a /tmp and /dev/shm of its own in memory, gone at the end")?;
         }
+    }
+    if let Some(home) = asked.plan.home() {
+        item(&format!("$HOME is {home}: writable, in memory, gone at the end"))?;
     }
     if files.mode != FsMode::Deny {
         for mount in &files.mounts {
@@ -215,7 +218,13 @@ fn files(asked: &Asked) -> Result<()> {
         ))?;
     }
     for denied in &files.denied {
-        out::line(&format!("  {} {}", paint.red("no"), out::harmless(denied.text())))?;
+        let about = match denied.origin() {
+            Some(origin) => format!(" (what `{origin}` leads to)"),
+            None if denied.names_something(&asked.base) => String::new(),
+            None => ", which names nothing now".to_owned(),
+        };
+        let line = format!("{}{about}", denied.text());
+        out::line(&format!("  {} {}", paint.red("no"), out::harmless(&line)))?;
     }
     Ok(())
 }
@@ -349,11 +358,23 @@ fn document(asked: &Asked, probed: &Result<Obtained, Refusal>) -> serde_json::Va
             .map(one)
             .collect::<Vec<_>>()
     };
+    let denied = asked.plan.filesystem().denied.iter();
+    let denied: Vec<_> = denied
+        .map(|denied| {
+            json!({
+                "path": denied.text(),
+                "from": denied.origin(),
+                "names_something": denied.names_something(&asked.base),
+            })
+        })
+        .collect();
     json!({
         "level": asked.plan.level(),
         "sandbox": asked.sandbox,
         "base": asked.base,
         "own_files": asked.plan.filesystem().own,
+        "denied_paths": denied,
+        "home": asked.plan.home(),
         "limits": asked.plan.limits(),
         "allow_private": asked.allow_private,
         "walls": probed.as_ref().map(walls).unwrap_or_default(),

@@ -87,7 +87,8 @@ fn file(
     let mut line = Vec::new();
     let mut live = false;
     loop {
-        let room = u64::try_from(MAX_LINE_BYTES.saturating_sub(line.len())).unwrap_or(u64::MAX);
+        // One more for its line break.
+        let room = u64::try_from((MAX_LINE_BYTES + 1).saturating_sub(line.len())).unwrap_or(u64::MAX);
         if room == 0 {
             bail!("a line is longer than {MAX_LINE_BYTES} bytes: this is no trace");
         }

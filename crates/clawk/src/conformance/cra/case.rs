@@ -1,8 +1,13 @@
 //! The cases as they lie in `vectors/cra`.
 
-use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use super::golden::Folder;
 
 const FILES: [&str; 5] = [
     include_str!("../../../../../vectors/cra/carp.json"),
@@ -105,8 +110,11 @@ pub(super) enum What {
         atlas_changes: Vec<Change>,
         identical: bool,
     },
-    /// A golden folder, played.
+    /// One of our own golden folders, played.
     Golden { golden: String },
+    /// A golden folder from outside, played.
+    #[serde(skip)]
+    Folder(Folder),
     /// Requests to the HTTP API.
     Http { steps: Vec<super::http::Step> },
 }
@@ -162,7 +170,96 @@ pub(super) struct SequenceStep {
 #[derive(Deserialize)]
 struct Head {
     test_id: String,
+    #[serde(default)]
     section: String,
+}
+
+/// Cases from outside: files of cases, or folders of such files, and golden folders, or folders of these.
+///
+/// # Errors
+/// Something can't be read as what it should be.
+pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<Case>> {
+    let mut found = Vec::new();
+    for path in cases
+        .iter()
+        .map(|path| listed(path, |file| file.extension().is_some_and(|e| e == "json")))
+    {
+        for file in path? {
+            let text =
+                fs::read_to_string(&file).with_context(|| format!("can't read `{}`", file.display()))?;
+            let given: Value =
+                serde_json::from_str(&text).with_context(|| format!("`{}`", file.display()))?;
+            let given = match given {
+                Value::Array(list) => list,
+                one => vec![one],
+            };
+            for value in given {
+                let Value::Object(members) = value else {
+                    bail!("`{}`: a case is a JSON object", file.display());
+                };
+                let (_, case) = read(infer(members)).with_context(|| format!("`{}`", file.display()))?;
+                found.push(case);
+            }
+        }
+    }
+    let holds_atlas = |path: &Path| path.join("atlas.json").is_file();
+    for path in golden {
+        let folders = if holds_atlas(path) {
+            vec![path.clone()]
+        } else {
+            listed(path, holds_atlas)?
+        };
+        for folder in folders {
+            let folder = Folder::read(&folder)?;
+            found.push(Case {
+                test_id: folder.test_id(),
+                level: Level::CraMinimal,
+                what: What::Folder(folder),
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// The path itself, or what its folder lists that is wanted, by name; nothing at all is an error.
+fn listed(path: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = fs::read_dir(path).with_context(|| format!("can't read `{}`", path.display()))?;
+    let mut found: Vec<PathBuf> = Vec::new();
+    for entry in entries {
+        let entry = entry?.path();
+        if wanted(&entry) {
+            found.push(entry);
+        }
+    }
+    if found.is_empty() {
+        bail!("`{}` holds no case", path.display());
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The document's own cases have no `kind`: what they ask is told by their id (CRA conformance, sections 1, 2 and 6). What
+/// is only for people is left out.
+fn infer(mut members: Map<String, Value>) -> Map<String, Value> {
+    members.remove("description");
+    let id = members.get("test_id").and_then(Value::as_str).unwrap_or_default();
+    let kind = [
+        ("schema.carp.request", "carp_request"),
+        ("schema.trace.event", "trace_event"),
+        ("atlas.manifest", "atlas_manifest"),
+        ("replay.diff", "diff"),
+    ];
+    let kind = kind
+        .iter()
+        .find(|(start, _)| id.starts_with(start))
+        .map(|(_, kind)| *kind);
+    if let (Some(kind), false) = (kind, members.contains_key("kind")) {
+        members.insert("kind".to_owned(), kind.into());
+    }
+    members
 }
 
 /// All cases, in the document's order.
@@ -198,7 +295,7 @@ fn read(mut value: Map<String, Value>) -> Result<(Vec<u32>, Case)> {
 /// The document's table of levels, read by section.
 fn level(section: &str, what: &What) -> Level {
     match what {
-        What::Golden { .. } => Level::CraMinimal,
+        What::Golden { .. } | What::Folder(_) => Level::CraMinimal,
         What::Http { .. } => Level::CraFull,
         What::Hash { .. }
         | What::Chain { .. }
@@ -235,10 +332,10 @@ pub(super) fn change(document: &mut Value, changes: &[Change]) -> Result<()> {
                     None if at < items.len() => {
                         items.remove(at);
                     }
-                    None => anyhow::bail!("nothing at `{}`", change.pointer),
+                    None => bail!("nothing at `{}`", change.pointer),
                 }
             }
-            (_, _) => anyhow::bail!("`{parent}` holds nothing"),
+            (_, _) => bail!("`{parent}` holds nothing"),
         }
     }
     Ok(())

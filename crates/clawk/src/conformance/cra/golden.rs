@@ -1,5 +1,8 @@
 //! Golden folders (`vectors/cra/golden`): an Atlas, requests, and what must come of them.
 
+use std::fs;
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
@@ -9,22 +12,32 @@ use super::report::Miss;
 use super::session::{Session, text};
 use super::target::Target;
 
-struct Folder {
-    name: &'static str,
+/// A golden folder, read.
+#[derive(Debug, Clone)]
+pub(super) struct Folder {
+    name: String,
     /// Path below the folder, and text.
-    files: &'static [(&'static str, &'static str)],
+    files: Vec<(String, String)>,
 }
+
+/// Bytes of one file of a folder from outside.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Files of one folder from outside.
+const MAX_FILES: usize = 1_000;
+
+/// Our own folders: name, then path below the folder and text.
+type Own = (&'static str, &'static [(&'static str, &'static str)]);
 
 macro_rules! golden {
     ($name:literal: $($file:literal),+ $(,)?) => {
-        Folder {
-            name: $name,
-            files: &[$(($file, include_str!(concat!("../../../../../vectors/cra/golden/", $name, "/", $file)))),+],
-        }
+        (
+            $name,
+            &[$(($file, include_str!(concat!("../../../../../vectors/cra/golden/", $name, "/", $file)))),+],
+        )
     };
 }
 
-const FOLDERS: &[Folder] = &[
+const FOLDERS: &[Own] = &[
     golden!("simple-resolve":
         "atlas.json", "context/handbook.md", "request.json", "expected-resolution.json", "expected-trace.jsonl"),
     golden!("policy-deny":
@@ -35,71 +48,130 @@ const FOLDERS: &[Folder] = &[
 ];
 
 impl Folder {
-    fn named(name: &str) -> Result<&'static Self> {
-        FOLDERS
+    /// One of our own.
+    pub(super) fn named(name: &str) -> Result<Self> {
+        let own = FOLDERS.iter().find(|(known, _)| *known == name);
+        let (name, files) = own.with_context(|| format!("no golden folder `{name}`"))?;
+        let files = files
             .iter()
-            .find(|folder| folder.name == name)
-            .with_context(|| format!("no golden folder `{name}`"))
+            .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
+        Ok(Self {
+            name: (*name).to_owned(),
+            files: files.collect(),
+        })
     }
 
-    fn text(&self, file: &str) -> Result<&'static str> {
+    /// Reads a folder from outside: one that holds an `atlas.json`.
+    ///
+    /// # Errors
+    /// A file can't be read as text, is too large, or there are too many.
+    pub(super) fn read(dir: &Path) -> Result<Self> {
+        let mut files = Vec::new();
+        let mut open = vec![dir.to_owned()];
+        while let Some(folder) = open.pop() {
+            let entries =
+                fs::read_dir(&folder).with_context(|| format!("can't read `{}`", folder.display()))?;
+            for entry in entries {
+                let path = entry?.path();
+                if path.is_dir() {
+                    open.push(path);
+                    continue;
+                }
+                if files.len() >= MAX_FILES || path.metadata()?.len() > MAX_FILE_BYTES {
+                    bail!(
+                        "`{}`: a golden folder holds at most {MAX_FILES} files of {MAX_FILE_BYTES} bytes",
+                        path.display()
+                    );
+                }
+                let text =
+                    fs::read_to_string(&path).with_context(|| format!("can't read `{}`", path.display()))?;
+                let below = path.strip_prefix(dir)?.to_string_lossy().into_owned();
+                files.push((below, text));
+            }
+        }
+        files.sort();
+        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
+        Ok(Self {
+            name: name.unwrap_or_else(|| "golden".to_owned()),
+            files,
+        })
+    }
+
+    /// What its test is called.
+    pub(super) fn test_id(&self) -> String {
+        format!("golden.{}", self.name)
+    }
+
+    fn text(&self, file: &str) -> Result<&str> {
         let found = self.files.iter().find(|(name, _)| *name == file);
-        Ok(found
+        Ok(&found
             .with_context(|| format!("`{}` has no `{file}`", self.name))?
             .1)
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.files.iter().any(|(name, _)| *name == file)
     }
 
     fn json(&self, file: &str) -> Result<Value> {
         serde_json::from_str(self.text(file)?).with_context(|| format!("{}/{file}", self.name))
     }
 
+    fn package(&self) -> Result<Package> {
+        let files = self.files.iter();
+        Ok(Package {
+            manifest: self.json("atlas.json")?,
+            files: files
+                .filter(|(name, _)| name.starts_with("context/"))
+                .cloned()
+                .collect(),
+        })
+    }
+
+    fn trace(&self) -> Result<Vec<Value>> {
+        let name = &self.name;
+        let lines = self.text("expected-trace.jsonl")?.lines();
+        lines
+            .map(|line| serde_json::from_str(line).with_context(|| format!("{name}/expected-trace.jsonl")))
+            .collect()
+    }
+
     /// The requests in order, each with the resolution that it must get.
     fn requests(&self) -> Result<Vec<(Value, Option<Value>)>> {
-        if self.text("request.json").is_ok() {
+        if self.has("request.json") {
             return Ok(vec![(
                 self.json("request.json")?,
                 Some(self.json("expected-resolution.json")?),
             )]);
         }
-        let names = self.files.iter().map(|(name, _)| *name);
+        let names = self.files.iter().map(|(name, _)| name.as_str());
         names
             .filter(|name| name.starts_with("requests/"))
             .map(|name| {
                 let resolution = name
                     .replace("requests/", "expected-resolutions/")
                     .replace("-resolve.json", "-resolution.json");
-                let expected = self.text(&resolution).is_ok().then(|| self.json(&resolution));
+                let expected = self.has(&resolution).then(|| self.json(&resolution));
                 Ok((self.json(name)?, expected.transpose()?))
             })
             .collect()
     }
 }
 
-/// The Atlas of a folder.
+/// The Atlas of one of our own folders.
 pub(super) fn package(name: &str) -> Result<Package> {
-    let folder = Folder::named(name)?;
-    let files = folder.files.iter();
-    let files = files.filter(|(name, _)| name.starts_with("context/"));
-    Ok(Package {
-        manifest: folder.json("atlas.json")?,
-        files: files
-            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
-            .collect(),
-    })
+    Folder::named(name)?.package()
 }
 
-/// The trace of a folder.
+/// The trace of one of our own folders.
 pub(super) fn trace(name: &str) -> Result<Vec<Value>> {
-    let lines = Folder::named(name)?.text("expected-trace.jsonl")?.lines();
-    lines
-        .map(|line| serde_json::from_str(line).with_context(|| format!("{name}/expected-trace.jsonl")))
-        .collect()
+    Folder::named(name)?.trace()
 }
 
 /// Plays a folder: each resolution and the whole trace must be as expected, under the comparison rules.
-pub(super) fn judge(target: &Target, name: &str) -> Result<(), Miss> {
-    let folder = Folder::named(name)?;
-    let expected = trace(name)?;
+pub(super) fn judge(target: &Target, folder: &Folder) -> Result<(), Miss> {
+    let name = &folder.name;
+    let expected = folder.trace()?;
     let first = expected.first().and_then(|event| event.get("payload"));
     let (Some(agent), Some(goal)) = (
         first.and_then(|payload| text(payload, "agent_id")),
@@ -107,7 +179,7 @@ pub(super) fn judge(target: &Target, name: &str) -> Result<(), Miss> {
     ) else {
         return Err(anyhow::anyhow!("`{name}` does not begin with a session").into());
     };
-    let session = Session::open(target, &[package(name)?], &agent, &goal)?;
+    let session = Session::open(target, &[folder.package()?], &agent, &goal)?;
     let mut resolution_id = String::new();
     for (request, wanted) in folder.requests()? {
         match text(&request, "operation").as_deref() {

@@ -49,7 +49,8 @@ pub(super) fn judge(target: &Target, case: &Case) -> Result<(), Miss> {
             atlas_changes,
             identical,
         } => replay(target, golden, atlas_changes, *identical),
-        What::Golden { golden } => golden::judge(target, golden),
+        What::Golden { golden } => golden::judge(target, &golden::Folder::named(golden)?),
+        What::Folder(folder) => golden::judge(target, folder),
         What::Http { steps } => http::judge(target, steps),
     }
 }

@@ -19,6 +19,7 @@ mod session;
 mod stream;
 mod target;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -29,15 +30,16 @@ pub(crate) use own::main as adapter;
 pub(crate) use report::{Outcome, Report, Status};
 pub(crate) use target::{ADAPTER_VERB, Target};
 
-/// Plays every case of `level` and what it includes, and tells `seen` of each as it ends. `only`: beginnings of ids, where
-/// not all are wanted; then no level is reached.
+/// Plays every case of `level` and what it includes, and tells `seen` of each as it ends. `cases` and `golden`: what is
+/// played instead of the built-in cases. `only`: beginnings of ids, where not all are wanted. With any of the three, no
+/// level is reached.
 ///
 /// # Errors
 /// The cases cannot be read. Whatever a target does is an outcome.
 pub(crate) fn run(
     target: &Target,
     level: Level,
-    only: &[String],
+    (cases, golden, only): (&[PathBuf], &[PathBuf], &[String]),
     mut seen: impl FnMut(&Outcome),
 ) -> Result<Report> {
     let started = Instant::now();
@@ -48,13 +50,19 @@ pub(crate) fn run(
         level.includes(case.level)
             && (only.is_empty() || only.iter().any(|start| case.test_id.starts_with(start.as_str())))
     };
-    for case in case::all()?.into_iter().filter(wanted) {
+    let own = cases.is_empty() && golden.is_empty();
+    let played = if own {
+        case::all()?
+    } else {
+        case::outside(cases, golden)?
+    };
+    for case in played.into_iter().filter(wanted) {
         let began = Instant::now();
         let verdict = judge::judge(target, &case);
         let outcome = Outcome::new(&case, verdict, began.elapsed());
         seen(&outcome);
         report.add(outcome);
     }
-    report.close(only.is_empty().then_some(level), started.elapsed());
+    report.close((own && only.is_empty()).then_some(level), started.elapsed());
     Ok(report)
 }

@@ -46,6 +46,9 @@ impl Conversation<'_> {
                 None => return,
             },
         };
+        if self.terminated {
+            return;
+        }
         let all = numbers(&plan);
         let yes = said.only.clone().unwrap_or_else(|| all.clone());
         let rest: BTreeSet<u32> = all.difference(&yes).copied().collect();

@@ -1,15 +1,16 @@
-//! The one mapping from what the kernel refuses to what the wire says (CKP §9.4, runtime profile §4). No wildcard arms: a new
-//! error of the kernel does not compile until it has a code.
+//! To JSON-RPC: what a request that was not done says (CKP §9.4, runtime profile §4).
 
 #[cfg(test)]
 mod tests;
 
 use clawk_kernel::ports::MemoryError;
-use clawk_kernel::{CallError, DeniedBy, KernelError, StartError};
+use clawk_kernel::{CallError, KernelError, StartError};
 use clawk_proto::{ErrorCode, RequestId, RpcError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::layer;
+use crate::access::Scope;
 use crate::agent::InitFailure;
 
 /// Params of a method, from JSON text.
@@ -162,18 +163,6 @@ fn with_wait(mut data: Value, retry_after_ms: Option<u64>) -> Value {
     data
 }
 
-fn layer(by: DeniedBy) -> &'static str {
-    match by {
-        DeniedBy::Autonomy => "autonomy",
-        DeniedBy::Policy => "policy",
-        DeniedBy::Skill => "skill",
-        DeniedBy::Rate => "rate",
-        DeniedBy::Role => "role",
-        DeniedBy::Stop => "stop",
-        DeniedBy::Atlas => "atlas",
-    }
-}
-
 /// A memory or swarm operation that was not done.
 pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
     let (code, data) = match error {
@@ -244,6 +233,13 @@ pub(crate) fn from_init(error: &InitFailure) -> RpcError {
         InitFailure::Start(StartError::Journal(_)) => (ErrorCode::Internal, json!({"reason": "journal"})),
     };
     sentence(code, &error.to_string()).with(data)
+}
+
+/// The connection's rights do not reach so far (R43).
+pub(crate) fn scope_missing(scope: Scope) -> RpcError {
+    let message = format!("this needs the scope `{}`", scope.name());
+    let data = json!({"rule_id": null, "action": "deny", "reason": "scope_missing", "scope": scope.name()});
+    sentence(ErrorCode::PolicyDenied, &message).with(data)
 }
 
 /// The table's title, then what is wrong.

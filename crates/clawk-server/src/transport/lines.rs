@@ -1,55 +1,31 @@
-//! Newline-delimited JSON-RPC over any pair of streams; standard input and output in the first place (CKP §9.2, R24, R25).
+//! Newline-delimited JSON-RPC over any pair of streams: standard input and output, and the control socket (CKP §9.2, R24,
+//! R25). Here alone bytes become messages; a connection knows nothing of lines.
 
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::time::{Clock, SystemClock};
 use futures::FutureExt;
 use futures::future::FusedFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::frames::{Frames, Line};
-use super::outbox::Outbox;
-use crate::agent::{AgentFactory, Current};
-use crate::rpc::lane::Lanes;
-use crate::rpc::{Peer, Phase, heartbeat, questions};
+use crate::access::Rights;
+use crate::host::Host;
+use crate::rpc::{Connection, heartbeat, questions};
 
 /// What the reading loop gathers before it hands over.
 const GATHER: usize = 64 * 1024;
 /// How long a peer has to read the last answers.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// How a connection is served.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Longest line, bytes, without its newline (R24).
-    pub max_message_bytes: usize,
-    /// How long work in flight may take when the input ends, the process is told to end, or `claw.shutdown` says nothing.
-    pub drain_timeout_ms: u64,
-    /// For the timestamps of heartbeats.
-    pub clock: Arc<dyn Clock>,
-}
-
-impl Default for Options {
-    /// 8 MiB, 30 s, the machine's clock.
-    fn default() -> Self {
-        Self {
-            max_message_bytes: 8 * 1024 * 1024,
-            drain_timeout_ms: 30_000,
-            clock: Arc::new(SystemClock::default()),
-        }
-    }
-}
+/// How long a connection that does not own the agent may say nothing before it has initialized.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The input ended.
+    /// The input ended, or nothing came for too long.
     Input,
     /// The token was cancelled.
     Cancelled,
@@ -66,41 +42,24 @@ pub struct Ended {
     pub drained: bool,
 }
 
-/// Serves one client until its input ends, it goes away, or `cancel` fires (the binary's termination signals); then drains
-/// and shuts the agent down.
+/// Serves one client until its input ends, it goes away, or `cancel` fires. The launcher's connection then drains and shuts
+/// the agent down; any other ends by itself, and what it began goes on (R38).
 ///
 /// Nothing but protocol is written to `writer`. A peer that doesn't read stops our reading, not the work in flight.
-pub async fn serve<R, W>(
-    reader: R,
-    writer: W,
-    factory: Arc<dyn AgentFactory>,
-    current: Current,
-    options: Options,
-    cancel: CancellationToken,
-) -> Ended
+pub async fn serve<R, W>(reader: R, writer: W, host: Host, rights: Rights, cancel: CancellationToken) -> Ended
 where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send,
 {
-    let outbox = Arc::new(Outbox::default());
-    let lanes = Lanes::new();
-    let (pulse, follow) = watch::channel(None);
-    let mut peer = Peer {
-        factory,
-        current,
-        outbox: Arc::clone(&outbox),
-        lanes: Arc::clone(&lanes),
-        tasks: TaskTracker::new(),
-        pulse,
-        phase: Phase::Fresh,
-        drain_timeout_ms: options.drain_timeout_ms,
-        out: Vec::new(),
-    };
-    let mut frames = Frames::new(reader, options.max_message_bytes);
+    let max_message_bytes = host.options().max_message_bytes;
+    let clock = host.options().clock.clone();
+    let (mut connection, follow) = Connection::new(host, rights);
+    let (outbox, lanes) = (connection.outbox(), connection.lanes());
+    let mut frames = Frames::new(reader, max_message_bytes);
     let mut writing = pin!(outbox.write_to(writer).fuse());
-    let mut beating = pin!(heartbeat::beat(follow.clone(), &outbox, &*options.clock).fuse());
+    let mut beating = pin!(heartbeat::beat(follow.clone(), &outbox, &*clock).fuse());
     let mut following = pin!(questions::follow(follow, &lanes, &outbox).fuse());
-    let mut reading = Box::pin(read(&mut frames, &mut peer, options.max_message_bytes));
+    let mut reading = Box::pin(read(&mut frames, &mut connection, max_message_bytes));
     // One task: what is read, answered and written meets without a hand-over between threads.
     let by = loop {
         tokio::select! {
@@ -114,7 +73,7 @@ where
     };
     drop(reading);
     let finish = async {
-        let drained = peer.finish(by.reason()).await;
+        let drained = connection.finish(by.reason(), by != End::PeerGone).await;
         outbox.finish();
         drained
     };
@@ -145,23 +104,32 @@ impl End {
 
 async fn read<R: AsyncRead + Unpin>(
     frames: &mut Frames<R>,
-    peer: &mut Peer,
+    connection: &mut Connection,
     max_message_bytes: usize,
 ) -> End {
     loop {
         while let Some(line) = frames.next_buffered() {
             match line {
-                Line::Whole(line) => peer.line(line).await,
-                Line::TooLong => peer.too_long(max_message_bytes),
+                Line::Whole(message) => connection.take(message).await,
+                Line::TooLong => connection.too_long(max_message_bytes),
             }
-            if peer.out.len() >= GATHER {
-                peer.flush();
-                peer.outbox.room().await;
+            if connection.gathered() >= GATHER {
+                connection.flush();
+                connection.room().await;
             }
         }
-        peer.flush();
-        peer.outbox.room().await;
-        match frames.fill().await {
+        connection.flush();
+        connection.room().await;
+        let more = if connection.may_idle() {
+            frames.fill().await
+        } else {
+            match tokio::time::timeout(IDLE, frames.fill()).await {
+                Ok(more) => more,
+                Err(_) if connection.is_busy() => continue,
+                Err(_) => return End::Input, // silent-ok: who says nothing for so long wants nothing
+            }
+        };
+        match more {
             Ok(()) if frames.is_spent() => return End::Input,
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -1,56 +1,72 @@
-//! Where the server's agents come from (R3): the manifest that was launched, or the one on the wire.
+//! Where a host's agents come from (R3): the manifest that was launched, or the one on the wire. Each holds the agent's state
+//! open and its keeper at work from one run to the next.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use clawk_kernel::ports::Later;
 use clawk_kernel::{Kernel, StartError};
 use clawk_manifest::{Loaded, Manifest, Severity, Sources, WireOptions, from_value};
 use clawk_server::control::Control;
-use clawk_server::{AgentFactory, Current, InitFailure, ManifestFault};
+use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
 use clawk_store::StateDir;
+use clawk_tools::Ask;
 use serde_json::Value;
 
+use super::Blueprint;
 use crate::companion;
-use crate::compose::Blueprint;
 use crate::config::Config;
 use crate::keeper::Keeper;
 
-/// `clawk serve CLAW`: that agent, whatever the wire says. Its state stays open from one run to the next.
-#[derive(Debug)]
-pub(super) struct Launched {
+/// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
+pub(crate) struct Launched {
     blueprint: Blueprint,
     state: StateDir,
     keeper: Mutex<Option<Keeper>>,
+    /// Who answers the agent's own questions (`ask-user`), where somebody sits at a terminal.
+    ask: Option<Ask>,
+}
+
+impl fmt::Debug for Launched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Launched({:?})", self.state.path())
+    }
 }
 
 impl Launched {
-    /// Opens the state, and makes sure at once that nothing is missing that `claw.initialize` would need.
-    pub(super) async fn new(blueprint: Blueprint, state: Option<&Path>) -> Result<Self> {
+    /// Opens the state, and makes sure at once that nothing is missing that a start would need.
+    pub(crate) async fn new(blueprint: Blueprint, state: Option<&Path>, ask: Option<Ask>) -> Result<Self> {
         let state = blueprint.ready(state).await?;
-        blueprint.parts(&state, None)?;
+        blueprint.parts(&state, ask.clone())?;
         let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
         Ok(Self {
             blueprint,
             state,
             keeper,
+            ask,
         })
     }
 
     /// What is open.
-    pub(super) const fn state(&self) -> &StateDir {
+    pub(crate) const fn state(&self) -> &StateDir {
         &self.state
     }
 
+    /// What it runs.
+    pub(crate) const fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
     /// The control socket in the state directory.
-    pub(super) fn control(&self, current: &Current) -> Result<Control> {
+    pub(crate) fn control(&self, host: &Host) -> Result<Control> {
         let dir = self.state.path();
-        Control::bind(dir, current.clone()).with_context(|| format!("can't listen in `{}`", dir.display()))
+        Control::bind(dir, host.clone()).with_context(|| format!("can't listen in `{}`", dir.display()))
     }
 
     /// Signs what is there and gives the state directory free.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
             keeper.close().await;
@@ -73,13 +89,15 @@ impl AgentFactory for Launched {
     }
 
     fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
-        Box::pin(async move { Ok(Kernel::start(self.blueprint.parts(&self.state, None)?).await?) })
+        Box::pin(
+            async move { Ok(Kernel::start(self.blueprint.parts(&self.state, self.ask.clone())?).await?) },
+        )
     }
 }
 
 /// `clawk serve` without a manifest: the one on the wire becomes the agent's.
 #[derive(Debug)]
-pub(super) struct Wired {
+pub(crate) struct Wired {
     config: Config,
     state_flag: Option<PathBuf>,
     root: Option<PathBuf>,
@@ -102,7 +120,7 @@ impl Held {
 }
 
 impl Wired {
-    pub(super) const fn new(config: Config, state_flag: Option<PathBuf>, root: Option<PathBuf>) -> Self {
+    pub(crate) const fn new(config: Config, state_flag: Option<PathBuf>, root: Option<PathBuf>) -> Self {
         Self {
             config,
             state_flag,
@@ -137,7 +155,7 @@ impl Wired {
     }
 
     /// Signs what is there and gives the state directory free.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         let held = self.lock().take();
         if let Some(held) = held {
             held.close().await;
@@ -167,6 +185,41 @@ impl AgentFactory for Wired {
             blueprint.enclosed(state.path()).await?;
             Ok(Kernel::start(blueprint.parts(&state, None)?).await?)
         })
+    }
+}
+
+/// What a host is made of.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// The manifest that was launched.
+    Launched(Arc<Launched>),
+    /// The one on the wire.
+    Wired(Arc<Wired>),
+}
+
+impl Source {
+    /// What makes its agents.
+    pub(crate) fn factory(&self) -> Arc<dyn AgentFactory> {
+        match self {
+            Self::Launched(launched) => Arc::clone(launched) as _,
+            Self::Wired(wired) => Arc::clone(wired) as _,
+        }
+    }
+
+    /// The launched agent, which alone can have other doors than the launcher's.
+    pub(crate) const fn launched(&self) -> Option<&Arc<Launched>> {
+        match self {
+            Self::Launched(launched) => Some(launched),
+            Self::Wired(_) => None,
+        }
+    }
+
+    /// Signs what is there and gives the state directory free.
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::Launched(launched) => launched.close().await,
+            Self::Wired(wired) => wired.close().await,
+        }
     }
 }
 

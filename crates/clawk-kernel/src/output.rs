@@ -1,0 +1,294 @@
+//! What a model reads of a tool's result: all of it, or its beginning and end; and `output-read`, by which it reads the rest.
+//!
+//! The whole result is content of the journal. Nothing is kept twice, and the same text comes live, in replay and in recovery.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use clawk_manifest::model::Tool;
+use clawk_proto::content::ContentBlock;
+use clawk_proto::method::ToolCallResult;
+use clawk_proto::{Digest, SessionId};
+use clawk_sandbox::Obtained;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::agent::Agent;
+use crate::call::{Caller, Permit};
+use crate::event::{canonical, digest};
+use crate::ports::{RunError, RunOutcome};
+
+/// The built-in that reads what a cut left out.
+pub(crate) const NAME: &str = "output-read";
+/// Results of one session that can be read again; older ones can't.
+const MAX_CUTS: usize = 512;
+/// Bytes of what stands around the pieces of a cut text.
+const NOTES_BYTES: usize = 640;
+/// Bytes of the reason for a failure.
+const MAX_REASON_BYTES: usize = 300;
+
+/// How much of one result a model reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shown {
+    /// The beginning and the end, so many bytes together.
+    Ends(usize),
+    /// The beginning alone, so many bytes: as results were cut before `output-read` was.
+    Head(usize),
+}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self::Ends(24 << 10)
+    }
+}
+
+impl Shown {
+    /// The least that [`Shown::Ends`] may be, bytes.
+    pub const MIN_BYTES: usize = 4 << 10;
+
+    /// What held in records that do not say.
+    pub(crate) const fn before() -> Self {
+        Self::Head(128 << 10)
+    }
+
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Ends(bytes) | Self::Head(bytes) => bytes,
+        }
+    }
+}
+
+/// The end of a call as the model reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) text: String,
+    pub(crate) is_error: bool,
+    /// The result whose text was cut.
+    pub(crate) cut: Option<Digest>,
+}
+
+impl Told {
+    /// A call that gave no result.
+    pub(crate) const fn refused(text: String) -> Self {
+        Self {
+            text,
+            is_error: true,
+            cut: None,
+        }
+    }
+}
+
+/// The whole text of a result.
+fn whole(result: &ToolCallResult) -> String {
+    let texts = result.content.iter().map(ContentBlock::as_model_text);
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// A result as the model reads it.
+pub(crate) fn told(result: &ToolCallResult, shown: Shown) -> Told {
+    let text = whole(result);
+    let (text, cut) = match shown {
+        _ if text.len() <= shown.bytes() => (text, None),
+        Shown::Head(bytes) => (head(&text, bytes), None),
+        Shown::Ends(bytes) => {
+            let digest = digest(&canonical(result));
+            (ends(&text, bytes, result, digest), Some(digest))
+        }
+    };
+    Told {
+        text,
+        is_error: result.is_error,
+        cut,
+    }
+}
+
+fn head(text: &str, bytes: usize) -> String {
+    let (kept, total) = (before(text, bytes), text.len());
+    format!("{kept}\n[cut: {} of {total} bytes shown]", kept.len())
+}
+
+/// The reason for a failure first, then how to read on, then the beginning and the end.
+fn ends(text: &str, bytes: usize, result: &ToolCallResult, digest: Digest) -> String {
+    let half = bytes.saturating_sub(NOTES_BYTES) / 2;
+    let (first, last, total) = (before(text, half), behind(text, half), text.len());
+    let reason = reason(result)
+        .map(|reason| format!("[it failed: {reason}]\n"))
+        .unwrap_or_default();
+    let left_out = total - first.len() - last.len();
+    format!(
+        "{reason}[cut: the output has {total} bytes; its first {} and its last {} are shown. Read the rest with {NAME} \
+         {{\"digest\": \"{digest}\", \"offset\": {}}}]\n{first}\n[… {left_out} bytes are left out here …]\n{last}",
+        first.len(),
+        last.len(),
+        first.len(),
+    )
+}
+
+/// Why a tool failed, by the facts beside its text (R20a).
+fn reason(result: &ToolCallResult) -> Option<String> {
+    if !result.is_error {
+        return None;
+    }
+    let fact = |name: &str| {
+        result
+            .structured_content
+            .as_ref()
+            .and_then(|facts| facts.get(name))
+    };
+    let limit = fact("limit").and_then(Value::as_str).map(str::to_owned);
+    let signal = fact("signal")
+        .and_then(Value::as_i64)
+        .map(|signal| format!("ended by signal {signal}"));
+    let code = fact("exit_code")
+        .and_then(Value::as_i64)
+        .filter(|code| *code != 0)
+        .map(|code| format!("exit code {code}"));
+    let why: Vec<String> = [code, signal, limit].into_iter().flatten().collect();
+    if why.is_empty() {
+        return Some("the tool says so; the reason may stand at the end".to_owned());
+    }
+    Some(before(&why.join(", "), MAX_REASON_BYTES).to_owned())
+}
+
+fn before(text: &str, bytes: usize) -> &str {
+    let end = text.floor_char_boundary(bytes.min(text.len()));
+    text.get(..end).unwrap_or_default()
+}
+
+fn behind(text: &str, bytes: usize) -> &str {
+    let start = text.ceil_char_boundary(text.len().saturating_sub(bytes));
+    text.get(start..).unwrap_or_default()
+}
+
+/// Which results were cut, by session: what may be read, and whether reading is offered.
+#[derive(Debug, Default)]
+pub(crate) struct Cuts(Mutex<HashMap<SessionId, VecDeque<Digest>>>);
+
+impl Cuts {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, VecDeque<Digest>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a cut; the same one counts once.
+    pub(crate) fn add(&self, session: SessionId, cut: impl IntoIterator<Item = Digest>) {
+        for digest in cut {
+            let mut all = self.lock();
+            let known = all.entry(session).or_default();
+            if known.contains(&digest) {
+                continue;
+            }
+            if known.len() >= MAX_CUTS {
+                known.pop_front();
+            }
+            known.push_back(digest);
+        }
+    }
+
+    /// Something was cut in this session.
+    pub(crate) fn any(&self, session: SessionId) -> bool {
+        self.lock().contains_key(&session)
+    }
+
+    fn has(&self, session: SessionId, digest: Digest) -> bool {
+        self.lock()
+            .get(&session)
+            .is_some_and(|known| known.contains(&digest))
+    }
+
+    pub(crate) fn forget(&self, session: SessionId) {
+        self.lock().remove(&session);
+    }
+}
+
+/// The tool as the catalog has it.
+pub(crate) fn tool() -> Tool {
+    let hints = json!({"readOnlyHint": true, "idempotentHint": true, "destructiveHint": false, "openWorldHint": false});
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "The digest that stands where the output was cut."},
+            "offset": {"type": "integer", "minimum": 0, "description": "The first byte to read; 0 by default."},
+            "limit": {"type": "integer", "minimum": 1, "description": "Bytes to read at most."},
+        },
+        "required": ["digest"],
+        "additionalProperties": false,
+    });
+    let about =
+        "Reads what was left out of a tool's output that was cut in this conversation. Changes nothing.";
+    Tool {
+        name: NAME.to_owned(),
+        version: None,
+        labels: Default::default(),
+        description: Some(about.to_owned()),
+        input_schema: Some(schema),
+        output_schema: None,
+        sandbox_ref: None,
+        policy_ref: None,
+        mcp_source: None,
+        annotations: hints.as_object().cloned().unwrap_or_default(),
+        composite: false,
+        skill_ref: None,
+        timeout_ms: None,
+        retry: None,
+    }
+}
+
+/// Runs `output-read`: a piece of a result that this session produced and that was cut.
+pub(crate) async fn read(agent: &Agent, caller: &Caller, permit: Permit) -> Result<RunOutcome, RunError> {
+    #[derive(Deserialize)]
+    struct Args {
+        digest: Digest,
+        #[serde(default)]
+        offset: usize,
+        #[serde(default)]
+        limit: Option<usize>,
+    }
+    let arguments: Map<String, Value> = permit.arguments().clone();
+    let Args {
+        digest,
+        offset,
+        limit,
+    } = match serde_json::from_value(Value::Object(arguments)) {
+        Ok(args) => args,
+        Err(error) => return Ok(reply(format!("bad arguments: {error}"), true)),
+    };
+    if !agent.cuts.has(caller.thread.session, digest) {
+        let text = "no output with this digest was cut in this session; take the digest from where the output was cut";
+        return Ok(reply(text.to_owned(), true));
+    }
+    let kept = agent.scribe.journal().content(digest).await;
+    let kept = kept.map_err(|error| RunError::Unavailable(error.to_string()))?;
+    let result = kept.and_then(|bytes| serde_json::from_slice::<ToolCallResult>(&bytes).ok()); // silent-ok: erased content is an ordinary state
+    let Some(result) = result else {
+        return Ok(reply("this output has been erased".to_owned(), true));
+    };
+    let text = whole(&result);
+    // A piece is never cut itself.
+    let most = agent.options.shown.bytes().saturating_sub(NOTES_BYTES);
+    let start = text.floor_char_boundary(offset.min(text.len()));
+    let rest = text.get(start..).unwrap_or_default();
+    let piece = before(rest, limit.unwrap_or(most).clamp(4, most));
+    let (end, total) = (start + piece.len(), text.len());
+    let on = if end < total {
+        format!("; read on with \"offset\": {end}")
+    } else {
+        String::new()
+    };
+    Ok(reply(
+        format!("[bytes {start} to {end} of {total}{on}]\n{piece}"),
+        false,
+    ))
+}
+
+fn reply(text: String, is_error: bool) -> RunOutcome {
+    RunOutcome {
+        content: vec![ContentBlock::text(text)],
+        is_error,
+        structured: None,
+        obtained: Obtained::in_process("no-host-access"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! What the last run left without an end: inferences that are settled at what was set aside, and calls whose outcome nobody knows.
+
+use std::collections::BTreeMap;
+
+use clawk_proto::{RequestId, SessionId};
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::{Fields, all, fields, unclean_since};
+use crate::agent::Agent;
+use crate::call::{Keyed, key};
+use crate::error::CallError;
+use crate::event::{ActionFailed, Draft, ProviderFailed, Thread, canonical, digest, kind};
+use crate::ports::{EffectChange, JournalError, OpenEffect, Scan, Spent};
+use crate::purse::{Amount, hour_of};
+
+/// The `kind` of such an inference's `ckp.provider.failed`: no model said so.
+pub(crate) const LOST: &str = "lost";
+
+/// An inference that was under way when the last run died is settled at what was set aside for it, once.
+pub(crate) async fn settle_lost(agent: &Agent, after_row: u64) -> Result<usize, JournalError> {
+    let kinds = &[
+        kind::PROVIDER_REQUESTED,
+        kind::PROVIDER_COMPLETED,
+        kind::PROVIDER_FAILED,
+    ];
+    let mut open: BTreeMap<Uuid, (SessionId, Asked)> = BTreeMap::new();
+    let scan = Scan {
+        kinds,
+        after_row,
+        ..Scan::default()
+    };
+    all(agent, scan, |event| {
+        let Ok(asked) = serde_json::from_str::<Asked>(&event.payload) else {
+            return; // silent-ok: a foreign payload set nothing aside
+        };
+        if event.kind == kind::PROVIDER_REQUESTED {
+            open.insert(asked.inference_id, (event.session, asked));
+        } else {
+            open.remove(&asked.inference_id);
+        }
+    })
+    .await?;
+    let (mut drafts, mut spent) = (Vec::new(), Vec::new());
+    for (inference_id, (session, asked)) in &open {
+        let payload = ProviderFailed {
+            attempt: asked.attempt,
+            bytes_out: asked.bytes_out,
+            cost_microusd: asked.cost_microusd,
+            duration_ms: 0,
+            estimated: true,
+            inference_id: *inference_id,
+            input_tokens: asked.input_tokens,
+            kind: LOST,
+            output_tokens: asked.output_tokens,
+            provider: &asked.provider,
+            reason: "the runtime stopped before the answer; settled at what was set aside",
+            status: None,
+            told: None,
+            turn: asked.turn,
+        };
+        let thread = Thread {
+            session: *session,
+            span: agent.clock().uuid(),
+            parent: Some(session.0),
+        };
+        let amount = Amount {
+            tokens: asked.input_tokens.saturating_add(asked.output_tokens),
+            cost_microusd: asked.cost_microusd.unwrap_or(0),
+            bytes_out: asked.bytes_out,
+            ..Amount::default()
+        };
+        drafts.push(agent.scribe.entry(&thread, kind::PROVIDER_FAILED, &payload));
+        spent.extend(asked.purses.iter().map(|purse| Spent {
+            hour: hour_of(agent.scribe.now()),
+            purse: purse.as_str().into(),
+            amount,
+        }));
+    }
+    let count = drafts.len();
+    if count > 0 {
+        agent.scribe.account(drafts, spent, Vec::new())?.durable().await?;
+    }
+    Ok(count)
+}
+
+/// What was set aside for an inference.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    inference_id: Uuid,
+    attempt: u32,
+    provider: String,
+    #[serde(default)]
+    purses: Vec<String>,
+    input_tokens: u64,
+    output_tokens: u64,
+    cost_microusd: Option<u64>,
+    bytes_out: u64,
+    turn: Uuid,
+}
+
+/// Every call that was decided and never ended is told unknown, once, with its stored answer (promise 4).
+pub(crate) async fn report_unknown(agent: &Agent, after_row: u64) -> Result<usize, JournalError> {
+    let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
+    let mut open: BTreeMap<(SessionId, String), (Fields, Uuid)> = BTreeMap::new();
+    all(
+        agent,
+        Scan {
+            kinds,
+            after_row,
+            ..Scan::default()
+        },
+        |event| {
+            let found = fields(event);
+            let Some(request_id) = found.request_id.clone() else {
+                return;
+            };
+            let at = (event.session, request_id);
+            if event.kind == kind::ACTION_APPROVED {
+                open.insert(at, (found, agent.clock().uuid()));
+            } else {
+                open.remove(&at);
+            }
+        },
+    )
+    .await?;
+    let (mut drafts, mut spent, mut effects) = (Vec::new(), Vec::new(), Vec::new());
+    for ((session, request_id), (found, span)) in &open {
+        let tool = found.action_id.as_deref().unwrap_or_default();
+        let id = RequestId::parse(request_id).ok(); // silent-ok: ids of ours are UUIDs
+        let thread = Thread {
+            session: *session,
+            span: *span,
+            parent: Some(session.0),
+        };
+        let draft = unknown(agent, &thread, request_id, tool, found);
+        drafts.push(draft.answers(id.as_ref().map(|id| key(Keyed::Call, id))));
+        if let Some(request_id) = id.filter(|_| found.side_effects != Some(false)) {
+            effects.push(EffectChange::Unknown(OpenEffect {
+                request_id,
+                session: *session,
+                parameters: found.parameters_hash.unwrap_or(digest(b"")),
+                at: agent.scribe.now(),
+                tool: tool.to_owned(),
+            }));
+        }
+        spent.extend(lost_call(agent, tool));
+    }
+    let count = drafts.len();
+    if count > 0 {
+        agent.scribe.account(drafts, spent, effects)?.durable().await?;
+    }
+    Ok(count)
+}
+
+/// The same at an orderly end, for outcomes that the journal refused to take.
+pub(crate) async fn report_owed(agent: &Agent) -> Result<usize, JournalError> {
+    match unclean_since(agent).await? {
+        Some(row) => report_unknown(agent, row).await,
+        None => Ok(0),
+    }
+}
+
+/// The event that says of a call that nobody knows what it did.
+fn unknown(agent: &Agent, thread: &Thread, request_id: &str, tool: &str, found: &Fields) -> Draft {
+    let error = CallError::Unknown {
+        tool: tool.to_owned(),
+        reason: "the runtime stopped while it ran; it has not been run again".to_owned(),
+    };
+    let bytes = canonical(&error);
+    let result_hash = digest(&bytes);
+    let payload = ActionFailed {
+        action_id: tool,
+        duration_ms: 0,
+        error_code: "unknown",
+        error_message: &error.to_string(),
+        request_hash: found.request_hash.unwrap_or(result_hash),
+        request_id,
+        result_hash,
+        turn: found.turn,
+    };
+    let draft = agent.scribe.entry(thread, kind::ACTION_FAILED, &payload);
+    draft.content(result_hash, bytes)
+}
+
+/// A call of the last run whose outcome is unknown counts as one that took all its time.
+fn lost_call(agent: &Agent, tool: &str) -> [Spent; 2] {
+    let amount = Amount {
+        calls: 1,
+        busy_ms: agent.catalog.get(tool).map_or(0, |entry| entry.timeout_ms),
+        ..Amount::default()
+    };
+    let hour = hour_of(agent.scribe.now());
+    ["agent".to_owned(), format!("tool:{tool}")].map(|purse| Spent {
+        hour,
+        purse: purse.into(),
+        amount,
+    })
+}

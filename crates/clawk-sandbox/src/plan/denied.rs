@@ -1,0 +1,480 @@
+//! `denied_paths`: a path with all that is below it, or a pattern. What a box and a judge compare with are real names, so each entry
+//! is also resolved to the places that it leads to on this host: through links, `..` and the names of mounts.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use globset::{GlobBuilder, GlobMatcher};
+use serde::{Deserialize, Serialize};
+
+use super::Filesystem;
+use crate::preflight::path::lexical;
+
+/// Links on one way, as the kernel's limit.
+const MAX_LINKS: usize = 40;
+
+/// Entries of folders that are looked at for links that fit a pattern, for one entry of `denied_paths`.
+const MAX_ENTRIES: usize = 50_000;
+
+/// Rules that one plan may have.
+const MAX_RULES: usize = 4_096;
+
+/// Alternatives (`{a,b}`) of one pattern.
+const MAX_ALTERNATIVES: usize = 64;
+
+/// Every home, since nobody knows here whose is meant.
+const HOMES: &str = "{/root,/home/*,/Users/*}";
+
+/// What a pattern is made of.
+const SPECIAL: [char; 4] = ['*', '?', '[', '{'];
+
+/// A `denied_paths` entry: a path with all that is below it, or a glob.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(into = "Written", try_from = "Written")]
+pub struct Denied {
+    text: String,
+    glob: Option<GlobMatcher>,
+    /// The entry that leads to this place.
+    origin: Option<String>,
+}
+
+/// A [`Denied`] between processes. A path may hold characters that a pattern is made of.
+#[derive(Clone, Serialize, Deserialize)]
+struct Written {
+    text: String,
+    pattern: bool,
+}
+
+impl From<Denied> for Written {
+    fn from(denied: Denied) -> Self {
+        Self {
+            pattern: denied.is_pattern(),
+            text: denied.text,
+        }
+    }
+}
+
+impl TryFrom<Written> for Denied {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        match written.pattern {
+            true => Self::try_from(written.text),
+            false => Ok(Self::place(written.text)),
+        }
+    }
+}
+
+impl TryFrom<String> for Denied {
+    /// What can't be read.
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let pattern = pattern_of(&text);
+        if !pattern.contains(SPECIAL) {
+            return Ok(Self::place(text));
+        }
+        let built = GlobBuilder::new(pattern.trim_end_matches('/'))
+            .literal_separator(true)
+            .build();
+        let built = built
+            .map_err(|error| format!("`denied_paths` entry `{text}` can't be read: {}", error.kind()))?;
+        Ok(Self {
+            text,
+            glob: Some(built.compile_matcher()),
+            origin: None,
+        })
+    }
+}
+
+/// The text with `~` written out.
+fn pattern_of(text: &str) -> String {
+    match text.strip_prefix('~') {
+        Some(below) if below.is_empty() || below.starts_with('/') => format!("{HOMES}{below}"),
+        Some(_) | None => text.to_owned(),
+    }
+}
+
+impl Denied {
+    /// Exactly this path and all that is below it.
+    #[must_use]
+    pub fn place(path: impl AsRef<Path>) -> Self {
+        Self {
+            text: path.as_ref().to_string_lossy().into_owned(),
+            glob: None,
+            origin: None,
+        }
+    }
+
+    /// As the manifest says it.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The entry that leads to this place through a link, a `..` or a mount's name; `None`: it is an entry itself.
+    #[must_use]
+    pub fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
+    }
+
+    /// The same rule where its fixed part is called otherwise.
+    pub(crate) fn moved(&self, fixed: &Path) -> Result<Self, String> {
+        match self.is_pattern() {
+            true => {
+                let rest = self.text.get(self.fixed_part().len()..).unwrap_or_default();
+                Self::try_from(below(fixed, &[rest.to_owned()]))
+            }
+            false => Ok(Self::place(fixed)),
+        }
+    }
+
+    /// It is a pattern, and not one path.
+    #[must_use]
+    pub fn is_pattern(&self) -> bool {
+        self.glob.is_some()
+    }
+
+    /// Whether moving a folder above what is denied could take it out of the rule. A pattern for a last name holds anywhere.
+    pub(crate) fn depends_on_place(&self) -> bool {
+        let anywhere = self
+            .text
+            .strip_prefix("**/")
+            .is_some_and(|last| !last.contains('/'));
+        !(self.is_pattern() && anywhere)
+    }
+
+    /// The folder that all that fits a pattern lies in, as far as the text says it; the whole path of one that is none.
+    pub(crate) fn fixed_part(&self) -> &str {
+        if !self.is_pattern() {
+            return &self.text;
+        }
+        if self.text.starts_with('~') {
+            return "/";
+        }
+        let end = self.text.find(SPECIAL).unwrap_or(self.text.len());
+        self.text
+            .get(..end)
+            .and_then(|fixed| fixed.rfind('/').and_then(|at| fixed.get(..=at)))
+            .unwrap_or(".")
+    }
+
+    /// The path is the denied one, lies below it, or a parent or the path itself fits the glob.
+    #[must_use]
+    pub fn covers(&self, absolute: &Path, workdir: &Path) -> bool {
+        match &self.glob {
+            None => absolute.starts_with(lexical(workdir, Path::new(&self.text))),
+            Some(glob) => absolute.ancestors().any(|part| {
+                glob.is_match(part) || part.strip_prefix(workdir).is_ok_and(|below| glob.is_match(below))
+            }),
+        }
+    }
+
+    /// Whether something is there by this name now. A pattern always counts: what fits it may come anywhere.
+    #[must_use]
+    pub fn names_something(&self, base: &Path) -> bool {
+        self.is_pattern() || base.join(&self.text).symlink_metadata().is_ok()
+    }
+
+    /// The places that this entry leads to now, under their real names, where its text does not cover them.
+    fn leads_to(&self, base: &Path) -> Result<Vec<Self>, String> {
+        let mut all = Vec::new();
+        let wholes: Vec<PathBuf> = match self.is_pattern() {
+            true => alternatives(&pattern_of(&self.text))?,
+            false => vec![self.text.clone()],
+        }
+        .iter()
+        .map(|text| base.join(text))
+        .collect();
+        for whole in &wholes {
+            let parts = match self.is_pattern() {
+                true => Part::of_pattern(whole),
+                false => Part::of_path(whole),
+            };
+            let mut ways = Ways::default();
+            ways.follow(Way::from_root(parts))?;
+            for (folder, rest) in ways.found {
+                let one = match rest.is_empty() {
+                    true => Self::place(folder),
+                    false => Self::try_from(below(&folder, &rest))?,
+                };
+                if one.text != whole.to_string_lossy() {
+                    all.push(one);
+                }
+            }
+        }
+        // A file may be called as a pattern is written.
+        let literal = lexical(base, Path::new(&self.text));
+        if self.is_pattern() && literal.symlink_metadata().is_ok() {
+            all.push(Self::place(literal));
+        }
+        all.retain(|one| one.is_pattern() || !self.covers(Path::new(&one.text), base));
+        Ok(all.into_iter().map(|one| self.leading(one)).collect())
+    }
+
+    /// A place that this entry leads to.
+    fn leading(&self, place: Self) -> Self {
+        let origin = self.origin.as_ref().unwrap_or(&self.text);
+        Self {
+            origin: Some(origin.clone()),
+            ..place
+        }
+    }
+
+    /// The same rule by the name that a mount gives to what it denies: of `real`, which the mount calls `named`.
+    fn in_mount(&self, real: &Path, named: &Path, base: &Path) -> Option<Self> {
+        let fixed = lexical(base, Path::new(self.fixed_part()));
+        let moved = named.join(fixed.strip_prefix(real).ok()?); // silent-ok: it lies elsewhere
+        let place = self.moved(&moved.components().collect::<PathBuf>());
+        place.ok().map(|place| self.leading(place)) // silent-ok: the rest was read before
+    }
+}
+
+/// The pattern `rest` below a folder that may be called as a pattern is written.
+fn below(folder: &Path, rest: &[String]) -> String {
+    let fixed = globset::escape(&folder.to_string_lossy());
+    format!("{}/{}", fixed.trim_end_matches('/'), rest.join("/"))
+}
+
+impl Filesystem {
+    /// Adds each rule of `denied_paths` under the real names of the places that it leads to now, and under the names that mounts
+    /// give them.
+    ///
+    /// # Errors
+    /// An entry leads to more than can be held.
+    pub(crate) fn resolve_denied(&mut self, base: &Path) -> Result<(), String> {
+        if self.denied.is_empty() {
+            return Ok(());
+        }
+        let key = |denied: &Denied| (denied.text.clone(), denied.is_pattern());
+        let mut known: BTreeSet<(String, bool)> = self.denied.iter().map(key).collect();
+        let mut added = Vec::new();
+        for entry in self.denied.iter().filter(|entry| entry.origin.is_none()) {
+            let places = entry
+                .leads_to(base)
+                .map_err(|fault| format!("`denied_paths` entry `{}`: {fault}", entry.text))?;
+            added.extend(places.into_iter().filter(|place| known.insert(key(place))));
+        }
+        for (path, _) in self.shown_mounts() {
+            let named = lexical(base, &path);
+            let Ok(real) = named.canonicalize() else {
+                continue; // refused when it is mounted
+            };
+            if real == named {
+                continue;
+            }
+            let all = self.denied.iter().chain(&added);
+            let here: Vec<Denied> = all
+                .filter_map(|entry| entry.in_mount(&real, &named, base))
+                .collect();
+            added.extend(here.into_iter().filter(|place| known.insert(key(place))));
+        }
+        if self.denied.len() + added.len() > MAX_RULES {
+            return Err(format!("`denied_paths` lead to more than {MAX_RULES} places"));
+        }
+        self.denied.extend(added);
+        Ok(())
+    }
+}
+
+/// A part of a path.
+#[derive(Clone)]
+enum Part {
+    Up,
+    Name(OsString),
+    Pattern(String),
+}
+
+impl Part {
+    fn of_path(path: &Path) -> VecDeque<Self> {
+        let part = |part: Component<'_>| match part {
+            Component::Normal(name) => Some(Self::Name(name.to_owned())),
+            Component::ParentDir => Some(Self::Up),
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
+        };
+        path.components().filter_map(part).collect()
+    }
+
+    fn of_pattern(path: &Path) -> VecDeque<Self> {
+        let part = |part: Self| match part {
+            Self::Name(name) if name.to_string_lossy().contains(['*', '?', '[', '\\']) => {
+                Self::Pattern(name.to_string_lossy().into_owned())
+            }
+            part => part,
+        };
+        Self::of_path(path).into_iter().map(part).collect()
+    }
+
+    /// As a part of a pattern.
+    fn text(&self) -> String {
+        match self {
+            Self::Up => "..".to_owned(),
+            Self::Name(name) => name.to_string_lossy().into_owned(),
+            Self::Pattern(text) => text.clone(),
+        }
+    }
+}
+
+/// One way over this host's links, on the way.
+#[derive(Clone)]
+struct Way {
+    /// Where it has come, really.
+    done: PathBuf,
+    ahead: VecDeque<Part>,
+    links: usize,
+    /// It left what the entry's own text covers.
+    elsewhere: bool,
+}
+
+impl Way {
+    fn from_root(ahead: VecDeque<Part>) -> Self {
+        Self {
+            done: PathBuf::from("/"),
+            ahead,
+            links: 0,
+            elsewhere: true,
+        }
+    }
+}
+
+/// All ways of one entry.
+#[derive(Default)]
+struct Ways {
+    /// A real folder, and the parts of a pattern below it; no parts: the place itself.
+    found: Vec<(PathBuf, Vec<String>)>,
+    looked_at: usize,
+}
+
+impl Ways {
+    fn follow(&mut self, mut way: Way) -> Result<(), String> {
+        while let Some(part) = way.ahead.pop_front() {
+            match part {
+                Part::Up => {
+                    way.done.pop();
+                    way.elsewhere = true;
+                }
+                Part::Name(name) => {
+                    let next = way.done.join(name);
+                    match next.read_link() {
+                        Ok(target) => self.enter(&mut way, next, &target)?,
+                        Err(_) => way.done = next, // silent-ok: no link
+                    }
+                }
+                Part::Pattern(text) => return self.fitting(&way, text),
+            }
+        }
+        match way.elsewhere {
+            true => self.add(way.done, Vec::new()),
+            false => Ok(()),
+        }
+    }
+
+    /// A link: its target comes before what follows. The last one is a place itself.
+    fn enter(&mut self, way: &mut Way, link: PathBuf, target: &Path) -> Result<(), String> {
+        way.links += 1;
+        if way.links > MAX_LINKS {
+            return Err(format!("more than {MAX_LINKS} links lie on its way"));
+        }
+        if way.ahead.is_empty() {
+            self.add(link, Vec::new())?;
+        }
+        if target.is_absolute() {
+            way.done = PathBuf::from("/");
+        }
+        for part in Part::of_path(target).into_iter().rev() {
+            way.ahead.push_front(part);
+        }
+        way.elsewhere = true;
+        Ok(())
+    }
+
+    /// A part that is a pattern: the rule itself in its real folder, and what the links that fit the part lead to. `**` is not walked:
+    /// a box looks through its mounts for what fits.
+    fn fitting(&mut self, way: &Way, text: String) -> Result<(), String> {
+        if way.ahead.iter().any(|part| matches!(part, Part::Up)) {
+            return Err("`..` behind a pattern leads nowhere that can be known".to_owned());
+        }
+        let fits = Denied::try_from(format!("/{text}"))?;
+        let recursive = text.contains("**");
+        if way.elsewhere {
+            let rest = way.ahead.iter().map(Part::text);
+            self.add(way.done.clone(), std::iter::once(text).chain(rest).collect())?;
+        }
+        let listing = match recursive {
+            true => None,
+            false => std::fs::read_dir(&way.done).ok(), // silent-ok: nothing is there
+        };
+        for entry in listing.into_iter().flatten().flatten() {
+            self.looked_at += 1;
+            if self.looked_at > MAX_ENTRIES {
+                return Err(format!(
+                    "more than {MAX_ENTRIES} names would have to be looked at for links"
+                ));
+            }
+            let name = entry.file_name();
+            let Ok(kind) = entry.file_type() else { continue };
+            let leads = kind.is_symlink() || (kind.is_dir() && !way.ahead.is_empty());
+            if leads && fits.covers(&Path::new("/").join(&name), Path::new("/")) {
+                let mut branch = way.clone();
+                branch.ahead.push_front(Part::Name(name));
+                branch.elsewhere = false;
+                self.follow(branch)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, folder: PathBuf, rest: Vec<String>) -> Result<(), String> {
+        if self.found.len() >= MAX_RULES {
+            return Err(format!("it leads to more than {MAX_RULES} places"));
+        }
+        self.found.push((folder, rest));
+        Ok(())
+    }
+}
+
+/// A pattern without braces for each of its alternatives.
+fn alternatives(pattern: &str) -> Result<Vec<String>, String> {
+    let mut done = Vec::new();
+    let mut open = vec![pattern.to_owned()];
+    while let Some(text) = open.pop() {
+        if done.len() + open.len() >= MAX_ALTERNATIVES {
+            return Err(format!("more than {MAX_ALTERNATIVES} alternatives"));
+        }
+        match first_choice(&text) {
+            None => done.push(text),
+            Some((before, choices, after)) => {
+                open.extend(choices.iter().map(|choice| format!("{before}{choice}{after}")));
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// What stands before the first braces, what is in them, what follows.
+fn first_choice(text: &str) -> Option<(&str, Vec<&str>, &str)> {
+    let start = text.find('{')?;
+    let before = text.get(..start)?;
+    let inner = text.get(start + 1..)?;
+    let (mut depth, mut from, mut choices) = (0_usize, 0, Vec::new());
+    for (at, character) in inner.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                choices.push(inner.get(from..at)?);
+                return Some((before, choices, inner.get(at + 1..)?));
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                choices.push(inner.get(from..at)?);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

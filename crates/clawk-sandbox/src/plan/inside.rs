@@ -1,0 +1,137 @@
+//! What a program finds where a plan puts it: its home, the shell for command lines, the folders of its search path.
+
+use std::path::{Path, PathBuf};
+
+use super::{FsMode, Plan, SYSTEM};
+use crate::level::Level;
+use crate::preflight::path::lexical;
+
+/// Where every box has files in memory, whatever it shows of the host.
+const MEMORY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+
+/// Where bash is, of the system's own programs.
+const BASH: [&str; 2] = ["/bin/bash", "/usr/bin/bash"];
+
+/// The shell that every system has.
+const SH: &str = "/bin/sh";
+
+impl Plan {
+    /// A home that is the tool's alone, can be written, and is gone after the run: in memory, within the run's limits. `None`: this
+    /// level has none to give.
+    #[must_use]
+    pub fn home(&self) -> Option<&'static str> {
+        match (self.level, self.filesystem.mode) {
+            (Level::None | Level::Wasm, _) => None,
+            // The host's `/tmp` is shown there.
+            (Level::Process | Level::Vm, FsMode::Full) => Some("/dev/shm"),
+            (Level::Process | Level::Vm | Level::Container, _) => Some("/tmp"),
+        }
+    }
+
+    /// The shell for command lines: bash where what runs under this plan surely finds it, else `/bin/sh`.
+    #[must_use]
+    pub fn shell_program(&self, base: &Path) -> &'static str {
+        let found = match self.level {
+            // A container may have another system in it.
+            Level::Container | Level::Wasm => None,
+            Level::None | Level::Process | Level::Vm => BASH.into_iter().find(|path| {
+                let path = Path::new(path);
+                path.is_file() && !self.filesystem.denies(path, base)
+            }),
+        };
+        found.unwrap_or(SH)
+    }
+
+    /// The folders that a tool may use, one a line, for who uses it; `None`: all that the host has.
+    #[must_use]
+    pub fn folders(&self) -> Option<Vec<String>> {
+        if self.level == Level::None || self.filesystem.mode == FsMode::Full {
+            return None;
+        }
+        let shown = self.filesystem.shown_mounts().into_iter();
+        Some(
+            shown
+                .map(|(path, writable)| {
+                    let rights = if writable { "read and write" } else { "read" };
+                    format!("`{}` ({rights})", path.display())
+                })
+                .collect(),
+        )
+    }
+
+    /// Of a search path, the folders that what runs under this plan finds: `further` are shown beside the mounts. A folder that is not
+    /// there costs a look for every program, and says what the host has.
+    #[must_use]
+    pub fn search_path(&self, path: &str, further: &[PathBuf], base: &Path) -> String {
+        if matches!(self.level, Level::None | Level::Wasm) {
+            return path.to_owned();
+        }
+        let mounts = self.filesystem.shown_mounts();
+        let mut roots: Vec<PathBuf> = SYSTEM.iter().chain(&MEMORY).map(PathBuf::from).collect();
+        roots.extend(mounts.iter().map(|(mount, _)| lexical(base, mount)));
+        roots.extend(further.iter().map(|path| lexical(base, path)));
+        let shown = |folder: &&str| {
+            let folder = Path::new(folder);
+            if !folder.is_absolute() {
+                return true;
+            }
+            let folder = lexical(Path::new("/"), folder);
+            let there =
+                self.filesystem.mode == FsMode::Full || roots.iter().any(|root| folder.starts_with(root));
+            there && !self.filesystem.denies(&folder, base)
+        };
+        path.split(':').filter(shown).collect::<Vec<_>>().join(":")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Defaults;
+
+    fn plan(level: &str, filesystem: serde_json::Value) -> Plan {
+        let sandbox = json!({"name": "s", "level": level, "capabilities": {"filesystem": filesystem}});
+        Plan::compile(
+            Some(&serde_json::from_value(sandbox).unwrap()),
+            &Defaults::default(),
+        )
+    }
+
+    #[test]
+    fn a_search_path_holds_what_is_shown() {
+        let given = "/root/.cargo/bin:/usr/local/bin:/bin:/work/bin:/work/no/bin:relative:/opt/node/bin:/usr/../root/bin";
+        let files = json!({"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "rw"}], "denied_paths": ["no"]});
+        let further = [PathBuf::from("/opt/node")];
+        let path = |level: &str| plan(level, files.clone()).search_path(given, &further, Path::new("/work"));
+        for level in ["process", "container", "vm"] {
+            assert_eq!(
+                path(level),
+                "/usr/local/bin:/bin:/work/bin:relative:/opt/node/bin",
+                "{level}"
+            );
+        }
+        assert_eq!(path("none"), given);
+        let full = plan(
+            "process",
+            json!({"mode": "full", "denied_paths": ["/root/.cargo"]}),
+        );
+        assert_eq!(
+            full.search_path("/root/.cargo/bin:/root/bin", &[], Path::new("/")),
+            "/root/bin"
+        );
+    }
+
+    #[test]
+    fn bash_is_used_where_it_is_surely_there() {
+        let files = |denied: &str| json!({"mode": "deny", "denied_paths": [denied]});
+        let shell = |level: &str, denied: &str| plan(level, files(denied)).shell_program(Path::new("/"));
+        assert_eq!(shell("container", "/x"), "/bin/sh");
+        if Path::new("/bin/bash").is_file() {
+            assert_eq!(shell("process", "/x"), "/bin/bash");
+            assert_eq!(shell("vm", "/x"), "/bin/bash");
+            assert_eq!(shell("process", "**/bash"), "/bin/sh");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! To HTTP: what a CARP operation that was not done says (CRA).
+
+use clawk_kernel::CarpError;
+use http::StatusCode;
+use serde_json::json;
+
+use super::layer;
+use crate::http::ApiError;
+
+impl From<clawk_carp::Faults> for ApiError {
+    fn from(faults: clawk_carp::Faults) -> Self {
+        let errors = json!(faults.errors);
+        Self::invalid("invalid_request", clip(&faults.to_string())).with("errors", errors)
+    }
+}
+
+/// Messages repeat what was sent; not all of it.
+fn clip(text: &str) -> String {
+    const MOST: usize = 2_000;
+    if text.len() <= MOST {
+        return text.to_owned();
+    }
+    format!("{}…", text.chars().take(MOST / 4).collect::<String>())
+}
+
+impl From<CarpError> for ApiError {
+    fn from(error: CarpError) -> Self {
+        let text = clip(&error.to_string());
+        match error {
+            CarpError::Invalid(faults) => faults.into(),
+            CarpError::ClockSkew { off_ms, limit_ms } => Self::invalid("clock_skew", text)
+                .with("off_ms", json!(off_ms))
+                .with("limit_ms", json!(limit_ms)),
+            CarpError::DuplicateRequest(_) => Self::invalid("duplicate_request", text),
+            CarpError::UnknownSession(_) => Self::new(StatusCode::NOT_FOUND, "session_not_found", text),
+            CarpError::NotYours => Self::forbidden("unauthorized_agent", text),
+            CarpError::UnknownAtlas(ids) => {
+                Self::new(StatusCode::NOT_FOUND, "atlas_not_found", text).with("atlas_ids", json!(ids))
+            }
+            CarpError::UnknownResolution => Self::new(StatusCode::NOT_FOUND, "resolution_not_found", text),
+            CarpError::UnknownApproval(_) => Self::new(StatusCode::NOT_FOUND, "approval_not_found", text),
+            CarpError::Denied {
+                action_id,
+                reason,
+                policy_id,
+                by,
+                retry_after_ms,
+            } => {
+                let denied = Self::forbidden("action_denied", text)
+                    .with("action_id", json!(action_id))
+                    .with("reason", json!(reason))
+                    .with("policy_id", json!(policy_id))
+                    .with("denied_by", json!(by.map(layer)));
+                match retry_after_ms {
+                    // A limit that never frees is no invitation.
+                    Some(wait) if wait < u64::from(u32::MAX) => {
+                        denied.with("retry_after_ms", json!(wait)).after_ms(wait)
+                    }
+                    Some(_) | None => denied,
+                }
+            }
+            CarpError::TooMany(_) => Self::too_many("too_many", text, 1_000),
+            CarpError::Unseen { hidden_bytes } => Self::new(StatusCode::CONFLICT, "question_unseen", text)
+                .with("hidden_bytes", json!(hidden_bytes)),
+            CarpError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", text),
+            CarpError::Set(_) => Self::invalid("invalid_atlas", text),
+            CarpError::NotReady(_) => Self::unavailable(text),
+            CarpError::Journal(cause) => {
+                tracing::error!(%cause, "the journal refused");
+                Self::unavailable("the journal can't be written; nothing was done")
+            }
+        }
+    }
+}

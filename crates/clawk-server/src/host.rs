@@ -1,0 +1,144 @@
+//! The host (R38): one agent, and whoever starts or ends it. Its doors come and go; the agent stays.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::time::{Clock, SystemClock};
+use clawk_kernel::{Kernel, StartError};
+use clawk_proto::method::LifecycleState;
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::agent::{AgentFactory, Current, InitFailure};
+
+/// How long the end of a host waits for what connections left behind, once the agent has ended.
+const LEFT: Duration = Duration::from_secs(5);
+
+/// How connections are served.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Longest message, bytes (R24).
+    pub max_message_bytes: usize,
+    /// How long work in flight may take when the host ends, or `claw.shutdown` says nothing, milliseconds.
+    pub drain_timeout_ms: u64,
+    /// For the timestamps of heartbeats.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Options {
+    /// 8 MiB, 30 s, the machine's clock.
+    fn default() -> Self {
+        Self {
+            max_message_bytes: 8 * 1024 * 1024,
+            drain_timeout_ms: 30_000,
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
+}
+
+/// One agent with any number of doors; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Host(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    factory: Arc<dyn AgentFactory>,
+    current: Current,
+    options: Options,
+    /// Held by whoever starts or ends the agent.
+    moving: Mutex<()>,
+    /// Somebody who may has asked the host to stop.
+    over: CancellationToken,
+    /// Work that goes on after its connection.
+    left: TaskTracker,
+}
+
+impl Host {
+    /// A host whose agents come from `factory`; none runs yet.
+    #[must_use]
+    pub fn new(factory: Arc<dyn AgentFactory>, options: Options) -> Self {
+        Self(Arc::new(Inner {
+            factory,
+            current: Current::default(),
+            options,
+            moving: Mutex::default(),
+            over: CancellationToken::new(),
+            left: TaskTracker::new(),
+        }))
+    }
+
+    /// The run that is served now.
+    #[must_use]
+    pub fn current(&self) -> &Current {
+        &self.0.current
+    }
+
+    /// How connections are served.
+    pub(crate) fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    pub(crate) fn factory(&self) -> &dyn AgentFactory {
+        &*self.0.factory
+    }
+
+    /// The agent that runs; where none does, it is started. `wire` is the manifest of the client that owns the agent.
+    ///
+    /// # Errors
+    /// It can't be started, or the host is ending.
+    pub async fn start(&self, wire: Option<&Value>) -> Result<Kernel, InitFailure> {
+        let _alone = self.0.moving.lock().await;
+        if self.0.over.is_cancelled() {
+            let ending = "the host is ending".to_owned();
+            return Err(InitFailure::Start(StartError::Unserved(vec![ending])));
+        }
+        if let Some(running) = self.0.current.get()
+            && running.status().state != LifecycleState::Stopped
+        {
+            return Ok(running);
+        }
+        let kernel = self.0.factory.start(wire).await?;
+        self.0.current.set(kernel.clone());
+        Ok(kernel)
+    }
+
+    /// Ends the agent: drains for at most `timeout_ms`, then cancels. Whether all of it ended in time.
+    pub async fn end(&self, reason: &str, timeout_ms: u64) -> bool {
+        let _alone = self.0.moving.lock().await;
+        match self.0.current.get() {
+            Some(kernel) if kernel.status().state != LifecycleState::Stopped => {
+                kernel.shutdown(reason, timeout_ms).await
+            }
+            Some(_) | None => true,
+        }
+    }
+
+    /// Asks the host to stop: whoever runs it hears of it by [`Self::stopping`].
+    pub fn stop(&self) {
+        self.0.over.cancel();
+    }
+
+    /// Completes when somebody has asked the host to stop.
+    pub async fn stopping(&self) {
+        self.0.over.cancelled().await;
+    }
+
+    /// The end of everything: takes no new agent, ends the one that runs, and waits for what connections left behind.
+    pub async fn close(&self, reason: &str) -> bool {
+        self.stop();
+        let drained = self.end(reason, self.0.options.drain_timeout_ms).await;
+        self.0.left.close();
+        if tokio::time::timeout(LEFT, self.0.left.wait()).await.is_err() {
+            tracing::warn!(left = self.0.left.len(), "work goes on after the end of the host");
+        }
+        drained
+    }
+
+    /// Lets `work` go on after the connection that began it.
+    pub(crate) fn outlive(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.0.left.spawn(work);
+    }
+}

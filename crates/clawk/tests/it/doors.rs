@@ -1,0 +1,218 @@
+//! One agent with several doors at once (R38): standard input, the control socket, CRA over HTTP; clients come and go.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::api::{answer, post};
+use crate::serve::Server;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A client on the control socket.
+pub(crate) struct Local {
+    stream: UnixStream,
+    lines: BufReader<UnixStream>,
+    next_id: u64,
+}
+
+impl Local {
+    pub(crate) fn connect(state: &Path) -> Self {
+        let path = state.join("control.sock");
+        let start = Instant::now();
+        let stream = loop {
+            match UnixStream::connect(&path) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(start.elapsed() < LONG, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap());
+        Self {
+            stream,
+            lines,
+            next_id: 0,
+        }
+    }
+
+    pub(crate) fn initialized(state: &Path) -> Self {
+        let mut client = Self::connect(state);
+        let params = json!({ "protocolVersion": "0.3.0", "clientInfo": { "name": "local", "version": "1" },
+            "manifest": { "kind": "Claw", "metadata": { "name": "tested" } }, "capabilities": {} });
+        let answer = client.ask("claw.initialize", &params);
+        assert_eq!(answer["result"]["agentInfo"]["name"], "tested", "{answer}");
+        client
+    }
+
+    pub(crate) fn send(&mut self, method: &str, params: &Value) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        writeln!(self.stream, "{line}").unwrap();
+        id
+    }
+
+    pub(crate) fn next(&mut self) -> Value {
+        let mut line = String::new();
+        assert!(self.lines.read_line(&mut line).unwrap() > 0, "the agent has gone");
+        serde_json::from_str(&line).unwrap()
+    }
+
+    pub(crate) fn ask(&mut self, method: &str, params: &Value) -> Value {
+        let id = self.send(method, params);
+        loop {
+            let answer = self.next();
+            if answer["id"] == id {
+                return answer;
+            }
+        }
+    }
+}
+
+fn call(tool: &str, arguments: &Value, id: &str) -> Value {
+    json!({ "name": tool, "arguments": arguments, "context": { "request_id": id, "identity": "tested" } })
+}
+
+/// An address that nothing listens on now.
+fn free() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+fn get(address: &str, path: &str) -> (u16, Value) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    answer(stream)
+}
+
+#[test]
+fn five_clients_share_one_agent_and_two_that_are_killed_take_nothing_with_them() {
+    let agent = Agent::new();
+    let address = free();
+    let mut launcher = Server::start(&agent, &["claw.yaml", "--stdio", "--listen", &address]);
+    let named = json!({ "kind": "Claw", "metadata": { "name": "tested" } });
+    assert!(launcher.initialize(&named).get("result").is_some());
+    let mut one = Local::initialized(&agent.state());
+    let mut two = Local::initialized(&agent.state());
+    let (status, session) = post(
+        &address,
+        "/v1/sessions",
+        &json!({ "agent_id": "ann", "goal": "help" }),
+    );
+    assert_eq!(status, 201, "{session}");
+
+    // The second local client asks for something that waits for a person, a web client is in the middle of a request: both
+    // are killed.
+    let id = "5f3c1c62-6f3e-4d55-9a53-7d9f0f6f1a01";
+    let wanted = call(
+        "file-write",
+        &json!({ "path": "out.txt", "content": "once\n" }),
+        id,
+    );
+    two.send("claw.tool.call", &wanted);
+    let start = Instant::now();
+    while one.ask("clawk.approvals.list", &json!({}))["result"]["approvals"] == json!([]) {
+        assert!(start.elapsed() < LONG);
+    }
+    drop(two);
+    let mut half = TcpStream::connect(&address).unwrap();
+    write!(
+        half,
+        "POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{"
+    )
+    .unwrap();
+    drop(half);
+
+    // The agent and the other three go on, and the question stands.
+    assert_eq!(
+        launcher.ask("claw.status", &json!({}))["result"]["state"],
+        "READY"
+    );
+    assert_eq!(one.ask("claw.status", &json!({}))["result"]["state"], "READY");
+    let path = format!("/v1/sessions/{}", session["session_id"].as_str().unwrap());
+    assert_eq!(get(&address, &path).0, 200);
+    assert_eq!(get(&address, "/readyz").0, 200);
+    agent.clawk(["approve", id]).assert().success();
+    // The answer that nobody was there to read is kept under its id; the file is written once.
+    let mut again = Local::initialized(&agent.state());
+    let kept = again.ask("claw.tool.call", &wanted);
+    assert_ne!(kept["result"]["isError"], true, "{kept}");
+    assert_eq!(std::fs::read_to_string(agent.path("out.txt")).unwrap(), "once\n");
+    std::fs::remove_file(agent.path("out.txt")).unwrap();
+    assert_eq!(again.ask("claw.tool.call", &wanted)["result"], kept["result"]);
+    assert!(!agent.path("out.txt").exists(), "it ran again");
+
+    // A client's shutdown is its own; the end of standard input is the agent's.
+    assert!(one.ask("claw.shutdown", &json!({})).get("result").is_some());
+    assert_eq!(one.ask("claw.status", &json!({}))["result"]["state"], "STOPPED");
+    assert_eq!(
+        launcher.ask("claw.status", &json!({}))["result"]["state"],
+        "READY"
+    );
+    assert!(launcher.end().success());
+    assert!(!agent.state().join("control.sock").exists());
+    assert!(TcpStream::connect(&address).is_err());
+    let verified = clawk_store::Reader::open(agent.state())
+        .unwrap()
+        .verify(None)
+        .unwrap();
+    assert!(verified.valid, "{verified:?}");
+}
+
+/// How often the threads of a process have gone to sleep so far.
+fn sleeps(process: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads
+        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok())
+        .filter_map(|status| {
+            let line = status
+                .lines()
+                .find(|line| line.starts_with("voluntary_ctxt_switches"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        })
+        .sum()
+}
+
+#[test]
+fn an_agent_that_nobody_asks_anything_sleeps() {
+    let agent = Agent::new();
+    let mut launcher = Server::start(&agent, &["claw.yaml", "--stdio", "--listen", "127.0.0.1:0"]);
+    let named = json!({ "kind": "Claw", "metadata": { "name": "tested" } });
+    assert!(launcher.initialize(&named).get("result").is_some());
+    let _local = Local::initialized(&agent.state());
+    // What the start left to do is done after a while.
+    let (start, mut woken) = (Instant::now(), u64::MAX);
+    while woken > 4 {
+        assert!(
+            start.elapsed() < LONG,
+            "it wakes up {woken} times in two seconds of idleness"
+        );
+        let before = sleeps(launcher.id());
+        std::thread::sleep(Duration::from_secs(2));
+        woken = sleeps(launcher.id()) - before;
+    }
+    assert!(launcher.end().success());
+}
+
+#[test]
+fn an_admin_on_the_control_socket_stops_the_host_by_name() {
+    let agent = Agent::new();
+    let mut launcher = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    // Whoever comes first starts the agent that was launched.
+    let mut local = Local::initialized(&agent.state());
+    let named = json!({ "kind": "Claw", "metadata": { "name": "tested" } });
+    assert!(launcher.initialize(&named).get("result").is_some());
+    let stopped = local.ask("claw.shutdown", &json!({ "scope": "host" }));
+    assert!(stopped.get("result").is_some(), "{stopped}");
+    assert!(launcher.wait().success());
+}
