@@ -181,6 +181,8 @@ pub enum Notice {
         verdict: String,
         /// The rule, if one decided.
         rule_id: Option<String>,
+        /// What refused it, in the trace's word: `policy`, `sandbox`, `approval_denied` …; `None`: it runs.
+        refused_by: Option<&'static str>,
     },
     /// A text was screened and something was found in it.
     Screened {

@@ -128,6 +128,12 @@ impl From<Vec<Line>> for Sheet {
     }
 }
 
+impl Default for Sheet {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
 impl From<Sheet> for Vec<Line> {
     fn from(sheet: Sheet) -> Self {
         sheet.lines

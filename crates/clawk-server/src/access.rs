@@ -218,7 +218,11 @@ impl Rights {
     pub fn role(&self) -> Role {
         if self.is_admin() {
             Role::Admin
-        } else if self.scopes.iter().all(|scope| matches!(scope, Scope::Read | Scope::Approve)) {
+        } else if self
+            .scopes
+            .iter()
+            .all(|scope| matches!(scope, Scope::Read | Scope::Approve))
+        {
             Role::Viewer
         } else {
             Role::User

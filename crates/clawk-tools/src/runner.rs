@@ -183,7 +183,9 @@ async fn built_in(builtin: Builtin, look: &Look<'_>) -> Preview {
     };
     let worked = tokio::task::spawn_blocking(work).await;
     worked.unwrap_or_else(|error| Preview {
-        lines: vec![Line::fact(&format!("what it would change can't be told: {error}"))],
+        lines: vec![Line::fact(&format!(
+            "what it would change can't be told: {error}"
+        ))],
         covers: &[],
     })
 }
@@ -307,9 +309,14 @@ impl ToolRunner for Runner {
                 }
             };
             let mut facts = self.facts(binding, &look);
-            let key = self.mending.get(look.tool).and_then(|mending| mending.key.as_ref());
+            let key = self
+                .mending
+                .get(look.tool)
+                .and_then(|mending| mending.key.as_ref());
             if let Some(Key::Argument(name)) = key {
-                facts.push(format!("  `{name}` is set to the call's id, whatever stands below"));
+                facts.push(format!(
+                    "  `{name}` is set to the call's id, whatever stands below"
+                ));
             }
             preview.lines.extend(facts.iter().map(|fact| Line::fact(fact)));
             preview

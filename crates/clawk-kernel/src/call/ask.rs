@@ -264,9 +264,9 @@ impl Asking<'_> {
         let named = files(arguments, &self.described.input_schema, workdir);
         let base = workdir.clone();
         let leads = tokio::task::spawn_blocking(move || leads::lines(&base, &named)).await;
-        let leads = leads
-            .unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
-        Sheet::of(arguments, preview, leads)
+        let leads =
+            leads.unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
+        screen::sheet(agent, Sheet::of(arguments, preview, leads))
     }
 
     /// What is known of the cost before: what a composite tool's skill says it takes.

@@ -63,7 +63,9 @@ mod tests {
         let told = |path: &str| {
             let entry = folder.path().join("entry");
             let lines = super::lines(&entry, &[entry.join(path)]);
-            lines.first().map(|line| crate::sheet::Sheet::from(vec![line.clone()]).whole())
+            lines
+                .first()
+                .map(|line| crate::sheet::Sheet::from(vec![line.clone()]).whole())
         };
         for plain in ["plain", "new", "deep/er/new", "./a/x"] {
             assert_eq!(told(plain), None, "{plain}");
@@ -71,7 +73,11 @@ mod tests {
         let leads = |path: &str, to: &str| {
             let told = told(path).unwrap();
             let real = work.canonicalize().unwrap();
-            let to = if to.starts_with('/') { to.into() } else { real.join(to) };
+            let to = if to.starts_with('/') {
+                to.into()
+            } else {
+                real.join(to)
+            };
             assert!(told.ends_with(&format!("leads to `{}`", to.display())), "{told}");
         };
         leads("a/l", "b");

@@ -332,11 +332,11 @@ impl<'a> Record<'a> {
             Approver::Person(_) => "approved",
             Approver::Silence => "timeout: allow",
         };
-        self.tell_decided(word, rule_id).await;
+        self.tell_decided(word, rule_id, None).await;
         Ok(())
     }
 
-    async fn tell_decided(&self, verdict: &str, rule_id: Option<&str>) {
+    async fn tell_decided(&self, verdict: &str, rule_id: Option<&str>, refused_by: Option<&'static str>) {
         let notices = &self.caller.notices;
         if notices.attached() {
             let notice = Notice::CallDecided {
@@ -345,6 +345,7 @@ impl<'a> Record<'a> {
                 arguments: self.arguments().clone(),
                 verdict: verdict.to_owned(),
                 rule_id: rule_id.map(str::to_owned),
+                refused_by,
             };
             notices.send(notice).await;
         }
@@ -537,7 +538,7 @@ impl<'a> Record<'a> {
                 CallError::Denied { rule_id, .. } => rule_id.as_deref(),
                 _ => self.asked().0,
             };
-            self.tell_decided("deny", rule).await;
+            self.tell_decided("deny", rule, Some(error_code(error))).await;
         }
         let (is_error, text) = match outcome {
             Ok(result) => (

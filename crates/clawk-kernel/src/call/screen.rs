@@ -16,6 +16,7 @@ use crate::event::canonical;
 use crate::notice::Question;
 use crate::ports::RunOutcome;
 use crate::screen::{Look, Refused, Spot, Suspicion, word};
+use crate::sheet::Sheet;
 
 fn refused(tool: &str, refused: Refused) -> CallError {
     CallError::Screened {
@@ -100,16 +101,23 @@ pub(super) fn names(agent: &Agent, request: &mut Request) {
     }
 }
 
-/// What a person is shown, without the values that are known here: a preview quotes files that no call has read.
+/// What a person reads, without the values that are known here: a preview quotes files that no call has read.
+pub(super) fn sheet(agent: &Agent, sheet: Sheet) -> Sheet {
+    let scanner = agent.screens.scanner().without_shapes();
+    if scanner.is_idle() {
+        return sheet;
+    }
+    let clean = |text: &str| Some(scanner.redact(text)?.0);
+    sheet.replaced(clean).unwrap_or(sheet)
+}
+
+/// What else a question says, without the values that are known here.
 pub(super) fn question(agent: &Agent, question: &mut Question) {
     let scanner = agent.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
     }
     let clean = |text: &str| Some(scanner.redact(text)?.0);
-    if let Some(sheet) = question.sheet.replaced(&clean) {
-        question.sheet = sheet.into();
-    }
     for line in question.explanation.iter_mut().chain([&mut question.reason]) {
         if let Some(text) = clean(line) {
             *line = text;

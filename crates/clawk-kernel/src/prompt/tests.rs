@@ -1,5 +1,6 @@
 use super::{MAX_CONTEXT_FILE_BYTES, context_file, result_text};
 use crate::error::CallError;
+use crate::output::Shown;
 
 #[test]
 fn only_plain_files_inside_the_folder_join_the_prompt() {
@@ -40,8 +41,9 @@ fn what_may_have_been_done_is_never_told_as_not_done() {
         },
     ];
     for error in begun {
-        let (text, is_error) = result_text(&Err(error.clone()));
-        assert!(is_error && !text.contains("not done"), "{text}");
+        let told = result_text(&Err(error.clone()), Shown::default());
+        let text = told.text;
+        assert!(told.is_error && !text.contains("not done"), "{text}");
         assert!(
             text.contains("may have been done") && text.contains("Do not call it again"),
             "{text}"
@@ -49,6 +51,6 @@ fn what_may_have_been_done_is_never_told_as_not_done() {
         // What every other surface shows: the terminal, the wire, the trace.
         assert!(error.to_string().contains("may have been done"), "{error}");
     }
-    let (text, _) = result_text(&Err(CallError::Cancelled { tool }));
+    let text = result_text(&Err(CallError::Cancelled { tool }), Shown::default()).text;
     assert!(text.starts_with("not done: "), "{text}");
 }

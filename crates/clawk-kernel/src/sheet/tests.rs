@@ -88,7 +88,9 @@ impl Reader<'_> {
                 while read < count {
                     let line = &self.lines.next().unwrap()[mark.len()..];
                     let text = unseen(line);
-                    let empty = line.strip_prefix('⟨').and_then(|mark| mark.strip_suffix(" empty lines⟩"));
+                    let empty = line
+                        .strip_prefix('⟨')
+                        .and_then(|mark| mark.strip_suffix(" empty lines⟩"));
                     if empty.is_some_and(|count| count.parse::<usize>().is_ok()) {
                         read += text.len();
                         all.push_str(&text);
@@ -201,7 +203,8 @@ proptest! {
 
 #[test]
 fn every_default_ignorable_character_is_made_visible() {
-    let ignorable = icu_properties::CodePointSetData::new::<icu_properties::props::DefaultIgnorableCodePoint>();
+    let ignorable =
+        icu_properties::CodePointSetData::new::<icu_properties::props::DefaultIgnorableCodePoint>();
     let mut count = 0;
     for c in (0..=0x0010_ffff).filter_map(char::from_u32) {
         let shown = visible(&c.to_string());
@@ -243,13 +246,23 @@ fn long_lines_and_long_values_show_head_and_tail_and_how_much_is_hidden() {
 #[test]
 fn lines_that_stay_as_they_are_are_no_secret() {
     let same = |n: usize| (0..n).map(|n| Line::same("  ", &format!("same {n}")));
-    let lines: Vec<Line> = same(20).chain([Line::value("+ ", "new")]).chain(same(20)).collect();
+    let lines: Vec<Line> = same(20)
+        .chain([Line::value("+ ", "new")])
+        .chain(same(20))
+        .collect();
     let sheet = Sheet::from(lines);
     assert_eq!(
         sheet.short(),
         [
-            "⟨17 lines stay as they are⟩", "  same 17", "  same 18", "  same 19", "+ new", "  same 0", "  same 1",
-            "  same 2", "⟨17 lines stay as they are⟩"
+            "⟨17 lines stay as they are⟩",
+            "  same 17",
+            "  same 18",
+            "  same 19",
+            "+ new",
+            "  same 0",
+            "  same 1",
+            "  same 2",
+            "⟨17 lines stay as they are⟩"
         ]
     );
     assert!(!sheet.is_folded());
@@ -267,6 +280,9 @@ fn a_surface_without_room_sends_a_file_or_says_where() {
     assert_eq!(long.offer(1000, true, ""), file);
     for (limit, files) in [(1000, false), (100, true)] {
         let offer = long.offer(limit, files, "clawk approve 7");
-        assert!(matches!(&offer, Offer::Elsewhere(why) if why.contains("`clawk approve 7`")), "{offer:?}");
+        assert!(
+            matches!(&offer, Offer::Elsewhere(why) if why.contains("`clawk approve 7`")),
+            "{offer:?}"
+        );
     }
 }

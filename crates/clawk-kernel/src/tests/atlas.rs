@@ -13,11 +13,11 @@ use clawk_proto::carp::{
 use serde_json::{Map, Value, json};
 
 use super::{agent, allow_all, params, rig, rpc};
-use crate::sheet::Seen;
 use crate::carp::{NewSession, SessionView};
 use crate::error::{CallError, DeniedBy};
 use crate::notice::Answer;
 use crate::ports::Completion;
+use crate::sheet::Seen;
 use crate::testing::{Rig, ScriptedModel, calls, says};
 use crate::{Atlases, CarpError, Cra, Door, Kernel, kind};
 
@@ -387,9 +387,13 @@ async fn a_yes_over_the_api_holds_for_these_parameters_once() {
     let pending = execute(&cra, id, 2, fee(3)).await.unwrap();
     assert_eq!(pending.status, ExecutionStatus::PendingApproval);
     let approval = cra.approvals().first().unwrap().id;
-    cra.answer(approval, true, "ann", None, &Seen::Short).await.unwrap();
+    cra.answer(approval, true, "ann", None, &Seen::Short)
+        .await
+        .unwrap();
     assert!(
-        cra.answer(approval, false, "bob", None, &Seen::Short).await.is_err(),
+        cra.answer(approval, false, "bob", None, &Seen::Short)
+            .await
+            .is_err(),
         "the first answer counts"
     );
     let other = execute(&cra, id, 3, fee(4)).await.unwrap();

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{agent, id, params, rig, rpc, soon};
 use crate::error::CallError;
 use crate::notice::Answer;
+use crate::sheet::Seen;
 use crate::testing::{Behaviour, Rig};
 use crate::{Breadth, Kernel, Lasting, Person, Reception, Reply, kind};
 
@@ -34,7 +35,7 @@ fn reply(answer: Answer) -> Reply {
         breadth: Breadth::Exact,
         person: Person::admin("terminal", "ann"),
         reason: None,
-        seen: crate::sheet::Seen::Short,
+        seen: Seen::Short,
     }
 }
 
@@ -424,4 +425,106 @@ async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
     asks(&kernel, json!({"path": "sub/g"}), 6).await;
     drop(kernel);
     assert_eq!(rig.start().await.granted(), []);
+}
+
+#[tokio::test]
+async fn a_yes_to_a_folded_question_counts_from_who_has_seen_the_whole() {
+    let rig = rig(asking());
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let mut questions = kernel.questions();
+    let long = json!({"n": format!("{}; rm -rf /; {}", "a".repeat(900), "b".repeat(900))});
+    for (n, seen) in [(1, None), (2, Some(Seen::Sent))] {
+        let call = tokio::spawn(kernel.call(session, params("write", long.clone(), n)));
+        let question = soon(questions.recv()).await.unwrap();
+        assert!(!question.sheet.short().join("\n").contains("rm -rf"));
+        assert!(question.sheet.whole().contains("; rm -rf /; "));
+        for unseen in [
+            Seen::Short,
+            Seen::Whole(Vec::new()),
+            Seen::Whole(vec![clawk_proto::Digest::ZERO]),
+        ] {
+            for answer in [Answer::Approve, Answer::ApproveForSession, Answer::Always] {
+                let reply = Reply {
+                    seen: unseen.clone(),
+                    ..reply(answer)
+                };
+                assert_eq!(soon(kernel.reply(&id(n), reply)).await, Reception::Unseen);
+            }
+        }
+        assert_eq!(kernel.pending().len(), 1, "it waits on");
+        let seen = seen.unwrap_or_else(|| Seen::Whole(vec![question.sheet.digest()]));
+        let reply = Reply {
+            seen,
+            ..reply(Answer::Approve)
+        };
+        assert_eq!(soon(kernel.reply(&id(n), reply)).await, Reception::Taken);
+        soon(call).await.unwrap().unwrap();
+    }
+    let events = rig.journal.events();
+    let answered = events
+        .iter()
+        .filter(|event| event.kind == kind::APPROVAL_ANSWERED);
+    let seen: Vec<Value> = answered
+        .map(|event| serde_json::from_str::<Value>(&event.payload).unwrap()["seen"].clone())
+        .collect();
+    assert_eq!(seen, [json!("whole"), json!("sent")]);
+    // A no needs nothing.
+    let call = tokio::spawn(kernel.call(session, params("write", long, 3)));
+    soon(questions.recv()).await.unwrap();
+    assert_eq!(
+        soon(kernel.reply(&id(3), reply(Answer::Deny))).await,
+        Reception::Taken
+    );
+    assert!(soon(call).await.unwrap().is_err());
+}
+
+/// The same for a question that no running call holds.
+#[tokio::test]
+async fn an_open_question_that_is_folded_waits_for_who_reads_it() {
+    let rig = rig(asking());
+    let (session, digest) = {
+        let kernel = rig.start().await;
+        let session = rpc(&kernel).await;
+        let mut questions = kernel.questions();
+        let call = tokio::spawn(kernel.call(session, params("write", json!({"n": "a".repeat(900)}), 1)));
+        let question = soon(questions.recv()).await.unwrap();
+        call.abort();
+        let _aborted = call.await;
+        (session, question.sheet.digest())
+    };
+    let kernel = rig.start().await;
+    let _session = session;
+    let open = kernel.pending();
+    assert_eq!(open.len(), 1, "it is open again");
+    assert_eq!(open[0].sheet.digest(), digest, "with the same text");
+    assert_eq!(
+        soon(kernel.reply(&id(1), reply(Answer::Approve))).await,
+        Reception::Unseen
+    );
+    let read = Reply {
+        seen: Seen::Whole(vec![digest]),
+        ..reply(Answer::Approve)
+    };
+    assert_eq!(soon(kernel.reply(&id(1), read)).await, Reception::Taken);
+}
+
+#[tokio::test]
+async fn a_question_says_where_its_paths_lead() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("a")).unwrap();
+    symlink("../b", dir.path().join("a/l")).unwrap();
+    let rig = rig_in(dir.path());
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let mut questions = kernel.questions();
+    let _call = tokio::spawn(kernel.call(session, params("write", json!({"path": "a/l/new"}), 1)));
+    let question = soon(questions.recv()).await.unwrap();
+    let real = dir.path().canonicalize().unwrap().join("b/new");
+    let says = format!("leads to `{}`", real.display());
+    assert!(
+        question.sheet.short().last().unwrap().ends_with(&says),
+        "{:?}",
+        question.sheet
+    );
 }

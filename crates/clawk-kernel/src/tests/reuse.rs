@@ -181,6 +181,7 @@ async fn a_question_that_waits_is_not_closed_by_an_earlier_one_of_its_id() {
             breadth: Breadth::Exact,
             person: Person::admin("terminal", "ann"),
             reason: None,
+            seen: crate::sheet::Seen::Short,
         };
         kernel.reply(&id(1), reply).await;
         let _ended = call.await.unwrap();

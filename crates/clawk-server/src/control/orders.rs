@@ -1,13 +1,16 @@
 //! What the owner of the state directory may order by the control socket: answers, revocations, the emergency stop.
 
 use clawk_kernel::effect::Outcome;
-use clawk_kernel::{Answer, Breadth, Door, Held, Kernel, Lasting, Person, Reception, Reply, Step, stop};
-use clawk_proto::{ErrorCode, RequestId, RpcError, SessionId};
+use clawk_kernel::sheet::Seen;
+use clawk_kernel::{
+    Answer, Breadth, Door, Held, Kernel, Lasting, Person, Question, Reception, Reply, Step, stop,
+};
+use clawk_proto::{Digest, ErrorCode, RequestId, RpcError, SessionId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::error::ckp as error;
-use crate::rpc::questions;
+use crate::rpc::questions::{self, Text};
 
 #[derive(Deserialize)]
 struct AnswerParams {
@@ -25,6 +28,15 @@ struct AnswerParams {
     /// A standing answer covers the folder that the question offers.
     #[serde(default)]
     folder: bool,
+    /// Digests of the whole texts that were read: a yes to a folded question needs its own.
+    #[serde(default)]
+    seen: Vec<Digest>,
+}
+
+#[derive(Deserialize)]
+struct ShowParams {
+    /// A call's, or a plan's.
+    request_id: RequestId,
 }
 
 #[derive(Deserialize)]
@@ -90,7 +102,17 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
             let acknowledged = taken.map_err(|e| error::from_kernel(&e))?;
             Ok(json!({"acknowledged": acknowledged}))
         }
-        "clawk.approvals.list" => Ok(json!({"approvals": questions::listed(kernel.pending())})),
+        "clawk.approvals.list" => Ok(json!({"approvals": questions::listed(kernel.pending(), Text::Short)})),
+        "clawk.approvals.show" => {
+            let asked: ShowParams = error::decode(method, params)?;
+            let meant = |question: &Question| {
+                let plan = question.step.as_ref().map(|step| &step.plan);
+                question.request_id == asked.request_id || plan == Some(&asked.request_id)
+            };
+            let mut waiting = kernel.pending();
+            waiting.retain(meant);
+            Ok(json!({"approvals": questions::listed(waiting, Text::Whole)}))
+        }
         "clawk.approve" => {
             let asked: AnswerParams = error::decode(method, params)?;
             let answer = match (asked.always, asked.for_session) {
@@ -180,6 +202,7 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) 
         // The socket is the owner's alone.
         person: Person::admin("control", by),
         reason: asked.reason.clone(),
+        seen: Seen::Whole(asked.seen.clone()),
     };
     let Some(plan) = plan_of(kernel, &asked) else {
         // Steps of nothing: no answer to anything.
@@ -187,7 +210,11 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) 
             return json!({"acknowledged": false});
         }
         let reception = kernel.reply(&asked.request_id, reply).await;
-        return json!({"acknowledged": reception == Reception::Taken});
+        let unseen: Vec<&RequestId> = (reception == Reception::Unseen)
+            .then_some(&asked.request_id)
+            .into_iter()
+            .collect();
+        return told(reception == Reception::Taken, &unseen);
     };
     let answered = kernel.reply_plan(&plan, asked.steps.as_deref(), &reply).await;
     let taken: Vec<u32> = answered
@@ -196,8 +223,29 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) 
         .map(|(number, _)| *number)
         .collect();
     let waiting: Vec<u32> = of_plan(kernel, &plan).map(|step| step.number).collect();
+    let unseen = answered
+        .iter()
+        .filter(|(_, reception)| *reception == Reception::Unseen);
+    let unseen: Vec<u32> = unseen.map(|(number, _)| *number).collect();
     let asked_for = asked.steps.map_or(taken.len(), |steps| steps.len());
-    json!({"acknowledged": !taken.is_empty() && taken.len() == asked_for, "plan": plan, "steps": taken, "waiting": waiting})
+    let mut told = told(!taken.is_empty() && taken.len() == asked_for, &unseen);
+    for (name, value) in [
+        ("plan", json!(plan)),
+        ("steps", json!(taken)),
+        ("waiting", json!(waiting)),
+    ] {
+        told[name] = value;
+    }
+    told
+}
+
+/// `unseen`: what waits on, because a part of it is folded and was not read.
+fn told(acknowledged: bool, unseen: &[impl serde::Serialize]) -> Value {
+    let mut told = json!({"acknowledged": acknowledged});
+    if !unseen.is_empty() {
+        told["unseen"] = json!(unseen);
+    }
+    told
 }
 
 /// The plan that an answer is for: named by its id, or by that of a step where steps are named.

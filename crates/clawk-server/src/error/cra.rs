@@ -60,6 +60,8 @@ impl From<CarpError> for ApiError {
                 }
             }
             CarpError::TooMany(_) => Self::too_many("too_many", text, 1_000),
+            CarpError::Unseen { hidden_bytes } => Self::new(StatusCode::CONFLICT, "question_unseen", text)
+                .with("hidden_bytes", json!(hidden_bytes)),
             CarpError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", text),
             CarpError::Set(_) => Self::invalid("invalid_atlas", text),
             CarpError::NotReady(_) => Self::unavailable(text),

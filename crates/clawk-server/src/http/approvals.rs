@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
+use clawk_kernel::sheet::Seen;
 use http::StatusCode;
 use uuid::Uuid;
 
@@ -36,6 +37,44 @@ pub(crate) async fn list(
     }))
 }
 
+/// One question with its whole text: of the caller's sessions; who may answer sees all.
+#[utoipa::path(
+    get, path = "/v1/approvals/{id}", tag = "approvals",
+    params(("id" = uuid::Uuid, Path, description = "The approval.")),
+    responses((status = 200, description = "The question.", body = Approval)),
+)]
+pub(crate) async fn show(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Json<Approval>, ApiError> {
+    let all = principal.may(Scope::Approve);
+    if !all {
+        principal.needs(Scope::Read)?;
+    }
+    let cra = app.cra()?;
+    let id = parsed(&id)?;
+    let seen = |session| {
+        cra.session(session)
+            .is_some_and(|view| principal.owns(view.owner.as_deref()))
+    };
+    let mut views = cra.approvals().into_iter();
+    let found = views.find(|view| view.id == id && (all || seen(view.session)));
+    found.map(Approval::whole).map(Json).ok_or_else(nothing)
+}
+
+fn parsed(id: &str) -> Result<Uuid, ApiError> {
+    Uuid::try_parse(id).map_err(|_| nothing()) // silent-ok: what is no id waits for nothing
+}
+
+fn nothing() -> ApiError {
+    ApiError::new(
+        StatusCode::NOT_FOUND,
+        "approval_not_found",
+        "nothing waits for this approval",
+    )
+}
+
 /// Answers a question; the first answer counts. A yes holds for the parameters that were asked about, once.
 #[utoipa::path(
     post, path = "/v1/approvals/{id}", tag = "approvals", request_body = AnswerApproval,
@@ -62,17 +101,11 @@ pub(crate) async fn answer(
             "/reason: at most 1000 characters",
         ));
     }
-    let id = Uuid::try_parse(&id).map_err(|_| {
-        // silent-ok: what is no id waits for nothing
-        ApiError::new(
-            StatusCode::NOT_FOUND,
-            "approval_not_found",
-            "nothing waits for this approval",
-        )
-    })?;
+    let id = parsed(&id)?;
+    let seen = Seen::Whole(wanted.seen.into_iter().collect());
     let approve = wanted.decision == ApprovalDecision::Approve;
     Ok(Json(
-        cra.answer(id, approve, &principal.name, wanted.reason)
+        cra.answer(id, approve, &principal.name, wanted.reason, &seen)
             .await?
             .into(),
     ))

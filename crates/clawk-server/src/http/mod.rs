@@ -203,6 +203,6 @@ fn cra() -> Router<App> {
         .route("/v1/atlases", get(atlases::list).post(atlases::load))
         .route("/v1/atlases/{id}", get(atlases::show).delete(atlases::remove))
         .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{id}", post(approvals::answer))
+        .route("/v1/approvals/{id}", get(approvals::show).post(approvals::answer))
         .route("/v1/openapi.json", get(openapi::serve))
 }

@@ -363,6 +363,28 @@ pub(crate) struct Approval {
     pub(crate) status: String,
     /// RFC 3339.
     pub(crate) expires_at: String,
+    /// What will happen, with every argument; long values folded to head and tail.
+    pub(crate) preview: Vec<String>,
+    /// Bytes that `preview` hides. If any, a yes needs the digest of the whole text.
+    pub(crate) hidden_bytes: usize,
+    /// The whole text; of one approval only, not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+    /// SHA-256 of the whole text; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) digest: Option<String>,
+}
+
+impl Approval {
+    /// With the whole text.
+    pub(crate) fn whole(view: ApprovalView) -> Self {
+        let (text, digest) = (view.sheet.whole(), view.sheet.digest().to_hex());
+        Self {
+            text: Some(text),
+            digest: Some(digest),
+            ..Self::from(view)
+        }
+    }
 }
 
 impl From<ApprovalView> for Approval {
@@ -382,6 +404,10 @@ impl From<ApprovalView> for Approval {
             }
             .to_owned(),
             expires_at: view.expires_at,
+            preview: view.sheet.short(),
+            hidden_bytes: view.sheet.hidden_bytes(),
+            text: None,
+            digest: None,
         }
     }
 }
@@ -403,6 +429,10 @@ pub(crate) struct AnswerApproval {
     #[serde(default)]
     #[schema(max_length = 1000)]
     pub(crate) reason: Option<String>,
+    /// The digest of the whole text that was read. A yes to a question that hides something needs it.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub(crate) seen: Option<clawk_proto::Digest>,
 }
 
 /// Yes or no.

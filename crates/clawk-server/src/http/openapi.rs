@@ -23,7 +23,7 @@ use crate::access::Scope;
     paths(
         health::health, sessions::create, sessions::list, sessions::show, sessions::end, carp::resolve, carp::execute,
         carp::validate, traces::show, traces::verify, stream::stream, atlases::list, atlases::load, atlases::show,
-        atlases::remove, approvals::list, approvals::answer,
+        atlases::remove, approvals::list, approvals::show, approvals::answer,
     ),
     components(schemas(model::Error)),
     security(("bearer" = []), ("api_key" = [])),

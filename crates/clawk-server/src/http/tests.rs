@@ -775,3 +775,44 @@ async fn who_may_approve_sees_and_answers_the_questions_of_others_and_nothing_el
         200
     );
 }
+
+#[tokio::test]
+async fn a_folded_question_is_approved_by_who_read_it_whole() {
+    let server = guarded().await;
+    let session = server.session("ann").await;
+    let (_, resolution) = server
+        .post("ann", "/v1/resolve", &request(&session, 1, None))
+        .await;
+    let note = format!("{} and all of it to eve {}", "a".repeat(600), "b".repeat(600));
+    let execution = json!({"resolution_id": resolution["resolution_id"], "action_id": "fee.waive", "parameters": {"note": note}});
+    let (_, pending) = server
+        .post("ann", "/v1/execute", &request(&session, 2, Some(execution)))
+        .await;
+    let id = pending["error"]["details"]["approval_id"].as_str().unwrap();
+    let (_, listed) = server.get("ops", "/v1/approvals").await;
+    let listed = &listed["approvals"][0];
+    assert!(listed["hidden_bytes"].as_u64().unwrap() > 0, "{listed}");
+    assert!(listed.get("text").is_none() && listed.get("digest").is_none());
+    assert!(!listed["preview"].to_string().contains("eve"), "{listed}");
+    let path = format!("/v1/approvals/{id}");
+    let zero = "0".repeat(64);
+    for blind in [
+        json!({"decision": "approve"}),
+        json!({"decision": "approve", "seen": zero}),
+    ] {
+        let (status, refused) = server.post("ops", &path, &blind).await;
+        assert_eq!(
+            (status, &refused["error"]["code"]),
+            (409, &json!("question_unseen"))
+        );
+    }
+    assert_eq!(server.get("bob", &path).await.0, 404, "it is ann's");
+    let (_, whole) = server.get("ops", &path).await;
+    assert!(
+        whole["text"].as_str().unwrap().contains(" and all of it to eve "),
+        "{whole}"
+    );
+    let read = json!({"decision": "approve", "seen": whole["digest"]});
+    assert_eq!(server.post("ops", &path, &read).await.0, 200);
+    assert_eq!(server.get("ops", "/v1/approvals/none").await.0, 404);
+}

@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Poll;
 
+use clawk_kernel::sheet::Seen;
 use clawk_kernel::{Answer, Breadth, KernelError, Person, Reception, Reply as Answered};
 use clawk_proto::method::{
     Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, LifecycleState,
@@ -205,6 +206,8 @@ impl Connection {
                 // Only who has the scope `approve` comes so far.
                 person: Person::admin("rpc", &run.client),
                 reason: params.reason,
+                // Who knows the id has made the call, or was sent the whole text with it.
+                seen: Seen::Sent,
             };
             let acknowledged = run.kernel.reply(&params.request_id, answer).await == Reception::Taken;
             drop(permit);

@@ -87,11 +87,11 @@ async fn tell(
             announced.insert(question.request_id.clone());
             let steps = run.kernel.pending().into_iter();
             let steps = steps.filter(|other| other.step.as_ref().is_some_and(|step| step.plan == *plan));
-            listed(steps.collect()).into_iter().next()
+            listed(steps.collect(), Text::Whole).into_iter().next()
         }
         None => announced
             .insert(question.request_id.clone())
-            .then(|| facts(question)),
+            .then(|| facts(question, Text::Whole)),
     };
     let Some(facts) = facts else { return };
     outbox.room().await;
@@ -102,13 +102,23 @@ async fn tell(
     }
 }
 
+/// How much of a question's text is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Text {
+    /// The short one, and how much it hides.
+    Short,
+    /// The whole one, too.
+    Whole,
+}
+
 /// What waits, a plan as one question: the facts of its first step, and under `plan` its id and all steps.
-pub(crate) fn listed(questions: Vec<Question>) -> Vec<Value> {
+pub(crate) fn listed(questions: Vec<Question>, text: Text) -> Vec<Value> {
     Plan::group(questions)
         .iter()
         .map(|asked| match asked {
-            Asked::One(question) => facts(question),
+            Asked::One(question) => facts(question, text),
             Asked::Plan(plan) => {
+                let facts = |step| facts(step, text);
                 let mut told = plan.steps.first().map_or(Value::Null, facts);
                 let steps: Vec<Value> = plan.steps.iter().map(facts).collect();
                 if let Some(told) = told.as_object_mut() {
@@ -123,14 +133,17 @@ pub(crate) fn listed(questions: Vec<Question>) -> Vec<Value> {
         .collect()
 }
 
-/// A question as the wire and the control socket tell it.
-pub(crate) fn facts(question: &Question) -> Value {
-    json!({
+/// A question as the wire and the control socket tell it. Who has `text` has seen it whole; `digest` is its SHA-256.
+fn facts(question: &Question, text: Text) -> Value {
+    let sheet = &question.sheet;
+    let mut facts = json!({
         "request_id": question.request_id,
         "session": question.session,
         "tool": question.tool,
         "arguments": question.arguments,
-        "preview": question.preview,
+        "preview": sheet.short(),
+        "hidden_bytes": sheet.hidden_bytes(),
+        "digest": sheet.digest(),
         "rule_id": question.rule_id,
         "reason": question.reason,
         "explanation": question.explanation,
@@ -139,5 +152,9 @@ pub(crate) fn facts(question: &Question) -> Value {
         "cost": question.cost,
         "folder": question.folder,
         "step": question.step.as_ref().map(|step| json!({"plan": step.plan, "step": step.number, "of": step.of})),
-    })
+    });
+    if text == Text::Whole {
+        facts["text"] = sheet.whole().into();
+    }
+    facts
 }

@@ -217,4 +217,6 @@ impl Builtin {
 }
 
 #[cfg(test)]
+mod preview_tests;
+#[cfg(test)]
 mod tests;

@@ -93,9 +93,7 @@ fn edit(look: &Look<'_>) -> Option<Preview> {
 /// Every line of both texts, those that stay marked as such.
 fn difference(before: &str, after: &str) -> Vec<Line> {
     let [old, new] = [before, after].map(|text| text.split_inclusive('\n').collect::<Vec<_>>());
-    let diff = TextDiff::configure()
-        .timeout(DIFF_TIME)
-        .diff_slices(&old, &new);
+    let diff = TextDiff::configure().timeout(DIFF_TIME).diff_slices(&old, &new);
     let mut lines = Vec::new();
     if before == after {
         lines.push(Line::fact("  (no change)"));
@@ -123,7 +121,10 @@ fn request(url: Option<&str>, method: Option<&str>) -> Preview {
     if let Ok(parsed) = clawk_egress::Url::parse(url) {
         let host = parsed.host_str().unwrap_or_default();
         let port = parsed.port_or_known_default().unwrap_or_default();
-        lines.push(Line::fact(&format!("  to {host} port {port} ({})", parsed.scheme())));
+        lines.push(Line::fact(&format!(
+            "  to {host} port {port} ({})",
+            parsed.scheme()
+        )));
     }
     Preview {
         lines,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clawk_proto::RequestId;
+use clawk_proto::{Digest, RequestId};
 use clawk_server::{Client, ControlError};
 use serde_json::{Value, json};
 
@@ -16,7 +16,8 @@ mod past;
 /// Flags of `clawk approvals`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  clawk approvals\n  clawk approvals --agent hello --format json\n  clawk approvals --granted\n  clawk approvals --revoke 019ab9e2-6f4c-7d31-9a55-0d6d3c9c2f10"
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  clawk approvals\n  clawk approvals --agent hello --format json\n  clawk approvals show 550e8400-e29b-41d4-a716-446655440000\n  clawk approvals --granted\n  clawk approvals --revoke 019ab9e2-6f4c-7d31-9a55-0d6d3c9c2f10"
 )]
 pub(crate) struct ListArgs {
     /// List standing grants: what people are not asked about again
@@ -27,9 +28,34 @@ pub(crate) struct ListArgs {
     #[arg(long, conflicts_with = "granted")]
     answered: bool,
 
+    #[command(subcommand)]
+    show: Option<Show>,
+
     /// End a standing grant
     #[arg(long, value_name = "GRANT", conflicts_with_all = ["granted", "answered"])]
     revoke: Option<String>,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Looks of `clawk approvals`.
+#[derive(Debug, clap::Subcommand)]
+enum Show {
+    /// Print all of a question, nothing folded, and the command that approves it
+    Show(ShowArgs),
+}
+
+/// Flags of `clawk approvals show`.
+#[derive(Debug, clap::Args)]
+struct ShowArgs {
+    /// The call's id, or a plan's, as `clawk approvals` prints it
+    #[arg(value_name = "ID", value_parser = id)]
+    id: RequestId,
 
     #[command(flatten)]
     which: state::Which,
@@ -59,6 +85,10 @@ pub(crate) struct ApproveArgs {
     /// With --for-session or --always: any path in the folder that the question names
     #[arg(long)]
     folder: bool,
+
+    /// You have read all of a question that is folded: its digest, as `clawk approvals show ID` prints it
+    #[arg(long, value_name = "DIGEST", value_delimiter = ',', value_parser = digest)]
+    seen: Vec<Digest>,
 }
 
 /// Flags of `clawk deny`.
@@ -97,8 +127,15 @@ fn id(text: &str) -> Result<RequestId, String> {
     RequestId::parse(text).map_err(|e| e.to_string())
 }
 
+fn digest(text: &str) -> Result<Digest, String> {
+    Digest::from_hex(text).ok_or_else(|| "a digest is 64 hex digits".to_owned())
+}
+
 /// Lists what waits.
 pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
+    if let Some(Show::Show(args)) = &args.show {
+        return whole(args);
+    }
     if let Some(grant) = &args.revoke {
         return past::revoke(args, grant);
     }
@@ -110,14 +147,66 @@ pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
         out::json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let waiting = answer
-        .get("approvals")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let waiting = array(&answer, "approvals");
     if waiting.is_empty() {
         out::line("nothing waits for approval")?;
     }
+    print(waiting)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn array<'a>(value: &'a Value, member: &str) -> &'a [Value] {
+    let array = value.get(member).and_then(Value::as_array);
+    array.map(Vec::as_slice).unwrap_or_default()
+}
+
+/// All of one question, and how it is approved then. Exit code 1 when nothing waits under this id.
+fn whole(args: &ShowArgs) -> Result<ExitCode> {
+    let params = json!({"request_id": args.id});
+    let answer = ask(&args.which.dir()?, "clawk.approvals.show", &params)?;
+    let waiting = array(&answer, "approvals");
+    if args.format == Format::Json {
+        out::json(&answer)?;
+    } else {
+        print(waiting)?;
+        let plans = waiting.iter().filter_map(|question| question.get("plan"));
+        let steps = plans.flat_map(|plan| array(plan, "steps"));
+        let folded = waiting
+            .iter()
+            .chain(steps)
+            .filter(|question| hidden(question) > 0);
+        let mut digests: Vec<&str> = folded
+            .filter_map(|question| question.get("digest")?.as_str())
+            .collect();
+        digests.sort_unstable();
+        digests.dedup();
+        let seen = if digests.is_empty() {
+            String::new()
+        } else {
+            format!(" --seen {}", digests.join(","))
+        };
+        match waiting {
+            [] => out::note(&nothing(&args.id)),
+            _ => out::line(&format!("\nto approve it: clawk approve {}{seen}", args.id))?,
+        }
+    }
+    Ok(if waiting.is_empty() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn nothing(id: &RequestId) -> String {
+    format!("nothing waits under {id}: it was answered, it lapsed, or it never asked")
+}
+
+/// Bytes of a question that its short text hides.
+fn hidden(question: &Value) -> u64 {
+    question.get("hidden_bytes").and_then(Value::as_u64).unwrap_or(0)
+}
+
+fn print(waiting: &[Value]) -> Result<()> {
     let paint = Paint::stdout();
     for (position, question) in waiting.iter().enumerate() {
         if position > 0 {
@@ -128,7 +217,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
             None => show(question, paint)?,
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// One question about several calls, step by step.
@@ -160,14 +249,25 @@ fn show(question: &Value, paint: Paint) -> Result<()> {
         paint.bold(&text("request_id")),
         paint.cyan(&text("tool"))
     ))?;
-    for line in question
-        .get("preview")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-    {
-        out::line(&format!("  {}", out::harmless(line)))?;
+    match question.get("text").and_then(Value::as_str) {
+        Some(whole) => {
+            for line in whole.split('\n') {
+                out::line(&format!("  {}", out::harmless(line)))?;
+            }
+        }
+        None => {
+            for line in array(question, "preview").iter().filter_map(Value::as_str) {
+                out::line(&format!("  {}", out::harmless(line)))?;
+            }
+            if hidden(question) > 0 {
+                let folded = format!(
+                    "  {} bytes are folded; read them before you approve: clawk approvals show {}",
+                    hidden(question),
+                    text("request_id")
+                );
+                out::line(&paint.yellow(&folded))?;
+            }
+        }
     }
     let rule = question
         .get("rule_id")
@@ -187,7 +287,7 @@ fn show(question: &Value, paint: Paint) -> Result<()> {
 
 /// Says yes.
 pub(crate) fn approve(args: &ApproveArgs) -> Result<ExitCode> {
-    let how = json!({"for_session": args.for_session, "always": args.always, "folder": args.folder});
+    let how = json!({"for_session": args.for_session, "always": args.always, "folder": args.folder, "seen": args.seen});
     let code = answer(&args.answer, "clawk.approve", "approved", how)?;
     if args.always && code == ExitCode::SUCCESS && args.answer.format == Format::Human {
         let file = args.answer.which.dir()?.join(clawk_kernel::call::SUGGESTED_RULES);
@@ -213,11 +313,15 @@ fn answer(args: &AnswerArgs, method: &str, done: &str, how: Value) -> Result<Exi
         out::json(&answer)?;
     } else if taken {
         out::line(&format!("{done} {}{}", args.id, steps(&answer)))?;
-    } else {
+    } else if answer.get("unseen").is_some() {
         out::note(&format!(
-            "nothing waits under {}: it was answered, it lapsed, or it never asked",
+            "not approved{}: a part of the question is folded, and you have not read it; `clawk approvals show {}` prints all \
+             of it and the command that approves it then",
+            steps(&answer),
             args.id
         ));
+    } else {
+        out::note(&nothing(&args.id));
     }
     Ok(if taken {
         ExitCode::SUCCESS

@@ -1,12 +1,14 @@
 //! The line that a person edits. The editor blocks, so it lives on a thread of its own and is asked for one line at a time.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::termios::{QueueSelector, tcdrain, tcflush};
 use rustyline::error::ReadlineError;
 use rustyline::{Behavior, Config, DefaultEditor};
 use tokio::sync::oneshot;
@@ -22,11 +24,18 @@ pub(crate) enum Reply {
     End,
 }
 
-struct Request {
-    prompt: String,
-    /// Goes to the history: words to the agent do, answers to questions don't.
-    remember: bool,
-    reply: oneshot::Sender<Reply>,
+/// Keys that are pressed earlier than this behind a question are no answer to it.
+const UNREAD: Duration = Duration::from_millis(500);
+
+enum Request {
+    Line {
+        prompt: String,
+        /// Goes to the history: words to the agent do, answers to questions don't.
+        remember: bool,
+        reply: oneshot::Sender<Reply>,
+    },
+    /// Forget every key that was pressed before what is on the screen could be read.
+    Fresh(oneshot::Sender<io::Result<()>>),
 }
 
 /// Asks for lines; cloned handles share the one terminal.
@@ -61,13 +70,33 @@ impl Input {
         std::thread::Builder::new()
             .name("line-editor".into())
             .spawn(move || {
+                let history = remembers.then_some(history.as_path());
                 for request in queue {
-                    let reply = read(&mut editor, &request, remembers.then_some(history.as_path()));
-                    // silent-ok: whoever asked has stopped waiting
-                    let _ = request.reply.send(reply);
+                    // silent-ok, both: whoever asked has stopped waiting
+                    match request {
+                        Request::Line {
+                            prompt,
+                            remember,
+                            reply,
+                        } => drop(reply.send(read(&mut editor, &prompt, remember, history))),
+                        Request::Fresh(done) => drop(done.send(fresh())),
+                    }
                 }
             })?;
         Ok(Self { requests })
+    }
+
+    /// Waits until what was written is drawn and half a second has passed, and forgets all keys of before. To be called
+    /// between a question and its answer.
+    ///
+    /// # Errors
+    /// The terminal can't do it: no answer from it counts.
+    pub(crate) async fn fresh(&self) -> io::Result<()> {
+        let (done, waiting) = oneshot::channel();
+        self.requests
+            .try_send(Request::Fresh(done))
+            .map_err(io::Error::other)?;
+        waiting.await.map_err(io::Error::other)?
     }
 
     /// Asks for one line.
@@ -75,7 +104,7 @@ impl Input {
         let (reply, answer) = oneshot::channel();
         if self
             .requests
-            .try_send(Request {
+            .try_send(Request::Line {
                 prompt,
                 remember,
                 reply,
@@ -88,10 +117,22 @@ impl Input {
     }
 }
 
-fn read(editor: &mut DefaultEditor, request: &Request, history: Option<&Path>) -> Reply {
-    match editor.readline(&request.prompt) {
+/// The editor keeps no keys between two lines: what was pressed ahead waits in the terminal.
+fn fresh() -> io::Result<()> {
+    tcdrain(io::stderr())?;
+    std::thread::sleep(UNREAD);
+    if io::stdin().is_terminal() {
+        tcflush(io::stdin(), QueueSelector::IFlush)?;
+    } else {
+        tcflush(File::open("/dev/tty")?, QueueSelector::IFlush)?;
+    }
+    Ok(())
+}
+
+fn read(editor: &mut DefaultEditor, prompt: &str, remember: bool, history: Option<&Path>) -> Reply {
+    match editor.readline(prompt) {
         Ok(line) => {
-            if request.remember && !line.trim().is_empty() && editor.add_history_entry(&line).is_ok() {
+            if remember && !line.trim().is_empty() && editor.add_history_entry(&line).is_ok() {
                 // silent-ok: a full disk costs the history and nothing else
                 let _ = history.map(|path| editor.append_history(path));
             }

@@ -3,6 +3,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use clawk_kernel::sheet::visible;
 use clawk_kernel::{Notice, Plan, Question, TurnEnd};
 use serde_json::{Map, Value};
 
@@ -10,7 +11,6 @@ use super::{columns, markdown};
 use crate::out::{self, Paint, clipped, harmless};
 
 const SUMMARY_LINES: usize = 4;
-const PREVIEW_LINES: usize = 40;
 
 /// Shows notices as they come.
 #[derive(Debug)]
@@ -79,10 +79,11 @@ impl Show {
                 arguments,
                 verdict,
                 rule_id,
+                refused_by,
                 ..
             } => {
                 self.break_off()?;
-                let verdict = verdict_text(self.paint, verdict, rule_id.as_deref());
+                let verdict = verdict_text(self.paint, verdict, rule_id.as_deref(), *refused_by);
                 let width = columns(100).saturating_sub(tool.len() + 4);
                 let arguments = clipped(&arguments_text(arguments), width);
                 self.line(&format!(
@@ -194,60 +195,68 @@ impl Show {
         }
     }
 
-    /// Shows what is asked, exactly what it will get, and what will happen.
-    pub(crate) fn question(&self, question: &Question) {
-        let by = rule_text(question.rule_id.as_deref());
-        self.line(&format!(
+    /// Shows what is asked: what will happen, with every argument, long values folded.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(crate) fn question(&self, question: &Question) -> io::Result<()> {
+        let mut lines = vec![format!(
             "{} {} wants to run {}",
             self.paint.yellow("?"),
-            self.paint.bold(&question.tool),
-            self.paint.dim(&by)
-        ));
-        self.what(question);
+            self.paint.bold(&visible(&question.tool)),
+            self.paint.dim(&rule_text(question.rule_id.as_deref()))
+        )];
+        self.what(question, &mut lines);
+        drawn(&lines)
     }
 
     /// Shows several calls that are asked about together, in the order in which they would run.
-    pub(crate) fn plan(&self, plan: &Plan) {
-        self.line(&format!(
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(crate) fn plan(&self, plan: &Plan) -> io::Result<()> {
+        let mut lines = vec![format!(
             "{} a plan: {} steps need your word before the first of them runs",
             self.paint.yellow("?"),
             plan.steps.len()
-        ));
+        )];
         for question in &plan.steps {
-            self.line(&format!(
+            lines.push(format!(
                 "  {} {} {}",
                 self.paint.bold(&format!("{}.", question.number())),
-                self.paint.bold(&question.tool),
+                self.paint.bold(&visible(&question.tool)),
                 self.paint.dim(&rule_text(question.rule_id.as_deref()))
             ));
-            self.what(question);
+            self.what(question, &mut lines);
         }
         for line in plan.beside() {
-            self.line(&self.paint.dim(&format!("  {}", harmless(line))));
+            lines.push(self.paint.dim(&format!("  {}", visible(line))));
         }
+        drawn(&lines)
+    }
+
+    /// Shows a question's whole text.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(crate) fn whole(&self, question: &Question) -> io::Result<()> {
+        let whole = question.sheet.whole();
+        let mut lines = vec![self.paint.dim(&format!("    all {} bytes:", whole.len()))];
+        let indented = whole.split('\n').map(|line| self.sheet_line(line));
+        lines.extend(indented);
+        drawn(&lines)
+    }
+
+    fn sheet_line(&self, line: &str) -> String {
+        format!("    {}", painted(self.paint, line))
     }
 
     /// What will happen.
-    fn what(&self, question: &Question) {
-        if question.preview.is_empty() {
-            for (name, value) in &question.arguments {
-                self.line(&format!(
-                    "    {name}: {}",
-                    clipped(&value.to_string(), columns(100).saturating_sub(6))
-                ));
-            }
-        }
-        for line in question.preview.iter().take(PREVIEW_LINES) {
-            self.line(&format!("    {}", preview_line(self.paint, line)));
-        }
-        if question.preview.len() > PREVIEW_LINES {
-            self.line(&self.paint.dim(&format!(
-                "    … {} more lines",
-                question.preview.len() - PREVIEW_LINES
-            )));
-        }
+    fn what(&self, question: &Question, lines: &mut Vec<String>) {
+        let short = question.sheet.short();
+        lines.extend(short.iter().map(|line| self.sheet_line(line)));
         if let Some(cost) = &question.cost {
-            self.line(&format!("    cost: {}", harmless(cost)));
+            lines.push(format!("    cost: {}", visible(cost)));
         }
     }
 
@@ -262,10 +271,6 @@ impl Show {
             question.expires_at, question.default_if_timeout
         );
         self.line(&self.paint.dim(&lapses));
-        self.line(&self.paint.dim(&format!(
-            "    exact arguments: {}",
-            harmless(&arguments_text(&question.arguments))
-        )));
     }
 
     /// Makes room for lines of others.
@@ -359,22 +364,56 @@ impl Show {
     }
 }
 
+/// All lines at once, on standard error.
+fn drawn(lines: &[String]) -> io::Result<()> {
+    let mut text = lines.join("\n");
+    text.push('\n');
+    io::stderr().lock().write_all(text.as_bytes())
+}
+
 /// `allowed (rule `read-notes`)` and the like, in the colour of its meaning.
-fn verdict_text(paint: Paint, verdict: &str, rule_id: Option<&str>) -> String {
+fn verdict_text(paint: Paint, verdict: &str, rule_id: Option<&str>, refused_by: Option<&str>) -> String {
+    if let Some(by) = refused_by {
+        let rule = rule_id.map_or_else(String::new, |rule| rule_text(Some(rule)));
+        return format!("{} {}", paint.red(refused_text(by)), paint.dim(&rule));
+    }
     let text = match verdict {
         "allow" => paint.green("allowed"),
         "approved" => paint.green("approved by a person"),
         "audit-only" => paint.green("allowed, audited in full"),
-        "deny" => paint.red("denied"),
         other => paint.yellow(other),
     };
     format!("{text} {}", paint.dim(&rule_text(rule_id)))
 }
 
+/// Who refused a call, from the trace's word for it.
+fn refused_text(by: &str) -> &'static str {
+    match by {
+        "policy" => "denied by the policy",
+        "autonomy" => "denied by the autonomy",
+        "skill" => "denied by the skill's permissions",
+        "atlas" => "denied by an Atlas",
+        "role" => "denied by the role of who asked",
+        "stop" => "denied by an emergency stop",
+        "rate_limit" => "denied by a rate limit",
+        "quota" => "denied by a budget",
+        "screening" => "denied by screening",
+        "sandbox" => "refused by the sandbox",
+        "approval_denied" => "denied by a person",
+        "approval_timeout" => "denied: nobody answered in time",
+        "approval_void" => "denied: what was asked about has changed",
+        "approval_pending" => "waits for a person",
+        "cancelled" => "cancelled",
+        "unknown_tool" => "refused: no such tool",
+        "invalid_parameters" => "refused: its arguments are not right",
+        _ => "did not run",
+    }
+}
+
 fn rule_text(rule_id: Option<&str>) -> String {
     rule_id.map_or_else(
         || "(no rule)".to_owned(),
-        |rule| format!("(rule `{}`)", harmless(rule)),
+        |rule| format!("(rule `{}`)", visible(rule)),
     )
 }
 
@@ -386,12 +425,12 @@ fn arguments_text(arguments: &Map<String, Value>) -> String {
     parts.join(", ")
 }
 
-fn preview_line(paint: Paint, line: &str) -> String {
-    let clean = harmless(line);
-    match clean.chars().next() {
-        Some('+') => paint.green(&clean),
-        Some('-') => paint.red(&clean),
-        Some('@') => paint.cyan(&clean),
-        _ => clean,
+/// A line of a question's text, in the colour of what it does.
+fn painted(paint: Paint, line: &str) -> String {
+    match line.chars().next() {
+        Some('+') => paint.green(line),
+        Some('-') => paint.red(line),
+        Some('⟨') => paint.yellow(line),
+        _ => line.to_owned(),
     }
 }

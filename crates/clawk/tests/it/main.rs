@@ -36,6 +36,7 @@ mod private;
 #[path = "../common/terminal.rs"]
 mod pty;
 mod purse;
+mod questions;
 mod replay;
 mod serve;
 mod served;

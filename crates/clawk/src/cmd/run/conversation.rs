@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use clawk_kernel::sheet::{Seen, visible};
 use clawk_kernel::{Answer, Breadth, Notice, Person, Question, Reception, Session, TurnEnd};
 use clawk_proto::{MessageId, SessionId};
 use clawk_secrets::env;
@@ -18,13 +19,18 @@ use tokio::time::MissedTickBehavior;
 
 use super::{Approve, commands};
 use crate::compose::Agent;
-use crate::out::{Paint, harmless};
+use crate::out::Paint;
 use crate::terminal::input::{Input, Reply};
 use crate::terminal::show::Show;
 
 /// Notices that are kept while a person thinks.
 const HELD: usize = 1024;
 
+/// To a yes while something is folded.
+const UNSEEN: &str = "  not yet: `v` shows all of it, then answer";
+
+/// Why a question is answered with no.
+const NOT_SHOWN: &str = "the question could not be shown";
 const OPEN: &str = "  the turn is not over: it goes on when the agent is started again";
 
 const LEAVING: &str = "(Ctrl-C once more, or Ctrl-D, to leave)";
@@ -175,7 +181,7 @@ impl<'a> Conversation<'a> {
     }
 
     async fn answer(&mut self, question: &Question) {
-        self.show.question(question);
+        let drawn = self.show.question(question);
         let no = |why: Option<String>| (Answer::Deny, Breadth::Exact, why);
         let (answer, breadth, reason) = match (self.approve, self.input.clone()) {
             (Approve::Never, _) => no(Some(
@@ -186,6 +192,7 @@ impl<'a> Conversation<'a> {
                     "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it";
                 no(Some(why.to_owned()))
             }
+            (Approve::Ask, Some(_)) if drawn.is_err() => no(Some(NOT_SHOWN.to_owned())),
             (Approve::Ask, Some(input)) => self.ask(&input, question).await,
         };
         // Nobody has answered: the question stays open, as the turn does.
@@ -204,6 +211,8 @@ impl<'a> Conversation<'a> {
             breadth,
             person: Person::admin("terminal", &person()),
             reason,
+            // `ask` takes no yes before all of it was shown.
+            seen: Seen::Whole(vec![question.sheet.digest()]),
         };
         if self.agent.kernel.reply(&question.request_id, reply).await != Reception::Taken {
             self.show
@@ -222,6 +231,7 @@ impl<'a> Conversation<'a> {
         let mut told = false;
         loop {
             tokio::select! {
+                biased;
                 reply = &mut reply => return reply,
                 _ = self.ends.recv() => {
                     self.terminated = true;
@@ -238,6 +248,28 @@ impl<'a> Conversation<'a> {
         }
     }
 
+    /// Between a question and its answer: keys of before are forgotten. `Some`: there will be no answer.
+    async fn fresh(&mut self, input: &Input) -> Option<Reply> {
+        let mut fresh = pin!(input.fresh());
+        let mut interrupted = false;
+        loop {
+            tokio::select! {
+                done = &mut fresh => return match done {
+                    Ok(()) => interrupted.then_some(Reply::Interrupted),
+                    Err(error) => {
+                        tracing::warn!(%error, "the terminal can't be asked");
+                        Some(Reply::End)
+                    }
+                },
+                _ = self.interrupts.recv() => interrupted = true,
+                _ = self.ends.recv() => {
+                    self.terminated = true;
+                    return Some(Reply::End);
+                }
+            }
+        }
+    }
+
     /// Puts a question of the agent to the person.
     async fn put(&mut self, question: &clawk_tools::Question) -> clawk_tools::Answer {
         let Some(input) = self.input.clone() else {
@@ -245,18 +277,23 @@ impl<'a> Conversation<'a> {
         };
         let paint = Paint::stderr();
         self.show.pause();
-        self.show
-            .line(&format!("{} {}", paint.yellow("?"), harmless(&question.question)));
-        for (index, option) in question.options.iter().enumerate() {
+        for (number, line) in question.question.split('\n').enumerate() {
+            let mark = if number == 0 { "?" } else { " " };
             self.show
-                .line(&format!("    {}. {}", index + 1, harmless(option)));
+                .line(&format!("{} {}", paint.yellow(mark), visible(line)));
         }
-        let reply = tokio::select! {
-            reply = input.line("  answer ▸ ".to_owned(), false) => reply,
-            _ = self.ends.recv() => {
-                self.terminated = true;
-                Reply::End
-            }
+        for (index, option) in question.options.iter().enumerate() {
+            self.show.line(&format!("    {}. {}", index + 1, visible(option)));
+        }
+        let reply = match self.fresh(&input).await {
+            Some(reply) => reply,
+            None => tokio::select! {
+                reply = input.line("  answer ▸ ".to_owned(), false) => reply,
+                _ = self.ends.recv() => {
+                    self.terminated = true;
+                    Reply::End
+                }
+            },
         };
         match reply {
             Reply::Line(line) if line.trim().is_empty() => clawk_tools::Answer::Declined,
@@ -282,30 +319,33 @@ impl<'a> Conversation<'a> {
     /// Asks until the answer is one. Ctrl-C is no, and ends the turn.
     async fn ask(&mut self, input: &Input, question: &Question) -> (Answer, Breadth, Option<String>) {
         let paint = Paint::stderr();
-        let prompt = format!(
-            "  {}es · {}o [reason] · {} this session · {}lways{} · {}hy ▸ ",
-            paint.bold("[y]"),
-            paint.bold("[n]"),
-            paint.bold("[s]"),
-            paint.bold("[a]"),
-            match &question.folder {
-                Some(folder) => format!(
-                    " (`s dir`, `a dir`: any path in {})",
-                    harmless(&folder.display().to_string())
-                ),
-                None => String::new(),
-            },
-            paint.bold("[w]"),
-        );
+        let mut folded = question.sheet.hidden_bytes();
+        let mut stale = true;
         loop {
-            match self.line(input, &prompt, question).await {
+            let stopped = if std::mem::take(&mut stale) {
+                self.fresh(input).await
+            } else {
+                None
+            };
+            let reply = match stopped {
+                Some(reply) => reply,
+                None => self.line(input, &prompt(question, folded), question).await,
+            };
+            match reply {
                 Reply::Line(line) => match parse(&line) {
+                    Some(Typed::Answer(answer, ..)) if folded > 0 && answer != Answer::Deny => {
+                        self.show.line(&paint.yellow(UNSEEN));
+                    }
                     Some(Typed::Answer(answer, breadth, reason)) => return (answer, breadth, reason),
+                    Some(Typed::View) => match self.show.whole(question) {
+                        Ok(()) => (folded, stale) = (0, true),
+                        Err(_) => return (Answer::Deny, Breadth::Exact, Some(NOT_SHOWN.to_owned())), // silent-ok: said so
+                    },
                     Some(Typed::Why) => self.show.why(question),
                     None if self.settled(question) => return (Answer::Deny, Breadth::Exact, None),
                     None => self
                         .show
-                        .line(&paint.dim("  y, n (and why not, if you like), s, a or w")),
+                        .line(&paint.dim("  y, n (and why not, if you like), s, a, v or w")),
                 },
                 Reply::Interrupted => {
                     self.session.cancel_turn();
@@ -398,20 +438,46 @@ fn settles(notice: &Notice, question: &Question) -> bool {
     }
 }
 
-/// Who answered, for the trace.
-fn person() -> String {
+/// What can be said of a question; while something is folded, no yes.
+fn prompt(question: &Question, folded: usize) -> String {
+    let bold = |key| Paint::stderr().bold(key);
+    let (no, view, why) = (bold("[n]"), bold("[v]"), bold("[w]"));
+    if folded > 0 {
+        return format!("  {folded} bytes are folded: {view}iew all first · {no}o [reason] · {why}hy ▸ ");
+    }
+    let folder = question.folder.as_ref().map_or_else(String::new, |folder| {
+        let folder = visible(&folder.display().to_string());
+        format!(" (`s dir`, `a dir`: any path in {folder})")
+    });
+    let (yes, session, always) = (bold("[y]"), bold("[s]"), bold("[a]"));
     format!(
-        "terminal:{}",
-        env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned())
+        "  {yes}es · {no}o [reason] · {session} this session · {always}lways{folder} · {view}iew all · {why}hy ▸ "
     )
+}
+
+/// Who answered, for the trace: the login name, by the environment or the user id.
+fn person() -> String {
+    let uid = nix::unistd::getuid();
+    let name = env::non_empty("USER")
+        .or_else(|| env::non_empty("LOGNAME"))
+        // silent-ok: a user without an entry has a number
+        .or_else(|| {
+            nix::unistd::User::from_uid(uid)
+                .ok()
+                .flatten()
+                .map(|user| user.name)
+        })
+        .unwrap_or_else(|| format!("uid {uid}"));
+    format!("terminal:{name}")
 }
 
 enum Typed {
     Answer(Answer, Breadth, Option<String>),
+    View,
     Why,
 }
 
-/// `y`, `n`, `n because …`, `s`, `a`, `w`, and their words; `dir` behind `s` or `a` means the folder.
+/// `y`, `n`, `n because …`, `s`, `a`, `v`, `w`, and their words; `dir` behind `s` or `a` means the folder.
 fn parse(line: &str) -> Option<Typed> {
     let (word, rest) = line
         .trim()
@@ -427,6 +493,7 @@ fn parse(line: &str) -> Option<Typed> {
         )),
         "a" | "always" => Some(Typed::Answer(Answer::Always, breadth(reason.as_deref())?, None)),
         "n" | "no" => Some(Typed::Answer(Answer::Deny, Breadth::Exact, reason)),
+        "v" | "view" => Some(Typed::View),
         "w" | "why" | "?" => Some(Typed::Why),
         _ => None,
     }
@@ -465,6 +532,7 @@ mod tests {
             Some((Answer::Deny, Breadth::Exact, Some("not there".to_owned())))
         );
         assert!(matches!(parse("why"), Some(Typed::Why)));
+        assert!(matches!(parse("v"), Some(Typed::View)));
         for unclear in ["", "yes but not there", "always here", "ok", "yn"] {
             assert!(parse(unclear).is_none(), "{unclear}");
         }

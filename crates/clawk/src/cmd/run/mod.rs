@@ -139,9 +139,14 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         None
     };
     greet(&agent, chatting);
+    let message = message.or_else(|| opening(&agent, chatting));
+    if message.is_none() && !chatting {
+        agent.close("nothing was said").await;
+        bail!("standard input is empty; say something with `-m TEXT`, or run it in a terminal to chat");
+    }
     let session = agent.session(args.session.as_deref()).await?;
     let mut conversation = Conversation::new(&agent, session, input, asked, args.approve)?;
-    let code = match message.or_else(|| opening(&agent, chatting)) {
+    let code = match message {
         Some(text) if !chatting => one_turn(&mut conversation, text).await?,
         first => chat(&mut conversation, first).await?,
     };
@@ -151,7 +156,7 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The one message of `-m` or of a standard input that is no terminal; `None` means a chat, or an empty input.
+/// The one message of `-m` or of a standard input that is no terminal; `None` means a chat, or that nothing was said.
 fn one_message(args: &Args) -> Result<Option<String>> {
     if let Some(text) = &args.message {
         if text.trim().is_empty() {

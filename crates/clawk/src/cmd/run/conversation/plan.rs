@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use clawk_kernel::sheet::Seen;
 use clawk_kernel::{Answer, Breadth, Person, Plan, Reception};
 
-use super::{Approve, Conversation, person};
+use super::{Approve, Conversation, NOT_SHOWN, UNSEEN, person};
 use crate::out::Paint;
 use crate::terminal::input::{Input, Reply};
 
@@ -29,7 +30,8 @@ impl Said {
 
 impl Conversation<'_> {
     pub(super) async fn answer_plan(&mut self, plan: &Plan) {
-        self.show.plan(plan);
+        let drawn = self.show.plan(plan);
+        let mut plan = plan.clone();
         let said = match (self.approve, self.input.clone()) {
             (Approve::Never, _) => Said::no(Some(
                 "`--approve never` answers every question with no".to_owned(),
@@ -38,26 +40,33 @@ impl Conversation<'_> {
                 "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it"
                     .to_owned(),
             )),
-            (Approve::Ask, Some(input)) => self.ask_plan(&input, plan).await,
+            (Approve::Ask, Some(_)) if drawn.is_err() => Said::no(Some(NOT_SHOWN.to_owned())),
+            (Approve::Ask, Some(input)) => match self.ask_plan(&input, &mut plan).await {
+                Some(said) => said,
+                None => return,
+            },
         };
         if self.terminated {
             return;
         }
+        let all = numbers(&plan);
+        let yes = said.only.clone().unwrap_or_else(|| all.clone());
+        let rest: BTreeSet<u32> = all.difference(&yes).copied().collect();
+        self.settle(&plan, yes, &said).await;
+        if !rest.is_empty() {
+            let no = Said::no(said.reason.clone());
+            self.settle(&plan, rest, &no).await;
+        }
+    }
+
+    /// Gives these steps their answer.
+    async fn settle(&self, plan: &Plan, steps: BTreeSet<u32>, said: &Said) {
         let paint = Paint::stderr();
         if let (Answer::Deny, Some(reason)) = (said.answer, &said.reason) {
             self.show.line(&format!("  {} {}", paint.red("no:"), reason));
         }
-        let all: BTreeSet<u32> = plan.steps.iter().map(clawk_kernel::Question::number).collect();
-        let yes = said.only.as_ref().unwrap_or(&all);
-        let rest: Vec<u32> = all.difference(yes).copied().collect();
-        let mut late = self
-            .tell(plan, said.answer, yes.iter().copied().collect(), &said)
-            .await;
-        if !rest.is_empty() {
-            late.extend(self.tell(plan, Answer::Deny, rest, &said).await);
-        }
+        let late = self.tell(plan, steps, said).await;
         if !late.is_empty() {
-            late.sort_unstable();
             let late: Vec<String> = late.iter().map(u32::to_string).collect();
             self.show.line(&paint.yellow(&format!(
                 "  too late for step {}: it had lapsed or was answered elsewhere",
@@ -67,12 +76,15 @@ impl Conversation<'_> {
     }
 
     /// The steps that the answer came too late for.
-    async fn tell(&self, plan: &Plan, answer: Answer, steps: Vec<u32>, said: &Said) -> Vec<u32> {
+    async fn tell(&self, plan: &Plan, steps: BTreeSet<u32>, said: &Said) -> Vec<u32> {
+        let steps: Vec<u32> = steps.into_iter().collect();
         let reply = clawk_kernel::Reply {
-            answer,
+            answer: said.answer,
             breadth: Breadth::Exact,
             person: Person::admin("terminal", &person()),
             reason: said.reason.clone(),
+            // `ask_plan` takes no yes before all of it was shown.
+            seen: Seen::Whole(plan.steps.iter().map(|step| step.sheet.digest()).collect()),
         };
         let told = self.agent.kernel.reply_plan(&plan.id, Some(&steps), &reply).await;
         let taken = |step: &u32| {
@@ -82,48 +94,88 @@ impl Conversation<'_> {
         steps.into_iter().filter(|step| !taken(step)).collect()
     }
 
-    async fn ask_plan(&mut self, input: &Input, plan: &Plan) -> Said {
+    /// The answer to all steps that are left in `plan`; `None`: each has had its own.
+    async fn ask_plan(&mut self, input: &Input, plan: &mut Plan) -> Option<Said> {
         let paint = Paint::stderr();
-        let Some(first) = plan.steps.first() else {
-            return Said::no(None);
-        };
-        let prompt = format!(
-            "  {} all · {} none [reason] · {} only these steps · {} all, this session · {}hy ▸ ",
-            paint.bold("[y]"),
-            paint.bold("[n]"),
-            paint.bold("[1,3]"),
-            paint.bold("[s]"),
-            paint.bold("[w]"),
-        );
-        loop {
-            match self.line(input, &prompt, first).await {
-                Reply::Line(line) => match parse(&line, plan) {
-                    Some(Typed::Said(said)) => return said,
-                    Some(Typed::Why) => plan.steps.iter().for_each(|step| self.show.why(step)),
-                    None => self.show.line(&paint.dim(
-                        "  y, n (and why not, if you like), s, w, or the numbers of the steps that may run, like 1,3",
-                    )),
-                },
+        let mut folded: usize = plan.steps.iter().map(|step| step.sheet.hidden_bytes()).sum();
+        let mut stale = true;
+        while let Some(first) = plan.steps.first().cloned() {
+            let stopped = if std::mem::take(&mut stale) {
+                self.fresh(input).await
+            } else {
+                None
+            };
+            let reply = match stopped {
+                Some(reply) => reply,
+                None => self.line(input, &prompt(folded), &first).await,
+            };
+            let typed = match reply {
+                Reply::Line(line) => parse(&line, plan),
                 Reply::Interrupted => {
                     self.session.cancel_turn();
-                    return Said::no(Some("interrupted".to_owned()));
+                    return Some(Said::no(Some("interrupted".to_owned())));
                 }
                 Reply::End => {
                     self.leaving = true;
-                    return Said::no(Some("the terminal was closed".to_owned()));
+                    return Some(Said::no(Some("the terminal was closed".to_owned())));
                 }
+            };
+            match typed {
+                Some(Typed::Said(said) | Typed::Step(said)) if folded > 0 && said.answer != Answer::Deny => {
+                    self.show.line(&paint.yellow(UNSEEN));
+                }
+                Some(Typed::Said(said)) => return Some(said),
+                Some(Typed::Step(said)) => {
+                    let steps = said.only.clone().unwrap_or_default();
+                    self.settle(plan, steps.clone(), &said).await;
+                    plan.steps.retain(|step| !steps.contains(&step.number()));
+                }
+                Some(Typed::View) => {
+                    if plan.steps.iter().any(|step| self.show.whole(step).is_err()) {
+                        return Some(Said::no(Some(NOT_SHOWN.to_owned())));
+                    }
+                    (folded, stale) = (0, true);
+                }
+                Some(Typed::Why) => plan.steps.iter().for_each(|step| self.show.why(step)),
+                None => self.show.line(&paint.dim(
+                    "  y, n (and why not, if you like), s, v, w, the numbers of the steps that may run, like 1,3, or one \
+                     step by itself, like `y 3` or `n 3 because`",
+                )),
             }
         }
+        None
     }
+}
+
+fn numbers(plan: &Plan) -> BTreeSet<u32> {
+    plan.steps.iter().map(clawk_kernel::Question::number).collect()
+}
+
+fn prompt(folded: usize) -> String {
+    let bold = |key| Paint::stderr().bold(key);
+    let (no, view, why) = (bold("[n]"), bold("[v]"), bold("[w]"));
+    if folded > 0 {
+        return format!("  {folded} bytes are folded: {view}iew all first · {no} none [reason] · {why}hy ▸ ");
+    }
+    let (yes, only, one, session) = (bold("[y]"), bold("[1,3]"), bold("[y 3]"), bold("[s]"));
+    format!(
+        "  {yes} all · {no} none [reason] · {only} only these steps · {one} this step first · {session} all, this session · \
+         {view}iew all · {why}hy ▸ "
+    )
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Typed {
+    /// Of the whole plan.
     Said(Said),
+    /// Of one step, the others wait on.
+    Step(Said),
+    View,
     Why,
 }
 
-/// `y`, `n`, `n because …`, `s`, `w`, or numbers of steps that the plan has; anything else is no answer.
+/// `y`, `n`, `n because …`, `s`, `v`, `w`, numbers of steps that the plan has, or `y` and `n` with one number; anything else
+/// is no answer.
 fn parse(line: &str, plan: &Plan) -> Option<Typed> {
     let line = line.trim();
     let all = |answer| {
@@ -137,15 +189,19 @@ fn parse(line: &str, plan: &Plan) -> Option<Typed> {
         "y" | "yes" | "all" => return all(Answer::Approve),
         "s" | "session" => return all(Answer::ApproveForSession),
         "n" | "no" | "none" => return all(Answer::Deny),
+        "v" | "view" => return Some(Typed::View),
         "w" | "why" | "?" => return Some(Typed::Why),
         _ => {}
+    }
+    let known = numbers(plan);
+    if let Some(said) = step(line, &known) {
+        return Some(Typed::Step(said));
     }
     if let Some((no, reason)) = line.split_once(char::is_whitespace)
         && matches!(no.to_ascii_lowercase().as_str(), "n" | "no" | "none")
     {
         return Some(Typed::Said(Said::no(Some(reason.trim().to_owned()))));
     }
-    let known: BTreeSet<u32> = plan.steps.iter().map(clawk_kernel::Question::number).collect();
     let mut only = BTreeSet::new();
     for word in line.split([',', ' ']).filter(|word| !word.is_empty()) {
         let number = word.parse().ok().filter(|number| known.contains(number))?; // silent-ok: no number of a step, no answer
@@ -156,6 +212,26 @@ fn parse(line: &str, plan: &Plan) -> Option<Typed> {
         only: Some(only),
         reason: None,
     }))
+}
+
+/// `y 3`, `n 3`, `n 3 because …`.
+fn step(line: &str, known: &BTreeSet<u32>) -> Option<Said> {
+    let (word, rest) = line.split_once(char::is_whitespace)?;
+    let (number, reason) = rest
+        .trim()
+        .split_once(char::is_whitespace)
+        .unwrap_or((rest.trim(), ""));
+    let number = number.parse().ok().filter(|number| known.contains(number))?; // silent-ok: no number of a step, no answer
+    let answer = match (word.to_ascii_lowercase().as_str(), reason.trim()) {
+        ("y" | "yes", "") => Answer::Approve,
+        ("n" | "no", _) => Answer::Deny,
+        _ => return None,
+    };
+    Some(Said {
+        answer,
+        only: Some(BTreeSet::from([number])),
+        reason: Some(reason.trim().to_owned()).filter(|reason| !reason.is_empty()),
+    })
 }
 
 #[cfg(test)]
@@ -173,7 +249,7 @@ mod tests {
             session: SessionId(uuid::Uuid::nil()),
             tool: "write".to_owned(),
             arguments: Default::default(),
-            preview: Vec::new(),
+            sheet: Default::default(),
             rule_id: None,
             reason: String::new(),
             explanation: Vec::new(),
@@ -207,9 +283,19 @@ mod tests {
             said("no not today"),
             Some((Answer::Deny, None, Some("not today".to_owned())))
         );
-        for unclear in ["", "2", "1,2", "1;3", "y 1", "0", "-1", ","] {
+        let step = |line: &str| match parse(line, &plan()) {
+            Some(Typed::Step(said)) => Some((said.answer, said.only.map(Vec::from_iter), said.reason)),
+            _ => None,
+        };
+        assert_eq!(step("y 3"), Some((Answer::Approve, Some(vec![3]), None)));
+        assert_eq!(
+            step("n 1 not yet"),
+            Some((Answer::Deny, Some(vec![1]), Some("not yet".to_owned())))
+        );
+        for unclear in ["", "2", "1,2", "1;3", "y 2", "y 3 4", "0", "-1", ","] {
             assert_eq!(said(unclear), None, "{unclear}");
         }
         assert_eq!(parse("w", &plan()), Some(Typed::Why));
+        assert_eq!(parse("v", &plan()), Some(Typed::View));
     }
 }
