@@ -26,6 +26,7 @@ mod lifecycle;
 mod memory;
 mod notice;
 mod plan;
+pub mod projection;
 mod prompt;
 pub mod purse;
 mod rates;

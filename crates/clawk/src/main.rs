@@ -13,11 +13,13 @@ mod companion;
 mod compose;
 mod config;
 mod conformance;
+mod coverage;
 mod http;
 mod keeper;
 mod manifest;
 mod out;
 mod pack;
+mod refusal;
 mod state;
 mod terminal;
 mod unapplied;
@@ -26,7 +28,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn main() -> ExitCode {
@@ -49,7 +51,9 @@ fn main() -> ExitCode {
         });
     }
     // Usage errors end here with 2, `--help` and `--version` with 0.
-    let cli = cli::Cli::parse();
+    let matches = cli::Cli::command().get_matches();
+    let json = refusal::is_wanted(&matches);
+    let cli = cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     log(cli.verbose);
     as_many_descriptors_as_allowed();
     match cli.run() {
@@ -57,6 +61,9 @@ fn main() -> ExitCode {
         Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             report(&error);
+            if json && let Err(error) = refusal::print(&error) {
+                report(&error);
+            }
             ExitCode::FAILURE
         }
     }

@@ -9,13 +9,13 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clawk_server::{AgentFactory, Current, Options};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::compose::{self, Blueprint};
-use crate::config::Config;
+use crate::config::{Config, Outside};
 use factory::{Launched, Wired};
 
 /// Flags of `clawk serve`.
@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Folder that file references of a manifest on the wire may point into; without it they are refused
     #[arg(long, value_name = "DIR", conflicts_with = "manifest")]
     manifest_root: Option<PathBuf>,
+
+    #[command(flatten)]
+    outside: Outside,
 }
 
 const EXAMPLES: &str = "\
@@ -100,6 +103,11 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             launched.close().await;
         }
         None => {
+            if args.outside.allow_outside && args.manifest_root.is_none() {
+                bail!(
+                    "`--allow-outside` needs a CLAW or `--manifest-root DIR`: without them no file is read"
+                );
+            }
             let config = with_flags(args, Config::load(config, None)?)?;
             let wired = Arc::new(Wired::new(config, args.state.clone(), args.manifest_root.clone()));
             stdio(Arc::clone(&wired) as _, current, cancel).await;
@@ -116,7 +124,7 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
         config.settings.atlases.paths.push(std::path::absolute(path)?);
     }
     config.settings.atlases.simulate |= args.simulate;
-    Ok(config)
+    Ok(config.outside(args.outside))
 }
 
 async fn stdio(factory: Arc<dyn AgentFactory>, current: Current, cancel: CancellationToken) {

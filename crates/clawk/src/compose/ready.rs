@@ -43,13 +43,13 @@ impl Blueprint {
     }
 
     /// What the manifest's Sandbox asks for, or what stands for none.
-    fn declared(&self) -> Plan {
+    pub(super) fn declared(&self) -> Plan {
         let defaults = self.config.settings.sandbox.defaults();
         Plan::compile(self.manifest.sandbox.as_ref(), &defaults)
     }
 
     /// The levels that calls will ask for. Without a tool that runs, none.
-    fn levels(&self) -> Vec<Level> {
+    pub(super) fn levels(&self) -> Vec<Level> {
         let simulated = self.atlases.fallback.as_ref();
         let mut tools = self.manifest.tools.iter();
         if !tools.any(|tool| Some(&tool.name) != simulated) {

@@ -20,11 +20,13 @@ mod counter;
 mod cra;
 mod crash;
 mod crowd;
+mod forged;
 mod governed;
 #[cfg(feature = "wasm")]
 mod guest_http;
 mod hostile;
 mod https;
+mod kept;
 mod ledger;
 mod levels;
 mod memory;
@@ -35,6 +37,7 @@ mod private;
 #[path = "../common/terminal.rs"]
 mod pty;
 mod purse;
+mod refusals;
 mod replay;
 mod serve;
 mod served;

@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::companion;
 use crate::compose::Blueprint;
 use crate::config::Config;
+use crate::coverage::JUDGE;
 use crate::keeper::Keeper;
 
 /// `clawk serve CLAW`: that agent, whatever the wire says. Its state stays open from one run to the next.
@@ -181,8 +182,9 @@ fn names_only(wire: &Value) -> bool {
 fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest, Sources), InitFailure> {
     let options = WireOptions {
         root: root.map(Path::to_owned),
-        allow_outside: false,
+        allow_outside: config.allow_outside && root.is_some(),
         registries: config.settings.registries.clone(),
+        judge: Some(JUDGE),
     };
     let mut loaded = from_value(wire, &options);
     if let Some(manifest) = loaded.manifest.take() {
