@@ -7,6 +7,7 @@ use clawk_proto::{MessageId, RequestId};
 use serde::Deserialize;
 use uuid::Uuid;
 
+use crate::call::{Keyed, key};
 use crate::effect::{self, Ledger};
 use crate::event::kind;
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, OpenEffect, Recorded, Spent};
@@ -42,6 +43,16 @@ struct Told {
     state: &'static str,
     /// Its acceptance was seen, too.
     accepted: bool,
+}
+
+impl Told {
+    /// Whether what is kept says the same; how a closed message went on, only where the events say it, too.
+    fn agrees(self, kept: &str) -> bool {
+        match kept {
+            "open" | "answered" | "dead" => kept == self.state,
+            _ => self.state != "open",
+        }
+    }
 }
 
 /// What the events seen so far come to. Feed it every event in the order of rows, from the first or from a later one.
@@ -96,7 +107,12 @@ impl Fold {
             spent: BTreeMap::new(),
             ledger: Ledger::default(),
             recent: VecDeque::new(),
-            unseen: kept.answers.iter().map(|(key, row)| (*row, *key)).collect(),
+            unseen: kept
+                .answers
+                .iter()
+                .filter(|(key, _)| key.method <= Keyed::Delegate as u8)
+                .map(|(key, row)| (*row, *key))
+                .collect(),
             last_row: 0,
             first_row: u64::MAX,
         }
@@ -141,13 +157,13 @@ impl Fold {
 
     fn answer(&mut self, event: &Recorded, request_id: Option<&RequestId>) {
         let method = match event.kind.as_str() {
-            kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => crate::call::Keyed::Call,
-            kind::MEMORY_STORED => crate::call::Keyed::MemoryStore,
-            kind::SWARM_DELEGATED => crate::call::Keyed::Delegate,
+            kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => Keyed::Call,
+            kind::MEMORY_STORED => Keyed::MemoryStore,
+            kind::SWARM_DELEGATED => Keyed::Delegate,
             _ => return,
         };
         let Some(request_id) = request_id else { return };
-        let key = crate::call::key(method, request_id);
+        let key = key(method, request_id);
         if self.unseen.get(&event.row) == Some(&key) {
             self.unseen.remove(&event.row);
         }
@@ -197,7 +213,7 @@ impl Fold {
             .collect();
         for (id, told) in self.inbox.iter().filter(|(_, told)| told.accepted) {
             match have.get(id) {
-                Some(state) if *state == told.state => {}
+                Some(state) if told.agrees(state) => {}
                 Some(state) => found.push(format!(
                     "inbox: message {id} is kept as `{state}`, the events say `{}`",
                     told.state

@@ -13,6 +13,8 @@ struct Bound {
     /// Of a number, else of a list.
     number: bool,
     least: f64,
+    /// The same as a whole number, where it is one.
+    exact: Option<u64>,
 }
 
 fn bounds(schema: &Value, path: &str, pointer: &str, out: &mut Vec<Bound>) {
@@ -24,6 +26,7 @@ fn bounds(schema: &Value, path: &str, pointer: &str, out: &mut Vec<Bound>) {
                 pointer,
                 number,
                 least,
+                exact: schema[key].as_u64(),
             });
         }
     }
@@ -67,25 +70,23 @@ fn every_bound_of_the_schema_is_kept_by_the_checker() {
         let mut all = Vec::new();
         bounds(&schema(kind).unwrap()["properties"]["spec"], "", "", &mut all);
         for bound in all {
-            let (below, least) = if bound.number {
-                (json!(bound.least - 1.0), json!(bound.least))
-            } else {
-                (json!([]), Value::Null)
-            };
-            let whole = |value: Value| match value.as_f64() {
-                Some(number) if number.fract() == 0.0 && number >= 0.0 => json!(number as u64),
-                _ => value,
+            let below = match (bound.number, bound.exact) {
+                (false, _) => json!([]),
+                (true, Some(0)) => json!(-1),
+                (true, Some(least)) => json!(least - 1),
+                (true, None) => json!(bound.least - 1.0),
             };
             let code = if bound.number {
                 "out-of-range"
             } else {
                 "empty-list"
             };
-            let refused = errors(&with(kind, &bound.pointer, whole(below)));
+            let refused = errors(&with(kind, &bound.pointer, below));
             let expected = format!("{code} /spec{}", bound.pointer);
             assert!(refused.contains(&expected), "{kind} {}: {refused:?}", bound.path);
             if bound.number {
-                let taken = errors(&with(kind, &bound.pointer, whole(least)));
+                let least = bound.exact.map_or(json!(bound.least), Value::from);
+                let taken = errors(&with(kind, &bound.pointer, least));
                 assert!(taken.is_empty(), "{kind} {}: {taken:?}", bound.path);
             }
             seen += 1;

@@ -1,11 +1,14 @@
 //! What this machine lacks, or this build leaves out, for an agent (R41). `clawk validate` warns of it, `clawk doctor` fails the
 //! check of that name, and a start is refused with the same word. Nothing is started, asked or connected to here.
 
+use std::collections::BTreeMap;
+
 use clawk_manifest::{Diagnostic, Manifest};
 use clawk_providers::Scripts;
 use clawk_sandbox::{Launcher, Level};
+use clawk_secrets::{Env, Resolver, StoreConfig, env};
 
-use super::{AUTO, Blueprint};
+use super::{AUTO, Blueprint, egress};
 use crate::config::Config;
 
 /// A tool without an executor.
@@ -42,16 +45,35 @@ fn warning(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
 }
 
 impl Blueprint {
-    /// From a manifest that is only looked at: an `auto:` provider counts as its script.
-    fn look(mut manifest: Manifest, config: Config) -> anyhow::Result<Self> {
+    /// From a manifest that is only looked at: an `auto:` provider counts as its script, and every secret as known, so that no
+    /// program is asked for one.
+    fn look(mut manifest: Manifest, mut config: Config) -> anyhow::Result<Self> {
         for provider in &mut manifest.providers {
             if let Some(script) = provider.endpoint.strip_prefix(AUTO) {
                 provider.endpoint = format!("script:{script}");
             }
         }
-        let scripts = Scripts::Anywhere(manifest.dir.clone());
+        config.settings.secrets_store = StoreConfig::default();
+        let scripts = if config.allow_outside {
+            Scripts::Anywhere(manifest.dir.clone())
+        } else {
+            Scripts::Inside(manifest.dir.clone())
+        };
         let launcher = Launcher::default().with_levels(config.levels(None));
-        let blueprint = Self::made(manifest, config, scripts, Vec::new(), Vec::new())?;
+        let mut blueprint = Self::made(manifest, config, scripts, Vec::new(), Vec::new())?;
+        let settings = &blueprint.config.settings;
+        let bound = settings.secrets.keys().map(String::as_str);
+        let secrets = bound.chain(egress::named(settings, &blueprint.manifest));
+        let mut vars: BTreeMap<String, String> = secrets
+            .map(|name| (name.to_owned(), "secret".to_owned()))
+            .collect();
+        let own = ["PATH", "HOME", "LANG"].map(|name| (name, env::non_empty(name)));
+        vars.extend(
+            own.into_iter()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?))),
+        );
+        let folder = blueprint.config.folder();
+        blueprint.resolver = Resolver::new(&StoreConfig::default(), &folder, Env::Fixed(vars))?;
         let _ = blueprint.launcher.set(launcher); // silent-ok: it was just made
         Ok(blueprint)
     }
