@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask tidy | ci | parts | bench`.
+//! The project's own chores: `cargo xtask tidy | docs | ci | parts | bench`.
 //!
 //! *Owns:* checks of the tree that no compiler makes, and the order of CI.
 //! *Depends on:* nothing of ours; it runs tools.
@@ -7,6 +7,7 @@
 
 mod bench;
 mod ci;
+mod coverage;
 mod parts;
 mod run;
 mod tidy;
@@ -19,6 +20,7 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   tidy    check what no compiler checks: layers, file sizes, crate headers, docs that name what exists
+  docs    write the pages that are made from data: docs/reference/coverage.md
   ci      run everything CI runs; installs what the tests need (cargo, pip, npm, apt-get) and prints a summary
   parts   only install the real parts that tests run against, and print where they are
   bench   measure the numbers of DESIGN §8 on this machine: [--quick] [--format json]
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let command = args.first().map(String::as_str).unwrap_or_default();
     let done = match (command, args.len()) {
         ("tidy", 1) => tidy::check(&run::root()),
+        ("docs", 1) => coverage::write(&run::root()),
         ("ci", 1) => ci::run(),
         ("bench", _) => bench::run(args.get(1..).unwrap_or_default()),
         ("parts", 1) => parts::install().map(|dir| say(&dir.display().to_string())),

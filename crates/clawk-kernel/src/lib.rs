@@ -28,6 +28,7 @@ mod memory;
 mod notice;
 mod output;
 mod plan;
+pub mod projection;
 mod prompt;
 pub mod purse;
 mod rates;

@@ -4,7 +4,7 @@ use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
 
 use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
 use crate::model::{Duration, McpUri, McpUriError};
-use crate::shape::{Field, METADATA, Shape, Type};
+use crate::shape::{Field, HINTS, METADATA, Shape, Type};
 use crate::texts;
 use crate::tree::{Entry, Node, Place, Tree, join};
 
@@ -126,8 +126,21 @@ impl<'f> Checker<'f> {
                     self.wrong(node, "a map", pointer, None);
                 }
             }
+            Type::Hints => self.hints(node, pointer),
             Type::Schema | Type::ObjectSchema => self.schema(node, matches!(ty, Type::ObjectSchema), pointer),
             _ => self.text(node, ty, pointer),
+        }
+    }
+
+    /// An open map in which some members are booleans.
+    fn hints(&mut self, node: &Node, pointer: &str) {
+        if node.entries().is_none() {
+            return self.wrong(node, "a map", pointer, None);
+        }
+        for hint in HINTS {
+            if let Some(value) = node.get(hint) {
+                self.bool(value, &join(pointer, hint));
+            }
         }
     }
 
@@ -217,7 +230,7 @@ impl<'f> Checker<'f> {
             self.findings
                 .push(Diagnostic::error("bad-schema", path, message).on(node));
         }
-        if object && node.entries().is_some() && node.get("type").and_then(Node::text) != Some("object") {
+        if object && node.get("type").is_some_and(|word| word.text() != Some("object")) {
             let error = Diagnostic::error(
                 "bad-schema",
                 join(pointer, "type"),

@@ -131,25 +131,34 @@ impl Sources {
 pub(crate) struct Findings {
     pub(crate) file: Option<PathBuf>,
     pub(crate) list: Vec<Diagnostic>,
+    errors: usize,
+    warnings: usize,
 }
 
 impl Findings {
-    /// At most so many findings of one file are kept; a manifest with more is not read by anyone.
+    /// At most so many errors of one file are kept, and so many warnings; a manifest with more is not read by anyone. They are
+    /// counted apart, so that no number of warnings hides an error.
     const MOST: usize = 500;
 
     pub(crate) fn about(file: Option<PathBuf>) -> Self {
         Self {
             file,
-            list: Vec::new(),
+            ..Self::default()
         }
     }
 
+    /// No more errors are kept.
     pub(crate) fn is_full(&self) -> bool {
-        self.list.len() >= Self::MOST
+        self.errors >= Self::MOST
     }
 
     pub(crate) fn push(&mut self, mut diagnostic: Diagnostic) {
-        if !self.is_full() {
+        let count = match diagnostic.severity {
+            Severity::Error => &mut self.errors,
+            Severity::Warning => &mut self.warnings,
+        };
+        if *count < Self::MOST {
+            *count += 1;
             diagnostic.file = self.file.clone();
             self.list.push(diagnostic);
         }

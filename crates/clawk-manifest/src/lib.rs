@@ -17,6 +17,7 @@
 mod check;
 pub mod diagnostic;
 mod envelope;
+mod leaf;
 mod load;
 mod loader;
 pub mod model;
@@ -32,10 +33,11 @@ mod tree;
 mod yaml;
 
 pub use diagnostic::{Diagnostic, Severity, Sources};
+pub use leaf::{Judge, Leaf, LeafValue, Remark};
 pub use load::{
     LoadOptions, Loaded, WireOptions, from_value, load, policy, sandbox, validate, validate_primitive,
 };
 pub use model::{ConformanceLevel, Manifest};
 pub use render::render;
-pub use report::Report;
+pub use report::{About, Report};
 pub use schema::{SCHEMA_KINDS, schema, schema_file};

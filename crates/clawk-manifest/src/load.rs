@@ -10,10 +10,12 @@ use serde_json::Value;
 
 use crate::diagnostic::{Diagnostic, Findings, Severity, Sources};
 use crate::envelope::{self, DocumentKind, Envelope};
+use crate::leaf::Judge;
 use crate::loader::{Found, Loader, Refusal};
 use crate::model::{Manifest, Metadata, Policy, Sandbox};
 use crate::primitive::Primitive;
 use crate::read::{Given, Reader};
+use crate::report::About;
 use crate::rules::whole::Whole;
 use crate::shape::spec_of;
 use crate::tree::{Node, members};
@@ -25,6 +27,8 @@ pub struct LoadOptions {
     pub allow_outside: bool,
     /// Registries by name: directories with `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`.
     pub registries: BTreeMap<String, PathBuf>,
+    /// What the runtime says of each leaf; absent: nothing.
+    pub judge: Option<Judge>,
 }
 
 /// How a manifest from the wire is read (R3).
@@ -36,6 +40,8 @@ pub struct WireOptions {
     pub allow_outside: bool,
     /// Registries by name, as in [`LoadOptions`].
     pub registries: BTreeMap<String, PathBuf>,
+    /// What the runtime says of each leaf, as in [`LoadOptions`].
+    pub judge: Option<Judge>,
 }
 
 /// What came of reading.
@@ -49,6 +55,8 @@ pub struct Loaded {
     pub sources: Sources,
     /// The document's `kind`, as far as it is known.
     pub kind: Option<&'static str>,
+    /// What it says of itself, for people.
+    pub about: About,
 }
 
 impl Loaded {
@@ -111,7 +119,7 @@ pub fn from_value(value: &Value, options: &WireOptions) -> Loaded {
         options.registries.clone(),
     );
     let mut reader = match loader {
-        Ok(loader) => Reader::new(loader),
+        Ok(loader) => Reader::new(loader, options.judge),
         Err(refusal) => return refused(refusal, None),
     };
     if let Value::String(text) = value {
@@ -125,6 +133,7 @@ pub fn from_value(value: &Value, options: &WireOptions) -> Loaded {
             diagnostics: vec![error],
             sources: Sources::default(),
             kind: None,
+            about: About::default(),
         };
     };
     document(reader, &root, true, Wanted::Claw, |_| {})
@@ -161,6 +170,7 @@ fn from_uri(text: &str, options: &WireOptions, reader: Reader) -> Loaded {
             let options = LoadOptions {
                 allow_outside: false,
                 registries: options.registries.clone(),
+                judge: options.judge,
             };
             load(&found.path, &options)
         }
@@ -176,6 +186,7 @@ fn refused(refusal: Refusal, file: Option<&Path>) -> Loaded {
         diagnostics: vec![error],
         sources: Sources::default(),
         kind: None,
+        about: About::default(),
     }
 }
 
@@ -215,7 +226,7 @@ fn read_file_with(
     };
     let loader = Loader::new(Some(dir), options.allow_outside, options.registries.clone());
     let mut reader = match loader {
-        Ok(loader) => Reader::new(loader),
+        Ok(loader) => Reader::new(loader, options.judge),
         Err(refusal) => return refused(refusal, Some(path)),
     };
     match reader.open(&Found {
@@ -241,6 +252,7 @@ fn document(
     let Some(envelope) = envelope::read(root, wire, findings) else {
         return finish(reader, None, None);
     };
+    reader.about = About::of(envelope.metadata);
     match (envelope.kind, wanted) {
         (Some(DocumentKind::Claw), Wanted::Claw | Wanted::Any) => claw(reader, &envelope),
         (Some(DocumentKind::Primitive(kind)), Wanted::Primitive | Wanted::Any) => {
@@ -447,5 +459,6 @@ fn finish(reader: Reader, manifest: Option<Manifest>, kind: Option<&'static str>
         diagnostics,
         sources: reader.sources,
         kind,
+        about: reader.about,
     }
 }

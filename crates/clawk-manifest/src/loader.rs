@@ -135,35 +135,35 @@ impl Loader {
 
     /// Refuses what leaves the tree by its text alone, so that nothing outside is even looked for.
     fn check_lexically(&self, reference: &str) -> Result<(), Refusal> {
-        let mut depth = 0_i32;
-        let mut leaves = false;
-        for component in Path::new(reference).components() {
-            match component {
-                Component::ParentDir => depth -= 1,
-                Component::Normal(_) => depth += 1,
-                Component::RootDir | Component::Prefix(_) => leaves = true,
-                Component::CurDir => {}
-            }
-            leaves |= depth < 0;
-        }
-        if leaves && !self.allow_outside {
-            self.outside(reference)
-        } else {
+        if self.allow_outside || stays_inside(reference) {
             Ok(())
+        } else {
+            self.outside(reference)
         }
     }
 
-    /// A file that the agent keeps: inside the tree by its text, and by its links if it exists.
+    /// A file that the agent keeps: inside the tree by its text, and by its links if it exists, whatever is allowed to other
+    /// references: the agent reads and writes no context file elsewhere.
     pub(crate) fn check_context_file(&self, reference: &str) -> Result<(), Refusal> {
         if reference.trim().is_empty() || reference.contains('\0') {
             return refuse("bad-reference", "an empty file name", "");
         }
-        self.check_lexically(reference)?;
-        let Some((base, _)) = self.base.as_ref().filter(|_| !self.allow_outside) else {
+        let outside = || {
+            let message = format!("{} leads outside the manifest's directory", quoted(reference));
+            refuse(
+                "outside-tree",
+                message,
+                "an agent keeps its context files in its directory",
+            )
+        };
+        if !stays_inside(reference) {
+            return outside();
+        }
+        let Some((base, _)) = &self.base else {
             return Ok(());
         };
         match std::fs::canonicalize(base.join(reference)) {
-            Ok(path) if !path.starts_with(base) => self.outside(reference),
+            Ok(path) if !path.starts_with(base) => outside(),
             _ => Ok(()), // it may be made later
         }
     }
@@ -376,4 +376,21 @@ fn matcher(part: &str) -> Result<GlobMatcher, Refusal> {
             "",
         ),
     }
+}
+
+/// Whether a reference stays in its directory by its text alone.
+fn stays_inside(reference: &str) -> bool {
+    let mut depth = 0_i32;
+    for component in Path::new(reference).components() {
+        match component {
+            Component::ParentDir => depth -= 1,
+            Component::Normal(_) => depth += 1,
+            Component::RootDir | Component::Prefix(_) => return false,
+            Component::CurDir => {}
+        }
+        if depth < 0 {
+            return false;
+        }
+    }
+    true
 }

@@ -4,7 +4,7 @@ use clawk_proto::uri::Kind;
 use serde_json::{Map, Value};
 
 use crate::check::RefUse;
-use crate::tree::{Node, Place};
+use crate::tree::{Node, Place, join};
 
 /// A primitive with its name, wherever it was declared.
 #[derive(Debug)]
@@ -25,6 +25,17 @@ pub(crate) struct Primitive {
 }
 
 impl Primitive {
+    /// Where its name stands, or where it stands itself when a name was made up.
+    pub(crate) fn name_pointer(&self) -> String {
+        if self.generated {
+            self.pointer.clone()
+        } else if self.pointer.ends_with("/inline") {
+            join(&self.pointer, "name")
+        } else {
+            "/metadata/name".to_owned()
+        }
+    }
+
     /// The object that the typed model is read from: spec, name, version, labels; references as plain names.
     pub(crate) fn to_json(&self, members: &[&str]) -> Value {
         let mut value = self.spec.to_json();
@@ -35,6 +46,10 @@ impl Primitive {
             }
         }
         if let Value::Object(object) = &mut value {
+            // A schema of arguments may leave out that they are an object; whoever reads it finds it written.
+            if let Some(Value::Object(schema)) = object.get_mut("input_schema") {
+                schema.entry("type").or_insert_with(|| "object".into());
+            }
             object.retain(|key, _| members.contains(&key.as_str()));
             object.insert("name".to_owned(), Value::String(self.name.clone()));
             object.insert("labels".to_owned(), Value::Object(self.labels.clone()));

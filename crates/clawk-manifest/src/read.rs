@@ -8,8 +8,10 @@ use serde_json::{Map, Value};
 use crate::check::{Checker, RefUse};
 use crate::diagnostic::{Diagnostic, Findings, Sources, quoted};
 use crate::envelope::{self, DocumentKind, Envelope};
+use crate::leaf::{self, Judge};
 use crate::loader::{Found, Loader, MAX_FILES, Refusal};
 use crate::primitive::Primitive;
+use crate::report::About;
 use crate::rules;
 use crate::shape::{CLAW_SPEC, Type, slot_kind, spec_of};
 use crate::tree::{Node, Place, Tree, join, members};
@@ -30,6 +32,9 @@ pub(crate) struct Reader {
     pub(crate) pending: Vec<(usize, RefUse)>,
     /// The root's canonical path, which no reference may lead back to.
     root: Option<PathBuf>,
+    judge: Option<Judge>,
+    /// What the root says of itself.
+    pub(crate) about: About,
     claw_name: String,
     claw_version: Option<String>,
 }
@@ -45,7 +50,7 @@ struct Item<'n> {
 }
 
 impl Reader {
-    pub(crate) fn new(loader: Loader) -> Self {
+    pub(crate) fn new(loader: Loader, judge: Option<Judge>) -> Self {
         Self {
             loader,
             files: Vec::new(),
@@ -53,6 +58,8 @@ impl Reader {
             primitives: Vec::new(),
             pending: Vec::new(),
             root: None,
+            judge,
+            about: About::default(),
             claw_name: String::new(),
             claw_version: None,
         }
@@ -456,6 +463,9 @@ impl Reader {
         checker.map(&spec, spec_of(kind), pointer, besides);
         rules::check(kind, &spec, pointer, &mut checker);
         let refs = std::mem::take(&mut checker.refs);
+        if let Some(judge) = self.judge {
+            leaf::judge(kind, &spec, pointer, judge, findings);
+        }
         let Given {
             name,
             generated,
@@ -464,6 +474,9 @@ impl Reader {
             place,
         } = given;
         let version = version.filter(|version| is_version(version));
+        if kind == Kind::Identity {
+            self.about.able(&spec);
+        }
         let pointer = pointer.to_owned();
         self.context_files(kind, &spec, &pointer, file);
         if is_name(&name) {

@@ -5,6 +5,45 @@ use serde::Serialize;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::load::Loaded;
 use crate::model::{ConformanceLevel, MissingForNext};
+use crate::tree::Node;
+
+/// What a document says of itself; nothing of it steers an agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct About {
+    /// `metadata.name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `metadata.version`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// `metadata.description`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The Identity's `capabilities`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<String>,
+}
+
+impl About {
+    pub(crate) fn of(metadata: Option<&Node>) -> Self {
+        let text = |key| metadata?.get(key)?.text().map(str::to_owned);
+        Self {
+            name: text("name"),
+            version: text("version"),
+            description: text("description"),
+            capabilities: Vec::new(),
+        }
+    }
+
+    /// With the abilities that an Identity declares.
+    pub(crate) fn able(&mut self, identity: &Node) {
+        let items = identity
+            .get("capabilities")
+            .and_then(Node::items)
+            .unwrap_or_default();
+        self.capabilities = items.iter().filter_map(Node::text).map(str::to_owned).collect();
+    }
+}
 
 /// What a validation found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -13,6 +52,8 @@ pub struct Report {
     pub valid: bool,
     /// The document's `kind`.
     pub kind: Option<&'static str>,
+    /// What it says of itself.
+    pub about: About,
     /// `level-1` to `level-3`; absent for an invalid manifest or a lone primitive.
     pub conformance_level: Option<ConformanceLevel>,
     /// Kinds of primitive that the manifest declares.
@@ -42,6 +83,7 @@ impl Loaded {
         Report {
             valid: self.is_valid(),
             kind: self.kind,
+            about: self.about.clone(),
             conformance_level: manifest.map(|manifest| manifest.conformance_level()),
             primitives: manifest.map_or_else(|| lone.into_iter().collect(), |manifest| manifest.primitives()),
             missing_for_next: manifest.and_then(|manifest| manifest.next_level_missing()),

@@ -3,7 +3,7 @@
 use clawk_proto::uri::{Kind, MAX_NAME};
 use serde_json::{Map, Value, json};
 
-use crate::shape::{CLAW_SPEC, METADATA, Shape, Type, spec_of};
+use crate::shape::{CLAW_SPEC, HINTS, METADATA, Shape, Type, spec_of};
 
 /// What [`schema`] knows: the root and every kind of primitive.
 pub const SCHEMA_KINDS: [&str; 12] = [
@@ -180,7 +180,7 @@ fn value(ty: &Type) -> Value {
         Type::Url => json!({"type": "string", "format": "uri", "pattern": "^https?://"}),
         Type::McpUri => json!({"type": "string", "pattern": "^(stdio:///|stdio://\\./|https?://)"}),
         Type::ObjectSchema => json!({
-            "type": "object", "properties": {"type": {"const": "object"}}, "required": ["type"],
+            "type": "object", "properties": {"type": {"const": "object"}},
         }),
         Type::Schema => json!({"type": ["object", "boolean"]}),
         Type::List { of, min: 0 } => json!({"type": "array", "items": value(of)}),
@@ -188,6 +188,10 @@ fn value(ty: &Type) -> Value {
         Type::Map(shape) => map(shape, &Map::new()),
         Type::TextMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
         Type::AnyMap => json!({"type": "object"}),
+        Type::Hints => {
+            let hints = HINTS.map(|hint| (hint.to_owned(), json!({"type": "boolean"})));
+            json!({"type": "object", "properties": Map::from_iter(hints)})
+        }
         Type::Item(kind) => json!({"$ref": format!("#/$defs/{kind}Item")}),
     }
 }

@@ -15,7 +15,7 @@ use crate::tree::{Entry, MAX_DEPTH, Node, Place, Tree, join};
 mod tests;
 
 /// Nodes of one document, aliases expanded; long texts behind an alias count as several.
-const MAX_NODES: usize = 200_000;
+const MAX_NODES: usize = 500_000;
 
 /// Reads one document. The tree is absent when the text is no YAML at all; otherwise findings may still be errors.
 pub(crate) fn parse(text: &str) -> (Option<Node>, Vec<Diagnostic>) {

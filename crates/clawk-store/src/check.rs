@@ -34,32 +34,67 @@ struct Found {
     detail: &'static str,
 }
 
+/// The first fault that a start finds in a chain.
+pub(crate) struct Broken {
+    session: SessionId,
+    found: Found,
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { session, found } = self;
+        let (sequence, code, detail) = (found.sequence, found.kind.code(), found.detail);
+        write!(f, "session {session}, event {sequence}: {code} ({detail})")
+    }
+}
+
 /// Verifies what is new in every chain, and writes the marks.
 pub(crate) fn verify_chains(
     connection: &Connection,
     state: &Path,
     database: &Path,
 ) -> Result<(), StateError> {
-    let chains = to_verify(connection).map_err(StateError::database(database))?;
-    let mut scratch = Scratch::default();
-    for chain in &chains {
-        let found = walk(connection, chain, &mut scratch).map_err(StateError::database(database))?;
-        if let Some(Found {
-            sequence,
-            kind,
+    let broken = first_broken(connection).map_err(StateError::database(database))?;
+    if let Some(Broken { session, found }) = broken {
+        return Err(StateError::Broken {
+            path: state.display().to_string(),
+            session,
+            sequence: found.sequence,
+            kind: found.kind,
+            detail: found.detail.to_owned(),
+        });
+    }
+    if let Some(detail) = rows(connection).map_err(StateError::database(database))? {
+        return Err(StateError::Unvouched {
+            path: state.to_owned(),
             detail,
-        }) = found
-        {
-            return Err(StateError::Broken {
-                path: state.display().to_string(),
-                session: chain.session,
-                sequence,
-                kind,
-                detail: detail.to_owned(),
-            });
-        }
+        });
     }
     mark_all(connection).map_err(StateError::database(database))
+}
+
+/// The first chain whose new events don't hold, or whose mark doesn't fit.
+pub(crate) fn first_broken(connection: &Connection) -> rusqlite::Result<Option<Broken>> {
+    let mut scratch = Scratch::default();
+    for chain in &to_verify(connection)? {
+        if let Some(found) = walk(connection, chain, &mut scratch)? {
+            let session = chain.session;
+            return Ok(Some(Broken { session, found }));
+        }
+    }
+    Ok(None)
+}
+
+/// Rows are numbered without a gap and never removed, so the last number is the sum of all chains; or why it is not.
+pub(crate) fn rows(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let sql =
+        "SELECT (SELECT coalesce(max(row), 0) FROM events), (SELECT coalesce(sum(events), 0) FROM sessions)";
+    let (last, sum): (i64, i64) = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok((last != sum).then(|| {
+        format!(
+            "the last event is row {last}, the sessions have {sum} events: a session or events are missing"
+        )
+    }))
 }
 
 /// Marks every chain as verified up to its head.
@@ -112,6 +147,10 @@ fn walk(connection: &Connection, known: &Chained, scratch: &mut Scratch) -> rusq
             detail,
         }))
     };
+    if known.verified > known.events {
+        let detail = "events that were verified before are missing";
+        return fault(known.events, FaultKind::Gap, detail);
+    }
     let from = known.verified.saturating_sub(1);
     let before = hash_before(connection, known.id, from)?;
     let Some(before) = before else {

@@ -76,7 +76,7 @@ impl Reader {
         let erased = self.redacted()?;
         let mut found = Contents::default();
         for (digest, place) in self.referred(session)? {
-            match self.content(digest)? {
+            match self.stored_content(digest)? {
                 Some(bytes) if digest_of(&bytes) == digest => found.present += 1,
                 Some(_) => {
                     found.corrupt += 1;

@@ -97,40 +97,7 @@ impl StateDir {
     /// # Errors
     /// It does not: the key was swapped, the heads were changed, or events are missing.
     pub fn check_heads(&self, key: &PublicKey) -> Result<(), StateError> {
-        let reader = Reader::open(self.path())?;
-        let broken = |detail: String| {
-            Err(StateError::Unvouched {
-                path: self.path().to_owned(),
-                detail,
-            })
-        };
-        let Some((tree, head)) = reader.last_tree()? else {
-            return Ok(());
-        };
-        let Some(tree) = tree.filter(|tree| tree.root() == head.root) else {
-            return broken(format!("the kept tree of {} events has another root", head.size));
-        };
-        let first = head.lines.lines().next().unwrap_or_default();
-        match Line::parse(first) {
-            Ok(line) if !line.signed_by(key) => {
-                return broken(format!(
-                    "the last signed head names the key `{}`, the key in `keys` is `{}`, or the head was changed",
-                    line.key_id().chars().take(32).collect::<String>(),
-                    key.id()
-                ));
-            }
-            Ok(Line::Tree(signed))
-                if signed.statement.size == head.size && signed.statement.root == head.root => {}
-            Ok(_) | Err(_) => return broken("the last signed head can't be read".to_owned()),
-        }
-        let rows = reader.last_row()?;
-        if rows < tree.size() {
-            return broken(format!(
-                "{} events were signed, {rows} are there: the end of the journal is missing",
-                tree.size()
-            ));
-        }
-        Ok(())
+        Reader::open(self.path())?.check_heads(key)
     }
 
     /// Whether anything was signed here yet.
@@ -180,6 +147,41 @@ fn line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
 }
 
 impl Reader {
+    /// Whether the last head is this key's and still fits the journal; cheap, whatever the journal's size.
+    ///
+    /// # Errors
+    /// It does not: the key was swapped, the heads were changed, or events are missing.
+    pub fn check_heads(&self, key: &PublicKey) -> Result<(), StateError> {
+        let broken = |detail: String| Err(self.unvouched(detail));
+        let Some((tree, head)) = self.last_tree()? else {
+            return Ok(());
+        };
+        let Some(tree) = tree.filter(|tree| tree.root() == head.root) else {
+            return broken(format!("the kept tree of {} events has another root", head.size));
+        };
+        let first = head.lines.lines().next().unwrap_or_default();
+        match Line::parse(first) {
+            Ok(line) if !line.signed_by(key) => {
+                return broken(format!(
+                    "the last signed head names the key `{}`, the key in `keys` is `{}`, or the head was changed",
+                    line.key_id().chars().take(32).collect::<String>(),
+                    key.id()
+                ));
+            }
+            Ok(Line::Tree(signed))
+                if signed.statement.size == head.size && signed.statement.root == head.root => {}
+            Ok(_) | Err(_) => return broken("the last signed head can't be read".to_owned()),
+        }
+        let rows = self.last_row()?;
+        if rows < tree.size() {
+            return broken(format!(
+                "{} events were signed, {rows} are there: the end of the journal is missing",
+                tree.size()
+            ));
+        }
+        Ok(())
+    }
+
     /// Heads behind one of this size, the oldest first.
     ///
     /// # Errors

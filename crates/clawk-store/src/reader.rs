@@ -1,6 +1,7 @@
 //! Reading: a pool for the agent itself, and [`Reader`] for whoever looks from outside while the agent runs.
 
 mod account;
+mod projections;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +12,7 @@ use clawk_kernel::ports::{Content, OpenMessage, Recorded, Scan, SessionRow};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
 use clawk_proto::{Digest, MessageId, SessionId};
+use clawk_trace::chain::digest_of;
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
 use clawk_trace::{FaultKind, Report};
@@ -210,9 +212,15 @@ impl Reader {
         let content = match (digest, row.get_ref(7)?) {
             (Some(digest), ValueRef::Blob(bytes)) => Some(Content {
                 digest,
-                bytes: bytes.to_vec(),
+                bytes: right(digest, bytes.to_vec())?,
             }),
-            (Some(digest), _) if with_content => self.file(digest, 7)?.map(|bytes| Content { digest, bytes }),
+            (Some(digest), _) if with_content => match self.file(digest, 7)? {
+                Some(bytes) => Some(Content {
+                    digest,
+                    bytes: right(digest, bytes)?,
+                }),
+                None => None,
+            },
             _ => None,
         };
         Ok(Recorded {
@@ -247,8 +255,14 @@ impl Reader {
     /// Content by digest; `None` when erased or unknown.
     ///
     /// # Errors
-    /// The database or the content's file can't be read.
+    /// The database or the content's file can't be read, or the bytes are not those that were hashed.
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, StateError> {
+        let found = self.stored_content(digest)?;
+        self.sql(found.map(|bytes| right(digest, bytes)).transpose())
+    }
+
+    /// The same as it is stored, whatever it says.
+    pub(crate) fn stored_content(&self, digest: Digest) -> Result<Option<Vec<u8>>, StateError> {
         let sql = format!(
             "{BUCKETS} SELECT e.content FROM bucket CROSS JOIN events e \
              WHERE e.row >> 12 = bucket.n AND e.content_digest = ?1 AND e.content IS NOT NULL LIMIT 1"
@@ -453,6 +467,19 @@ fn check_heads(recorded: &[(SessionId, u64, Digest)], report: &mut Report) {
             return report.refuse_end(FaultKind::BrokenLink, detail, *session, have);
         }
     }
+}
+
+/// The bytes, if they are those that were hashed: nothing is done with others.
+fn right(digest: Digest, bytes: Vec<u8>) -> rusqlite::Result<Vec<u8>> {
+    if digest_of(&bytes) == digest {
+        return Ok(bytes);
+    }
+    let reason = format!("the content `{digest}` was changed; look with `clawk trace verify`");
+    Err(rusqlite::Error::FromSqlConversionFailure(
+        7,
+        rusqlite::types::Type::Blob,
+        reason.into(),
+    ))
 }
 
 fn optional_digest(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Digest>> {

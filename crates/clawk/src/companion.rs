@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::config::Config;
+use crate::manifest::options;
 use crate::out;
 
 /// Largest companion, bytes.
@@ -133,10 +134,7 @@ pub(crate) fn of_argument(file: &Path, config: &Config) -> Result<Vec<Report>> {
             .with_context(|| format!("there is no policy `{stem}.yaml` beside `{}`", file.display()))?,
         None => file.to_owned(),
     };
-    let options = LoadOptions {
-        registries: config.settings.registries.clone(),
-        ..LoadOptions::default()
-    };
+    let options = options(config);
     let (loaded, found) = policy(&file, &options);
     match found {
         Some(found) => Ok(beside(&file, &found)?.into_iter().collect()),

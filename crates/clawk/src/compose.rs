@@ -1,6 +1,7 @@
 //! The composition root: a manifest and a configuration become the parts of an agent. Nothing is decided here.
 
 mod egress;
+pub(crate) mod lacks;
 mod launch;
 pub(crate) mod own;
 mod ready;
@@ -29,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use launch::{Launched, Source, Wired};
 
 use crate::atlases;
-use crate::config::{self, Config, Durability, Settings};
+use crate::config::{self, Config, Durability, Outside, Settings};
 use crate::keeper::Keeper;
 use crate::{audit, manifest, state};
 
@@ -78,21 +79,17 @@ pub(crate) struct Blueprint {
 }
 
 impl Blueprint {
-    /// From files.
-    ///
-    /// # Errors
-    /// The manifest or the configuration is invalid; everything that is wrong with it is said.
-    pub(crate) async fn read(path: &Path, config: Option<&Path>) -> Result<Self> {
-        Self::with_config(path, Config::load(config, Some(path))?).await
-    }
-
     /// From a manifest's file and a configuration at hand.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// The manifest or the configuration is invalid; everything that is wrong with it is said.
     pub(crate) async fn with_config(path: &Path, config: Config) -> Result<Self> {
         let (manifest, sources, warning) = manifest::read(path, &config)?;
-        let scripts = Scripts::Inside(manifest.dir.clone());
+        let scripts = if config.allow_outside {
+            Scripts::Anywhere(manifest.dir.clone())
+        } else {
+            Scripts::Inside(manifest.dir.clone())
+        };
         let mut read = own::of_sources(&sources);
         read.push(path.with_file_name(config::BESIDE));
         let mut blueprint = Self::new(manifest, config, scripts, read).await?;
@@ -123,13 +120,24 @@ impl Blueprint {
 
     async fn new(
         mut manifest: Manifest,
+        config: Config,
+        scripts: Scripts,
+        read: Vec<PathBuf>,
+    ) -> Result<Self> {
+        let models = settle(&mut manifest).await;
+        Self::made(manifest, config, scripts, read, models)
+    }
+
+    /// With the providers that `auto:` stands for.
+    fn made(
+        mut manifest: Manifest,
         mut config: Config,
         scripts: Scripts,
         mut read: Vec<PathBuf>,
+        models: Vec<String>,
     ) -> Result<Self> {
         read.extend(own::of_config(&config, &manifest));
         let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
-        let models = settle(&mut manifest).await;
         let atlases = atlases::bind(&mut manifest, &mut config)?;
         let folder = config
             .settings
@@ -326,13 +334,12 @@ impl Blueprint {
                 },
             }),
             (providers, runner) => {
-                let faults = providers
-                    .err()
-                    .into_iter()
-                    .chain(runner.err())
-                    .flatten()
-                    .collect();
-                Err(StartError::Unserved(faults))
+                let faults = [(lacks::PROVIDER, providers.err()), (lacks::TOOLS, runner.err())];
+                let told = faults.into_iter().flat_map(|(code, faults)| {
+                    let faults = faults.into_iter().flatten();
+                    faults.map(move |fault| format!("{fault} [{code}]"))
+                });
+                Err(StartError::Unserved(told.collect()))
             }
         }
     }
@@ -381,6 +388,8 @@ pub(crate) struct Request<'a> {
     pub(crate) config: Option<&'a Path>,
     /// `--state`.
     pub(crate) state: Option<&'a Path>,
+    /// `--allow-outside`.
+    pub(crate) outside: Outside,
 }
 
 /// A running agent with what its surface needs beside it.
@@ -418,7 +427,8 @@ pub(crate) struct Proof {
 
 /// Starts an agent from files: a host whose surface is this process, with the control socket beside it.
 pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
-    let blueprint = Blueprint::read(request.manifest, request.config).await?;
+    let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
+    let blueprint = Blueprint::with_config(request.manifest, config).await?;
     let launched = Arc::new(Launched::new(blueprint, request.state, ask).await?);
     let journal: Arc<dyn Journal> = launched.state().journal();
     let cut_off = cut_off(&*journal).await?;

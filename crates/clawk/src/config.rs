@@ -239,8 +239,18 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// The file; none: all defaults.
     pub(crate) file: Option<PathBuf>,
+    /// File references of a manifest may leave its folder: `--allow-outside` (R9).
+    pub(crate) allow_outside: bool,
     /// The keys that the file gives.
     given: toml::Table,
+}
+
+/// `--allow-outside`, of every verb that reads a manifest.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(crate) struct Outside {
+    /// Let file references leave the manifest's folder
+    #[arg(long)]
+    pub(crate) allow_outside: bool,
 }
 
 /// One key in force.
@@ -271,6 +281,7 @@ impl Config {
             return Ok(Self {
                 settings: Settings::default(),
                 file: None,
+                allow_outside: false,
                 given: toml::Table::new(),
             });
         };
@@ -289,8 +300,16 @@ impl Config {
         Ok(Self {
             settings,
             file: Some(file),
+            allow_outside: false,
             given,
         })
+    }
+
+    /// With what the command line says of file references.
+    #[must_use]
+    pub(crate) fn outside(mut self, outside: Outside) -> Self {
+        self.allow_outside = outside.allow_outside;
+        self
     }
 
     /// The folder that relative paths of the file start from.

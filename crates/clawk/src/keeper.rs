@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clawk_kernel::time::{Clock, SystemClock};
-use clawk_store::{Erase, StateDir};
+use clawk_store::{Erase, Reader, StateDir};
 use clawk_trace::checkpoint::Signer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
@@ -32,6 +32,8 @@ const EXPIRY: Duration = Duration::from_secs(3600);
 /// How long the end of a run waits for the last head and its delivery.
 const LAST: Duration = Duration::from_secs(5);
 const DAY_MS: i64 = 86_400_000;
+/// Events that a start folds again to hold its projections against them; a few milliseconds' work for each thousand.
+const NEWEST_EVENTS: u64 = 10_000;
 
 /// `[checkpoints]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -99,6 +101,7 @@ impl Keeper {
         if state.is_signed()? {
             state.check_heads(&state.signer()?.public())?;
         }
+        sound(state)?;
         let file = checkpoints.file.clone().map(File::new);
         if let Some(file) = &file {
             file.check(state)?;
@@ -161,6 +164,20 @@ async fn at(due: Option<Instant>) {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
     }
+}
+
+/// Whether what is kept beside the journal is what its newest events tell: a start must not repeat, forget or spend anew what
+/// somebody took out. All of it, whatever its age: `clawk trace verify`.
+fn sound(state: &StateDir) -> Result<()> {
+    let differs = Reader::open(state.path())?.projections(Some(NEWEST_EVENTS))?;
+    let Some(first) = differs.first() else {
+        return Ok(());
+    };
+    let path = state.path().display();
+    bail!(
+        "the state in `{path}` does not fit its journal: {first}; nothing was started. Look with `clawk trace verify --state \
+         {path}`, and keep the directory as evidence"
+    )
 }
 
 async fn futures_of(tasks: Vec<JoinHandle<()>>) {

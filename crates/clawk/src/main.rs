@@ -13,11 +13,13 @@ mod companion;
 mod compose;
 mod config;
 mod conformance;
+mod coverage;
 mod http;
 mod keeper;
 mod manifest;
 mod out;
 mod pack;
+mod refusal;
 mod state;
 mod terminal;
 mod unapplied;
@@ -26,7 +28,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 fn main() -> ExitCode {
@@ -51,7 +53,9 @@ fn main() -> ExitCode {
     }
     hide_memory();
     // Usage errors end here with 2, `--help` and `--version` with 0.
-    let cli = cli::Cli::parse();
+    let matches = cli::Cli::command().get_matches();
+    let json = refusal::is_wanted(&matches);
+    let cli = cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     log(cli.verbose);
     as_many_descriptors_as_allowed();
     match cli.run() {
@@ -59,6 +63,9 @@ fn main() -> ExitCode {
         Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             report(&error);
+            if json && let Err(error) = refusal::print(&error) {
+                report(&error);
+            }
             ExitCode::FAILURE
         }
     }

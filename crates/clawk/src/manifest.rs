@@ -10,7 +10,9 @@ use clawk_proto::uri::Kind;
 
 use crate::companion;
 use crate::config::Config;
+use crate::coverage::JUDGE;
 use crate::out::{self, Paint};
+use crate::refusal::Refused;
 use crate::unapplied;
 
 /// The manifest of an agent that is to start, what was read for it, and where to read of its warnings, if it has any.
@@ -64,10 +66,11 @@ pub(crate) fn sandbox(path: &Path, config: &Config) -> Result<Option<Sandbox>> {
     }
 }
 
-fn options(config: &Config) -> LoadOptions {
+pub(crate) fn options(config: &Config) -> LoadOptions {
     LoadOptions {
+        allow_outside: config.allow_outside,
         registries: config.settings.registries.clone(),
-        ..LoadOptions::default()
+        judge: Some(JUDGE),
     }
 }
 
@@ -80,7 +83,9 @@ fn shown(path: &Path, loaded: &Loaded) -> anyhow::Error {
         .filter(|found| found.severity == Severity::Error)
         .count();
     let plural = if errors == 1 { "" } else { "s" };
-    anyhow::anyhow!("`{}` is not valid: {errors} error{plural}", path.display())
+    let message = format!("`{}` is not valid: {errors} error{plural}", path.display());
+    let of = loaded.diagnostics.iter();
+    Refused::new(message, of.filter(|found| found.severity == Severity::Error)).into()
 }
 
 /// What the engine says about the rules: shadowed ones, conditions that nothing understands.

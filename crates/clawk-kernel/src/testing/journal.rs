@@ -48,6 +48,17 @@ impl MemJournal {
         self.lock().folded.clone()
     }
 
+    /// Every stored answer: its request and its row.
+    #[must_use]
+    pub fn answers(&self) -> Vec<(AnswerKey, u64)> {
+        let row = |at: usize| u64::try_from(at).unwrap() + 1;
+        self.lock()
+            .answers
+            .iter()
+            .map(|(key, at)| (*key, row(*at)))
+            .collect()
+    }
+
     /// Takes so many entries more, then refuses as a full disk does.
     pub fn fail_after(&self, entries: usize) {
         self.lock().room = Some(entries);

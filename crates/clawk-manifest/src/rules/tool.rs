@@ -6,13 +6,6 @@ use super::{Spot, repeated};
 use crate::check::Checker;
 use crate::diagnostic::quoted;
 
-const HINTS: [&str; 4] = [
-    "readOnlyHint",
-    "destructiveHint",
-    "idempotentHint",
-    "openWorldHint",
-];
-
 pub(super) fn tool(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     let served = spec.has("mcp_source");
     for field in ["description", "input_schema"]
@@ -39,16 +32,6 @@ pub(super) fn tool(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     if !composite && spec.has("skill_ref") {
         let idle = spec.idle("skill_ref", "`skill_ref` has no effect without `composite: true`");
         checker.findings.push(idle.help("write `composite: true`"));
-    }
-    if let Some(annotations) = spec.get("annotations") {
-        for hint in HINTS
-            .into_iter()
-            .filter_map(|hint| annotations.get(hint))
-            .filter(|h| h.node.bool().is_none())
-        {
-            let warning = hint.warning("hint-not-boolean", "a hint that is no boolean counts as absent");
-            checker.findings.push(warning.help("write `true` or `false`"));
-        }
     }
     if spec.has("retry") {
         let idempotent = spec

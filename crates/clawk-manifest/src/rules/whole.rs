@@ -38,23 +38,41 @@ impl Whole<'_> {
             .filter(move |primitive| primitive.kind == kind)
     }
 
+    /// ` of FILE`, where it is another file than that of `beside`.
+    fn of_file(&self, one: &Primitive, beside: &Primitive) -> String {
+        let file = self
+            .files
+            .get(one.file)
+            .and_then(|findings| findings.file.as_ref());
+        file.filter(|_| one.file != beside.file)
+            .map_or_else(String::new, |file| {
+                format!(" of {}", quoted(&file.to_string_lossy()))
+            })
+    }
+
     fn names(&mut self) {
         let mut first: HashMap<(Kind, &str), &Primitive> = HashMap::new();
         for primitive in self.primitives {
-            let Some(other) = first.insert((primitive.kind, &primitive.name), primitive) else {
+            let other = *first
+                .entry((primitive.kind, &primitive.name))
+                .or_insert(primitive);
+            if std::ptr::eq(other, primitive) {
                 continue;
-            };
+            }
+            let at = primitive.name_pointer();
             let message = format!(
-                "two {} primitives are called {}",
+                "two {} primitives are called {}; the first is at {}{}",
                 primitive.kind,
-                quoted(&primitive.name)
+                quoted(&primitive.name),
+                other.name_pointer(),
+                self.of_file(other, primitive)
             );
             let help = if other.generated || primitive.generated {
                 "a name was made up for one of them; give it a `name` of its own"
             } else {
                 "names are unique within a kind; rename one"
             };
-            let error = Diagnostic::error("name-collision", primitive.pointer.clone(), message);
+            let error = Diagnostic::error("name-collision", at, message);
             self.push(primitive.file, error.at(primitive.place).help(help));
         }
     }

@@ -2,7 +2,7 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{COUNT, SHARE, SMALL, SMALL_AT_LEAST_ONE, Shape, TEXTS, Type, opt, req};
+use super::{AT_LEAST_ONE, COUNT, SHARE, SMALL_AT_LEAST_ONE, Shape, TEXTS, Type, opt, req};
 use crate::model::{
     AccessMode, AuthType, Autonomy, Backoff, ChannelType, DbEvent, Modality, OverlapPolicy, ProviderProtocol,
     ProviderTransport, Role, Transport,
@@ -128,7 +128,11 @@ static PROVIDER_RETRY: Shape = Shape {
     title: "a provider's retry",
     doc: "Retry of transient failures.",
     fields: &[
-        opt("max_attempts", SMALL, "Attempts in all; 3 by default."),
+        opt(
+            "max_attempts",
+            SMALL_AT_LEAST_ONE,
+            "Attempts in all; 3 by default.",
+        ),
         opt(
             "backoff",
             Type::Word(Backoff::WORDS),
@@ -208,7 +212,7 @@ static PAIRING: Shape = Shape {
     title: "pairing",
     doc: "How unknown users are let in by a code.",
     fields: &[
-        req("code_expiry_minutes", COUNT, "Life of a code."),
+        req("code_expiry_minutes", AT_LEAST_ONE, "Life of a code."),
         req("max_pending", COUNT, "Codes that may wait at once."),
     ],
 };
@@ -226,7 +230,7 @@ static PROCESSING: Shape = Shape {
     title: "processing",
     doc: "Message handling.",
     fields: &[
-        opt("max_message_length", COUNT, "In characters."),
+        opt("max_message_length", AT_LEAST_ONE, "In characters."),
         opt("rate_limit", Type::Map(&MESSAGE_RATE), "Messages let in."),
         opt("typing_indicator", Type::Bool, "Show that the agent is writing."),
         opt("read_receipts", Type::Bool, "Confirm that a message was read."),
@@ -274,7 +278,7 @@ static TRIGGER: Shape = Shape {
             "events",
             Type::List {
                 of: &Type::Word(DbEvent::WORDS),
-                min: 0,
+                min: 1,
             },
             "Operations heard; for `db-trigger`.",
         ),

@@ -2,7 +2,7 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{AT_LEAST_ONE, COUNT, Shape, TEXTS, Type, opt, req};
+use super::{AT_LEAST_ONE, Shape, TEXTS, Type, opt, req};
 use crate::model::{
     Acquisition, CompactionStrategy, ConfidenceDecay, Consolidation, Evidence, ForgettingStrategy, Horizon,
     Isolation, Paradigm, PlanFallback, Retrieval, SearchFusion, SearchStrategy, StoreBackend, StoreRole,
@@ -53,7 +53,7 @@ static STORE: Shape = Shape {
             Type::Word(Isolation::WORDS),
             "Who shares a workspace's files.",
         ),
-        opt("max_size_mb", COUNT, "Size limit of a workspace."),
+        opt("max_size_mb", AT_LEAST_ONE, "Size limit of a workspace."),
         opt(
             "checkpoint",
             Type::Map(&CHECKPOINT),
@@ -88,7 +88,7 @@ static RETENTION: Shape = Shape {
     doc: "How long and how much.",
     fields: &[
         opt("max_age", Type::Duration, "Entries older than this go."),
-        opt("max_entries", COUNT, "The oldest beyond this go."),
+        opt("max_entries", AT_LEAST_ONE, "The oldest beyond this go."),
     ],
 };
 
@@ -129,7 +129,7 @@ static SEARCH: Shape = Shape {
             Type::Word(SearchFusion::WORDS),
             "`reciprocal-rank` by default.",
         ),
-        opt("top_k", COUNT, "Entries found; 10 by default."),
+        opt("top_k", AT_LEAST_ONE, "Entries found; 10 by default."),
     ],
 };
 
@@ -137,7 +137,7 @@ static CHECKPOINT: Shape = Shape {
     title: "a checkpoint",
     doc: "Snapshots of a checkpoint store.",
     fields: &[
-        opt("max_snapshots", COUNT, "Kept per task."),
+        opt("max_snapshots", AT_LEAST_ONE, "Kept per task."),
         opt("ttl", Type::Duration, "Life of a snapshot."),
     ],
 };

@@ -53,7 +53,7 @@ pub(crate) enum Type {
     Host,
     /// An MCP transport URI.
     McpUri,
-    /// A JSON Schema with `type: object`.
+    /// A JSON Schema of an object: `type: object`, which may be left out.
     ObjectSchema,
     /// Any JSON Schema.
     Schema,
@@ -67,9 +67,19 @@ pub(crate) enum Type {
     TextMap,
     /// An open map of anything (R10).
     AnyMap,
+    /// An open map in which the members of [`HINTS`] are booleans (R10).
+    Hints,
     /// A reference to, or an inline form of, a primitive.
     Item(Kind),
 }
+
+/// The annotations of MCP that steer a runtime.
+pub(crate) const HINTS: [&str; 4] = [
+    "readOnlyHint",
+    "destructiveHint",
+    "idempotentHint",
+    "openWorldHint",
+];
 
 /// A closed map.
 #[derive(Debug)]

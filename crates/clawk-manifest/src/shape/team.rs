@@ -3,7 +3,7 @@
 use clawk_proto::uri::Kind;
 
 use super::agent::SECRET_AUTH;
-use super::{COUNT, MONEY, SHARE, SMALL, SMALL_AT_LEAST_ONE, Shape, Type, opt, req};
+use super::{AT_LEAST_ONE, COUNT, EXACT, MONEY, SHARE, SMALL, SMALL_AT_LEAST_ONE, Shape, Type, opt, req};
 use crate::model::{AggregationStrategy, BusBackend, ExporterType, MessagePassing, Topology};
 
 pub(super) static SWARM: Shape = Shape {
@@ -67,7 +67,7 @@ static CONCURRENCY: Shape = Shape {
     title: "concurrency",
     doc: "How much at once.",
     fields: &[
-        opt("max_parallel", SMALL, "Tasks at once."),
+        opt("max_parallel", SMALL_AT_LEAST_ONE, "Tasks at once."),
         opt(
             "sequential_within_agent",
             Type::Bool,
@@ -117,7 +117,11 @@ static CIRCUIT_BREAKER: Shape = Shape {
     title: "circuit_breaker",
     doc: "When an agent is left alone for a while.",
     fields: &[
-        opt("failure_threshold", SMALL, "Failures in a row; 3 by default."),
+        opt(
+            "failure_threshold",
+            SMALL_AT_LEAST_ONE,
+            "Failures in a row; 3 by default.",
+        ),
         opt("reset_timeout_ms", COUNT, "60000 by default."),
     ],
 };
@@ -167,8 +171,12 @@ static BATCH: Shape = Shape {
     title: "a batch",
     doc: "How events are gathered.",
     fields: &[
-        opt("max_size", COUNT, "Events per batch."),
-        opt("flush_interval_ms", COUNT, "Longest wait."),
+        opt("max_size", AT_LEAST_ONE, "Events per batch."),
+        opt(
+            "flush_interval_ms",
+            Type::Count { min: 100, max: EXACT },
+            "Longest wait.",
+        ),
     ],
 };
 

@@ -2,7 +2,7 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{COUNT, MONEY, SMALL, Shape, Type, opt, req};
+use super::{COUNT, MONEY, SMALL_AT_LEAST_ONE, Shape, Type, opt, req};
 use crate::model::{Backoff, SkillFilesystem};
 
 pub(super) static TOOL: Shape = Shape {
@@ -37,8 +37,8 @@ pub(super) static TOOL: Shape = Shape {
         ),
         opt(
             "annotations",
-            Type::AnyMap,
-            "MCP annotations: `readOnlyHint`, `destructiveHint`, `idempotentHint`, `openWorldHint`.",
+            Type::Hints,
+            "MCP annotations: `readOnlyHint`, `destructiveHint`, `idempotentHint`, `openWorldHint` are booleans.",
         ),
         opt(
             "composite",
@@ -72,7 +72,11 @@ static TOOL_RETRY: Shape = Shape {
     title: "a tool's retry",
     doc: "Retry of transient failures.",
     fields: &[
-        opt("max_attempts", SMALL, "Attempts in all; 3 by default."),
+        opt(
+            "max_attempts",
+            SMALL_AT_LEAST_ONE,
+            "Attempts in all; 3 by default.",
+        ),
         opt(
             "backoff",
             Type::Word(Backoff::WORDS),
@@ -90,7 +94,7 @@ pub(super) static SKILL: Shape = Shape {
             "tools_required",
             Type::List {
                 of: &Type::Ref(Kind::Tool),
-                min: 0,
+                min: 1,
             },
             "Declared tools that it needs.",
         ),

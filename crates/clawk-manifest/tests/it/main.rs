@@ -7,6 +7,7 @@
     reason = "tests: a panic is how they fail, and a rule's cases stand together"
 )]
 
+mod bounds;
 mod hostile;
 mod references;
 mod rendering;

@@ -328,11 +328,7 @@ fn tool() {
         "{description: d, input_schema: {type: string}}",
         "bad-schema /spec/input_schema/type",
     );
-    rejects(
-        "Tool",
-        "{description: d, input_schema: {properties: {}}}",
-        "bad-schema /spec/input_schema/type",
-    );
+    accepts("Tool", "{description: d, input_schema: {properties: {}}}");
     rejects(
         "Tool",
         "{description: d, input_schema: true}",
@@ -359,10 +355,10 @@ fn tool() {
         "{mcp_source: {uri: \"stdio:///x\"}, composite: true, skill_ref: s}",
         "composite-mcp /spec/mcp_source",
     );
-    warns(
+    rejects(
         "Tool",
         &format!("{{{inline}, annotations: {{readOnlyHint: \"yes\"}}}}"),
-        "hint-not-boolean /spec/annotations/readOnlyHint",
+        "wrong-type /spec/annotations/readOnlyHint",
     );
     warns(
         "Tool",
@@ -387,7 +383,11 @@ fn skill() {
         "Skill",
         "{description: d, tools_required: [a], instruction: i, permissions: {filesystem: read-only}}",
     );
-    accepts("Skill", "{description: d, tools_required: [], instruction: i}");
+    rejects(
+        "Skill",
+        "{description: d, tools_required: [], instruction: i}",
+        "empty-list /spec/tools_required",
+    );
     rejects(
         "Skill",
         "{description: d, tools_required: a, instruction: i}",
@@ -400,7 +400,7 @@ fn skill() {
     );
     rejects(
         "Skill",
-        "{description: d, tools_required: [], instruction: i, input_schema: {type: array}}",
+        "{description: d, tools_required: [a], instruction: i, input_schema: {type: array}}",
         "bad-schema /spec/input_schema/type",
     );
     warns(

@@ -38,7 +38,7 @@ fn the_committed_schemas_are_the_printed_ones() {
 }
 
 /// An instance of a schema with every member present, so that a member the model lacks (or one more) shows.
-fn fullest(schema: &Value, key: &str) -> Value {
+pub(crate) fn fullest(schema: &Value, key: &str) -> Value {
     if let Some(words) = schema.get("enum").and_then(Value::as_array) {
         return words[0].clone();
     }
@@ -52,7 +52,7 @@ fn fullest(schema: &Value, key: &str) -> Value {
             _ => json!("x1"),
         },
         Some("boolean") => json!(key != "composite"),
-        Some("integer" | "number") => json!(1),
+        Some("integer" | "number") => json!(schema["minimum"].as_u64().unwrap_or(0).max(1)),
         Some("array") => json!([fullest(&schema["items"], key)]),
         Some("object") => {
             let mut out = Map::new();
@@ -76,7 +76,7 @@ fn fullest(schema: &Value, key: &str) -> Value {
 }
 
 /// Members that exclude each other cannot all be present; the model still knows each.
-fn without_conflicts(kind: &str, spec: &mut Value) {
+pub(crate) fn without_conflicts(kind: &str, spec: &mut Value) {
     if kind == "Channel" {
         spec["access_control"] =
             json!({"mode": "pairing", "pairing": {"code_expiry_minutes": 1, "max_pending": 1}});

@@ -31,7 +31,7 @@ fn collisions_within_a_kind_are_errors() {
         format!("  tools: [{{inline: {{name: a, {TOOL}}}}}, {{inline: {{name: a, {TOOL}}}}}]\n{POLICY}");
     assert_eq!(
         errors(&load_text(&manifest(&more))),
-        ["name-collision /spec/tools/1/inline"]
+        ["name-collision /spec/tools/1/inline/name"]
     );
     let more = format!("  tools: [{{inline: {{name: tool-1, {TOOL}}}}}, {{inline: {{{TOOL}}}}}]\n{POLICY}");
     let loaded = load_text(&manifest(&more));
@@ -323,8 +323,25 @@ fn levels_and_what_the_next_one_needs() {
     let report = serde_json::to_value(loaded.report()).unwrap();
     assert_eq!(
         report,
-        json!({"valid": true, "kind": "Claw", "conformance_level": "level-1", "primitives": ["Identity", "Provider"],
+        json!({"valid": true, "kind": "Claw", "about": {"name": "test-bot", "version": "1.2.3"}, "conformance_level": "level-1", "primitives": ["Identity", "Provider"],
                "missing_for_next": {"level": "level-2", "primitives": ["Channel", "Tool", "Sandbox", "Policy"]},
                "errors": [], "warnings": []})
+    );
+}
+
+#[test]
+fn the_report_says_what_the_document_says_of_itself() {
+    let text = manifest("").replace(
+        "  version: \"1.2.3\"",
+        "  version: \"1.2.3\"\n  description: Sorts letters",
+    );
+    let text = text.replace(
+        "personality: \"A test.\"",
+        "personality: \"A test.\"\n      capabilities: [sorting, reading]",
+    );
+    let about = serde_json::to_value(load_text(&text).report()).unwrap()["about"].take();
+    assert_eq!(
+        about,
+        serde_json::json!({"name": "test-bot", "version": "1.2.3", "description": "Sorts letters", "capabilities": ["sorting", "reading"]})
     );
 }

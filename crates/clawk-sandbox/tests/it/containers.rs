@@ -493,6 +493,20 @@ fn left_in(folder: &Path) -> usize {
 }
 
 #[tokio::test]
+async fn a_runtime_that_is_not_the_one_asked_for_is_refused() {
+    // gVisor is stronger than what is there: nothing else will do.
+    let spec = script(&sandbox("container", json!({"runtime": "gvisor"})), "true");
+    match launcher().launch(&spec).await {
+        Err(LaunchError::Refused(refusal @ Refusal::Unavailable { .. })) => {
+            let data = refusal.data();
+            assert_eq!(data["mechanism"], "gvisor", "{data}");
+            assert!(data["hint"].as_str().expect("text").contains("runsc"), "{data}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn without_a_runtime_it_is_refused_with_the_reason() {
     let settings = LevelSettings {
         container: container::Settings {

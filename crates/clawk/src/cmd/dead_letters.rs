@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::run::{self, Approve};
+use crate::config::Outside;
 use crate::out::{self, Format, Paint, clipped};
 use crate::state;
 
@@ -54,6 +55,9 @@ enum What {
         /// How questions are answered whether a call may run
         #[arg(long, value_enum, default_value_t = Approve::Ask)]
         approve: Approve,
+
+        #[command(flatten)]
+        outside: Outside,
     },
 }
 
@@ -77,6 +81,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
             manifest,
             which,
             approve,
+            outside,
         } => {
             let state = which.dir()?;
             let letters = letters(&Reader::open(&state)?)?;
@@ -95,6 +100,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
                 approve,
                 state: Some(state),
                 session: Some(letter.session.to_string()),
+                outside,
             };
             run::run(&args, config)
         }

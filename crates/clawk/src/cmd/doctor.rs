@@ -9,6 +9,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::compose;
+use crate::config::Outside;
 use crate::out::{self, Format, Paint};
 
 /// Flags of `clawk doctor`.
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+
+    #[command(flatten)]
+    outside: Outside,
 
     /// How to print
     #[arg(long, value_enum, default_value_t)]
@@ -96,6 +100,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         args.manifest.as_deref(),
         config,
         args.state.as_deref(),
+        args.outside,
     ));
     let failed = checks.iter().any(|check| check.status == Status::Fail);
     match args.format {

@@ -15,6 +15,7 @@ use clawk_manifest::model::Autonomy;
 use clawk_policy::Verdict;
 use serde_json::{Value, json};
 
+use crate::config::Outside;
 use crate::out::{Format, Paint};
 use crate::state;
 
@@ -53,6 +54,8 @@ enum Verb {
         /// Tokens used up today, for rules with a rate limit
         #[arg(long, value_name = "N", default_value_t = 0)]
         tokens_today: u64,
+        #[command(flatten)]
+        outside: Outside,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -62,6 +65,8 @@ enum Verb {
         /// Policies, their `NAME.tests.yaml`, or a manifest, which stands for the policy files that it names
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
+        #[command(flatten)]
+        outside: Outside,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -85,6 +90,8 @@ enum Verb {
         autonomy: Option<Autonomy>,
         #[command(flatten)]
         which: state::Which,
+        #[command(flatten)]
+        outside: Outside,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -100,6 +107,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             args,
             policy,
             tokens_today,
+            outside,
             format,
         } => {
             let call = explain::Asked {
@@ -107,10 +115,15 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 arguments: args,
                 policy: policy.as_deref(),
                 tokens_today: *tokens_today,
+                outside: *outside,
             };
             explain::run(manifest, config, &call, *format)
         }
-        Verb::Test { files, format } => test::run(files, config, *format),
+        Verb::Test {
+            files,
+            outside,
+            format,
+        } => test::run(files, config, *outside, *format),
         Verb::WhatIf {
             policies,
             manifest,
@@ -118,6 +131,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             session,
             autonomy,
             which,
+            outside,
             format,
         } => {
             let asked = what_if::Asked {
@@ -127,6 +141,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 session: session.as_deref(),
                 autonomy: *autonomy,
                 which,
+                outside: *outside,
             };
             what_if::run(&asked, config, *format)
         }

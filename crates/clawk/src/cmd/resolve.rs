@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clawk_carp::message::{self, Shape};
 use clawk_carp::resolve::Ids;
 use clawk_carp::{AtlasSet, Ledger, Options, Resolved, resolve};
@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::atlas;
 use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::refusal::Refused;
 
 /// The most bytes of a request.
 const REQUEST_BYTES: u64 = 4 * 1024 * 1024;
@@ -120,7 +121,7 @@ fn request(path: &Path) -> Result<Request> {
         for fault in &faults.errors {
             out::note(&atlas::finding(&paint.red("error"), fault));
         }
-        anyhow!("`{name}` is no CARP request")
+        Refused::new(format!("`{name}` is not a CARP request"), &faults.errors)
     })?;
     if request.operation != Operation::Resolve {
         let operation = request.operation.name();

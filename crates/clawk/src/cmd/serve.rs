@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::compose::{self, Blueprint, Launched, Source, Wired};
-use crate::config::Config;
+use crate::config::{Config, Outside};
 use crate::out;
 
 /// How long work in flight may take when the service ends, milliseconds; with a launcher, which may wait for its answers.
@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// Folder that file references of a manifest on the wire may point into; without it they are refused
     #[arg(long, value_name = "DIR", conflicts_with = "manifest")]
     manifest_root: Option<PathBuf>,
+
+    #[command(flatten)]
+    outside: Outside,
 }
 
 const EXAMPLES: &str = "\
@@ -99,6 +102,11 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             Source::Launched(Arc::new(launched))
         }
         None => {
+            if args.outside.allow_outside && args.manifest_root.is_none() {
+                bail!(
+                    "`--allow-outside` needs a CLAW or `--manifest-root DIR`: without them no file is read"
+                );
+            }
             let config = with_flags(args, Config::load(config, None)?)?;
             let wired = Wired::new(config, args.state.clone(), args.manifest_root.clone());
             Source::Wired(Arc::new(wired))
@@ -211,7 +219,7 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
         config.settings.atlases.paths.push(std::path::absolute(path)?);
     }
     config.settings.atlases.simulate |= args.simulate;
-    Ok(config)
+    Ok(config.outside(args.outside))
 }
 
 /// The launcher's connection, whose end is the end of the host; without one, until the host ends.

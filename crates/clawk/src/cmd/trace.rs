@@ -11,7 +11,7 @@ pub(super) mod source;
 mod tail;
 #[cfg(test)]
 mod tests;
-mod verify;
+pub(super) mod verify;
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};

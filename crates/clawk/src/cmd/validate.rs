@@ -7,9 +7,9 @@ use anyhow::Result;
 use clawk_manifest::{Diagnostic, LoadOptions, Loaded, Severity, policy, render, validate};
 
 use crate::companion::{self, Report};
-use crate::compose::own;
-use crate::config::Config;
-use crate::manifest::about_rules;
+use crate::compose::{lacks, own};
+use crate::config::{Config, Outside};
+use crate::manifest::{about_rules, options};
 use crate::out::{self, Format, Paint};
 use crate::unapplied;
 
@@ -21,9 +21,8 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Let file references leave the manifest's folder
-    #[arg(long)]
-    allow_outside: bool,
+    #[command(flatten)]
+    outside: Outside,
 
     /// Count warnings as errors
     #[arg(long)]
@@ -42,14 +41,14 @@ Examples:
 
 /// Reads the file and prints what was found. Exit code 1: it is not valid.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let config = Config::load(config, Some(&args.file))?;
-    let options = LoadOptions {
-        allow_outside: args.allow_outside,
-        registries: config.settings.registries.clone(),
-    };
+    let config = Config::load(config, Some(&args.file))?.outside(args.outside);
+    let options = options(&config);
     let mut loaded = validate(&args.file, &options);
     mounts(&mut loaded, &args.file, &config)?;
     policies(&mut loaded, &args.file, &options);
+    if let Some(manifest) = &loaded.manifest {
+        loaded.diagnostics.extend(lacks::of(manifest, &config));
+    }
     let warned = loaded
         .diagnostics
         .iter()
@@ -143,6 +142,7 @@ fn people(loaded: &Loaded, file: &Path) -> Result<()> {
         return Ok(out::line(&format!("{name} is not valid"))?);
     }
     let report = loaded.report();
+    let able = report.about.capabilities.join(", ");
     let Some(level) = report.conformance_level else {
         let kind = report.kind.unwrap_or("primitive");
         return Ok(out::line(&format!("{name} is a valid {kind}"))?);
@@ -151,6 +151,14 @@ fn people(loaded: &Loaded, file: &Path) -> Result<()> {
         "{name} is valid: conformance {level} with {}",
         report.primitives.join(", ")
     ))?;
+    for text in report
+        .about
+        .description
+        .iter()
+        .chain((!able.is_empty()).then_some(&able))
+    {
+        out::line(&paint.dim(&out::harmless(text)))?;
+    }
     if let Some(missing) = report.missing_for_next {
         let text = format!("for {} it needs {}", missing.level, missing.primitives.join(", "));
         out::line(&paint.dim(&text))?;

@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::Blueprint;
 use crate::companion;
 use crate::config::Config;
+use crate::coverage::JUDGE;
 use crate::keeper::Keeper;
 
 /// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
@@ -234,8 +235,9 @@ fn names_only(wire: &Value) -> bool {
 fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest, Sources), InitFailure> {
     let options = WireOptions {
         root: root.map(Path::to_owned),
-        allow_outside: false,
+        allow_outside: config.allow_outside && root.is_some(),
         registries: config.settings.registries.clone(),
+        judge: Some(JUDGE),
     };
     let mut loaded = from_value(wire, &options);
     if let Some(manifest) = loaded.manifest.take() {

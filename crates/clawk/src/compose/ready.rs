@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clawk_kernel::StartError;
-use clawk_sandbox::{Level, Plan};
+use clawk_sandbox::{Level, Plan, Refusal};
 use clawk_store::StateDir;
 
-use super::{Blueprint, own};
+use super::{Blueprint, lacks, own};
 
 impl Blueprint {
     /// Opens the agent's state, and makes sure that its sandbox can be had here. The box of the probe starts while the state is
@@ -19,7 +19,12 @@ impl Blueprint {
     pub(crate) async fn ready(&self, flag: Option<&Path>) -> Result<StateDir> {
         let dir = self.state_dir(flag)?;
         let (enclosed, state) = tokio::join!(self.enclosed(&dir), async { self.open_state(&dir) });
-        enclosed?;
+        enclosed.map_err(|error| match &error {
+            StartError::Sandbox(Refusal::Unavailable { level, .. }) => {
+                anyhow!("{error} [{}]", lacks::of_level(*level))
+            }
+            StartError::Sandbox(_) | StartError::Unserved(_) | StartError::Journal(_) => error.into(),
+        })?;
         state
     }
 
@@ -43,13 +48,13 @@ impl Blueprint {
     }
 
     /// What the manifest's Sandbox asks for, or what stands for none.
-    fn declared(&self) -> Plan {
+    pub(super) fn declared(&self) -> Plan {
         let defaults = self.config.settings.sandbox.defaults();
         Plan::compile(self.manifest.sandbox.as_ref(), &defaults)
     }
 
     /// The levels that calls will ask for. Without a tool that runs, none.
-    fn levels(&self) -> Vec<Level> {
+    pub(super) fn levels(&self) -> Vec<Level> {
         let simulated = self.atlases.fallback.as_ref();
         let mut tools = self.manifest.tools.iter();
         if !tools.any(|tool| Some(&tool.name) != simulated) {

@@ -61,7 +61,7 @@ fn collector(listener: TcpListener, statuses: Vec<&'static str>) -> std::thread:
 }
 
 /// Changes the database as somebody would who knows our tables.
-fn forge(agent: &Agent, sql: &str) {
+pub(crate) fn forge(agent: &Agent, sql: &str) {
     let status = std::process::Command::new("python3")
         .args([
             "-c",

@@ -387,3 +387,51 @@ fn a_dead_letter_is_listed_and_can_be_said_again() {
         .stdout("You said **broken**.\n")
         .stderr(contains(letter["session"].as_str().unwrap()));
 }
+
+/// What a start refuses for this machine's sake, `validate` warns of and `doctor` fails by the same word; nothing is executed.
+#[test]
+fn what_this_machine_lacks_is_one_word_for_validate_doctor_and_start() {
+    let agent = Agent::new();
+    let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
+    let unbound = manifest.replace("name: sleep\n", "name: no-executor\n");
+    let unscripted = manifest.replace("script:script.yaml", "script:gone.yaml");
+    let mut cases = vec![(unbound, "tools"), (unscripted, "provider")];
+    if cfg!(not(feature = "wasm")) {
+        cases.push((manifest.replace("level: process", "level: wasm"), "sandbox-wasm"));
+    }
+    for (text, word) in cases {
+        std::fs::write(agent.path("claw.yaml"), text).unwrap();
+        std::fs::write(
+            agent.path("clawk.toml"),
+            "[secrets_store]\ncommand = [\"touch\", \"executed\"]\n[secrets.KEY]\ntools = [\"file-read\"]\nhosts = [\"example.com\"]\n",
+        )
+        .unwrap();
+        let (_, validated) = crate::trace::json(&agent, &["validate", "claw.yaml", "--format", "json"]);
+        let codes: Vec<&str> = validated["warnings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|found| found["code"].as_str().unwrap())
+            .collect();
+        assert_eq!((codes, &validated["valid"]), (vec![word], &Value::Bool(true)));
+        assert!(!agent.path("executed").exists(), "validate executed a program");
+        std::fs::remove_file(agent.path("clawk.toml")).unwrap();
+        let output = agent
+            .clawk(["doctor", "claw.yaml", "--format", "json"])
+            .output()
+            .unwrap();
+        let checks: Value = serde_json::from_slice(&output.stdout).unwrap();
+        // A level above `process` is no fault of the machine's until a manifest asks for it.
+        let failed = |check: &Value| check["id"] == word && check["status"] != "ok";
+        assert!(
+            checks["checks"].as_array().unwrap().iter().any(failed),
+            "{checks:#}"
+        );
+        agent
+            .clawk(["run", "claw.yaml", "-m", "hello"])
+            .assert()
+            .code(1)
+            .stderr(contains(format!("[{word}]")));
+        std::fs::write(agent.path("claw.yaml"), &manifest).unwrap();
+    }
+}

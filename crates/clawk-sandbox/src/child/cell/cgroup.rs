@@ -370,3 +370,12 @@ fn mount_of(mounts: &str, kind: &str, controller: Option<&str>) -> Option<PathBu
         fits.then(|| PathBuf::from(point))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_share_of_the_processor_becomes_a_weight() {
+        let weights = [1, 512, 1024, 4096, u64::MAX].map(super::weight);
+        assert_eq!(weights, ["1", "50", "100", "400", "10000"]);
+    }
+}

@@ -13,8 +13,9 @@ use clawk_secrets::env;
 use clawk_store::Reader;
 
 use super::{Check, Status};
-use crate::compose::Blueprint;
-use crate::config::Config;
+use crate::cmd::trace::verify;
+use crate::compose::{Blueprint, lacks};
+use crate::config::{Config, Outside};
 use crate::state;
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -22,16 +23,21 @@ const CONNECT: Duration = Duration::from_secs(3);
 const NOT_BEFORE: Timestamp = Timestamp(1_735_689_600_000_000);
 
 /// Every check, in order.
-pub(super) async fn all(manifest: Option<&Path>, config: Option<&Path>, state: Option<&Path>) -> Vec<Check> {
+pub(super) async fn all(
+    manifest: Option<&Path>,
+    config: Option<&Path>,
+    state: Option<&Path>,
+    outside: Outside,
+) -> Vec<Check> {
     let mut checks = vec![clock(), state_home()];
-    let loaded = Config::load(config, manifest);
+    let loaded = Config::load(config, manifest).map(|config| config.outside(outside));
     let levels = loaded.as_ref().map(|config| config.levels(None));
     checks.extend(sandbox(levels.unwrap_or_default()).await);
     checks.push(configuration(&loaded));
-    let (Some(path), Ok(_)) = (manifest, &loaded) else {
+    let (Some(path), Ok(config)) = (manifest, loaded) else {
         return checks;
     };
-    match Blueprint::read(path, config).await {
+    match Blueprint::with_config(path, config).await {
         Ok(blueprint) => checks.extend(agent(path, &blueprint, state).await),
         Err(error) => {
             let cure = format!("clawk validate {}", path.display());
@@ -118,18 +124,11 @@ async fn sandbox(levels: LevelSettings) -> Vec<Check> {
         ),
     };
     let mut checks = vec![process];
-    for (id, level) in STRONGER {
-        checks.push(stronger(&launcher, id, level).await);
+    for level in [Level::Wasm, Level::Container, Level::Vm] {
+        checks.push(stronger(&launcher, lacks::of_level(level), level).await);
     }
     checks
 }
-
-/// The levels above `process`, by the name of their check.
-const STRONGER: [(&str, Level); 3] = [
-    ("sandbox-wasm", Level::Wasm),
-    ("sandbox-container", Level::Container),
-    ("sandbox-vm", Level::Vm),
-];
 
 /// A manifest that asks for a level that is not to be had is refused: no fault of the machine's until one does.
 async fn stronger(launcher: &Launcher, id: &'static str, level: Level) -> Check {
@@ -204,7 +203,7 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
     checks.extend(secrets(blueprint));
     checks.push(egress(blueprint));
     checks.push(faults(
-        "tools",
+        lacks::TOOLS,
         blueprint.runner(None, None).map(|_| manifest.tools.len()),
         "bind it in clawk.toml: docs/reference/config.md",
     ));
@@ -215,7 +214,7 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
             }
         }
         Err(all) => checks.push(faults(
-            "provider",
+            lacks::PROVIDER,
             Err(all),
             "correct the provider, or its section in clawk.toml",
         )),
@@ -256,8 +255,12 @@ fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
     if !dir.join("state.db").exists() {
         return Check::ok("state", format!("{}: nothing yet", dir.display()));
     }
-    match Reader::open(&dir).and_then(|reader| reader.verify(None)) {
-        Ok(report) if report.valid => Check::ok(
+    let look = || -> anyhow::Result<_> {
+        let reader = Reader::open(&dir)?;
+        Ok((reader.verify(None)?, verify::problems(&reader)?))
+    };
+    match look() {
+        Ok((report, problems)) if report.valid && problems.is_empty() => Check::ok(
             "state",
             format!(
                 "{}: {} events, every chain valid",
@@ -265,15 +268,16 @@ fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
                 report.event_count
             ),
         ),
-        Ok(report) => {
-            let fault = report.fault.map(|fault| fault.detail).unwrap_or_default();
+        Ok((report, problems)) => {
+            let faults = report.fault.map(|fault| fault.detail).into_iter().chain(problems);
+            let fault = faults.collect::<Vec<_>>().join("; ");
             Check::fail(
                 "state",
                 format!("{}: {fault}", dir.display()),
                 format!("clawk trace verify --state {}", dir.display()),
             )
         }
-        Err(error) => Check::fail("state", error.to_string(), "say --state DIR"),
+        Err(error) => Check::fail("state", format!("{error:#}"), "say --state DIR"),
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::facts::Facts;
 use super::{painted, shown};
-use crate::config::Config;
+use crate::config::{Config, Outside};
 use crate::manifest;
 use crate::out::{self, Format, Paint};
 
@@ -21,11 +21,12 @@ pub(super) struct Asked<'a> {
     pub(super) arguments: &'a str,
     pub(super) policy: Option<&'a str>,
     pub(super) tokens_today: u64,
+    pub(super) outside: Outside,
 }
 
 /// Decides as the kernel would and says why.
 pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Asked<'_>, format: Format) -> Result<ExitCode> {
-    let config = Config::load(config, Some(path))?;
+    let config = Config::load(config, Some(path))?.outside(asked.outside);
     let (manifest, _) = manifest::look(path, &config)?;
     let arguments: Map<String, Value> = serde_json::from_str(asked.arguments)
         .context("`--args` takes a JSON object, such as '{\"path\": \"notes.txt\"}'")?;

@@ -7,14 +7,19 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::companion::{self, Report};
-use crate::config::Config;
+use crate::config::{Config, Outside};
 use crate::out::{self, Format, Paint};
 
 /// Runs every companion; exit code 1 when a case fails.
-pub(super) fn run(files: &[PathBuf], config: Option<&Path>, format: Format) -> Result<ExitCode> {
+pub(super) fn run(
+    files: &[PathBuf],
+    config: Option<&Path>,
+    outside: Outside,
+    format: Format,
+) -> Result<ExitCode> {
     let mut reports = Vec::new();
     for file in files {
-        let config = Config::load(config, Some(file))?;
+        let config = Config::load(config, Some(file))?.outside(outside);
         let found = companion::of_argument(file, &config)?;
         if found.is_empty() {
             bail!(

@@ -17,7 +17,7 @@ use self::past::{Call, Record};
 use super::facts::Facts;
 use super::painted;
 use crate::cmd::trace::source::Source;
-use crate::config::Config;
+use crate::config::{Config, Outside};
 use crate::out::{self, Format, Paint};
 use crate::{manifest, state};
 
@@ -29,6 +29,7 @@ pub(in crate::cmd) struct Asked<'a> {
     pub(in crate::cmd) session: Option<&'a str>,
     pub(in crate::cmd) autonomy: Option<Autonomy>,
     pub(in crate::cmd) which: &'a state::Which,
+    pub(in crate::cmd) outside: Outside,
 }
 
 /// A call whose outcome would be another.
@@ -60,7 +61,7 @@ impl Tally {
 
 /// Replays and prints; a difference is an answer, not a failure.
 pub(in crate::cmd) fn run(asked: &Asked<'_>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
-    let config = Config::load(config, asked.manifest)?;
+    let config = Config::load(config, asked.manifest)?.outside(asked.outside);
     let manifest = asked
         .manifest
         .map(|path| manifest::look(path, &config).map(|(manifest, _)| manifest))

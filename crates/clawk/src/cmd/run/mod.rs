@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use clawk_kernel::{Door, ForkPoint, TurnEnd};
 
 use crate::compose::{self, Agent};
+use crate::config::Outside;
 use crate::out::{self, Paint};
 use crate::terminal::{can_ask, input::Input};
 use conversation::{Conversation, Ended, Next, questions};
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     /// Go on with an earlier session: its id, or `last`
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) outside: Outside,
 }
 
 const EXAMPLES: &str = "\
@@ -87,6 +91,7 @@ pub(crate) fn forked(
             manifest: &args.manifest,
             config,
             state: args.state.as_deref(),
+            outside: args.outside,
         };
         let (ask, asked) = questions();
         let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
@@ -129,6 +134,7 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         manifest: &args.manifest,
         config,
         state: args.state.as_deref(),
+        outside: args.outside,
     };
     let (ask, asked) = questions();
     let agent = compose::agent(&request, can_ask().then_some(ask)).await?;

@@ -12,7 +12,7 @@ use clawk_secrets::env;
 use serde_json::json;
 
 use crate::compose::own;
-use crate::config::Config;
+use crate::config::{Config, Outside};
 use crate::manifest;
 
 /// What a box is made of. Flags add to the manifest's Sandbox, and win over it.
@@ -21,6 +21,9 @@ pub(super) struct BoxArgs {
     /// The manifest whose Sandbox counts, or a Sandbox's own file; without one, everything that no flag grants is denied
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
+
+    #[command(flatten)]
+    outside: Outside,
 
     /// `none`, `process`, `wasm`, `container` or `vm`; `process` without a manifest
     #[arg(long, value_name = "LEVEL", value_parser = word::<SandboxLevel>)]
@@ -126,7 +129,7 @@ impl BoxArgs {
     /// # Errors
     /// The manifest or the configuration is not valid, or the folder is not there.
     pub(super) fn asked(&self, config: Option<&Path>) -> Result<Asked> {
-        let config = Config::load(config, self.file.as_deref())?;
+        let config = Config::load(config, self.file.as_deref())?.outside(self.outside);
         let file = self.file.as_ref();
         // A person may try a Sandbox before any agent has it.
         let alone = file

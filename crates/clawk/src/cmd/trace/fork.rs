@@ -9,6 +9,7 @@ use clawk_store::{Filter, Reader};
 
 use super::source::{Pick, Source};
 use crate::cmd::run::{self, Approve};
+use crate::config::Outside;
 
 /// Flags of `clawk trace fork`.
 #[derive(Debug, clap::Args)]
@@ -36,6 +37,9 @@ pub(super) struct Args {
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+
+    #[command(flatten)]
+    outside: Outside,
 }
 
 pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
@@ -49,6 +53,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             approve: args.approve,
             state: args.state.clone(),
             session: None,
+            outside: args.outside,
         },
         config,
         |state| point(state, &args.session, args.at),

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::source::{Pick, Source};
 use crate::cmd::policy::what_if;
+use crate::config::Outside;
 use crate::out::{self, Format, Paint};
 use crate::state;
 
@@ -57,6 +58,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "CLAW")]
     with_manifest: Option<PathBuf>,
 
+    #[command(flatten)]
+    outside: Outside,
+
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -71,6 +75,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             session: args.session.as_deref(),
             autonomy: None,
             which: &args.which,
+            outside: args.outside,
         };
         return what_if::run(&asked, config, args.format);
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clawk_store::Contents;
+use clawk_store::{Contents, Reader};
 use clawk_trace::checkpoint::{CheckpointError, PublicKey, Vouched, Witness};
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
@@ -32,6 +32,9 @@ struct Findings {
     /// Of a state directory: the bytes that events refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     contents: Option<Contents>,
+    /// Of a state directory: what else is wrong with it. A start refuses it, too, or would lose something.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
 }
 
 pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Format) -> Result<ExitCode> {
@@ -53,11 +56,18 @@ pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Forma
         Source::State(reader) => Some(reader.contents(pick.session())?),
         Source::File(_) => None,
     };
-    let whole = report.valid && contents.as_ref().is_none_or(Contents::whole);
+    let problems = match source {
+        Source::State(reader) => problems(reader)?,
+        Source::File(_) => Vec::new(),
+    };
+    // One truth for the JSON, the text and the exit code.
+    report.valid &= problems.is_empty();
+    let whole = report.valid;
     let findings = Findings {
         report,
         signed: vouched,
         contents,
+        problems,
     };
     match format {
         Format::Json => out::json(&findings)?,
@@ -71,6 +81,20 @@ pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Forma
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// What is wrong with a state directory beside its chains: what a start would refuse, projections that don't fit the events, and
+/// contents that are lost or changed.
+pub(in crate::cmd) fn problems(reader: &Reader) -> Result<Vec<String>> {
+    let key = clawk_store::public_key(reader.state())?;
+    let mut problems: Vec<String> = reader.refused_at_start(key.as_ref())?.into_iter().collect();
+    problems.extend(reader.projections(None)?);
+    let contents = reader.contents(None)?;
+    if !contents.whole() {
+        let (missing, corrupt) = (contents.missing, contents.corrupt);
+        problems.push(format!("contents: {missing} missing, {corrupt} changed"));
+    }
+    Ok(problems)
 }
 
 /// Whether the chains hold.
@@ -134,7 +158,8 @@ fn witness(source: &Source, pick: Pick, signed: Signed<'_>) -> Result<Option<Wit
 /// Signatures and contents, a line each.
 fn beside(findings: &Findings) -> Result<()> {
     let paint = Paint::stdout();
-    if let Some(vouched) = findings.signed.as_ref().filter(|_| findings.report.valid) {
+    let held = findings.report.fault.is_none() && findings.problems.is_empty();
+    if let Some(vouched) = findings.signed.as_ref().filter(|_| held) {
         let covered = match vouched.events {
             0 => String::new(),
             events => format!(
@@ -148,6 +173,9 @@ fn beside(findings: &Findings) -> Result<()> {
             vouched.statements,
             vouched.until.as_deref().map(out::harmless).unwrap_or_default(),
         ))?;
+    }
+    for problem in &findings.problems {
+        out::line(&format!("  {}", out::harmless(problem)))?;
     }
     let Some(contents) = &findings.contents else {
         return Ok(());
@@ -202,6 +230,14 @@ fn human(source: &Source, report: &Report) -> Result<()> {
         count => format!("{count} sessions"),
     };
     let Some(fault) = &report.fault else {
+        if !report.valid {
+            let text = "every chain holds, and what lies beside them does not fit";
+            return Ok(out::line(&format!(
+                "{}  {} events in {sessions}: {text}",
+                paint.red("INVALID"),
+                report.event_count
+            ))?);
+        }
         let profiles: Vec<_> = report.profiles.iter().map(|profile| profile.name()).collect();
         let under = if profiles.is_empty() {
             String::new()

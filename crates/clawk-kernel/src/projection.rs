@@ -1,0 +1,320 @@
+//! The projections of the journal folded again from its events, and held against what is kept (S.14): the inbox, what was spent,
+//! stored answers, effects that nobody knows. A projection that lost something would repeat work, forget a debt or a question.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use clawk_proto::{MessageId, RequestId};
+use serde::Deserialize;
+use uuid::Uuid;
+
+use crate::call::{Keyed, key};
+use crate::effect::{self, Ledger};
+use crate::event::kind;
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, OpenEffect, Recorded, Spent};
+use crate::purse::hour_of;
+use crate::time::Timestamp;
+
+/// Differences that are named one by one.
+const NAMED: usize = 20;
+
+/// The projections as they are kept.
+#[derive(Debug, Clone, Default)]
+pub struct Kept {
+    /// Messages and their state: `open`, `answered`, `refused` or `dead`.
+    pub inbox: Vec<(MessageId, String)>,
+    /// Sums by hour and purse.
+    pub spent: Vec<Spent>,
+    /// Requests and the row of their stored answer.
+    pub answers: Vec<(AnswerKey, u64)>,
+    /// Effects whose outcome is unknown.
+    pub effects: Vec<OpenEffect>,
+}
+
+/// Tokens and money.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    tokens: u64,
+    cost_microusd: u64,
+}
+
+/// A message as the events tell it.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    state: &'static str,
+    /// Its acceptance was seen, too.
+    accepted: bool,
+}
+
+impl Told {
+    /// Whether what is kept says the same; how a closed message went on, only where the events say it, too.
+    fn agrees(self, kept: &str) -> bool {
+        match kept {
+            "open" | "answered" | "dead" => kept == self.state,
+            _ => self.state != "open",
+        }
+    }
+}
+
+/// What the events seen so far come to. Feed it every event in the order of rows, from the first or from a later one.
+#[derive(Debug)]
+pub struct Fold {
+    /// From the journal's first event: what is kept beyond it has no event.
+    whole: bool,
+    first_hour: Option<i64>,
+    inbox: BTreeMap<MessageId, Told>,
+    /// The purses of inferences under way.
+    asked: HashMap<Uuid, Vec<String>>,
+    spent: BTreeMap<(String, i64), Sum>,
+    ledger: Ledger,
+    /// Answers of the last minutes, which must be found.
+    recent: VecDeque<(AnswerKey, u64, Timestamp)>,
+    /// Kept answers by row, until their event is seen.
+    unseen: BTreeMap<u64, AnswerKey>,
+    last_row: u64,
+    first_row: u64,
+}
+
+/// The members that projections are made of.
+#[derive(Debug, Default, Deserialize)]
+struct Fields {
+    message_id: Option<Uuid>,
+    inference_id: Option<Uuid>,
+    #[serde(default)]
+    purses: Vec<String>,
+    #[serde(default)]
+    input_tokens: u64,
+    #[serde(default)]
+    output_tokens: u64,
+    cost_microusd: Option<u64>,
+    request_id: Option<RequestId>,
+    fork: Option<Forked>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Forked {
+    turn: Option<Uuid>,
+}
+
+impl Fold {
+    /// Against these; `whole`: the first event that it will see is the journal's first.
+    #[must_use]
+    pub fn new(kept: &Kept, whole: bool) -> Self {
+        Self {
+            whole,
+            first_hour: None,
+            inbox: BTreeMap::new(),
+            asked: HashMap::new(),
+            spent: BTreeMap::new(),
+            ledger: Ledger::default(),
+            recent: VecDeque::new(),
+            unseen: kept
+                .answers
+                .iter()
+                .filter(|(key, _)| key.method <= Keyed::Delegate as u8)
+                .map(|(key, row)| (*row, *key))
+                .collect(),
+            last_row: 0,
+            first_row: u64::MAX,
+        }
+    }
+
+    /// Takes the next event.
+    pub fn see(&mut self, event: &Recorded) {
+        self.first_hour.get_or_insert(hour_of(event.at));
+        self.first_row = self.first_row.min(event.row);
+        self.last_row = event.row;
+        let Ok(found) = serde_json::from_str::<Fields>(&event.payload) else {
+            return; // silent-ok: a foreign payload changes no projection
+        };
+        self.message(&event.kind, &found);
+        self.answer(event, found.request_id.as_ref());
+        self.inference(event, found);
+        if effect::KINDS.contains(&event.kind.as_str()) {
+            self.ledger.see(&event.kind, event.session, "", &event.payload);
+        }
+    }
+
+    fn message(&mut self, event: &str, found: &Fields) {
+        let forked = found.fork.as_ref().and_then(|fork| fork.turn);
+        let (id, state) = match event {
+            kind::MESSAGE_ACCEPTED => (found.message_id, "open"),
+            kind::SESSION_STARTED => (forked, "open"),
+            kind::MESSAGE_ANSWERED => (found.message_id, "answered"),
+            kind::MESSAGE_DEAD => (found.message_id, "dead"),
+            _ => return,
+        };
+        let Some(id) = id.map(MessageId) else { return };
+        let told = self.inbox.entry(id).or_insert(Told {
+            state: "open",
+            accepted: false,
+        });
+        if state == "open" {
+            told.accepted = true;
+        } else if told.state == "open" {
+            told.state = state;
+        }
+    }
+
+    fn answer(&mut self, event: &Recorded, request_id: Option<&RequestId>) {
+        let method = match event.kind.as_str() {
+            kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => Keyed::Call,
+            kind::MEMORY_STORED => Keyed::MemoryStore,
+            kind::SWARM_DELEGATED => Keyed::Delegate,
+            _ => return,
+        };
+        let Some(request_id) = request_id else { return };
+        let key = key(method, request_id);
+        if self.unseen.get(&event.row) == Some(&key) {
+            self.unseen.remove(&event.row);
+        }
+        self.recent.push_back((key, event.row, event.at));
+        let oldest = event.at.plus_millis(-ANSWER_KEPT_MS);
+        while self.recent.front().is_some_and(|(_, _, at)| *at < oldest) {
+            self.recent.pop_front();
+        }
+    }
+
+    fn inference(&mut self, event: &Recorded, found: Fields) {
+        let Some(id) = found.inference_id else { return };
+        match event.kind.as_str() {
+            kind::PROVIDER_REQUESTED => {
+                self.asked.insert(id, found.purses);
+            }
+            kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED => {
+                let hour = hour_of(event.at);
+                for purse in self.asked.remove(&id).unwrap_or_default() {
+                    let sum = self.spent.entry((purse, hour)).or_default();
+                    let tokens = found.input_tokens.saturating_add(found.output_tokens);
+                    sum.tokens = sum.tokens.saturating_add(tokens);
+                    sum.cost_microusd = sum.cost_microusd.saturating_add(found.cost_microusd.unwrap_or(0));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What is kept otherwise than the events tell, at most twenty findings; empty: nothing.
+    #[must_use]
+    pub fn differences(self, kept: &Kept) -> Vec<String> {
+        let mut found = Vec::new();
+        self.inbox_differs(kept, &mut found);
+        self.spent_differs(kept, &mut found);
+        self.answers_differ(kept, &mut found);
+        self.effects_differ(kept, &mut found);
+        found.truncate(NAMED);
+        found
+    }
+
+    fn inbox_differs(&self, kept: &Kept, found: &mut Vec<String>) {
+        let have: HashMap<MessageId, &str> = kept
+            .inbox
+            .iter()
+            .map(|(id, state)| (*id, state.as_str()))
+            .collect();
+        for (id, told) in self.inbox.iter().filter(|(_, told)| told.accepted) {
+            match have.get(id) {
+                Some(state) if told.agrees(state) => {}
+                Some(state) => found.push(format!(
+                    "inbox: message {id} is kept as `{state}`, the events say `{}`",
+                    told.state
+                )),
+                None => found.push(format!(
+                    "inbox: message {id} is not there, the events say `{}`",
+                    told.state
+                )),
+            }
+        }
+        let strange = have.keys().filter(|id| !self.inbox.contains_key(id));
+        found.extend(
+            strange
+                .filter(|_| self.whole)
+                .map(|id| format!("inbox: message {id} has no event")),
+        );
+    }
+
+    /// Sums are compared from their end: what an event says was spent in its hour was counted then or a moment later.
+    fn spent_differs(&self, kept: &Kept, found: &mut Vec<String>) {
+        let since = |purse: &str, hour: i64| {
+            let rows = kept.spent.iter().filter(move |spent| spent.hour >= hour);
+            rows.filter(|spent| &*spent.purse == purse)
+                .fold(Sum::default(), |sum, spent| Sum {
+                    tokens: sum.tokens.saturating_add(spent.amount.tokens),
+                    cost_microusd: sum.cost_microusd.saturating_add(spent.amount.cost_microusd),
+                })
+        };
+        let mut told: BTreeMap<&str, Sum> = BTreeMap::new();
+        for ((purse, hour), sum) in self.spent.iter().rev() {
+            // The hour that a fold begins in is not seen whole.
+            if !self.whole && self.first_hour.is_none_or(|first| *hour <= first) {
+                continue;
+            }
+            let told = told.entry(purse).or_default();
+            told.tokens = told.tokens.saturating_add(sum.tokens);
+            told.cost_microusd = told.cost_microusd.saturating_add(sum.cost_microusd);
+            let have = since(purse, *hour);
+            if have.tokens < told.tokens || have.cost_microusd < told.cost_microusd {
+                found.push(format!(
+                    "spent: purse `{purse}` since hour {hour}: {} tokens and {} millionths of a dollar are kept, the events say {} and {}",
+                    have.tokens, have.cost_microusd, told.tokens, told.cost_microusd
+                ));
+            }
+        }
+    }
+
+    fn answers_differ(&self, kept: &Kept, found: &mut Vec<String>) {
+        let have: HashMap<AnswerKey, u64> = kept.answers.iter().copied().collect();
+        let newest: HashMap<AnswerKey, u64> = self.recent.iter().map(|(key, row, _)| (*key, *row)).collect();
+        let named = |key: &AnswerKey| Uuid::from_bytes(key.request_id);
+        for (key, row) in newest {
+            if have.get(&key).is_none_or(|kept| *kept < row) {
+                found.push(format!(
+                    "answers: the answer to request {} in row {row} is not found",
+                    named(&key)
+                ));
+            }
+        }
+        for (row, key) in self
+            .unseen
+            .iter()
+            .filter(|(row, _)| **row >= self.first_row || self.whole)
+        {
+            found.push(format!(
+                "answers: row {row} is kept as the answer to request {}, and its event is none",
+                named(key)
+            ));
+        }
+    }
+
+    fn effects_differ(self, kept: &Kept, found: &mut Vec<String>) {
+        let mut strange: BTreeMap<RequestId, &str> = kept
+            .effects
+            .iter()
+            .map(|effect| (effect.request_id.clone(), effect.tool.as_str()))
+            .collect();
+        let entries = self.ledger.entries();
+        for entry in entries {
+            let here = strange.remove(&entry.request_id).is_some();
+            if here != (entry.state == effect::State::Unknown) {
+                found.push(if here {
+                    format!(
+                        "effects: {} of `{}` is kept as unknown, the events say what became of it",
+                        entry.request_id.as_str(),
+                        entry.tool
+                    )
+                } else {
+                    format!(
+                        "effects: {} of `{}` is unknown by the events, and not kept as such",
+                        entry.request_id.as_str(),
+                        entry.tool
+                    )
+                });
+            }
+        }
+        found.extend(
+            strange
+                .into_iter()
+                .filter(|_| self.whole)
+                .map(|(id, tool)| format!("effects: {} of `{tool}` has no event", id.as_str())),
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! What is kept beside the events, held against the events; and what a start would refuse.
+
+use clawk_kernel::ports::{AnswerKey, Scan};
+use clawk_kernel::projection::{Fold, Kept};
+use clawk_proto::MessageId;
+use clawk_trace::checkpoint::PublicKey;
+use rusqlite::types::Type;
+
+use super::Reader;
+use crate::append::{unsigned_at, uuid_at};
+use crate::check;
+use crate::error::StateError;
+
+/// Events read at a time.
+const PAGE: usize = 1000;
+
+impl Reader {
+    /// What is kept otherwise than the events tell; empty: nothing. With `last`, only the newest so many events are folded.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn projections(&self, last: Option<u64>) -> Result<Vec<String>, StateError> {
+        self.at_one_moment(|| {
+            let kept = self.kept()?;
+            let mut after_row = match last {
+                Some(last) => self.last_row()?.saturating_sub(last),
+                None => 0,
+            };
+            let mut fold = Fold::new(&kept, after_row == 0);
+            loop {
+                let page = self.recorded_events(&Scan {
+                    after_row,
+                    limit: PAGE,
+                    ..Scan::default()
+                })?;
+                page.iter().for_each(|event| fold.see(event));
+                match page.last() {
+                    Some(event) if page.len() == PAGE => after_row = event.row,
+                    Some(_) | None => return Ok(fold.differences(&kept)),
+                }
+            }
+        })
+    }
+
+    /// Why a start would refuse this directory, as far as the directory alone tells; `None`: it would not.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn refused_at_start(&self, key: Option<&PublicKey>) -> Result<Option<String>, StateError> {
+        self.at_one_moment(|| {
+            if let Some(found) = self.with(check::first_broken)? {
+                return Ok(Some(found.to_string()));
+            }
+            if let Some(detail) = self.with(check::rows)? {
+                return Ok(Some(detail));
+            }
+            match key {
+                Some(key) => match self.check_heads(key) {
+                    Err(StateError::Unvouched { detail, .. }) => Ok(Some(detail)),
+                    other => other.map(|()| None),
+                },
+                None if self.heads_after(0, 1)?.is_empty() => Ok(None),
+                None => Ok(Some(
+                    "there are signed heads, and the key that signed them is gone".to_owned(),
+                )),
+            }
+        })
+    }
+
+    /// Runs several reads on one state of the database; an agent may write meanwhile.
+    fn at_one_moment<T>(&self, read: impl FnOnce() -> Result<T, StateError>) -> Result<T, StateError> {
+        let moment = self.sql(self.connection.unchecked_transaction())?;
+        let found = read();
+        self.sql(moment.finish())?;
+        found
+    }
+
+    fn kept(&self) -> Result<Kept, StateError> {
+        let (inbox, answers) = self.with(|connection| {
+            let mut select = connection.prepare("SELECT message, state FROM inbox ORDER BY n")?;
+            let rows = select.query_map([], |row| Ok((MessageId(uuid_at(row, 0)?), row.get(1)?)))?;
+            let inbox = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            let mut select = connection.prepare("SELECT key, row FROM answers ORDER BY bucket")?;
+            let rows = select.query_map([], |row| Ok((key_at(row)?, unsigned_at(row, 1)?)))?;
+            Ok((inbox, rows.collect::<rusqlite::Result<Vec<_>>>()?))
+        })?;
+        Ok(Kept {
+            inbox,
+            answers,
+            spent: self.spent_since(i64::MIN)?,
+            effects: self.open_effects()?,
+        })
+    }
+}
+
+fn key_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<AnswerKey> {
+    let bytes = row.get_ref(0)?.as_blob()?;
+    let wrong = || {
+        let reason = format!("a key of {} bytes", bytes.len());
+        rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, reason.into())
+    };
+    let (method, id) = bytes.split_first().ok_or_else(wrong)?;
+    Ok(AnswerKey {
+        method: *method,
+        request_id: id.try_into().map_err(|_| wrong())?, // silent-ok: the length is told
+    })
+}

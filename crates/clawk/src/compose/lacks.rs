@@ -1,0 +1,98 @@
+//! What this machine lacks, or this build leaves out, for an agent (R41). `clawk validate` warns of it, `clawk doctor` fails the
+//! check of that name, and a start is refused with the same word. Nothing is started, asked or connected to here.
+
+use std::collections::BTreeMap;
+
+use clawk_manifest::{Diagnostic, Manifest};
+use clawk_providers::Scripts;
+use clawk_sandbox::{Launcher, Level};
+use clawk_secrets::{Env, Resolver, StoreConfig, env};
+
+use super::{AUTO, Blueprint, egress};
+use crate::config::Config;
+
+/// A tool without an executor.
+pub(crate) const TOOLS: &str = "tools";
+/// A provider that can't be served.
+pub(crate) const PROVIDER: &str = "provider";
+/// What `clawk.toml` says contradicts the manifest or itself.
+const CONFIG: &str = "config";
+
+/// The check of `clawk doctor` for a level.
+pub(crate) const fn of_level(level: Level) -> &'static str {
+    match level {
+        Level::None | Level::Process => "sandbox-process",
+        Level::Wasm => "sandbox-wasm",
+        Level::Container => "sandbox-container",
+        Level::Vm => "sandbox-vm",
+    }
+}
+
+/// A warning for everything that would keep this manifest's agent from starting on this machine, as far as a look can tell.
+pub(crate) fn of(manifest: &Manifest, config: &Config) -> Vec<Diagnostic> {
+    match Blueprint::look(manifest.clone(), config.clone()) {
+        Ok(blueprint) => blueprint.lacks(),
+        Err(error) => vec![warning(CONFIG, "", &format!("{error:#}"))],
+    }
+}
+
+fn warning(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
+    Diagnostic::warning(
+        code,
+        pointer,
+        format!("the agent does not start on this machine: {what}"),
+    )
+}
+
+impl Blueprint {
+    /// From a manifest that is only looked at: an `auto:` provider counts as its script, and every secret as known, so that no
+    /// program is asked for one.
+    fn look(mut manifest: Manifest, mut config: Config) -> anyhow::Result<Self> {
+        for provider in &mut manifest.providers {
+            if let Some(script) = provider.endpoint.strip_prefix(AUTO) {
+                provider.endpoint = format!("script:{script}");
+            }
+        }
+        config.settings.secrets_store = StoreConfig::default();
+        let scripts = if config.allow_outside {
+            Scripts::Anywhere(manifest.dir.clone())
+        } else {
+            Scripts::Inside(manifest.dir.clone())
+        };
+        let launcher = Launcher::default().with_levels(config.levels(None));
+        let mut blueprint = Self::made(manifest, config, scripts, Vec::new(), Vec::new())?;
+        let settings = &blueprint.config.settings;
+        let bound = settings.secrets.keys().map(String::as_str);
+        let secrets = bound.chain(egress::named(settings, &blueprint.manifest));
+        let mut vars: BTreeMap<String, String> = secrets
+            .map(|name| (name.to_owned(), "secret".to_owned()))
+            .collect();
+        let own = ["PATH", "HOME", "LANG"].map(|name| (name, env::non_empty(name)));
+        vars.extend(
+            own.into_iter()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?))),
+        );
+        let folder = blueprint.config.folder();
+        blueprint.resolver = Resolver::new(&StoreConfig::default(), &folder, Env::Fixed(vars))?;
+        let _ = blueprint.launcher.set(launcher); // silent-ok: it was just made
+        Ok(blueprint)
+    }
+
+    fn lacks(&self) -> Vec<Diagnostic> {
+        let all = |code, pointer, faults: Option<Vec<String>>| {
+            let faults = faults.into_iter().flatten();
+            faults
+                .map(|fault| warning(code, pointer, &fault))
+                .collect::<Vec<_>>()
+        };
+        let mut found = all(PROVIDER, "/spec/providers", self.providers().err());
+        found.extend(all(TOOLS, "/spec/tools", self.runner(None, None).err()));
+        let (plan, launcher) = (self.declared(), self.launcher(None));
+        for level in self.levels() {
+            let available = plan.available().and_then(|()| launcher.known(level));
+            let refusal = available.err().map(|refusal| vec![refusal.to_string()]);
+            found.extend(all(of_level(level), "/spec/sandbox", refusal));
+        }
+        found
+    }
+}

@@ -1,0 +1,86 @@
+//! What this version does with each leaf of a manifest (R41): `vectors/coverage.toml`, which the program and its tests read.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use clawk_manifest::{Judge, Leaf, LeafValue, Remark, Severity};
+use serde::Deserialize;
+
+const TABLE: &str = include_str!("../../../vectors/coverage.toml");
+
+/// By kind, then by leaf: `path`, or `path=word`.
+type Table = BTreeMap<String, BTreeMap<String, Line>>;
+
+/// What is said of one leaf: exactly one of `works`, `warned`, `refused`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    /// The test that shows the effect.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the tests and the reader"))]
+    works: Option<String>,
+    warned: Option<String>,
+    refused: Option<String>,
+    /// What happens instead, or what would mend it.
+    #[serde(default)]
+    why: String,
+    /// The value that asks for nothing.
+    unless: Option<toml::Value>,
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "the text is part of the program, and tests read it"
+)]
+static COVERAGE: LazyLock<Table> =
+    LazyLock::new(|| toml::from_str(TABLE).expect("vectors/coverage.toml is a table of leaves"));
+
+/// What `clawk validate` and every start say of a leaf.
+pub(crate) const JUDGE: Judge = judge;
+
+fn judge(leaf: &Leaf<'_>) -> Option<Remark> {
+    let lines = COVERAGE.get(leaf.kind.title())?;
+    let (line, shown) = match leaf.value {
+        LeafValue::Word(word) => (
+            lines.get(&format!("{}={word}", leaf.path))?,
+            format!("`{}: {word}`", leaf.path),
+        ),
+        LeafValue::Text(_) | LeafValue::Bool(_) | LeafValue::Other => {
+            (lines.get(leaf.path)?, format!("`{}`", leaf.path))
+        }
+    };
+    if line.asks_nothing(leaf.value) {
+        return None;
+    }
+    match (&line.refused, &line.warned) {
+        (Some(code), _) => Some(Remark {
+            severity: Severity::Error,
+            code,
+            message: format!("{shown} cannot be run by this version"),
+            help: Some(line.why.clone()),
+        }),
+        (None, Some(code)) => Some(Remark {
+            severity: Severity::Warning,
+            code,
+            message: format!(
+                "{shown} is accepted, but this version does not act on it: {}",
+                line.why
+            ),
+            help: None,
+        }),
+        (None, None) => None,
+    }
+}
+
+impl Line {
+    fn asks_nothing(&self, value: LeafValue<'_>) -> bool {
+        match (&self.unless, value) {
+            (Some(toml::Value::Boolean(idle)), LeafValue::Bool(flag)) => *idle == flag,
+            (Some(toml::Value::String(idle)), LeafValue::Text(text)) => idle == text,
+            (None, LeafValue::Bool(flag)) => !flag,
+            _ => false,
+        }
+    }
+}

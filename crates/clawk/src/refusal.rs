@@ -1,0 +1,69 @@
+//! What `--format json` prints when a verb refuses or fails: `{"valid": false, "errors": […]}`, the shape of `clawk validate`.
+
+use std::fmt;
+
+use clap::ArgMatches;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::out;
+
+/// A refusal of which more is known than its text: each fault with its place.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    message: String,
+    faults: Vec<Value>,
+}
+
+impl Refused {
+    /// With this text for people, and these faults.
+    pub(crate) fn new<'a, F: Serialize + 'a>(
+        message: String,
+        faults: impl IntoIterator<Item = &'a F>,
+    ) -> Self {
+        let faults = faults.into_iter().map(|fault| json!(fault)).collect();
+        Self { message, faults }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Whether the verb that was asked for prints JSON.
+pub(crate) fn is_wanted(matches: &ArgMatches) -> bool {
+    let mut verb = matches;
+    while let Some((_, below)) = verb.subcommand() {
+        verb = below;
+    }
+    let format = verb.try_get_raw("format").ok().flatten(); // silent-ok: a verb without it prints for people
+    format.is_some_and(|mut words| words.any(|word| word == "json"))
+}
+
+/// Prints what went wrong as the one JSON document on standard output.
+pub(crate) fn print(error: &anyhow::Error) -> anyhow::Result<()> {
+    let mut errors: Vec<Value> = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<Refused>())
+        .flat_map(|refused| refused.faults.iter().cloned())
+        .collect();
+    if errors.is_empty() {
+        errors.push(json!({"code": "failed", "message": text(error)}));
+    }
+    out::json(&json!({"valid": false, "errors": errors}))
+}
+
+/// The error and its causes, each said once.
+fn text(error: &anyhow::Error) -> String {
+    let mut said = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !said.contains(&cause) {
+            said = format!("{said}: {cause}");
+        }
+    }
+    said
+}
