@@ -20,6 +20,8 @@ use crate::error::CallError;
 use crate::event::{
     BudgetWarned, Draft, Scribe, SessionEnded, Thread, ToolDescribed, Transition, canonical, digest, kind,
 };
+use crate::health::Health;
+use crate::infer::ModelOptions;
 use crate::lifecycle::Life;
 use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
 use crate::purse::{Budgets, Prices, Purse, Purses, Warning};
@@ -51,6 +53,10 @@ pub struct Options {
     pub audit_writable: Arc<AtomicBool>,
     /// Who judges text, where a policy asks for a model's judgement.
     pub judge: Judge,
+    /// What is local about asking a provider, by its name in the manifest.
+    pub models: BTreeMap<String, ModelOptions>,
+    /// After the start, providers are reached for without paying; while none can be, the agent is in ERROR and messages wait.
+    pub reach_providers: bool,
 }
 
 /// Everything an agent is made of; the composition root fills it in.
@@ -88,6 +94,7 @@ pub(crate) struct Agent {
     pub(crate) scribe: Scribe,
     pub(crate) options: Options,
     pub(crate) life: Life,
+    pub(crate) health: Health,
     pub(crate) dedup: Dedup,
     pub(crate) desk: Desk,
     pub(crate) purses: Purses,
@@ -188,6 +195,11 @@ impl Agent {
             }
         }
         chain
+    }
+
+    /// What is local about asking this provider.
+    pub(crate) fn model_options(&self, provider: &str) -> ModelOptions {
+        self.options.models.get(provider).cloned().unwrap_or_default()
     }
 
     /// The provider's own window, tokens.

@@ -15,6 +15,7 @@ use crate::carp::{self, Carp};
 use crate::catalog::Catalog;
 use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
+use crate::health::{self, Health};
 use crate::lifecycle::Life;
 use crate::ports::ANSWER_KEPT_MS;
 use crate::purse::{Purses, hour_of};
@@ -80,6 +81,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         let _working = own.life.join();
         call::reconcile(&own).await;
     });
+    health::watch(&agent);
     Ok(agent)
 }
 
@@ -155,7 +157,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     Ok(Agent {
         agent_hash,
         catalog: Catalog::new(&manifest, &options),
-        purses: Purses::new(&manifest, &options.budgets, &options.prices, scribe.now()),
+        purses: Purses::new(&manifest, &options, scribe.now()),
         rates: Rates::new(&manifest.policies),
         brake: Brake::default(),
         dedup: Dedup::new(scribe.now(), cold),
@@ -166,6 +168,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
             parent: None,
         },
         life: Life::new(),
+        health: Health::default(),
         desk: Desk::default(),
         board: Board::default(),
         carp,

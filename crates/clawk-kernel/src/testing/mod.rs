@@ -142,6 +142,10 @@ pub struct Rig {
     pub budgets: Budgets,
     /// `[prices]`.
     pub prices: Prices,
+    /// `[providers.NAME]`, as far as the kernel knows it.
+    pub locals: BTreeMap<String, crate::ModelOptions>,
+    /// Providers are reached for after the start.
+    pub reach_providers: bool,
     /// What must not be seen anywhere.
     pub secrets: clawk_secrets::Given,
 }
@@ -167,6 +171,8 @@ impl Rig {
             atlases: crate::Atlases::default(),
             budgets: Budgets::default(),
             prices: Prices::default(),
+            locals: BTreeMap::new(),
+            reach_providers: false,
             secrets: clawk_secrets::Given::default(),
         }
     }
@@ -197,6 +203,8 @@ impl Rig {
                 prices: self.prices.clone(),
                 audit_writable: Arc::clone(&self.audit_writable),
                 judge: crate::Judge::default(),
+                models: self.locals.clone(),
+                reach_providers: self.reach_providers,
             },
         }
     }

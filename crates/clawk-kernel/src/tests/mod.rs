@@ -12,6 +12,7 @@ mod egress;
 mod grants;
 mod limits;
 mod messages;
+mod models;
 mod order;
 mod plans;
 mod purse;

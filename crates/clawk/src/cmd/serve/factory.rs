@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use clawk_kernel::ports::Later;
-use clawk_kernel::{Kernel, StartError};
+use clawk_kernel::{Kernel, Parts, StartError};
 use clawk_manifest::{Loaded, Manifest, Severity, Sources, WireOptions, from_value};
 use clawk_server::control::Control;
 use clawk_server::{AgentFactory, Current, InitFailure, ManifestFault};
@@ -73,8 +73,15 @@ impl AgentFactory for Launched {
     }
 
     fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
-        Box::pin(async move { Ok(Kernel::start(self.blueprint.parts(&self.state, None)?).await?) })
+        Box::pin(async move { Ok(Kernel::start(served(&self.blueprint, &self.state)?).await?) })
     }
+}
+
+/// The parts of an agent that is served: whether its models can be reached is found out beside its work.
+fn served(blueprint: &Blueprint, state: &StateDir) -> Result<Parts, StartError> {
+    let mut parts = blueprint.parts(state, None)?;
+    parts.options.reach_providers = true;
+    Ok(parts)
 }
 
 /// `clawk serve` without a manifest: the one on the wire becomes the agent's.
@@ -165,7 +172,7 @@ impl AgentFactory for Wired {
                 .await
                 .map_err(|error| unserved(format!("{error:#}")))?;
             blueprint.enclosed(state.path()).await?;
-            Ok(Kernel::start(blueprint.parts(&state, None)?).await?)
+            Ok(Kernel::start(served(&blueprint, &state)?).await?)
         })
     }
 }
