@@ -29,7 +29,7 @@ def read(line):
     event = json.loads(line.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse,
                        parse_int=lambda text: -0.0 if text == "-0" else int(text))
     json.dumps(event, ensure_ascii=False).encode("utf-8")  # refuses lone surrogates
-    fits = isinstance(event, dict) and set(event) | {"parent_span_id"} == {*TEXTS, *HASHED, "payload"}
+    fits = len(line) <= 16 * 2**20 and isinstance(event, dict) and set(event) | {"parent_span_id"} == {*TEXTS, *HASHED, "payload"}
     fits = fits and line == line.strip(b" \t\r") and isinstance(event["payload"], dict)
     fits = fits and all(isinstance(event[name], str) for name in TEXTS)
     fits = fits and all(UUID.fullmatch(event[name]) for name in IDS) and all(HEX.fullmatch(event[name]) for name in HASHES)

@@ -20,6 +20,8 @@ use crate::error::CallError;
 use crate::event::{
     BudgetWarned, Draft, Scribe, SessionEnded, Thread, ToolDescribed, Transition, canonical, digest, kind,
 };
+use crate::health::Health;
+use crate::infer::ModelOptions;
 use crate::lifecycle::Life;
 use crate::output::{Cuts, Shown};
 use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
@@ -54,6 +56,10 @@ pub struct Options {
     pub judge: Judge,
     /// How much of a tool's result a model reads.
     pub shown: Shown,
+    /// What is local about asking a provider, by its name in the manifest.
+    pub models: BTreeMap<String, ModelOptions>,
+    /// After the start, providers are reached for without paying; while none can be, the agent is in ERROR and messages wait.
+    pub reach_providers: bool,
 }
 
 /// Everything an agent is made of; the composition root fills it in.
@@ -91,6 +97,7 @@ pub(crate) struct Agent {
     pub(crate) scribe: Scribe,
     pub(crate) options: Options,
     pub(crate) life: Life,
+    pub(crate) health: Health,
     pub(crate) dedup: Dedup,
     pub(crate) desk: Desk,
     pub(crate) purses: Purses,
@@ -199,6 +206,11 @@ impl Agent {
             }
         }
         chain
+    }
+
+    /// What is local about asking this provider.
+    pub(crate) fn model_options(&self, provider: &str) -> ModelOptions {
+        self.options.models.get(provider).cloned().unwrap_or_default()
     }
 
     /// The provider's own window, tokens.

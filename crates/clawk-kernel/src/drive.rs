@@ -24,7 +24,7 @@ use crate::prompt;
 use crate::purse::{Amount, Purse};
 use crate::recover::OpenTurn;
 use crate::roles;
-use crate::session::{Notices, State};
+use crate::session::{Door, Notices, State};
 use crate::skill::{self, Ceiling};
 use crate::stop::Level;
 use crate::turn::{self, Effect, End, Event, Turn};
@@ -484,20 +484,28 @@ async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &Canc
     let usage = turn.usage();
     let recorded = close(agent, &run, message, &end, &turn, started_us).await;
     state.set_history(turn.into_messages());
-    let end = told(end, recorded);
+    let end = told(end, recorded, (message, &state.door));
     state
         .notices
         .send(Notice::TurnEnded { message, end, usage })
         .await;
 }
 
-/// What the surface is told of an end: one that could not be recorded is none.
-fn told<E: std::fmt::Display>(end: End, recorded: Result<(), E>) -> TurnEnd {
+/// What the surface is told of an end: one that could not be recorded is none. A message that failed is kept, and whoever reads
+/// this is told how to say it again; a peer's asker says it again by itself.
+fn told<E: std::fmt::Display>(
+    end: End,
+    recorded: Result<(), E>,
+    (message, door): (MessageId, &Door),
+) -> TurnEnd {
     match (end, recorded) {
         (_, Err(error)) => TurnEnd::Failed(error.to_string()),
         (End::Answered, Ok(())) => TurnEnd::Answered,
         (End::Cancelled, Ok(())) => TurnEnd::Cancelled,
-        (End::Failed(reason), Ok(())) => TurnEnd::Failed(reason),
+        (End::Failed(reason), Ok(())) if matches!(door, Door::Peer { .. }) => TurnEnd::Failed(reason),
+        (End::Failed(reason), Ok(())) => TurnEnd::Failed(format!(
+            "{reason}; the message is kept: `clawk dead-letters replay {message} CLAW` says it again"
+        )),
     }
 }
 

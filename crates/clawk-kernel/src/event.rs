@@ -47,6 +47,8 @@ pub mod kind {
     pub const PROVIDER_COMPLETED: &str = "ckp.provider.completed";
     /// An attempt at a model failed.
     pub const PROVIDER_FAILED: &str = "ckp.provider.failed";
+    /// A provider could not be reached after the start, without asking it anything.
+    pub const PROVIDER_UNREACHABLE: &str = "ckp.provider.unreachable";
     /// Somebody wants a tool to run.
     pub const ACTION_REQUESTED: &str = "action.requested";
     /// It may: the decision, durable before the effect.
@@ -181,10 +183,14 @@ payloads! {
     /// `ckp.provider.failed`.
     ProviderFailed<'a> {
         attempt: u32, bytes_out: u64, cost_microusd: Option<u64>, duration_ms: u64, estimated: bool, inference_id: Uuid,
-        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str, status: Option<u16>,
+        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] retry_after_ms: Option<u64>,
+        status: Option<u16>,
         #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
         turn: Uuid,
     }
+    /// `ckp.provider.unreachable`.
+    ProviderUnreachable<'a> { provider: &'a str, reason: &'a str }
     /// `ckp.budget.warned`.
     BudgetWarned<'a> { bound: u64, limit: &'a str, purse: &'a str, resets_at: Option<&'a str>, spent: u64 }
     /// `ckp.turn.stopped`.

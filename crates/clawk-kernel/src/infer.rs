@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_manifest::model::{Backoff, Provider as Spec};
+use clawk_manifest::model::Provider as Spec;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -17,10 +17,11 @@ use crate::purse::{Amount, NoRoom, Purse, Set};
 use crate::screen::answer::{self, Words};
 use crate::session::Notices;
 
-/// The longest wait between two attempts, milliseconds (runtime profile §5).
-const MAX_DELAY_MS: u64 = 30_000;
-/// The longest wait that a server's `Retry-After` or our own rate may impose, milliseconds.
-const MAX_IMPOSED_MS: u64 = 60_000;
+mod patience;
+
+pub use patience::ModelOptions;
+use patience::Patience;
+pub(crate) use patience::backoff_ms;
 
 /// Why no model answered.
 #[derive(Debug)]
@@ -38,18 +39,6 @@ pub(crate) struct Place<'a> {
     pub(crate) notices: &'a Notices,
     /// What pays for it.
     pub(crate) purse: &'a Purse,
-}
-
-/// The wait before attempt `attempt + 1`, milliseconds; jittered by up to a quarter.
-pub(crate) fn backoff_ms(backoff: Backoff, initial_ms: u64, attempt: u32, random: u64) -> u64 {
-    let attempt = attempt.max(1);
-    let base = match backoff {
-        Backoff::Exponential => initial_ms.saturating_mul(1u64 << (attempt - 1).min(20)),
-        Backoff::Linear => initial_ms.saturating_mul(u64::from(attempt)),
-        Backoff::Constant => initial_ms,
-    };
-    let base = base.min(MAX_DELAY_MS);
-    base - random % (base / 4 + 1)
 }
 
 /// One answer, from the first provider of the chain that gives one.
@@ -85,35 +74,26 @@ async fn exhaust(
     request: &InferRequest,
     cancel: &CancellationToken,
 ) -> Result<Result<Completion, String>, NoAnswer> {
-    let retry = spec.retry.clone().unwrap_or_default();
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
+    let time_ms = agent.model_options(&spec.name).retry_time_ms;
+    let mut patience = Patience::new(spec.retry.clone().unwrap_or_default(), time_ms, next.is_none());
+    for attempt in 1..=u32::MAX {
         let error = match once(agent, place, spec, attempt, request, cancel).await? {
             Ok(completion) => return Ok(Ok(completion)),
             Err(error) => error,
         };
-        let again = error.kind.retryable() && attempt < retry.max_attempts.max(1);
-        let imposed = error.retry_after_ms.unwrap_or(0);
-        let wait_ms = backoff_ms(
-            retry.backoff,
-            retry.initial_delay_ms,
-            attempt,
-            agent.clock().random(),
-        )
-        .max(imposed);
-        if !again || imposed > MAX_IMPOSED_MS {
+        let Some(wait_ms) = patience.after(&error, agent.clock().random()) else {
             if let Some(next) = next {
                 tell(place, spec, &error, 0, next).await;
             }
-            return Ok(Err(error.message));
-        }
+            return Ok(Err(error.message + &patience.tried()));
+        };
         tell(place, spec, &error, wait_ms, &spec.name).await;
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(agent.clock().patience_ms(wait_ms))) => {}
             () = cancel.cancelled() => return Err(NoAnswer::Cancelled),
         }
     }
+    Ok(Err(format!("provider `{}`: no attempts are left", spec.name)))
 }
 
 async fn tell(place: Place<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64, next: &str) {
@@ -156,6 +136,14 @@ async fn once(
                 format!("provider `{}`: requests_per_minute is used up", spec.name),
                 Some(wait_ms),
             )));
+        }
+        // What can't be paid for knowingly is not asked: it counts as tried and failed, and the next is tried (CKP §5.2).
+        Err(NoRoom::Unpriced(reason)) => {
+            let error = fault(FaultKind::Unpriced, reason, None);
+            unpriced(agent, place, spec, attempt, digest(&bytes), &error)
+                .await
+                .map_err(|error| NoAnswer::Failed(error.to_string()))?;
+            return Ok(Err(error));
         }
         // A limit is the operator's word, not a fault: no fallback goes around it.
         Err(NoRoom::Quota(error)) => return Err(NoAnswer::Failed(error.to_string())),
@@ -229,6 +217,52 @@ async fn screened(
             Vec::new()
         }
     }
+}
+
+/// A provider that was not asked, on record as an attempt that took nothing.
+async fn unpriced(
+    agent: &Agent,
+    place: Place<'_>,
+    spec: &Spec,
+    attempt: u32,
+    request_hash: clawk_proto::Digest,
+    error: &ProviderError,
+) -> Result<(), crate::ports::JournalError> {
+    let inference_id = agent.clock().uuid();
+    let requested = ProviderRequested {
+        attempt,
+        bytes_out: 0,
+        cost_microusd: None,
+        inference_id,
+        input_tokens: 0,
+        model: &spec.model,
+        output_tokens: 0,
+        provider: &spec.name,
+        purses: &[],
+        request_hash,
+        turn: place.turn,
+    };
+    let failed = ProviderFailed {
+        attempt,
+        bytes_out: 0,
+        cost_microusd: None,
+        duration_ms: 0,
+        estimated: false,
+        inference_id,
+        input_tokens: 0,
+        kind: kind_name(error.kind),
+        output_tokens: 0,
+        provider: &spec.name,
+        reason: &error.message,
+        retry_after_ms: None,
+        status: None,
+        told: None,
+        turn: place.turn,
+    };
+    let scribe = &agent.scribe;
+    let requested = scribe.entry(&place.thread, kind::PROVIDER_REQUESTED, &requested);
+    let failed = scribe.entry(&place.thread, kind::PROVIDER_FAILED, &failed);
+    scribe.write(vec![requested, failed]).await
 }
 
 /// An attempt under way. Dropped before its end, it is settled at what was set aside: the server may have worked.
@@ -370,7 +404,6 @@ impl<'a> Open<'a> {
     }
 
     fn failed(&self, error: &ProviderError, spent: Usage, cost_microusd: Option<u64>, took: Amount) -> Draft {
-        let kind_text = serde_json::to_value(error.kind).ok(); // silent-ok: an enum always serialises
         let payload = ProviderFailed {
             attempt: self.attempt,
             bytes_out: took.bytes_out,
@@ -379,13 +412,11 @@ impl<'a> Open<'a> {
             estimated: spent.estimated,
             inference_id: self.id,
             input_tokens: spent.input_tokens,
-            kind: kind_text
-                .as_ref()
-                .and_then(serde_json::Value::as_str)
-                .unwrap_or("fault"),
+            kind: kind_name(error.kind),
             output_tokens: spent.output_tokens,
             provider: &self.spec.name,
             reason: &error.message,
+            retry_after_ms: error.retry_after_ms,
             status: error.status,
             told: error.usage.and_then(|usage| usage.told),
             turn: self.place.turn,
@@ -424,6 +455,7 @@ fn spent_by(error: &ProviderError, estimate: Usage) -> Usage {
         | FaultKind::ServerFault
         | FaultKind::Auth
         | FaultKind::Rejected
+        | FaultKind::Unpriced
         | FaultKind::ContextTooLong => false,
     };
     match error.usage {
@@ -436,6 +468,23 @@ fn spent_by(error: &ProviderError, estimate: Usage) -> Usage {
         },
         None if working => estimate,
         told => told.unwrap_or_default(),
+    }
+}
+
+/// As serde writes it: a replay reads it back.
+const fn kind_name(kind: FaultKind) -> &'static str {
+    match kind {
+        FaultKind::Unreachable => "unreachable",
+        FaultKind::Timeout => "timeout",
+        FaultKind::RateLimited => "rate-limited",
+        FaultKind::ServerFault => "server-fault",
+        FaultKind::Cut => "cut",
+        FaultKind::Malformed => "malformed",
+        FaultKind::Auth => "auth",
+        FaultKind::Rejected => "rejected",
+        FaultKind::Unpriced => "unpriced",
+        FaultKind::ContextTooLong => "context-too-long",
+        FaultKind::Cancelled => "cancelled",
     }
 }
 

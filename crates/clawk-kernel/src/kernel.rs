@@ -28,7 +28,7 @@ use crate::ports::{OpenEffect, Recorded, Scan};
 use crate::purse::{Amount, Budget};
 use crate::session::{Notices, Opening, Session};
 use crate::sheet::Seen;
-use crate::{fork, memory, recover, start, stop, swarm};
+use crate::{fork, health, memory, recover, start, stop, swarm};
 
 /// How long a shutdown drains when nobody says, milliseconds.
 pub const DEFAULT_DRAIN_MS: u64 = 10_000;
@@ -129,7 +129,9 @@ impl Kernel {
             surface: true,
             peer_messages: Vec::new(),
         };
-        Session::open(&self.agent, opening).await
+        let session = Session::open(&self.agent, opening).await?;
+        health::greet(&self.agent, session.inside().1).await;
+        Ok(session)
     }
 
     /// Goes on with an earlier session: its conversation is rebuilt from its chain.
@@ -154,7 +156,9 @@ impl Kernel {
             surface: true,
             peer_messages: Vec::new(),
         };
-        Session::open(&self.agent, opening).await
+        let session = Session::open(&self.agent, opening).await?;
+        health::greet(&self.agent, session.inside().1).await;
+        Ok(session)
     }
 
     /// Opens a new session that goes on from a step of another one, which stays as it is. With `go_on`, a turn that was

@@ -13,6 +13,7 @@ pub(crate) struct Life {
     ready_at_us: AtomicU64,
     in_flight: AtomicUsize,
     idle: Notify,
+    moved: Notify,
 }
 
 /// One piece of work; dropping it ends it.
@@ -59,6 +60,7 @@ impl Life {
             ready_at_us: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
+            moved: Notify::new(),
         }
     }
 
@@ -83,8 +85,12 @@ impl Life {
             }
         }
         if to == LifecycleState::Ready {
-            self.ready_at_us.store(now_us, Ordering::Release);
+            // Back from ERROR, it has been up all along.
+            let _ = self
+                .ready_at_us
+                .compare_exchange(0, now_us, Ordering::AcqRel, Ordering::Acquire);
         }
+        self.moved.notify_waiters();
         Some(from)
     }
 
@@ -93,12 +99,32 @@ impl Life {
         now_us.saturating_sub(self.ready_at_us.load(Ordering::Acquire)) / 1000
     }
 
-    /// Begins new work; refused unless READY.
+    /// Begins new work; refused before READY and from STOPPING on. In ERROR no model can be reached: what needs none is done, and
+    /// a turn waits (see [`Self::recovered`]).
     pub(crate) fn enter(&self) -> Result<Working<'_>, LifecycleState> {
         let working = self.join();
         match self.state() {
-            LifecycleState::Ready => Ok(working),
-            state => Err(state),
+            LifecycleState::Ready | LifecycleState::Error => Ok(working),
+            state @ (LifecycleState::Init
+            | LifecycleState::Starting
+            | LifecycleState::Stopping
+            | LifecycleState::Stopped) => Err(state),
+        }
+    }
+
+    /// Waits while the state is ERROR, until READY. An agent that stops instead never recovers: whoever waits waits for its end, too.
+    pub(crate) async fn recovered(&self) {
+        if self.state() != LifecycleState::Error {
+            return;
+        }
+        loop {
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if self.state() == LifecycleState::Ready {
+                return;
+            }
+            moved.await;
         }
     }
 

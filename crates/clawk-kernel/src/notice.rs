@@ -214,6 +214,8 @@ pub enum Notice {
     },
     /// A limit is nearly used up; for people: which, how far, until when.
     Warned(String),
+    /// Providers that could not be reached after the start; for people: which, why, and what becomes of messages.
+    Unreachable(String),
     /// A turn ended.
     TurnEnded {
         /// The message it answered.

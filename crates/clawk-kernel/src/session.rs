@@ -162,6 +162,11 @@ async fn work(agent: Arc<Agent>, state: Arc<State>, mut inbox: mpsc::Receiver<Ma
             () = agent.brake.thawed(state.id) => {}
             () = agent.closing.cancelled() => break,
         }
+        // So does one whose agent reaches no model.
+        tokio::select! {
+            () = agent.life.recovered() => {}
+            () = agent.closing.cancelled() => break,
+        }
         let working = agent.life.join();
         let cancel = state.begin_turn(&agent);
         match mail {

@@ -17,6 +17,7 @@ use crate::catalog::Catalog;
 use crate::door::Door;
 use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
+use crate::health::{self, Health};
 use crate::lifecycle::Life;
 use crate::ports::ANSWER_KEPT_MS;
 use crate::purse::{Purses, hour_of};
@@ -83,6 +84,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         let _working = own.life.join();
         call::reconcile(&own).await;
     });
+    health::watch(&agent);
     Ok(agent)
 }
 
@@ -175,7 +177,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     Ok(Agent {
         agent_hash,
         catalog: Catalog::new(&manifest, &options),
-        purses: Purses::new(&manifest, &options.budgets, &options.prices, scribe.now()),
+        purses: Purses::new(&manifest, &options, scribe.now()),
         rates: Rates::new(&manifest.policies),
         brake: Brake::default(),
         dedup: Dedup::new(scribe.now(), cold),
@@ -186,6 +188,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
             parent: None,
         },
         life: Life::new(),
+        health: Health::default(),
         desk: Desk::default(),
         board: Board::default(),
         cuts: Default::default(),

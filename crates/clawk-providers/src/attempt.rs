@@ -45,6 +45,17 @@ impl Provider for HttpProvider {
     ) -> Later<'a, Result<Completion, ProviderError>> {
         Box::pin(self.attempt(request, on_delta, cancel))
     }
+
+    fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
+        let last = match self.dialect {
+            Dialect::OpenAi => "/chat/completions",
+            Dialect::Anthropic => "/messages",
+        };
+        Box::pin(async move {
+            let reached = self.endpoint.reach(last).await;
+            reached.map_err(|fault| self.endpoint.error(fault, None))
+        })
+    }
 }
 
 impl HttpProvider {

@@ -51,6 +51,23 @@ impl Endpoint {
         Err(Fault::of_status(status.as_u16(), &headers, &said))
     }
 
+    /// Asks for the list of models, without a key: any answer says that the endpoint is there, and none is paid for. `last`: what
+    /// stands in the path in its place.
+    pub(crate) async fn reach(&self, last: &str) -> Result<(), Fault> {
+        let mut url = self.url.clone();
+        let base = url.path().strip_suffix(last).unwrap_or_default();
+        let path = format!("{base}/models");
+        url.set_path(&path);
+        let request = Request {
+            method: Method::GET,
+            url,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+        };
+        self.client()?.send(request).await?;
+        Ok(())
+    }
+
     async fn send(&self, body: Bytes) -> Result<Response, Fault> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use clawk_egress::{Deadlines, Url};
+use clawk_kernel::ModelOptions;
 use clawk_kernel::ports::Provider;
 use clawk_manifest::model::{self, AuthType, ProviderProtocol, ProviderTransport};
 use clawk_secrets::Resolver;
@@ -37,6 +38,10 @@ pub struct ProviderConfig {
     pub total_timeout_ms: u64,
     /// Largest answer, bytes.
     pub max_response_bytes: u64,
+    /// Output tokens asked for; absent: the model's maximum where it is known, else 4,096.
+    pub max_output_tokens: Option<u64>,
+    /// How long the waits between attempts may be together, milliseconds; 0: a rate limit counts as an attempt.
+    pub retry_time_ms: u64,
 }
 
 impl Default for ProviderConfig {
@@ -50,11 +55,22 @@ impl Default for ProviderConfig {
             idle_timeout_ms: 60_000,
             total_timeout_ms: 600_000,
             max_response_bytes: 32 * 1024 * 1024,
+            max_output_tokens: None,
+            retry_time_ms: ModelOptions::RETRY_TIME_MS,
         }
     }
 }
 
 impl ProviderConfig {
+    /// What the kernel is told.
+    #[must_use]
+    pub const fn model_options(&self) -> ModelOptions {
+        ModelOptions {
+            max_output_tokens: self.max_output_tokens,
+            retry_time_ms: self.retry_time_ms,
+        }
+    }
+
     pub(crate) fn deadlines(&self) -> Deadlines {
         Deadlines {
             connect_ms: self.connect_timeout_ms,
@@ -135,6 +151,13 @@ impl Factory {
     /// [`FactoryError`]: the endpoint, an option or a script cannot be served.
     pub fn provider(&self, spec: &model::Provider) -> Result<Arc<dyn Provider>, FactoryError> {
         let config = self.config.get(&spec.name).cloned().unwrap_or_default();
+        if config.max_output_tokens == Some(0) {
+            return Err(FactoryError::Config {
+                name: spec.name.clone(),
+                key: "max_output_tokens",
+                reason: "must be at least 1".to_owned(),
+            });
+        }
         if spec.transport != ProviderTransport::Http {
             let reason = format!("is `{}`; only `http` is served", spec.transport);
             return Err(field(spec, "transport", reason));

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Journal, Provider};
 use clawk_kernel::time::SystemClock;
-use clawk_kernel::{Atlases, Door, Kernel, Options, Parts, Session, Shown, StartError};
+use clawk_kernel::{Atlases, Door, Kernel, ModelOptions, Options, Parts, Session, Shown, StartError};
 use clawk_manifest::model::ProviderProtocol;
 use clawk_manifest::{Manifest, Sources};
 use clawk_proto::SessionId;
@@ -247,6 +247,13 @@ impl Blueprint {
         if faults.is_empty() { Ok(made) } else { Err(faults) }
     }
 
+    /// What `clawk.toml` says of asking the manifest's providers.
+    fn model_options(&self) -> BTreeMap<String, ModelOptions> {
+        let own = self.config.settings.providers.iter();
+        own.map(|(name, own)| (name.clone(), own.model_options()))
+            .collect()
+    }
+
     /// What starts tools, at every level. What levels keep lies in `cache`.
     pub(crate) fn launcher(&self, cache: Option<&Path>) -> Launcher {
         let make = || {
@@ -331,6 +338,8 @@ impl Blueprint {
                     audit_writable: Arc::clone(&self.audit_writable),
                     judge: self.config.settings.screen.judge(),
                     shown: Shown::Ends(self.config.settings.output.shown_bytes),
+                    models: self.model_options(),
+                    reach_providers: false,
                 },
             }),
             (providers, runner) => {

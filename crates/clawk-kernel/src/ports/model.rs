@@ -188,6 +188,8 @@ pub enum FaultKind {
     Auth,
     /// Another 4xx: the request itself is wrong.
     Rejected,
+    /// Money is limited and the model's price is not known: it was not asked.
+    Unpriced,
     /// The conversation is too long for the model.
     ContextTooLong,
     /// The caller cancelled.
@@ -205,7 +207,7 @@ impl FaultKind {
             | Self::ServerFault
             | Self::Cut
             | Self::Malformed => true,
-            Self::Auth | Self::Rejected | Self::ContextTooLong | Self::Cancelled => false,
+            Self::Auth | Self::Rejected | Self::Unpriced | Self::ContextTooLong | Self::Cancelled => false,
         }
     }
 }
@@ -236,4 +238,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
         on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
     ) -> Later<'a, Result<Completion, ProviderError>>;
+
+    /// Whether the endpoint can be reached, without anything that is paid for or says who asks. A model without a server can.
+    fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }

@@ -11,6 +11,7 @@ mod limit;
 mod model;
 mod price;
 mod report;
+mod size;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use book::{Book, Id};
 use limit::Limit;
 use model::ModelPurse;
 
+use crate::agent::Options;
 use crate::error::CallError;
 use crate::ports::Spent;
 use crate::time::Timestamp;
@@ -134,7 +136,13 @@ impl Place {
 }
 
 impl Purses {
-    pub(crate) fn new(manifest: &Manifest, budgets: &Budgets, prices: &Prices, now: Timestamp) -> Self {
+    pub(crate) fn new(manifest: &Manifest, options: &Options, now: Timestamp) -> Self {
+        let Options {
+            budgets,
+            prices,
+            models: local,
+            ..
+        } = options;
         let book = Book::new(budgets.warn_at_percent);
         let mut limits = limit::of(&budgets.day, Window::Day, "budgets.day");
         limits.extend(limit::of(&budgets.month, Window::Month, "budgets.month"));
@@ -159,7 +167,12 @@ impl Purses {
             _parent: None,
         }));
         let models = manifest.providers.iter();
-        let models = models.map(|spec| (spec.name.clone(), ModelPurse::new(&book, spec, prices, now)));
+        let models = models.map(|spec| {
+            (
+                spec.name.clone(),
+                ModelPurse::new(&book, spec, (prices, local), now),
+            )
+        });
         let own = |what: &str, named: &BTreeMap<String, Named>| {
             let open = |(name, given): (&String, &Named)| {
                 let prefix = format!("budgets.{what}s.{name}.day");

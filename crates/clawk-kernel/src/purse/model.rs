@@ -1,6 +1,6 @@
 //! A model's own purse: its provider's limits (CKP §5.2), its price, and how many tokens its bytes make.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,13 +11,17 @@ use super::book::{Book, Id, Reservation};
 use super::limit::{Limit, Window};
 use super::price::{Price, Prices, Quote};
 use super::report::ModelPrice;
+use super::size::Size;
 use super::{Purse, Purses};
 use crate::error::CallError;
+use crate::infer::ModelOptions;
 use crate::ports::{Told, Usage};
 use crate::time::Timestamp;
 
-/// Output tokens asked for when no limit says less.
+/// Output tokens asked for where the model's maximum is not known, and no purse's share is cut below that.
 const OUTPUT_TOKENS: u64 = 4096;
+/// One answer's part of what a purse still holds, at most: an answer that may be long must not keep all others waiting.
+const SHARE: u64 = 4;
 /// Milliseconds set aside for one attempt when no limit says less.
 const ATTEMPT_MS: u64 = 600_000;
 const MINUTE_US: i64 = 60_000_000;
@@ -36,13 +40,22 @@ pub(super) struct ModelPurse {
     quote: Quote,
     shipped: bool,
     said_unknown: AtomicBool,
+    /// Output tokens as the operator has said.
+    given_output: Option<u64>,
+    /// The model's own maximum of output tokens, and its window.
+    size: Option<Size>,
     /// Tokens per thousand bytes: the most that the server has counted so far.
     ratio: AtomicU64,
     requests: Mutex<VecDeque<Timestamp>>,
 }
 
 impl ModelPurse {
-    pub(super) fn new(book: &Book, spec: &Provider, prices: &Prices, now: Timestamp) -> Self {
+    pub(super) fn new(
+        book: &Book,
+        spec: &Provider,
+        (prices, local): (&Prices, &BTreeMap<String, ModelOptions>),
+        now: Timestamp,
+    ) -> Self {
         let scope = format!("provider {}", spec.name);
         let day = Limit {
             unit: Unit::Tokens,
@@ -69,6 +82,8 @@ impl ModelPurse {
             quote,
             shipped: prices.is_shipped(&spec.model),
             said_unknown: AtomicBool::new(false),
+            given_output: local.get(&spec.name).and_then(|local| local.max_output_tokens),
+            size: Size::of(&spec.model),
             ratio: AtomicU64::new(FIRST_RATIO),
             requests: Mutex::default(),
         }
@@ -90,6 +105,28 @@ impl ModelPurse {
     fn estimate(&self, bytes: u64) -> u64 {
         let ratio = self.ratio.load(Ordering::Relaxed);
         bytes.saturating_mul(ratio).div_ceil(1000)
+    }
+
+    /// Output tokens to ask for after so many of input, before any purse says less.
+    fn wanted_output(&self, input: u64) -> u64 {
+        if let Some(given) = self.given_output {
+            return given;
+        }
+        let Some(Size { output, window }) = self.size else {
+            return OUTPUT_TOKENS;
+        };
+        let window = self.limits.max_context_window.unwrap_or(window);
+        // The count of the input is an estimate: an eighth more of it stays free.
+        let room = window.saturating_sub(input.saturating_add(input / 8));
+        output.min(room.max(OUTPUT_TOKENS))
+    }
+
+    /// What one answer may take of so many tokens that are left.
+    fn share(&self, left: u64) -> u64 {
+        if self.given_output.is_some() {
+            return left;
+        }
+        left.min((left / SHARE).max(OUTPUT_TOKENS))
     }
 
     /// A request of this minute, or how long until there is room for one, milliseconds.
@@ -116,6 +153,8 @@ impl ModelPurse {
 pub(crate) enum NoRoom {
     /// A limit: final (-32021).
     Quota(CallError),
+    /// Money is limited and the price is not known: this provider is not asked, another may be.
+    Unpriced(String),
     /// `requests_per_minute`: room comes in so many milliseconds.
     Later {
         /// Milliseconds.
@@ -215,7 +254,7 @@ impl Purses {
             }));
         };
         let input = model.estimate(bytes);
-        let most = output_by_request(provider, &model.limits, input).map_err(NoRoom::Quota)?;
+        let most = output_by_request(provider, model, input).map_err(NoRoom::Quota)?;
         let price = match model.quote {
             Quote::Known(price) => Some(price),
             Quote::Unknown => {
@@ -229,14 +268,14 @@ impl Purses {
         let mut output = most;
         let path: Arc<[Id]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
         let reserved = self.book.reserve(path, now, |left| {
-            output = output.min(left.tokens.saturating_sub(input));
+            output = output.min(model.share(left.tokens.saturating_sub(input)));
             if output == 0 {
                 return Err((Unit::Tokens, input.max(1)));
             }
             blind |= price.is_none() && left.cost_microusd != u64::MAX;
             let mut cost = 0;
             if let Some(price) = price.filter(|_| left.cost_microusd != u64::MAX) {
-                output = output.min(price.output_for(left.cost_microusd, input).unwrap_or(0));
+                output = output.min(model.share(price.output_for(left.cost_microusd, input).unwrap_or(0)));
                 cost = price.at_most(input, output);
                 if output == 0 {
                     return Err((Unit::CostMicrousd, price.at_most(input, 1)));
@@ -256,13 +295,10 @@ impl Purses {
         });
         if blind {
             // Dropped, a reservation that was made is given back.
-            return Err(NoRoom::Quota(CallError::Unavailable {
-                tool: provider.to_owned(),
-                reason: format!(
-                    "money is limited and the price of the model `{0}` is not known; give it in `[prices.\"{0}\"]` of clawk.toml, or say what holds with `[prices] unknown`",
-                    model.model
-                ),
-            }));
+            return Err(NoRoom::Unpriced(format!(
+                "provider `{provider}`: money is limited and the price of the model `{0}` is not known; give it in `[prices.\"{0}\"]` of clawk.toml, or say what holds with `[prices] unknown`",
+                model.model
+            )));
         }
         let reservation = reserved.map_err(NoRoom::Quota)?;
         model
@@ -289,11 +325,12 @@ impl Purses {
 }
 
 /// The most output tokens that one request may ask for.
-fn output_by_request(provider: &str, limits: &ProviderLimits, input: u64) -> Result<u64, CallError> {
-    let Some(limit) = limits.tokens_per_request else {
-        return Ok(OUTPUT_TOKENS);
+fn output_by_request(provider: &str, model: &ModelPurse, input: u64) -> Result<u64, CallError> {
+    let wanted = model.wanted_output(input);
+    let Some(limit) = model.limits.tokens_per_request else {
+        return Ok(wanted);
     };
-    match OUTPUT_TOKENS.min(limit.saturating_sub(input)) {
+    match wanted.min(limit.saturating_sub(input)) {
         0 => Err(CallError::Quota {
             scope: format!("provider {provider}"),
             limit_name: "tokens_per_request".to_owned(),

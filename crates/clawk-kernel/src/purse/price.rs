@@ -136,6 +136,12 @@ impl Prices {
         !own && TABLE.iter().any(|(name, ..)| is_version_of(bare, name))
     }
 
+    /// The models of the shipped table.
+    #[cfg(test)]
+    pub(super) fn shipped() -> Vec<&'static str> {
+        TABLE.iter().map(|(name, ..)| *name).collect()
+    }
+
     /// The exact name first, then the longest pattern, then the shipped table, then `unknown`.
     pub(crate) fn quote(&self, model: &str) -> Quote {
         let own = self.models.get(model).or_else(|| {
@@ -187,7 +193,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 /// A model of the table: its name, alone or with the date of a version or `latest` behind it. `gpt-5.4` is not `gpt-5`: what a newer
 /// model costs is not known from an older one's price.
-fn is_version_of(model: &str, name: &str) -> bool {
+pub(super) fn is_version_of(model: &str, name: &str) -> bool {
     let Some(version) = model.strip_prefix(name) else {
         return false;
     };

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::agent::Options;
 use crate::carp::{Atlases, CarpFacts};
 use crate::catalog::Described;
+use crate::infer::ModelOptions;
 use crate::output::Shown;
 use crate::prompt;
 
@@ -22,6 +23,9 @@ pub struct AgentFacts {
     pub carp: Option<CarpFacts>,
     /// Texts of the Identity's context files when the agent started, by their paths in the manifest.
     pub context_files: BTreeMap<String, String>,
+    /// How long each provider was asked again, by its name. None: the record is older than that, and a rate limit counted as an attempt.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, ModelOptions>,
     /// With every reference resolved. Secrets are references there, never values.
     pub manifest: Manifest,
     /// The agent's own files that its mounts showed writable: the static checks of a replay refuse what they refused.
@@ -45,6 +49,16 @@ impl AgentFacts {
                 .context_files
                 .values()
                 .filter_map(|file| Some((file.clone(), prompt::context_file(&manifest.dir, file)?)))
+                .collect(),
+            models: manifest
+                .providers
+                .iter()
+                .map(|spec| {
+                    (
+                        spec.name.clone(),
+                        options.models.get(&spec.name).cloned().unwrap_or_default(),
+                    )
+                })
                 .collect(),
             manifest: manifest.clone(),
             own: Plan::compile(manifest.sandbox.as_ref(), &options.sandbox)

@@ -24,6 +24,7 @@ pub use tape::{Missing, Tape};
 
 use clawk_secrets::Given;
 
+use crate::ModelOptions;
 use crate::call::{Breadth, Person, Reply};
 use crate::ports::{Batch, Entry, Journal as _, JournalError, Provider, Recorded};
 use crate::screen::Judge;
@@ -173,10 +174,27 @@ fn parts(
             prices: Default::default(),
             judge: Judge::default(),
             shown: tape.facts.shown,
+            models: models(tape),
+            reach_providers: false,
         },
         // What was secret was taken out before it was recorded.
         secrets: Given::default(),
     }
+}
+
+/// How long each provider is asked again: as then.
+fn models(tape: &Tape) -> BTreeMap<String, ModelOptions> {
+    let providers = tape.facts.manifest.providers.iter();
+    providers
+        .map(|spec| {
+            let counted = || ModelOptions {
+                retry_time_ms: 0,
+                ..ModelOptions::default()
+            };
+            let known = tape.facts.models.get(&spec.name).cloned();
+            (spec.name.clone(), known.unwrap_or_else(counted))
+        })
+        .collect()
 }
 
 /// What the agent knew from before: who may do what without being asked, what was spent that day.
@@ -188,6 +206,8 @@ fn past(journal: &MemJournal, events: &[&Recorded]) -> Result<(), JournalError> 
         };
         let payload = RawValue::from_string(event.payload.clone())
             .map_err(|e| JournalError::Unreadable(e.to_string()))?;
+        // An older record may hold larger events than are written now.
+        let payload = clawk_trace::bounded(payload);
         let entry = Entry {
             session: event.session,
             event_id: event.session.0,

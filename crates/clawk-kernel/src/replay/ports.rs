@@ -56,6 +56,7 @@ impl Provider for TapedModel {
                 kind,
                 reason,
                 status,
+                retry_after_ms,
                 input_tokens,
                 output_tokens,
                 told,
@@ -63,7 +64,7 @@ impl Provider for TapedModel {
                 kind,
                 message: reason,
                 status,
-                retry_after_ms: None,
+                retry_after_ms,
                 usage: Some(Usage {
                     input_tokens,
                     output_tokens,

@@ -239,6 +239,7 @@ pub(super) enum Said {
         kind: FaultKind,
         reason: String,
         status: Option<u16>,
+        retry_after_ms: Option<u64>,
         input_tokens: u64,
         output_tokens: u64,
         told: Option<Told>,
@@ -251,6 +252,7 @@ fn fault(facts: &Map<String, Value>) -> Said {
         kind: serde_json::from_value(Value::String(own("kind"))).unwrap_or(FaultKind::Rejected), // silent-ok: shows in the comparison
         reason: own("reason"),
         status: number(facts, "status").and_then(|status| u16::try_from(status).ok()), // silent-ok: as above
+        retry_after_ms: number(facts, "retry_after_ms"),
         input_tokens: number(facts, "input_tokens").unwrap_or(0),
         output_tokens: number(facts, "output_tokens").unwrap_or(0),
         told: facts

@@ -144,6 +144,10 @@ pub struct Rig {
     pub prices: Prices,
     /// How much of a result a model reads.
     pub shown: crate::Shown,
+    /// `[providers.NAME]`, as far as the kernel knows it.
+    pub locals: BTreeMap<String, crate::ModelOptions>,
+    /// Providers are reached for after the start.
+    pub reach_providers: bool,
     /// What must not be seen anywhere.
     pub secrets: clawk_secrets::Given,
 }
@@ -170,6 +174,8 @@ impl Rig {
             budgets: Budgets::default(),
             prices: Prices::default(),
             shown: crate::Shown::default(),
+            locals: BTreeMap::new(),
+            reach_providers: false,
             secrets: clawk_secrets::Given::default(),
         }
     }
@@ -201,6 +207,8 @@ impl Rig {
                 audit_writable: Arc::clone(&self.audit_writable),
                 judge: crate::Judge::default(),
                 shown: self.shown,
+                models: self.locals.clone(),
+                reach_providers: self.reach_providers,
             },
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,8 @@ type Answer = dyn Fn(&InferRequest, usize) -> Result<Completion, ProviderError> 
 pub struct ScriptedModel {
     answer: Box<Answer>,
     asked: Mutex<Vec<InferRequest>>,
+    /// The server is down: nobody reaches it.
+    down: AtomicBool,
 }
 
 impl fmt::Debug for ScriptedModel {
@@ -69,6 +72,7 @@ impl ScriptedModel {
         Self {
             answer: Box::new(answer),
             asked: Mutex::default(),
+            down: AtomicBool::new(false),
         }
     }
 
@@ -104,6 +108,11 @@ impl ScriptedModel {
         }
     }
 
+    /// From now on it can be reached, or not.
+    pub fn goes(&self, down: bool) {
+        self.down.store(down, Ordering::SeqCst);
+    }
+
     /// What it was asked so far.
     #[must_use]
     pub fn asked(&self) -> Vec<InferRequest> {
@@ -112,6 +121,12 @@ impl ScriptedModel {
 }
 
 impl Provider for ScriptedModel {
+    fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
+        let down = self.down.load(Ordering::SeqCst);
+        let fault = || Err(Self::fault(FaultKind::Unreachable, "connection refused"));
+        Box::pin(std::future::ready(if down { fault() } else { Ok(()) }))
+    }
+
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,

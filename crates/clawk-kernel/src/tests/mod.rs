@@ -14,6 +14,7 @@ mod known;
 mod leaves;
 mod limits;
 mod messages;
+mod models;
 mod order;
 mod origin;
 mod outputs;

@@ -16,5 +16,6 @@ mod dialects;
 mod factory;
 mod faults;
 mod fixture;
+mod reach;
 mod scripted;
 mod sse;

@@ -1,4 +1,4 @@
-//! `claw.heartbeat` (CKP §9.3.1): while READY, and only when the peer reads.
+//! `claw.heartbeat` (CKP §9.3.1): while READY or in ERROR (it lives, and reaches no model), and only when the peer reads.
 
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ pub(crate) async fn beat(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &Out
 
 fn once(run: &Pulse, outbox: &Outbox, clock: &dyn Clock) {
     let status = run.kernel.status();
-    if status.state != LifecycleState::Ready || outbox.is_saturated() {
+    let lives = matches!(status.state, LifecycleState::Ready | LifecycleState::Error);
+    if !lives || outbox.is_saturated() {
         return;
     }
     let params = HeartbeatParams {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clawk_proto::SessionId;
 use clawk_trace::canonical::payload_of;
 use clawk_trace::verify::Verifier;
-use clawk_trace::{Chain, Draft, Scratch, verify};
+use clawk_trace::{Chain, Draft, MAX_LINE_BYTES, Scratch, verify};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -115,6 +115,39 @@ fn it_knows_every_vector() {
         }
     }
     assert_eq!(driven("vectors", &lines), expected);
+}
+
+#[test]
+fn it_agrees_on_the_largest_event() {
+    let line = |text: usize| {
+        let payload = format!("{{\"a\":\"{}\"}}", "x".repeat(text));
+        let draft = Draft {
+            event_id: Uuid::from_u128(1),
+            span: Uuid::from_u128(2),
+            parent: None,
+            timestamp: "2026-11-22T00:00:00.000001Z",
+            event_type: "action.requested",
+            payload: &payload,
+        };
+        let mut chain = Chain::new(SessionId(Uuid::from_u128(3)), Uuid::from_u128(4));
+        let event = chain.link(&draft, &mut Scratch::default()).unwrap();
+        serde_json::to_string(&event).unwrap() + "\n"
+    };
+    let frame = line(0).len() - 1;
+    for (bytes, taken) in [(MAX_LINE_BYTES, true), (MAX_LINE_BYTES + 1, false)] {
+        let text = line(bytes - frame);
+        assert_eq!(text.len(), bytes + 1);
+        let (theirs, ended_well) = report_of(&text);
+        assert_eq!(
+            (verify(text.as_bytes()).unwrap().valid, ended_well),
+            (taken, taken),
+            "{bytes}"
+        );
+        assert_eq!(
+            theirs["error"],
+            if taken { json!(null) } else { json!("malformed") }
+        );
+    }
 }
 
 #[test]

@@ -99,7 +99,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 tracing::warn!("{warning}"); // standard error is quiet unless asked (R25)
             }
             let launched = Launched::new(blueprint, args.state.as_deref(), None).await?;
-            Source::Launched(Arc::new(launched))
+            Source::Launched(Arc::new(launched.reaching_providers()))
         }
         None => {
             if args.outside.allow_outside && args.manifest_root.is_none() {

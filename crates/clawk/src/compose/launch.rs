@@ -28,6 +28,8 @@ pub(crate) struct Launched {
     keeper: Mutex<Option<Keeper>>,
     /// Who answers the agent's own questions (`ask-user`), where somebody sits at a terminal.
     ask: Option<Ask>,
+    /// Whether its models can be reached is found out beside its work; without it, the first message shows it.
+    reach_providers: bool,
 }
 
 impl fmt::Debug for Launched {
@@ -47,7 +49,16 @@ impl Launched {
             state,
             keeper,
             ask,
+            reach_providers: false,
         })
+    }
+
+    /// The same as a service: its providers are reached for after the start.
+    pub(crate) fn reaching_providers(self) -> Self {
+        Self {
+            reach_providers: true,
+            ..self
+        }
     }
 
     /// What is open.
@@ -90,9 +101,11 @@ impl AgentFactory for Launched {
     }
 
     fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
-        Box::pin(
-            async move { Ok(Kernel::start(self.blueprint.parts(&self.state, self.ask.clone())?).await?) },
-        )
+        Box::pin(async move {
+            let mut parts = self.blueprint.parts(&self.state, self.ask.clone())?;
+            parts.options.reach_providers = self.reach_providers;
+            Ok(Kernel::start(parts).await?)
+        })
     }
 }
 
@@ -184,7 +197,9 @@ impl AgentFactory for Wired {
                 .await
                 .map_err(|error| unserved(format!("{error:#}")))?;
             blueprint.enclosed(state.path()).await?;
-            Ok(Kernel::start(blueprint.parts(&state, None)?).await?)
+            let mut parts = blueprint.parts(&state, None)?;
+            parts.options.reach_providers = true;
+            Ok(Kernel::start(parts).await?)
         })
     }
 }

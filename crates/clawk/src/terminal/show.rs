@@ -102,6 +102,10 @@ impl Show {
                 self.break_off()?;
                 self.line(&format!("  {} {}", self.paint.yellow("budget:"), harmless(text)));
             }
+            Notice::Unreachable(text) => {
+                self.break_off()?;
+                self.line(&format!("  {} {}", self.paint.yellow("model:"), harmless(text)));
+            }
             Notice::CallFinished {
                 tool,
                 is_error,

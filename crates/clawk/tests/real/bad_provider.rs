@@ -101,9 +101,9 @@ const FAILURES: [(&str, Option<u64>); 5] = [
 ];
 
 fn local(modes: &[&str]) -> String {
-    let sections = modes
-        .iter()
-        .map(|mode| format!("[providers.p-{mode}]\nfirst_byte_timeout_ms = {FIRST_BYTE_MS}\n"));
+    let sections = modes.iter().map(|mode| {
+        format!("[providers.p-{mode}]\nfirst_byte_timeout_ms = {FIRST_BYTE_MS}\nretry_time_ms = 1500\n")
+    });
     sections.collect()
 }
 

@@ -1,0 +1,157 @@
+//! Whether providers can be reached, found out after the start without paying: named where some can't be, ERROR while none can.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_proto::method::LifecycleState;
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use crate::agent::Agent;
+use crate::event::{ProviderUnreachable, kind};
+use crate::notice::Notice;
+use crate::ports::Provider;
+use crate::screen::answer;
+use crate::session::State;
+
+/// How long one look at all providers may take, milliseconds: who refuses is tried again until then, since a server may be about
+/// to start as well.
+const LOOK_MS: u64 = 5_000;
+/// Between two tries of one look, milliseconds.
+const AGAIN_MS: u64 = 500;
+/// Between two looks while none can be reached, milliseconds: at first, doubled each time, and at most.
+const FIRST_WAIT_MS: u64 = 1_000;
+const MAX_WAIT_MS: u64 = 30_000;
+
+/// What is known of the providers; for sessions that open later.
+#[derive(Debug, Default)]
+pub(crate) struct Health(Mutex<Option<String>>);
+
+impl Health {
+    fn set(&self, said: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = said;
+    }
+
+    fn said(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A provider that could not be reached, and why.
+type Down = (String, String);
+
+/// Looks at the providers beside the agent's work: the start does not wait for it.
+pub(crate) fn watch(agent: &Arc<Agent>) {
+    if !agent.options.reach_providers || agent.providers.is_empty() {
+        return;
+    }
+    let own = Arc::clone(agent);
+    agent.tracker.spawn(async move {
+        tokio::select! {
+            () = own.closing.cancelled() => {}
+            () = until_one_answers(&own) => {}
+        }
+    });
+}
+
+async fn until_one_answers(agent: &Agent) {
+    let mut wait_ms = FIRST_WAIT_MS;
+    let mut before: Option<usize> = None;
+    loop {
+        let down = look(agent).await;
+        let none_answers = down.len() == agent.providers.len();
+        let said = (!down.is_empty()).then(|| words(&down, none_answers));
+        if before != Some(down.len()) {
+            record(agent, &down);
+            tell(agent, said.as_deref()).await;
+        }
+        agent.health.set(said.clone());
+        let moved = if none_answers {
+            agent.advance(LifecycleState::Error, said.as_deref().unwrap_or_default())
+        } else if before.is_some() {
+            agent.advance(LifecycleState::Ready, "a provider can be reached again")
+        } else {
+            Ok(())
+        };
+        if let Err(error) = moved {
+            tracing::error!(%error, "the lifecycle's move could not be recorded");
+        }
+        if !none_answers {
+            return;
+        }
+        before = Some(down.len());
+        tokio::time::sleep(Duration::from_millis(agent.clock().patience_ms(wait_ms))).await;
+        wait_ms = wait_ms.saturating_mul(2).min(MAX_WAIT_MS);
+    }
+}
+
+/// Everybody at once; who has not answered in time is not reached.
+async fn look(agent: &Agent) -> Vec<Down> {
+    let each = agent.providers.iter().map(|(name, provider)| async move {
+        let reason = unreached(agent, name, &**provider).await?;
+        Some((name.clone(), reason))
+    });
+    join_all(each).await.into_iter().flatten().collect()
+}
+
+/// Why this provider can't be reached; `None`: it can.
+async fn unreached(agent: &Agent, name: &str, provider: &dyn Provider) -> Option<String> {
+    let deadline = Instant::now() + Duration::from_millis(LOOK_MS);
+    let again = Duration::from_millis(AGAIN_MS);
+    let mut reason = format!("provider `{name}`: no answer within {LOOK_MS} ms");
+    loop {
+        match tokio::time::timeout_at(deadline, provider.reach()).await {
+            Ok(Ok(())) => return None,
+            Ok(Err(mut error)) => {
+                answer::failure(agent, &mut error);
+                reason = error.message;
+            }
+            Err(_) => return Some(reason),
+        }
+        if Instant::now() + again >= deadline {
+            return Some(reason);
+        }
+        tokio::time::sleep(again).await;
+    }
+}
+
+fn words(down: &[Down], all: bool) -> String {
+    let reasons: Vec<&str> = down.iter().map(|(_, reason)| reason.as_str()).collect();
+    let reasons = reasons.join("; ");
+    if all {
+        format!("no provider can be reached, messages wait until one can: {reasons}")
+    } else {
+        format!("not every provider can be reached: {reasons}")
+    }
+}
+
+fn record(agent: &Agent, down: &[Down]) {
+    let thread = agent.root.child(agent.root.span);
+    let event = |(provider, reason): &Down| {
+        tracing::warn!(provider, reason, "it can't be reached");
+        let payload = ProviderUnreachable { provider, reason };
+        agent.scribe.entry(&thread, kind::PROVIDER_UNREACHABLE, &payload)
+    };
+    let drafts: Vec<_> = down.iter().map(event).collect();
+    if !drafts.is_empty()
+        && let Err(error) = agent.scribe.submit(drafts)
+    {
+        tracing::error!(%error, "unreachable providers could not be recorded");
+    }
+}
+
+/// Tells whoever is connected now.
+async fn tell(agent: &Agent, said: Option<&str>) {
+    let Some(said) = said else { return };
+    let open: Vec<Arc<State>> = agent.sessions_lock().values().cloned().collect();
+    for state in open {
+        state.notices.send(Notice::Unreachable(said.to_owned())).await;
+    }
+}
+
+/// Tells a session that opens what was found before.
+pub(crate) async fn greet(agent: &Agent, state: &State) {
+    if let Some(said) = agent.health.said() {
+        state.notices.send(Notice::Unreachable(said)).await;
+    }
+}
