@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_manifest::model::{Manifest, Provider as ProviderSpec};
+use clawk_manifest::model::{Manifest, Provider as ProviderSpec, Role};
 use clawk_policy::{Engine, Subject, UsageView};
 use clawk_proto::method::LifecycleState;
 use clawk_proto::{Digest, SessionId};
@@ -139,6 +139,12 @@ impl Agent {
             .get(&session)
             .map(|state| state.purse.clone());
         open.unwrap_or_else(|| self.purses.root().clone())
+    }
+
+    /// What who opened a session may do; nothing where no such session is open.
+    pub(crate) fn role_of(&self, session: SessionId) -> Role {
+        let open = self.sessions_lock().get(&session).map(|state| state.door.role());
+        open.unwrap_or(Role::Viewer)
     }
 
     /// What a turn may do at most.

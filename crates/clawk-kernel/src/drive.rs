@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::agent::Agent;
 use crate::call::{Caller, Request, call};
 use crate::carp::{self, Granted};
+use crate::door::Origin;
 use crate::event::{
     ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, TurnStopped,
     canonical, digest, kind,
@@ -354,12 +355,13 @@ pub(crate) fn check_input(skill: &Skill, arguments: &serde_json::Map<String, Val
 pub(crate) async fn turn(
     agent: &Arc<Agent>,
     state: &State,
-    message: MessageId,
+    (message, origin): (MessageId, Origin),
     text: String,
     cancel: &CancellationToken,
 ) {
     let open = OpenTurn {
         message,
+        origin,
         turn: Turn::start(state.history(), text).within(agent.bounds()),
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
@@ -380,7 +382,7 @@ pub(crate) async fn resume(
 ) {
     // One that had come and not begun answers what was said before it as well.
     open.turn.go_behind(state.history());
-    let OpenTurn { message, resumes, .. } = open;
+    let (message, resumes) = (open.message, open.resumes);
     let waiting = open.effects.iter().any(|effect| match effect {
         Effect::Call(wanted) => {
             let asked = open.requests.get(&wanted.id);
@@ -395,6 +397,7 @@ pub(crate) async fn resume(
         let payload = MessageResumed {
             attempt: resumes + 1,
             message_id: message.0,
+            role: open.origin.role.as_str(),
             waiting,
         };
         let draft = agent.scribe.entry(&state.thread, kind::MESSAGE_RESUMED, &payload);
@@ -419,6 +422,7 @@ fn system(agent: &Agent, state: &State, granted: Option<&Granted>) -> String {
 async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &CancellationToken) {
     let OpenTurn {
         message,
+        origin,
         mut turn,
         effects,
         ceilings,
@@ -449,8 +453,8 @@ async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &Canc
         agent,
         thread: state.thread.child(message.0),
         turn_id: message.0,
-        door: state.door.name(),
-        role: state.door.role(),
+        door: origin.door.name(),
+        role: origin.role,
         provider: &state.provider,
         system,
         granted,

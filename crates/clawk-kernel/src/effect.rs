@@ -8,7 +8,7 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{EffectResolved, Scribe, Thread, kind};
-use crate::ports::{EffectChange, Journal, JournalError};
+use crate::ports::{EffectChange, Journal, JournalError, OpenEffect};
 use crate::time::Clock;
 
 /// The event types that [`Ledger::see`] reads.
@@ -83,7 +83,8 @@ pub(crate) fn is_unknown(error_code: &str) -> bool {
 #[derive(Debug, Default)]
 pub struct Ledger {
     entries: Vec<Entry>,
-    places: BTreeMap<RequestId, usize>,
+    /// The latest effect of a request id in its session: after five minutes an id may be used again.
+    places: BTreeMap<(SessionId, RequestId), usize>,
     /// Calls of tools without side effects.
     pure: Vec<bool>,
 }
@@ -121,7 +122,9 @@ impl Ledger {
         let Some(request_id) = found.request_id.clone() else {
             return;
         };
-        if kind == kind::ACTION_REQUESTED && !self.places.contains_key(&request_id) {
+        let place = (session, request_id);
+        if kind == kind::ACTION_REQUESTED && !self.goes_on(&place, found.parameters_hash) {
+            let request_id = place.1.clone();
             let entry = Entry {
                 request_id: request_id.clone(),
                 session,
@@ -132,12 +135,12 @@ impl Ledger {
                 reason: None,
                 resolved_by: None,
             };
-            self.places.insert(request_id, self.entries.len());
+            self.places.insert(place, self.entries.len());
             self.entries.push(entry);
             self.pure.push(false);
             return;
         }
-        let Some(place) = self.places.get(&request_id).copied() else {
+        let Some(place) = self.place_of(kind, &place) else {
             return;
         };
         let (Some(entry), Some(pure)) = (self.entries.get_mut(place), self.pure.get_mut(place)) else {
@@ -181,6 +184,26 @@ impl Ledger {
         entry.state = state;
         entry.reason = reason;
         at.clone_into(&mut entry.at);
+    }
+
+    /// Whether a request is one that is known and not at its end: it was taken up again after a restart, or comes under its key.
+    fn goes_on(&self, place: &(SessionId, RequestId), parameters: Option<Digest>) -> bool {
+        let known = self.places.get(place).and_then(|at| self.entries.get(*at));
+        known.is_some_and(|entry| match entry.state {
+            State::Intended | State::Started | State::Unknown => entry.parameters == parameters,
+            State::Done | State::Failed => false,
+        })
+    }
+
+    /// The effect that an event is about. What is found out is the oldest that is unknown, as the index has it.
+    fn place_of(&self, kind: &str, place: &(SessionId, RequestId)) -> Option<usize> {
+        let oldest = || {
+            self.entries.iter().position(|entry| {
+                entry.state == State::Unknown && (entry.session, &entry.request_id) == (place.0, &place.1)
+            })
+        };
+        let found = (kind == kind::EFFECT_RESOLVED).then(oldest).flatten();
+        found.or_else(|| self.places.get(place).copied())
     }
 
     /// The effects, in the order they were asked for.
@@ -246,7 +269,7 @@ impl How {
     }
 }
 
-/// Records what was found out. `false`: no effect of this id is unknown.
+/// Records what was found out of the oldest unknown effect of this id. `false`: none is.
 pub(crate) async fn resolve(
     scribe: &Scribe,
     id: &RequestId,
@@ -256,16 +279,29 @@ pub(crate) async fn resolve(
     reason: Option<&str>,
 ) -> Result<bool, JournalError> {
     let open = scribe.journal().open_effects().await?;
-    let Some(effect) = open.into_iter().find(|effect| effect.request_id == *id) else {
+    match open.into_iter().find(|effect| effect.request_id == *id) {
+        Some(effect) => resolve_one(scribe, &effect, outcome, (how, by, reason)).await,
+        None => Ok(false),
+    }
+}
+
+/// The same of one effect. `false`: it is not unknown any more.
+pub(crate) async fn resolve_one(
+    scribe: &Scribe,
+    effect: &OpenEffect,
+    outcome: Outcome,
+    (how, by, reason): (How, &str, Option<&str>),
+) -> Result<bool, JournalError> {
+    if !scribe.journal().open_effects().await?.contains(effect) {
         return Ok(false);
-    };
+    }
     let payload = EffectResolved {
         action_id: &effect.tool,
         by,
         how: how.word(),
         outcome: outcome.word(),
         reason,
-        request_id: id.as_str(),
+        request_id: effect.request_id.as_str(),
     };
     let thread = Thread {
         session: effect.session,
@@ -273,7 +309,11 @@ pub(crate) async fn resolve(
         parent: Some(effect.session.0),
     };
     let draft = scribe.entry(&thread, kind::EFFECT_RESOLVED, &payload);
-    let change = EffectChange::Resolved(id.clone());
+    let change = EffectChange::Resolved {
+        request_id: effect.request_id.clone(),
+        session: effect.session,
+        parameters: effect.parameters,
+    };
     scribe
         .account(vec![draft], Vec::new(), vec![change])?
         .durable()

@@ -154,7 +154,9 @@ pub enum CallError {
         expires_at: String,
     },
     /// -32014.
-    #[error("`{tool}` was ended after {timeout_ms} ms, its `timeout_ms`")]
+    #[error(
+        "`{tool}` was ended after {timeout_ms} ms, its `timeout_ms`; what it had begun may have been done"
+    )]
     Timeout {
         /// The tool.
         tool: String,
@@ -170,7 +172,9 @@ pub enum CallError {
         reason: String,
     },
     /// The call began and its outcome is not known (promise 4).
-    #[error("the outcome of `{tool}` is unknown: {reason}")]
+    #[error(
+        "`{tool}` may have been done, its outcome is unknown: {reason}; find out before it is done again (`clawk effects --unknown` lists it)"
+    )]
     Unknown {
         /// The tool.
         tool: String,
@@ -189,9 +193,34 @@ pub enum CallError {
         /// The state.
         state: LifecycleState,
     },
-    /// The decision or the outcome can't be recorded: nothing ran, or what ran is listed as unknown.
+    /// The decision can't be recorded: nothing ran.
     #[error("{0}")]
     Journal(String),
+}
+
+impl CallError {
+    /// Whether the call may have done its work, or a part of it.
+    pub(crate) const fn may_have_run(&self) -> bool {
+        match self {
+            Self::Timeout { .. } | Self::Unknown { .. } => true,
+            Self::UnknownTool { .. }
+            | Self::InvalidArguments { .. }
+            | Self::UnknownReference { .. }
+            | Self::RequestIdReused { .. }
+            | Self::Denied { .. }
+            | Self::Screened { .. }
+            | Self::Quota { .. }
+            | Self::Sandbox(_)
+            | Self::ApprovalTimeout { .. }
+            | Self::ApprovalVoid { .. }
+            | Self::ApprovalDenied { .. }
+            | Self::ApprovalPending { .. }
+            | Self::Unavailable { .. }
+            | Self::Cancelled { .. }
+            | Self::NotReady { .. }
+            | Self::Journal(_) => false,
+        }
+    }
 }
 
 impl From<JournalError> for CallError {

@@ -140,9 +140,9 @@ macro_rules! payloads {
 
 payloads! {
     /// `session.started`.
-    SessionStarted<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, goal: &'a str, run: Uuid }
+    SessionStarted<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, goal: &'a str, role: &'a str, run: Uuid }
     /// `session.started` of a session that goes on from a step of another.
-    SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a crate::fork::ForkPoint, goal: &'a str, run: Uuid }
+    SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a crate::fork::ForkPoint, goal: &'a str, role: &'a str, run: Uuid }
     /// `ckp.agent.described`.
     AgentDescribed<'a> { agent: &'a str, agent_hash: Digest }
     /// `ckp.tool.described`.
@@ -151,8 +151,11 @@ payloads! {
     SessionEnded<'a> { duration_ms: u64, reason: &'a str }
     /// `ckp.lifecycle.transition`.
     Transition<'a> { agent: &'a str, duration_ms: u64, from: &'a str, reason: &'a str, to: &'a str }
-    /// `ckp.message.accepted`.
-    MessageAccepted<'a> { door: &'a str, message_id: Uuid, sender: &'a str, size_bytes: u64, text_hash: Digest }
+    /// `ckp.message.accepted`: with the whole door (R39), by which [`crate::door::Origin`] is rebuilt.
+    MessageAccepted<'a> {
+        channel: Option<&'a str>, conversation: Option<&'a str>, direct: Option<bool>, door: &'a str, message_id: Uuid,
+        platform_ids: &'a [String], role: &'a str, sender: &'a str, size_bytes: u64, task_id: Option<&'a str>, text_hash: Digest,
+    }
     /// `ckp.message.refused`.
     MessageRefused<'a> { door: &'a str, message_id: Uuid, reason: &'a str, size_bytes: u64 }
     /// `ckp.message.answered`.
@@ -233,11 +236,11 @@ payloads! {
     /// `ckp.skill.invoked`.
     SkillInvoked<'a> { arguments_hash: Digest, call_id: &'a str, is_error: bool, skill: &'a str, text_hash: Digest, turn: Uuid }
     /// `ckp.message.resumed`.
-    MessageResumed { attempt: u32, message_id: Uuid, waiting: bool }
+    MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
     /// `ckp.context.trimmed`.
     ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
     /// `ckp.memory.requested`.
-    MemoryRequested<'a> { count: usize, entries_hash: Digest, request_id: &'a str, store: &'a str }
+    MemoryRequested<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.stored`.
     MemoryStored<'a> { count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.queried`.
@@ -245,7 +248,7 @@ payloads! {
     /// `ckp.memory.compacted`.
     MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
     /// `ckp.swarm.delegated`.
-    SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, seat: usize, swarm: &'a str, task_hash: Digest, task_id: &'a str }
+    SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, role: &'a str, seat: usize, swarm: &'a str, task_hash: Digest, task_id: &'a str }
     /// `ckp.swarm.reported`.
     SwarmReported<'a> { cost_microusd: u64, duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
     /// `ckp.swarm.broadcast`.

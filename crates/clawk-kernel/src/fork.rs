@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::agent::Agent;
+use crate::door::Door;
 use crate::error::KernelError;
 use crate::event::{SessionForked, Thread, kind};
 use crate::ports::InboxChange;
 use crate::purse::Amount;
 use crate::recover;
-use crate::session::{self, Door, Opening, Session};
+use crate::session::{self, Opening, Session};
 use crate::turn::Event;
 
 /// Forks of forks.
@@ -52,6 +53,7 @@ pub(crate) async fn fork(
         if go_on {
             let id = agent.clock().uuid();
             (turn.message, turn.resumes) = (MessageId(id), 0);
+            turn.origin.role = turn.origin.role.min(door.role());
             point.turn = Some(id);
         } else {
             let mut turn = turn.turn.clone();
@@ -73,6 +75,7 @@ pub(crate) async fn fork(
         door: door.name(),
         fork: &point,
         goal: "fork",
+        role: door.role().as_str(),
         run: agent.root.session.0,
     };
     let first = agent.scribe.entry(&thread, kind::SESSION_STARTED, &payload);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use clawk_manifest::model::{Manifest, Role};
+use clawk_manifest::model::Manifest;
 use clawk_proto::method::{
     Acknowledged, AgentInfo, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Group,
     LifecycleState, MemoryCompactParams, MemoryCompactResult, MemoryQueryParams, MemoryQueryResult,
@@ -18,6 +18,7 @@ use tokio::sync::broadcast;
 use crate::agent::{Agent, Parts};
 use crate::call::{self, Caller, Held, Person, Reception, Reply, Request, call};
 use crate::carp::{Cra, Outside};
+use crate::door::Door;
 use crate::effect::{self, How, Outcome};
 use crate::error::{CallError, KernelError, StartError};
 use crate::event::{Thread, kind};
@@ -25,7 +26,7 @@ use crate::fork::ForkPoint;
 use crate::notice::{Answer, Question};
 use crate::ports::{OpenEffect, Recorded, Scan};
 use crate::purse::{Amount, Budget};
-use crate::session::{Door, Notices, Opening, Session};
+use crate::session::{Notices, Opening, Session};
 use crate::{fork, memory, recover, start, stop, swarm};
 
 /// How long a shutdown drains when nobody says, milliseconds.
@@ -200,7 +201,7 @@ impl Kernel {
                 call_id: None,
                 ceilings: Vec::new(),
                 depth: 0,
-                role: Role::Admin,
+                role: agent.role_of(session),
                 notices: Notices::default(),
                 pends: false,
                 purse: agent.purse_of(session),

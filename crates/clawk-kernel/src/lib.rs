@@ -15,6 +15,7 @@ mod agent;
 pub mod carp;
 mod catalog;
 mod composite;
+mod door;
 mod drive;
 pub mod effect;
 mod error;
@@ -44,6 +45,7 @@ mod watch;
 pub use agent::{Options, Parts};
 pub use call::{Breadth, Held, Lasting, Person, Reception, Reply};
 pub use carp::{Atlases, CarpError, Cra};
+pub use door::Door;
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::kind;
 pub use fork::ForkPoint;
@@ -51,7 +53,8 @@ pub use kernel::{DEFAULT_DRAIN_MS, DeadLetter, Kernel};
 pub use notice::{Answer, Asked, Notice, Plan, Question, Step, TurnEnd};
 pub use roles::admit;
 pub use screen::Judge;
-pub use session::{Door, MAILBOX, MAX_MESSAGE_BYTES, Session};
+pub use clawk_manifest::model::Role;
+pub use session::{MAILBOX, MAX_MESSAGE_BYTES, Session};
 pub use watch::{BACKLOG, Watcher};
 
 #[cfg(test)]

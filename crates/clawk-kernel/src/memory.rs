@@ -1,11 +1,13 @@
 //! Memory operations (CKP §9.3.4): checked, done once per request, recorded.
 
 use clawk_manifest::model::Store;
-use clawk_proto::SessionId;
 use clawk_proto::method::{
     MemoryCompactParams, MemoryCompactResult, MemoryQuery, MemoryQueryParams, MemoryQueryResult,
     MemoryStoreParams, MemoryStoreResult, NewEntry,
 };
+use clawk_proto::{Digest, SessionId};
+use serde::Deserialize;
+use uuid::Uuid;
 
 use crate::agent::Agent;
 use crate::call::{Claim, Keyed, Stored, key};
@@ -13,7 +15,7 @@ use crate::error::KernelError;
 use crate::event::{
     Draft, MemoryCompacted, MemoryQueried, MemoryRequested, MemoryStored, Thread, canonical, digest, kind,
 };
-use crate::ports::{Memory, Place, StoreQuery};
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Memory, Place, StoreQuery};
 use crate::screen::{self, Look, Spot};
 use crate::session::Notices;
 use crate::time::Timestamp;
@@ -147,20 +149,24 @@ pub(crate) async fn store(
     let bytes = canonical(&params.entries);
     let entries_hash = digest(&bytes);
     let (id, name) = (request_id.as_str(), spec.name.as_str());
+    let begun = self::key(Keyed::MemoryBegun, &request_id);
+    let batch = batch(agent, begun, request_hash).await?;
     let requested = MemoryRequested {
+        batch,
         count,
         entries_hash,
+        request_hash,
         request_id: id,
         store: name,
     };
     let draft = agent
         .scribe
         .entry(&thread, kind::MEMORY_REQUESTED, &requested)
-        .content(entries_hash, bytes);
+        .content(entries_hash, bytes)
+        .answers(Some(begun));
     drafts.push(draft);
     agent.scribe.write(drafts).await?;
-    // The ids come from the request, so a repetition after a crash between the commits overwrites instead of doubling.
-    let ids = (0..count).map(|at| format!("{id}-{at}")).collect();
+    let ids = (0..count).map(|at| format!("{batch}-{at}")).collect();
     let ids = memory
         .store(spec, &place(agent), params.entries, ids, now)
         .await?;
@@ -183,6 +189,23 @@ pub(crate) async fn store(
         .await?;
     guard.settle(Stored::Memory(result.clone()), agent.scribe.now());
     Ok(result)
+}
+
+/// What the ids of a request's entries are made of. The same request again finds what it was begun with, so a repetition after a
+/// crash between the two commits doubles nothing. A request whose id was used longer ago is another one, with entries of its own.
+async fn batch(agent: &Agent, begun: AnswerKey, request_hash: Digest) -> Result<Uuid, KernelError> {
+    #[derive(Deserialize)]
+    struct Begun {
+        batch: Uuid,
+        request_hash: Digest,
+    }
+    let now = agent.scribe.now();
+    let known = agent.scribe.journal().answer_to(begun).await?;
+    let known = known
+        .filter(|event| now.0 - event.at.0 < ANSWER_KEPT_MS * 1000)
+        .and_then(|event| serde_json::from_str::<Begun>(&event.payload).ok()) // silent-ok: an earlier version's has no batch
+        .filter(|begun| begun.request_hash == request_hash);
+    Ok(known.map_or_else(|| agent.clock().uuid(), |begun| begun.batch))
 }
 
 /// Entries as they may be kept; the refusal is recorded before it is told.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use clawk_manifest::model::Role;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde::Deserialize;
@@ -9,6 +10,7 @@ use uuid::Uuid;
 
 use crate::agent::Agent;
 use crate::call::{Keyed, key};
+use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{ActionFailed, Draft, ProviderFailed, Thread, canonical, digest, kind};
 use crate::fork::{ForkPoint, MAX_DEPTH};
@@ -27,6 +29,8 @@ const ERASED: &str = "[erased]";
 #[derive(Debug)]
 pub(crate) struct OpenTurn {
     pub(crate) message: MessageId,
+    /// Whose message it answers, with exactly the rights that were recorded (R39).
+    pub(crate) origin: Origin,
     pub(crate) turn: Turn,
     pub(crate) effects: Vec<Effect>,
     pub(crate) ceilings: Vec<Ceiling>,
@@ -69,6 +73,8 @@ struct Fields {
     #[serde(default)]
     output_tokens: u64,
     fork: Option<ForkPoint>,
+    /// Of who opened a session.
+    role: Option<String>,
     #[serde(default)]
     token_usage: u64,
     cost_microusd: Option<u64>,
@@ -375,7 +381,13 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
             ..Scan::default()
         };
         let first = agent.scribe.journal().scan(first).await?;
-        let Some(fork) = first.first().and_then(|event| fields(event).fork) else {
+        let first = first.first().map(fields).unwrap_or_default();
+        // Versions before R39 let the process owner alone fork, and recorded no role.
+        let most = first
+            .role
+            .as_deref()
+            .map_or(Role::Admin, |role| Role::parse(role).unwrap_or(Role::Viewer));
+        let Some(fork) = first.fork else {
             break;
         };
         if parts.len() > MAX_DEPTH {
@@ -383,7 +395,7 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
                 "more than {MAX_DEPTH} forks of forks"
             )));
         }
-        parts.push((fork.session_id, Some(fork.sequence), fork.turn));
+        parts.push((fork.session_id, Some(fork.sequence), Some((fork.turn, most))));
     }
     let mut fold = Fold::default();
     for (session, until, turn) in parts.into_iter().rev() {
@@ -399,7 +411,9 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
         })
         .await?;
         if session != wanted {
-            fold.fork(turn);
+            if let Some((turn, most)) = turn {
+                fold.fork(turn, most);
+            }
         }
     }
     Ok(fold)
@@ -409,7 +423,7 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
 struct Fold {
     history: Vec<Message>,
     running: Option<OpenTurn>,
-    waiting: Vec<(MessageId, String)>,
+    waiting: Vec<(MessageId, String, Origin)>,
     calls: BTreeMap<String, String>,
     spent: Amount,
     exists: bool,
@@ -428,7 +442,10 @@ impl Fold {
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
                 if let Some(id) = found.message_id {
-                    self.waiting.push((MessageId(id), text(event)));
+                    // silent-ok: a payload of ours always reads; of a foreign one the least role is left
+                    let came = serde_json::from_str(&event.payload).unwrap_or_default();
+                    let origin = Origin::recorded(came);
+                    self.waiting.push((MessageId(id), text(event), origin));
                 }
             }
             // Taken up to wait on for a person, it has not failed.
@@ -481,10 +498,10 @@ impl Fold {
     fn with(&mut self, agent: &Agent, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
         if self.running.as_ref().is_none_or(|open| open.message.0 != id)
-            && let Some(at) = self.waiting.iter().position(|(message, _)| message.0 == id)
+            && let Some(at) = self.waiting.iter().position(|(message, ..)| message.0 == id)
         {
-            let (message, text) = self.waiting.remove(at);
-            self.running = Some(begin(agent, self.history.clone(), message, text));
+            let (message, text, origin) = self.waiting.remove(at);
+            self.running = Some(begin(agent, self.history.clone(), (message, origin), text));
         }
         if let Some(open) = self.running.as_mut().filter(|open| open.message.0 == id) {
             change(open);
@@ -527,14 +544,16 @@ impl Fold {
         });
     }
 
-    /// What follows happens in another session: the turn that goes on there has an id of its own, what waited waits here.
-    fn fork(&mut self, turn: Option<Uuid>) {
+    /// What follows happens in another session: the turn that goes on there has an id of its own and no more rights than who
+    /// forked it, what waited waits here.
+    fn fork(&mut self, turn: Option<Uuid>, most: Role) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         match (self.running.take(), turn) {
             (Some(open), Some(id)) => {
                 self.running = Some(OpenTurn {
                     message: MessageId(id),
+                    origin: open.origin.at_most(most),
                     resumes: 0,
                     ..open
                 });
@@ -547,7 +566,7 @@ impl Fold {
             (None, Some(id)) => {
                 self.waiting = waiting
                     .next()
-                    .map(|(_, text)| (MessageId(id), text))
+                    .map(|(_, text, origin)| (MessageId(id), text, origin.at_most(most)))
                     .into_iter()
                     .collect()
             }
@@ -567,7 +586,7 @@ impl Fold {
         open.extend(
             self.waiting
                 .into_iter()
-                .map(|(message, text)| begin(agent, Vec::new(), message, text)),
+                .map(|(message, text, origin)| begin(agent, Vec::new(), (message, origin), text)),
         );
         Rebuilt {
             history: self.history,
@@ -578,10 +597,16 @@ impl Fold {
     }
 }
 
-fn begin(agent: &Agent, history: Vec<Message>, message: MessageId, text: String) -> OpenTurn {
+fn begin(
+    agent: &Agent,
+    history: Vec<Message>,
+    (message, origin): (MessageId, Origin),
+    text: String,
+) -> OpenTurn {
     let turn = Turn::start(history, text).within(agent.bounds());
     OpenTurn {
         message,
+        origin,
         turn,
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),

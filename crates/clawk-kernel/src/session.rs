@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::Role;
-use clawk_proto::{MessageId, SessionId};
+use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use crate::door::{Door, Origin};
 use crate::drive;
 use crate::error::KernelError;
 use crate::event::{Draft, MessageAccepted, MessageRefused, SessionStarted, Thread, digest, kind};
@@ -25,71 +26,17 @@ pub const MAILBOX: usize = 32;
 /// Bytes of one inbound message.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// By which door somebody comes in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Door {
-    /// JSON-RPC; the client's name.
-    Rpc {
-        /// `clientInfo.name`.
-        client: String,
-    },
-    /// The terminal of the process owner.
-    Cli,
-    /// A peer of a swarm; the task's id.
-    Peer {
-        /// The peer's identity.
-        identity: String,
-        /// The task.
-        task_id: String,
-    },
-    /// A channel: somebody whom its access control let in, with a role.
-    Channel {
-        /// The channel's name.
-        channel: String,
-        /// The platform's id of the sender.
-        sender: String,
-        /// By [`crate::admit`].
-        role: Role,
-    },
-}
-
-impl Door {
-    /// The word in the trace.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Rpc { .. } => "rpc",
-            Self::Cli => "cli",
-            Self::Peer { .. } => "peer",
-            Self::Channel { .. } => "channel",
-        }
-    }
-
-    fn sender(&self) -> &str {
-        match self {
-            Self::Rpc { client } => client,
-            Self::Cli => "owner",
-            Self::Peer { identity, .. } => identity,
-            Self::Channel { sender, .. } => sender,
-        }
-    }
-
-    /// What who came in by it may do: the owner of the process and the operator at its wire are admins; a peer works for
-    /// whoever gave it the task, who came in by one of these.
-    #[must_use]
-    pub const fn role(&self) -> Role {
-        match self {
-            Self::Rpc { .. } | Self::Cli | Self::Peer { .. } => Role::Admin,
-            Self::Channel { role, .. } => *role,
-        }
-    }
-}
-
 /// What waits in the mailbox.
 #[derive(Debug)]
 pub(crate) enum Mail {
-    Message { id: MessageId, text: String },
-    Resume { open: Box<OpenTurn> },
+    Message {
+        id: MessageId,
+        text: String,
+        origin: Origin,
+    },
+    Resume {
+        open: Box<OpenTurn>,
+    },
 }
 
 /// A session's inside.
@@ -186,6 +133,7 @@ pub(crate) async fn open(
             agent_id: &agent.manifest.identity.name,
             door: state.door.name(),
             goal: &opening.goal,
+            role: state.door.role().as_str(),
             run: agent.root.session.0,
         };
         // Later entries of this chain are queued behind it, so there is nothing to wait for here.
@@ -217,7 +165,9 @@ async fn work(agent: Arc<Agent>, state: Arc<State>, mut inbox: mpsc::Receiver<Ma
         let working = agent.life.join();
         let cancel = state.begin_turn(&agent);
         match mail {
-            Mail::Message { id, text } => drive::turn(&agent, &state, id, text, &cancel).await,
+            Mail::Message { id, text, origin } => {
+                drive::turn(&agent, &state, (id, origin), text, &cancel).await;
+            }
             Mail::Resume { open } => drive::resume(&agent, &state, *open, &cancel).await,
         }
         drop(working);
@@ -257,7 +207,12 @@ impl Session {
     /// # Errors
     /// It was refused: empty, too long, too many waiting, or the agent does not take work. The refusal is recorded.
     pub async fn send(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
-        accept(&self.agent, &self.state, text.into()).await
+        self.say(Origin::from(self.state.door.clone()), text.into()).await
+    }
+
+    /// The same of somebody else than who opened the session.
+    pub(crate) async fn say(&self, origin: Origin, text: String) -> Result<MessageId, KernelError> {
+        accept(&self.agent, &self.state, origin, text).await
     }
 
     /// The next notice; `None` when the session is over, or was opened without a surface.
@@ -269,6 +224,12 @@ impl Session {
     #[must_use]
     pub fn watch(&self) -> Watcher {
         self.state.notices.watch(self.agent.over.clone())
+    }
+
+    /// What who opened it may do.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.state.door.role()
     }
 
     /// What it has spent so far, with all that it started.
@@ -291,6 +252,7 @@ impl Session {
 async fn admit<'s>(
     agent: &Agent,
     state: &'s State,
+    origin: &Origin,
     text: String,
     drafts: &mut Vec<Draft>,
 ) -> Result<(mpsc::Permit<'s, Mail>, String), KernelError> {
@@ -301,11 +263,11 @@ async fn admit<'s>(
         let reason = format!("it has {} bytes, the limit is {MAX_MESSAGE_BYTES}", text.len());
         return Err(KernelError::Refused(reason));
     }
-    let spot = match state.door {
+    let spot = match origin.door {
         Door::Peer { .. } => Spot::Peer,
-        Door::Rpc { .. } | Door::Cli | Door::Channel { .. } => Spot::Message,
+        Door::Rpc { .. } | Door::Cli | Door::Channel { .. } | Door::Unknown { .. } => Spot::Message,
     };
-    let mut look = Look::new(agent, state.thread, spot, state.door.sender(), &state.notices);
+    let mut look = Look::new(agent, state.thread, spot, origin.door.sender(), &state.notices);
     let screened = screen::message(&mut look, text, &agent.stop.child_token()).await;
     drafts.append(&mut look.drafts);
     let text = screened?;
@@ -316,12 +278,17 @@ async fn admit<'s>(
 }
 
 /// Takes a message into a session's mailbox, durably, or refuses it, on the record.
-pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result<MessageId, KernelError> {
+pub(crate) async fn accept(
+    agent: &Agent,
+    state: &State,
+    origin: Origin,
+    text: String,
+) -> Result<MessageId, KernelError> {
     let working = agent.life.enter().map_err(KernelError::NotReady)?;
     let id = MessageId(agent.clock().uuid());
     let size_bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
     let mut drafts = Vec::new();
-    let (place, text) = match admit(agent, state, text, &mut drafts).await {
+    let (place, text) = match admit(agent, state, &origin, text, &mut drafts).await {
         Ok(admitted) => admitted,
         Err(error) => {
             let reason = match &error {
@@ -329,7 +296,7 @@ pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result
                 other => other.to_string(),
             };
             let payload = MessageRefused {
-                door: state.door.name(),
+                door: origin.door.name(),
                 message_id: id.0,
                 reason: &reason,
                 size_bytes,
@@ -340,16 +307,7 @@ pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result
         }
     };
     let text_hash = digest(text.as_bytes());
-    let payload = MessageAccepted {
-        door: state.door.name(),
-        message_id: id.0,
-        sender: state.door.sender(),
-        size_bytes,
-        text_hash,
-    };
-    let draft = agent
-        .scribe
-        .entry(&state.thread, kind::MESSAGE_ACCEPTED, &payload);
+    let draft = accepted(agent, state, (id, &origin), (size_bytes, text_hash));
     drafts.push(draft.content(text_hash, text.clone().into_bytes()));
     let accepted = InboxChange::Accepted {
         session: state.id,
@@ -360,9 +318,39 @@ pub(crate) async fn accept(agent: &Agent, state: &State, text: String) -> Result
         .submit_with(drafts, vec![accepted])?
         .durable()
         .await?;
-    place.send(Mail::Message { id, text });
+    place.send(Mail::Message { id, text, origin });
     drop(working);
     Ok(id)
+}
+
+/// The record of a message that is taken: with the whole door (R39).
+fn accepted(
+    agent: &Agent,
+    state: &State,
+    (id, origin): (MessageId, &Origin),
+    (size_bytes, text_hash): (u64, Digest),
+) -> Draft {
+    let (channel, conversation, direct) = origin
+        .channel()
+        .map_or((None, None, None), |(channel, conversation, direct)| {
+            (Some(channel), Some(conversation), Some(direct))
+        });
+    let payload = MessageAccepted {
+        channel,
+        conversation,
+        direct,
+        door: origin.door.name(),
+        message_id: id.0,
+        platform_ids: &origin.platform_ids,
+        role: origin.role.as_str(),
+        sender: origin.door.sender(),
+        size_bytes,
+        task_id: origin.task_id(),
+        text_hash,
+    };
+    agent
+        .scribe
+        .entry(&state.thread, kind::MESSAGE_ACCEPTED, &payload)
 }
 
 /// Queues the rest of an interrupted turn.

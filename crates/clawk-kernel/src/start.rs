@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
+use clawk_manifest::model::Role;
 use clawk_policy::Engine;
 use clawk_proto::SessionId;
 use clawk_proto::method::LifecycleState;
@@ -13,16 +14,17 @@ use crate::agent::{Agent, Parts};
 use crate::call::{self, Dedup, Desk};
 use crate::carp::{self, Carp};
 use crate::catalog::Catalog;
+use crate::door::Door;
 use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
 use crate::lifecycle::Life;
 use crate::ports::ANSWER_KEPT_MS;
 use crate::purse::{Purses, hour_of};
 use crate::rates::Rates;
-use crate::recover;
+use crate::recover::{self, Rebuilt};
 use crate::replay::AgentFacts;
 use crate::screen::Screens;
-use crate::session::{self, Door, Opening};
+use crate::session::{self, Opening};
 use crate::stop::{self, Brake};
 use crate::swarm::{self, Board, OpenTask};
 
@@ -35,6 +37,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         agent_id: &agent.manifest.identity.name,
         door: "runtime",
         goal: "lifecycle",
+        role: Role::Admin.as_str(),
         run: agent.root.session.0,
     };
     let _ticket = agent.scribe.submit(vec![agent.scribe.entry(
@@ -186,6 +189,18 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     })
 }
 
+/// Who comes in by a session that goes on by itself: the door of the message that is answered first. Each turn has the
+/// rights of its own message.
+fn opened_by(rebuilt: &Rebuilt) -> Door {
+    let first = rebuilt.open.first();
+    first.map_or(
+        Door::Unknown {
+            sender: String::new(),
+        },
+        |open| open.origin.door.clone(),
+    )
+}
+
 /// Takes up the turns that a crash or a stop interrupted; those of tasks go on with their tasks.
 async fn resume_open(agent: &Arc<Agent>, tasks: &[OpenTask]) -> Result<(), StartError> {
     let mut seen: Vec<SessionId> = tasks.iter().map(|task| task.peer_session).collect();
@@ -197,7 +212,7 @@ async fn resume_open(agent: &Arc<Agent>, tasks: &[OpenTask]) -> Result<(), Start
         let rebuilt = recover::rebuild(agent, open.session).await?;
         let opening = Opening {
             id: Some(open.session),
-            door: Door::Cli,
+            door: opened_by(&rebuilt),
             provider: agent.primary_provider().to_owned(),
             goal: String::new(),
             history: rebuilt.history,

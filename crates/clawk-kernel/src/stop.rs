@@ -377,6 +377,7 @@ pub async fn offline(
             agent_id: &by.name,
             door: "operator",
             goal: "emergency stop",
+            role: by.role.as_str(),
             run: id.0,
         };
         let started = scribe.entry(&thread, kind::SESSION_STARTED, &started);

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_manifest::model::{Swarm, SwarmAgent};
+use clawk_manifest::model::{Role, Swarm, SwarmAgent};
 use clawk_proto::method::{
     Acknowledged, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Peer, PeerStatus,
     ReportParams, Task, TaskStatus,
@@ -16,13 +16,14 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::call::{Claim, Keyed, Stored, key};
+use crate::door::Door;
 use crate::error::KernelError;
 use crate::event::{SwarmBroadcast, SwarmDelegated, SwarmReported, Thread, canonical, digest, kind};
 use crate::notice::{Notice, TurnEnd};
 use crate::purse::Amount;
 use crate::recover::OpenTurn;
 use crate::screen::{self, Look, Spot};
-use crate::session::{self, Door, Notices, Opening, Session};
+use crate::session::{self, Notices, Opening, Session};
 
 pub(crate) use reopen::{OpenTask, open_tasks, take_up};
 
@@ -147,9 +148,16 @@ pub(crate) async fn delegate(
     let task_hash = digest(&task_bytes);
     let (seat, peer, peer_messages) = take_seat(agent, swarm, &params.task_id)?;
     let free = || agent.board.lock().running.remove(&params.task_id);
+    // The narrower of both sides: a peer works with at most the rights of who delegates to it.
+    let role = agent.role_of(session);
     let opening = Opening {
         goal: params.task.description.chars().take(200).collect(),
-        ..opening(agent, session, &peer.identity_ref, &params.task_id, peer_messages)
+        ..opening(
+            agent,
+            session,
+            (&peer.identity_ref, &params.task_id, role),
+            peer_messages,
+        )
     };
     let worker = Session::open(agent, opening).await.inspect_err(|_| {
         free();
@@ -159,6 +167,7 @@ pub(crate) async fn delegate(
         peer_session: worker.id.0,
         request_hash,
         request_id: params.context.request_id.as_str(),
+        role: role.as_str(),
         seat,
         swarm: &swarm.name,
         task_hash,
@@ -190,8 +199,7 @@ pub(crate) async fn delegate(
 fn opening(
     agent: &Agent,
     asker: SessionId,
-    identity: &str,
-    task_id: &RequestId,
+    (identity, task_id, role): (&str, &RequestId, Role),
     peer_messages: Vec<String>,
 ) -> Opening {
     let mut peers = agent.manifest.swarm.iter().flat_map(|swarm| &swarm.agents);
@@ -204,6 +212,7 @@ fn opening(
         door: Door::Peer {
             identity: identity.to_owned(),
             task_id: task_id.to_string(),
+            role,
         },
         provider: provider.to_owned(),
         goal: String::new(),

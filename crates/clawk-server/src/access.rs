@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use clawk_kernel::Role;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
@@ -210,6 +211,15 @@ impl Rights {
     /// It may everything.
     pub(crate) fn is_admin(&self) -> bool {
         self.scopes.contains(&Scope::Admin)
+    }
+
+    /// With which role its messages and calls come in (R39).
+    pub(crate) fn role(&self) -> Role {
+        match self.is_admin() {
+            true => Role::Admin,
+            false if self.scopes.iter().all(|scope| *scope == Scope::Read) => Role::Viewer,
+            false => Role::User,
+        }
     }
 
     /// It may do this.

@@ -277,7 +277,7 @@ fn apply_effect(connection: &Connection, change: &EffectChange) -> rusqlite::Res
     match change {
         EffectChange::Unknown(effect) => {
             let sql = "INSERT INTO effects_open (request, session, tool, parameters, at) VALUES (?1, ?2, ?3, ?4, ?5) \
-                ON CONFLICT (request) DO NOTHING";
+                ON CONFLICT (request, session, parameters) DO NOTHING";
             connection.prepare_cached(sql)?.execute(params![
                 effect.request_id.as_str(),
                 effect.session.0.as_bytes(),
@@ -286,9 +286,17 @@ fn apply_effect(connection: &Connection, change: &EffectChange) -> rusqlite::Res
                 effect.at.0,
             ])?;
         }
-        EffectChange::Resolved(request_id) => {
-            let sql = "DELETE FROM effects_open WHERE request = ?1";
-            connection.prepare_cached(sql)?.execute([request_id.as_str()])?;
+        EffectChange::Resolved {
+            request_id,
+            session,
+            parameters,
+        } => {
+            let sql = "DELETE FROM effects_open WHERE request = ?1 AND session = ?2 AND parameters = ?3";
+            connection.prepare_cached(sql)?.execute(params![
+                request_id.as_str(),
+                session.0.as_bytes(),
+                parameters.0
+            ])?;
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use crate::error::StateError;
 const APPLICATION_ID: i64 = 0x636c_776b;
 
 /// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
-const MIGRATIONS: [&str; 7] = [V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS];
+const MIGRATIONS: [&str; 8] = [V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS];
 
 /// `(kind = 'a' OR kind = 'b' …)`: what a partial index over some event types is kept by, and what a query repeats word for word
 /// to be served by it. Not `kind IN (…)`: for each such index, SQLite would make a table of the list whenever a row is inserted.
@@ -194,6 +194,16 @@ const BY_OR: &str = concat!(
 );
 
 const PEERS: &str = concat!("CREATE INDEX events_peers ON events(row, kind) WHERE ", peers!());
+
+/// A request id may be used again: an unknown effect is known by its session and arguments as well.
+const EFFECTS: &str = "
+CREATE TABLE effects_unknown (
+  n INTEGER PRIMARY KEY, request TEXT NOT NULL, session BLOB NOT NULL, tool TEXT NOT NULL, parameters BLOB NOT NULL,
+  at INTEGER NOT NULL, UNIQUE (request, session, parameters)) STRICT;
+INSERT INTO effects_unknown SELECT n, request, session, tool, parameters, at FROM effects_open;
+DROP TABLE effects_open;
+ALTER TABLE effects_unknown RENAME TO effects_open;
+";
 
 /// Opens the write connection and brings the schema up to date.
 pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StateError> {

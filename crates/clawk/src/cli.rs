@@ -32,7 +32,7 @@ Examples:
   clawk serve claw.yaml --stdio            the agent as a JSON-RPC service
   clawk trace verify --agent my-agent      check the proof of what it did
 
-Exit codes: 0 done, 1 the thing checked is bad or the work failed, 2 usage, 130 interrupted.";
+Exit codes: 0 done, 1 the thing checked is bad or the work failed, 2 usage, 130 interrupted, 143 terminated.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

@@ -427,6 +427,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
     };
     let host = Served::new(Arc::clone(&launched) as _, options);
     let kernel = host.start(None).await?;
+    let unknown = unknown_effects(&kernel).await?;
     let over = CancellationToken::new();
     #[expect(
         clippy::disallowed_methods,
@@ -446,6 +447,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
             .chain(&blueprint.models)
             .cloned()
             .chain(cut_off)
+            .chain(unknown)
             .collect(),
         host,
         launched,
@@ -467,6 +469,29 @@ async fn cut_off(journal: &dyn Journal) -> Result<Vec<String>> {
             format!("a turn that was cut off goes on: session {session} (`--session` takes it up)")
         })
         .collect())
+}
+
+/// Says what earlier runs may have done, and how to find out.
+pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
+    const SHOWN: usize = 3;
+    let open = kernel.open_effects().await?;
+    let mut notes: Vec<String> = open
+        .iter()
+        .take(SHOWN)
+        .map(|effect| {
+            format!(
+                "`{}` of an earlier run may have been done, its outcome is unknown: {} (`clawk effects resolve` records what you find out)",
+                effect.tool, effect.request_id
+            )
+        })
+        .collect();
+    if open.len() > SHOWN {
+        notes.push(format!(
+            "and {} more: `clawk effects --unknown` lists them",
+            open.len() - SHOWN
+        ));
+    }
+    Ok(notes)
 }
 
 impl Agent {

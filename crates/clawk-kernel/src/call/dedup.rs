@@ -31,6 +31,8 @@ pub(crate) enum Keyed {
     Call,
     MemoryStore,
     Delegate,
+    /// Not an answer but the beginning of a `claw.memory.store`: its entries' ids.
+    MemoryBegun,
 }
 
 /// The key of a request's stored answer.
@@ -39,6 +41,7 @@ pub(crate) fn key(method: Keyed, request_id: &RequestId) -> AnswerKey {
         Keyed::Call => 0,
         Keyed::MemoryStore => 1,
         Keyed::Delegate => 2,
+        Keyed::MemoryBegun => 3,
     };
     // A RequestId holds a hyphenated UUID by construction.
     let request_id = uuid::Uuid::parse_str(request_id.as_str())

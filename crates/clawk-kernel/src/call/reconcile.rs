@@ -40,7 +40,7 @@ pub(crate) async fn reconcile(agent: &Arc<Agent>) {
         let found = match find_out(agent, &effect).await {
             Ok(Some((how, outcome))) => {
                 let by = how.word();
-                effect::resolve(&agent.scribe, &effect.request_id, outcome, how, by, None).await
+                effect::resolve_one(&agent.scribe, &effect, outcome, (how, by, None)).await
             }
             Ok(None) => Ok(false),
             Err(error) => {

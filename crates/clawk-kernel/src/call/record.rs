@@ -390,7 +390,7 @@ impl<'a> Record<'a> {
                     self.agent
                         .owes
                         .fetch_or(self.started && self.side_effects, Ordering::SeqCst);
-                    return Err(unwritten);
+                    return Err(self.unrecorded(&format!("{error}, and this"), unwritten));
                 }
                 return Err(error);
             }
@@ -436,12 +436,20 @@ impl<'a> Record<'a> {
             Ok(()) => Ok(result),
             Err(CallError::Journal(why)) if self.side_effects => {
                 self.agent.owes.store(true, Ordering::SeqCst);
-                Err(CallError::Journal(format!(
-                    "`{}` ran, and its outcome can't be recorded: {why}",
-                    self.request.tool
-                )))
+                Err(self.unrecorded("it ran, and its outcome", CallError::Journal(why)))
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// What is told when the journal does not take the end of a call: one that had begun and has effects may have been done.
+    fn unrecorded(&self, what: &str, why: CallError) -> CallError {
+        if !(self.started && self.side_effects) {
+            return why;
+        }
+        CallError::Unknown {
+            tool: self.request.tool.clone(),
+            reason: format!("{what} can't be recorded: {why}"),
         }
     }
 

@@ -127,7 +127,8 @@ async fn all(agent: &Agent, scan: Scan, mut see: impl FnMut(&Recorded, Fields)) 
 pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
     standing(agent).await?;
     let now = agent.scribe.now();
-    let mut open: BTreeMap<String, Open> = BTreeMap::new();
+    // By request, with the row of the question: what came before it was about an earlier request of that id.
+    let mut open: BTreeMap<(SessionId, String), (u64, Open)> = BTreeMap::new();
     let mut first_row = u64::MAX;
     let scan = Scan {
         kinds: &[kind::APPROVAL_REQUESTED],
@@ -148,7 +149,8 @@ pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
         // Nobody takes an inner call of a composite tool up again: its outcome is unknown by then.
         if kept.expires_at_us > now.0 && kept.door != "skill" {
             first_row = first_row.min(event.row);
-            open.insert(id, kept.open(event.session, request_id, hash));
+            let kept = kept.open(event.session, request_id, hash);
+            open.insert((event.session, id), (event.row, kept));
         }
     })
     .await?;
@@ -174,14 +176,16 @@ pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
         let reply = (event.kind == kind::APPROVAL_ANSWERED)
             .then(|| reply(&fields))
             .flatten();
-        match (reply, open.get_mut(&id)) {
-            (Some(reply), Some(found)) => found.reply = Some(reply),
+        let id = (event.session, id);
+        let asked = open.get_mut(&id).filter(|(row, _)| *row < event.row);
+        match (reply, asked) {
+            (Some(reply), Some((_, found))) => found.reply = Some(reply),
             (None, Some(_)) => drop(open.remove(&id)),
             (_, None) => {}
         }
     })
     .await?;
-    let mut open: Vec<Open> = open.into_values().collect();
+    let mut open: Vec<Open> = open.into_values().map(|(_, open)| open).collect();
     open.sort_by_key(|open| (open.question.expires_at, open.question.number()));
     agent.desk.reopen(open);
     Ok(())

@@ -61,7 +61,8 @@ pub(crate) async fn execute(agent: &Arc<Agent>, request: Request) -> Result<Exec
         call_id: None,
         ceilings: Vec::new(),
         depth: 0,
-        role: Role::Admin,
+        // R39: who may `execute` is a user; an answer is another scope's.
+        role: Role::User,
         notices: Notices::default(),
         pends: true,
         purse: agent.purse_of(session),

@@ -56,7 +56,7 @@ pub const ANSWER_KEPT_MS: i64 = 300_000;
 /// The key of a stored answer: which method, which request id (R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AnswerKey {
-    /// 0 `claw.tool.call`, 1 `claw.memory.store`, 2 `claw.swarm.delegate`.
+    /// 0 `claw.tool.call`, 1 `claw.memory.store`, 2 `claw.swarm.delegate`; 3 the beginning of a `claw.memory.store`.
     pub method: u8,
     /// The UUID's bytes.
     pub request_id: [u8; 16],
@@ -114,8 +114,15 @@ pub struct OpenEffect {
 pub enum EffectChange {
     /// Its outcome is not known.
     Unknown(OpenEffect),
-    /// It is known now.
-    Resolved(RequestId),
+    /// It is known now. A request id alone does not name an effect: it may have been used again.
+    Resolved {
+        /// The call.
+        request_id: RequestId,
+        /// Its session.
+        session: SessionId,
+        /// SHA-256 of the arguments' canonical JSON.
+        parameters: Digest,
+    },
 }
 
 /// Entries that become durable together or not at all.

@@ -64,7 +64,8 @@ pub trait Memory: Send + Sync + fmt::Debug {
         limit: usize,
     ) -> Later<'a, Result<Vec<MemoryEntry>, MemoryError>>;
 
-    /// Keeps all entries or none, durably; returns their ids in order. `ids` are for the new entries, one each.
+    /// Keeps all entries or none, durably; returns their ids in order. `ids` are for the new entries, one each; an entry
+    /// whose id is there already is left as it is: it was kept before a crash, and the request has come again.
     fn store<'a>(
         &'a self,
         store: &'a Store,

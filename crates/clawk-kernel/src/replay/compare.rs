@@ -32,23 +32,27 @@ const SKIPPED: [&str; 8] = [
 /// Whole groups of types that replay does not run.
 const OTHERS: [&str; 3] = ["ckp.memory.", "ckp.swarm.", "ckp.egress."];
 /// Members that say when, how long, by which door, or under which id.
-const IGNORED: [&str; 14] = [
+const IGNORED: [&str; 18] = [
     // With other Atlases in their place, none came or went.
     "atlas_changes",
     "attempts",
     "channel",
+    "conversation",
     // Prices are local.
     "cost_microusd",
+    "direct",
     "door",
     "duration_ms",
     "execution_id",
     "expires_at",
     // What people saw: previews and files of that day.
     "question_hash",
+    "platform_ids",
     "resolution_id",
     "role",
     "sender",
     "shown",
+    "task_id",
     "plan_hash",
 ];
 

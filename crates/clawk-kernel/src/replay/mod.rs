@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_manifest::model::Manifest;
+use clawk_manifest::model::{Manifest, Role};
 use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_proto::{RequestId, SessionId};
 use serde::Serialize;
@@ -206,9 +206,11 @@ fn past(journal: &MemJournal, events: &[&Recorded]) -> Result<(), JournalError> 
 }
 
 async fn open(kernel: &Kernel, tape: &Tape) -> Result<Session, ReplayError> {
-    let door = if tape.door == "rpc" {
+    // Calls of a door have the rights of who opened the session; messages have their own.
+    let door = if tape.door == "rpc" || tape.role != Role::Admin {
         Door::Rpc {
             client: "replay".to_owned(),
+            role: tape.role,
         }
     } else {
         Door::Cli
@@ -249,8 +251,8 @@ async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
 
 async fn hand_in(kernel: &Kernel, session: &Session, input: &Input) -> Result<(), ReplayError> {
     match input {
-        Input::Message(text) => {
-            if session.send(text.clone()).await.is_err() {
+        Input::Message { text, origin } => {
+            if session.say(origin.clone(), text.clone()).await.is_err() {
                 // It was taken then; that it is not now shows in the comparison.
                 return Ok(());
             }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_carp::Atlas;
 use clawk_carp::atlas::Executor;
+use clawk_manifest::model::Role;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde::de::DeserializeOwned;
@@ -13,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::{AgentFacts, ToolFacts, answer_of};
 use crate::carp;
+use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::kind;
 use crate::notice::Answer;
@@ -55,6 +57,7 @@ pub struct Tape {
     /// The configuration's Atlases, in its order.
     pub atlases: Vec<Arc<Atlas>>,
     pub(super) door: String,
+    pub(super) role: Role,
     pub(super) inputs: Vec<Given>,
 }
 
@@ -69,7 +72,10 @@ pub(super) struct Given {
 /// What came from outside.
 #[derive(Debug, Clone)]
 pub(super) enum Input {
-    Message(String),
+    Message {
+        text: String,
+        origin: Origin,
+    },
     Call {
         tool: String,
         arguments: Map<String, Value>,
@@ -105,6 +111,9 @@ impl Tape {
     ) -> Result<Self, Missing> {
         let first = events.first().ok_or(Missing::Session)?;
         let door = text(&payload(first), "door").unwrap_or_default();
+        // A version that recorded no role of a session gave it an admin's.
+        let role = text(&payload(first), "role")
+            .map_or(Role::Admin, |role| Role::parse(&role).unwrap_or(Role::Viewer));
         let mut inputs: Vec<Given> = Vec::new();
         let mut turns = 0;
         for event in &events {
@@ -118,7 +127,10 @@ impl Tape {
                 kind::MESSAGE_ACCEPTED => {
                     let bytes = content(event)?;
                     let said = String::from_utf8(bytes.to_vec()).map_err(|_| lacking(event))?; // silent-ok: no text, no content
-                    inputs.push(given(Input::Message(said)));
+                    // silent-ok: a payload of ours always reads
+                    let came = serde_json::from_str(&event.payload).unwrap_or_default();
+                    let origin = Origin::replayed(came);
+                    inputs.push(given(Input::Message { text: said, origin }));
                 }
                 // Messages that came while another was answered wait for their turn.
                 kind::CARP_REQUEST => {
@@ -152,6 +164,7 @@ impl Tape {
             past: Vec::new(),
             atlases: Vec::new(),
             door,
+            role,
             inputs,
         })
     }
@@ -184,7 +197,7 @@ impl Given {
     /// It is the message that a resolution was made for.
     fn means(&self, goal: &str) -> bool {
         match &self.input {
-            Input::Message(said) => carp::goal_of(said) == goal,
+            Input::Message { text, .. } => carp::goal_of(text) == goal,
             Input::Call { .. } => false,
         }
     }

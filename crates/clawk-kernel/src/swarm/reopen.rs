@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clawk_manifest::model::Role;
 use clawk_proto::method::{Task, TaskStatus};
 use clawk_proto::{RequestId, SessionId};
 use serde::Deserialize;
@@ -24,6 +25,8 @@ pub(crate) struct OpenTask {
     asker: SessionId,
     /// The peer's identity.
     peer: String,
+    /// What it may do for this task: as recorded, else the least (see [`crate::door::Origin::recorded`]).
+    role: Role,
     pub(crate) peer_session: SessionId,
     seat: usize,
     /// As the peer reads it; `None`: erased.
@@ -37,6 +40,7 @@ pub(crate) struct OpenTask {
 struct Fields {
     task_id: String,
     peer: String,
+    role: String,
     peer_session: Uuid,
     seat: usize,
     swarm: String,
@@ -84,6 +88,7 @@ pub(crate) async fn open_tasks(agent: &Agent) -> Result<Vec<OpenTask>, JournalEr
                     id,
                     asker: event.session,
                     peer: found.peer,
+                    role: Role::parse(&found.role).unwrap_or(Role::Viewer),
                     peer_session: SessionId(found.peer_session),
                     seat: found.seat,
                     text: task.as_ref().map(words),
@@ -116,7 +121,12 @@ pub(crate) async fn take_up(agent: &Arc<Agent>, tasks: Vec<OpenTask>) -> Result<
             id: Some(task.peer_session),
             history: rebuilt.history,
             spent: rebuilt.spent,
-            ..opening(agent, task.asker, &task.peer, &task.id, task.peer_messages)
+            ..opening(
+                agent,
+                task.asker,
+                (&task.peer, &task.id, task.role),
+                task.peer_messages,
+            )
         };
         let worker = Session::open(agent, opening).await?;
         agent

@@ -88,6 +88,37 @@ impl MemJournal {
         Self(Mutex::new(cut), tokio::sync::watch::Sender::new(0))
     }
 
+    /// The same events with other payloads, chained anew: as another version would have written them.
+    #[must_use]
+    pub fn retold(&self, tell: impl Fn(&str, &mut serde_json::Map<String, serde_json::Value>)) -> Self {
+        let told = Self::default();
+        for event in self.events() {
+            let mut payload = serde_json::from_str(&event.payload).unwrap();
+            tell(&event.kind, &mut payload);
+            let entry = crate::ports::Entry {
+                session: event.session,
+                event_id: event.session.0,
+                span: event.session.0,
+                parent: None,
+                at: event.at,
+                kind: String::leak(event.kind),
+                payload: serde_json::value::to_raw_value(&payload).unwrap(),
+                content: event.content,
+                answers: None,
+            };
+            told.lock()
+                .take(Batch {
+                    entries: vec![entry],
+                    ..Batch::default()
+                })
+                .unwrap();
+        }
+        let mut inner = told.lock();
+        inner.inbox = inbox_of(&inner.events);
+        drop(inner);
+        told
+    }
+
     /// Erases the contents of one type of events.
     pub fn forget(&self, kind: &str) {
         for event in self.lock().events.iter_mut().filter(|event| event.kind == kind) {
@@ -133,15 +164,18 @@ fn inbox_of(events: &[Recorded]) -> Vec<Ending> {
     let mut inbox: Vec<Ending> = Vec::new();
     for event in events {
         let payload: serde_json::Value = serde_json::from_str(&event.payload).unwrap();
+        // The first event of a fork names the turn that goes on there.
+        let forked = payload.pointer("/fork/turn");
         let Some(message) = payload
             .get("message_id")
+            .or(forked)
             .and_then(|id| id.as_str())
             .and_then(|id| id.parse().ok())
         else {
             continue;
         };
         match event.kind.as_str() {
-            crate::kind::MESSAGE_ACCEPTED => inbox.push((
+            crate::kind::MESSAGE_ACCEPTED | crate::kind::SESSION_STARTED => inbox.push((
                 OpenMessage {
                     session: event.session,
                     message,
@@ -345,8 +379,23 @@ impl Journal for MemJournal {
         let mut open: Vec<OpenEffect> = Vec::new();
         for (_, change) in &self.lock().effects {
             match change {
-                EffectChange::Unknown(effect) => open.push(effect.clone()),
-                EffectChange::Resolved(id) => open.retain(|effect| effect.request_id != *id),
+                EffectChange::Unknown(effect) => {
+                    let same = |known: &OpenEffect| {
+                        (&known.request_id, known.session, known.parameters)
+                            == (&effect.request_id, effect.session, effect.parameters)
+                    };
+                    if !open.iter().any(same) {
+                        open.push(effect.clone());
+                    }
+                }
+                EffectChange::Resolved {
+                    request_id,
+                    session,
+                    parameters,
+                } => open.retain(|effect| {
+                    (&effect.request_id, effect.session, effect.parameters)
+                        != (request_id, *session, *parameters)
+                }),
             }
         }
         ready(Ok(open))

@@ -58,6 +58,9 @@ impl Memory for MemMemory {
                 };
                 return Box::pin(std::future::ready(Err(error)));
             }
+            if kept.iter().any(|(_, old)| old.id == *id) {
+                continue;
+            }
             kept.retain(|(_, old)| old.key.is_none() || old.key != entry.key);
             let NewEntry {
                 content,

@@ -12,9 +12,11 @@ mod grants;
 mod limits;
 mod messages;
 mod order;
+mod origin;
 mod plans;
 mod purse;
 mod recovery;
+mod reuse;
 mod screening;
 mod skills;
 mod stops;
@@ -50,13 +52,7 @@ pub(crate) fn rig(spec: Value) -> Rig {
 }
 
 pub(crate) async fn rpc(kernel: &Kernel) -> SessionId {
-    kernel
-        .open(Door::Rpc {
-            client: "test".to_owned(),
-        })
-        .await
-        .unwrap()
-        .id
+    kernel.open(Door::launcher("test")).await.unwrap().id
 }
 
 pub(crate) fn id(n: u32) -> RequestId {

@@ -179,6 +179,8 @@ async fn an_agent_that_does_not_run_can_be_stopped() {
 fn channel(role: Role) -> Door {
     Door::Channel {
         channel: "slack".to_owned(),
+        conversation: "C1".to_owned(),
+        direct: true,
         sender: "U1".to_owned(),
         role,
     }

@@ -147,13 +147,7 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
 }
 
 fn session(id: SessionId, door: &Door) -> Value {
-    let who = match door {
-        Door::Rpc { client } => client.as_str(),
-        Door::Cli => "owner",
-        Door::Peer { identity, task_id: _ } => identity.as_str(),
-        Door::Channel { sender, .. } => sender.as_str(),
-    };
-    json!({"session": id, "door": door.name(), "who": who})
+    json!({"session": id, "door": door.name(), "who": door.sender()})
 }
 
 fn status(kernel: &Kernel) -> Value {

@@ -70,6 +70,7 @@ impl Connection {
         let client: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
         let door = Door::Rpc {
             client: client.clone(),
+            role: self.rights.role(),
         };
         let session = match kernel.open(door).await {
             Ok(session) => session,

@@ -104,6 +104,9 @@ impl Memory for SqliteMemory {
             self.write(move |connection| {
                 let part = part(connection, &name, &scope)?;
                 for row in &rows {
+                    if is_kept(connection, part, &row.id)? {
+                        continue;
+                    }
                     if let (true, Some(key)) = (replaces, &row.key) {
                         retain::delete_key(connection, part.id, key)?;
                     }
@@ -269,6 +272,13 @@ fn rows_of(store: &Store, entries: Vec<NewEntry>, ids: Vec<String>) -> Result<Ve
         })
     };
     entries.into_iter().zip(ids).enumerate().map(row).collect()
+}
+
+/// An entry of this id is there.
+fn is_kept(connection: &Connection, part: Part, id: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM memory WHERE part = ?1 AND id = ?2")?
+        .exists(params![part.id, id])
 }
 
 fn insert(connection: &Connection, part: Part, row: &NewRow, at: Timestamp) -> rusqlite::Result<()> {

@@ -1,8 +1,10 @@
 use std::os::unix::fs::PermissionsExt as _;
 
-use clawk_kernel::ports::{AnswerKey, Batch, Entry, InboxChange, Journal as _, JournalError, Scan};
+use clawk_kernel::ports::{
+    AnswerKey, Batch, EffectChange, Entry, InboxChange, Journal as _, JournalError, OpenEffect, Scan,
+};
 use clawk_kernel::time::Timestamp;
-use clawk_proto::MessageId;
+use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use clawk_store::{Durability, Filter, Options, Reader, StateDir, StateError};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -343,4 +345,44 @@ async fn stored_answers_are_found_also_after_a_restart() {
             other.close();
         }
     }
+}
+
+fn effect(n: u8, at: SessionId, parameters: u8) -> OpenEffect {
+    OpenEffect {
+        request_id: RequestId::parse(&format!("00000000-0000-4000-8000-0000000000{n:02}")).unwrap(),
+        session: at,
+        tool: "order".to_owned(),
+        parameters: Digest([parameters; 32]),
+        at: Timestamp(1),
+    }
+}
+
+#[tokio::test]
+async fn unknown_effects_of_one_request_id_stand_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::open(dir.path().join("state"), Options::default()).unwrap();
+    let journal = state.journal();
+    let change = async |effects: Vec<EffectChange>| {
+        let batch = Batch {
+            effects,
+            ..Batch::default()
+        };
+        journal.submit(batch).unwrap().durable().await.unwrap();
+        journal.open_effects().await.unwrap()
+    };
+    let all = [
+        effect(1, session(1), 1),
+        effect(1, session(2), 1),
+        effect(1, session(1), 2),
+    ];
+    // One of them twice: the same effect, told again.
+    let told = all.iter().chain(&all[..1]).cloned().map(EffectChange::Unknown);
+    assert_eq!(change(told.collect()).await, all);
+    let known = EffectChange::Resolved {
+        request_id: all[1].request_id.clone(),
+        session: all[1].session,
+        parameters: all[1].parameters,
+    };
+    assert_eq!(change(vec![known]).await, [all[0].clone(), all[2].clone()]);
+    state.close();
 }

@@ -304,3 +304,38 @@ async fn a_batch_is_kept_whole_or_not_at_all() {
     );
     assert!(texts(&backend, &store, &at, words("good"), 5).await.is_empty());
 }
+
+#[tokio::test]
+async fn an_entry_that_is_there_is_left_as_it_is_and_takes_nothing_from_a_batch() {
+    for kind in ["semantic", "key-value", "conversation"] {
+        let backend = sqlite();
+        let store = store(json!({"type": kind}));
+        let at = place("a", "");
+        let keep = async |ids: [&str; 2], texts: [&str; 2]| {
+            let entries = vec![
+                new(json!(texts[0]), Some("one")),
+                new(json!(texts[1]), Some("two")),
+            ];
+            let ids = ids.map(str::to_owned).to_vec();
+            backend.memory.store(&store, &at, entries, ids, T0).await.unwrap()
+        };
+        keep(["i-0", "i-1"], ["first bean", "second bean"]).await;
+        // The same request again, and one of which a crash had left a part.
+        assert_eq!(
+            keep(["i-0", "i-1"], ["first bean", "second bean"]).await,
+            ["i-0", "i-1"]
+        );
+        let found = backend
+            .memory
+            .query(&store, &at, words("bean"), 10)
+            .await
+            .unwrap();
+        assert_eq!(found.len(), 2, "{kind}: {found:?}");
+        let (before, after) = backend.memory.compact(&store, &at, T0).await.unwrap();
+        assert_eq!(
+            (before, after),
+            (2, 2),
+            "{kind}: the count is that of the entries"
+        );
+    }
+}

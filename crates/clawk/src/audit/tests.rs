@@ -51,9 +51,7 @@ fn rig() -> Rig {
 }
 
 async fn call(kernel: &Kernel, n: u32, arguments: Value) {
-    let door = Door::Rpc {
-        client: "test".to_owned(),
-    };
+    let door = Door::launcher("test");
     let session = kernel.open(door).await.unwrap().id;
     let params = ToolCallParams {
         name: "write".to_owned(),

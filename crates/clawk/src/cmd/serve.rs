@@ -174,8 +174,11 @@ async fn open(args: &Args, launched: &Launched, host: &Host) -> Result<Doors> {
             launched.state(),
         )
         .await?;
-        host.start(None).await?;
+        let kernel = host.start(None).await?;
         if !args.stdio {
+            for line in compose::unknown_effects(&kernel).await? {
+                out::note(&line);
+            }
             out::note(&format!("serving CRA on http://{}", listener.address()));
         }
         if let Some(warning) = listener.warning() {

@@ -184,3 +184,64 @@ fn a_question_may_be_answered_from_another_terminal() {
     terminal.keys("\x04");
     assert!(terminal.end().0.success());
 }
+
+/// `clawk run` without a terminal.
+fn running(agent: &Agent, message: &str) -> std::process::Child {
+    std::process::Command::new(crate::agent::program())
+        .args(["run", "claw.yaml", "-m", message])
+        .current_dir(agent.path(""))
+        .env_clear()
+        .envs(agent.environment())
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn recorded(agent: &Agent, kind: &str) -> Vec<String> {
+    let Ok(reader) = clawk_store::Reader::open(agent.state()) else {
+        return Vec::new();
+    };
+    let events = reader.events(clawk_store::Filter::default()).unwrap_or_default();
+    let events = events
+        .into_iter()
+        .filter(|stored| stored.event.event_type == kind);
+    events
+        .map(|stored| stored.event.payload.get().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_turn_that_sigterm_met_while_the_model_thinks_goes_on_as_after_a_kill() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for signal in [Signal::TERM, Signal::KILL] {
+        let agent = Agent::new();
+        let child = running(&agent, "slow");
+        crate::stop::until("the model is asked", || {
+            !recorded(&agent, "ckp.provider.requested").is_empty()
+        });
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        if signal == Signal::TERM {
+            assert_eq!(output.status.code(), Some(143));
+            let told = crate::agent::text(&output.stderr);
+            assert!(told.contains("goes on when the agent is started again"), "{told}");
+        }
+        assert_eq!(recorded(&agent, "ckp.message.answered"), Vec::<String>::new());
+        let script = std::fs::read_to_string(agent.path("script.yaml")).unwrap();
+        std::fs::write(agent.path("script.yaml"), script.replace("30000", "1")).unwrap();
+        let again = running(&agent, "hello").wait_with_output().unwrap();
+        let told = crate::agent::text(&again.stderr);
+        assert!(again.status.success(), "{told}");
+        assert!(told.contains("a turn that was cut off goes on"), "{told}");
+        let answers = recorded(&agent, "ckp.message.answered");
+        assert_eq!(answers.len(), 2, "{answers:?}");
+        assert!(
+            answers
+                .iter()
+                .all(|payload| payload.contains(r#""end":"answered""#)),
+            "{answers:?}"
+        );
+    }
+}

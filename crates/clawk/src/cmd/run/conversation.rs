@@ -25,7 +25,17 @@ use crate::terminal::show::Show;
 /// Notices that are kept while a person thinks.
 const HELD: usize = 1024;
 
+const OPEN: &str = "  the turn is not over: it goes on when the agent is started again";
+
 const LEAVING: &str = "(Ctrl-C once more, or Ctrl-D, to leave)";
+
+/// How a turn ended for who waits for it.
+pub(crate) enum Ended {
+    /// By itself, or cancelled at the keyboard.
+    Turn(TurnEnd),
+    /// The program is asked to end (SIGTERM): the turn stays open and goes on after the next start.
+    Terminated,
+}
 
 /// What the person at the prompt wants.
 pub(crate) enum Next {
@@ -66,6 +76,8 @@ pub(crate) struct Conversation<'a> {
     interrupts: Signal,
     ends: Signal,
     leaving: bool,
+    /// SIGTERM came.
+    terminated: bool,
     gone: bool,
     /// Came while a person was thinking.
     held: VecDeque<Notice>,
@@ -90,6 +102,7 @@ impl<'a> Conversation<'a> {
             interrupts: signal(SignalKind::interrupt())?,
             ends: signal(SignalKind::terminate())?,
             leaving: false,
+            terminated: false,
             gone: false,
             held: VecDeque::new(),
         })
@@ -101,30 +114,35 @@ impl<'a> Conversation<'a> {
     }
 
     /// Says `text` and shows everything until its turn ends.
-    pub(crate) async fn turn(&mut self, text: String) -> Result<TurnEnd> {
+    pub(crate) async fn turn(&mut self, text: String) -> Result<Ended> {
         let message = self.session.send(text).await?;
         self.until_end(Some(message)).await
     }
 
     /// The rest of a turn that goes on by itself.
-    pub(crate) async fn rest(&mut self) -> Result<TurnEnd> {
+    pub(crate) async fn rest(&mut self) -> Result<Ended> {
         self.until_end(None).await
     }
 
-    async fn until_end(&mut self, message: Option<MessageId>) -> Result<TurnEnd> {
+    async fn until_end(&mut self, message: Option<MessageId>) -> Result<Ended> {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Skip);
         second.reset();
         loop {
+            if self.terminated {
+                self.leaving = true;
+                self.show.line(OPEN);
+                return Ok(Ended::Terminated);
+            }
             while let Some(notice) = self.held.pop_front() {
                 if let Some(end) = self.take(message, notice).await? {
-                    return Ok(end);
+                    return Ok(Ended::Turn(end));
                 }
             }
             tokio::select! {
                 notice = self.session.next_notice() => match notice {
                     Some(notice) => if let Some(end) = self.take(message, notice).await? {
-                        return Ok(end);
+                        return Ok(Ended::Turn(end));
                     },
                     None => {
                         self.gone = true;
@@ -137,10 +155,7 @@ impl<'a> Conversation<'a> {
                     let _ = reply.send(answer);
                 }
                 _ = self.interrupts.recv() => self.session.cancel_turn(),
-                _ = self.ends.recv() => {
-                    self.leaving = true;
-                    self.session.cancel_turn();
-                }
+                _ = self.ends.recv() => self.terminated = true,
                 _ = second.tick() => self.show.tick(),
             }
         }
@@ -173,6 +188,10 @@ impl<'a> Conversation<'a> {
             }
             (Approve::Ask, Some(input)) => self.ask(&input, question).await,
         };
+        // Nobody has answered: the question stays open, as the turn does.
+        if self.terminated {
+            return;
+        }
         if self.settled(question) {
             return;
         }
@@ -204,6 +223,10 @@ impl<'a> Conversation<'a> {
         loop {
             tokio::select! {
                 reply = &mut reply => return reply,
+                _ = self.ends.recv() => {
+                    self.terminated = true;
+                    return Reply::End;
+                }
                 Some(notice) = self.session.next_notice(), if self.held.len() < HELD => {
                     if settles(&notice, question) && !told {
                         told = true;
@@ -228,7 +251,14 @@ impl<'a> Conversation<'a> {
             self.show
                 .line(&format!("    {}. {}", index + 1, harmless(option)));
         }
-        match input.line("  answer ▸ ".to_owned(), false).await {
+        let reply = tokio::select! {
+            reply = input.line("  answer ▸ ".to_owned(), false) => reply,
+            _ = self.ends.recv() => {
+                self.terminated = true;
+                Reply::End
+            }
+        };
+        match reply {
             Reply::Line(line) if line.trim().is_empty() => clawk_tools::Answer::Declined,
             Reply::Line(line) => {
                 let picked = line

@@ -14,10 +14,12 @@ use clawk_kernel::{Door, ForkPoint, TurnEnd};
 use crate::compose::{self, Agent};
 use crate::out::{self, Paint};
 use crate::terminal::{can_ask, input::Input};
-use conversation::{Conversation, Next, questions};
+use conversation::{Conversation, Ended, Next, questions};
 
 /// Exit code after Ctrl-C in the middle of the one turn that was asked for.
 const INTERRUPTED: u8 = 130;
+/// Exit code after SIGTERM in the middle of a turn.
+const TERMINATED: u8 = 143;
 
 /// The longest message taken from standard input.
 const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
@@ -209,11 +211,12 @@ async fn one_turn(conversation: &mut Conversation<'_>, text: String) -> Result<E
     Ok(code_of(&conversation.turn(text).await?))
 }
 
-fn code_of(end: &TurnEnd) -> ExitCode {
+fn code_of(end: &Ended) -> ExitCode {
     match end {
-        TurnEnd::Answered => ExitCode::SUCCESS,
-        TurnEnd::Cancelled => ExitCode::from(INTERRUPTED),
-        TurnEnd::Failed(_) => ExitCode::FAILURE,
+        Ended::Turn(TurnEnd::Answered) => ExitCode::SUCCESS,
+        Ended::Turn(TurnEnd::Cancelled) => ExitCode::from(INTERRUPTED),
+        Ended::Turn(TurnEnd::Failed(_)) => ExitCode::FAILURE,
+        Ended::Terminated => ExitCode::from(TERMINATED),
     }
 }
 
@@ -229,11 +232,11 @@ async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Res
             },
         };
         // A refused message is said and the conversation goes on.
-        if let Err(error) = conversation.turn(text).await {
-            if conversation.gone() {
-                return Err(error);
-            }
-            out::note(&format!("{} {error:#}", Paint::stderr().red("error:")));
+        match conversation.turn(text).await {
+            Ok(Ended::Terminated) => return Ok(ExitCode::from(TERMINATED)),
+            Ok(Ended::Turn(_)) => {}
+            Err(error) if conversation.gone() => return Err(error),
+            Err(error) => out::note(&format!("{} {error:#}", Paint::stderr().red("error:"))),
         }
     }
 }

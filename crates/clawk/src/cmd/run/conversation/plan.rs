@@ -40,6 +40,9 @@ impl Conversation<'_> {
             )),
             (Approve::Ask, Some(input)) => self.ask_plan(&input, plan).await,
         };
+        if self.terminated {
+            return;
+        }
         let paint = Paint::stderr();
         if let (Answer::Deny, Some(reason)) = (said.answer, &said.reason) {
             self.show.line(&format!("  {} {}", paint.red("no:"), reason));

@@ -1,0 +1,200 @@
+//! Doors: by which way somebody comes in, who they are there, and with which rights (R39).
+
+use clawk_manifest::model::Role;
+use serde::Deserialize;
+
+/// By which door somebody comes in. Every door says with which role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Door {
+    /// JSON-RPC.
+    Rpc {
+        /// `clientInfo.name`.
+        client: String,
+        /// By the scopes of the connection's token. The wire on standard input and output belongs to whoever launched the
+        /// agent: admin.
+        role: Role,
+    },
+    /// The terminal of the process owner: admin.
+    Cli,
+    /// A peer of a swarm; the task's id.
+    Peer {
+        /// The peer's identity.
+        identity: String,
+        /// The task.
+        task_id: String,
+        /// At most the role of whoever delegated the task.
+        role: Role,
+    },
+    /// A channel: somebody whom its access control let in, with a role.
+    Channel {
+        /// The channel's name.
+        channel: String,
+        /// The chat, room, thread or mail thread there.
+        conversation: String,
+        /// It holds this sender alone, beside the agent.
+        direct: bool,
+        /// The platform's id of the sender.
+        sender: String,
+        /// By [`crate::admit`].
+        role: Role,
+    },
+    /// A door of which the record does not say enough: the least role.
+    Unknown {
+        /// Whom the record names.
+        sender: String,
+    },
+}
+
+impl Door {
+    /// The launcher's wire: JSON-RPC on standard input and output, as admin.
+    #[must_use]
+    pub fn launcher(client: &str) -> Self {
+        Self::Rpc {
+            client: client.to_owned(),
+            role: Role::Admin,
+        }
+    }
+
+    /// The word in the trace.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Rpc { .. } => "rpc",
+            Self::Cli => "cli",
+            Self::Peer { .. } => "peer",
+            Self::Channel { .. } => "channel",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
+
+    /// Who comes in, by the name that this door knows.
+    #[must_use]
+    pub fn sender(&self) -> &str {
+        match self {
+            Self::Rpc { client, .. } => client,
+            Self::Cli => "owner",
+            Self::Peer { identity, .. } => identity,
+            Self::Channel { sender, .. } | Self::Unknown { sender } => sender,
+        }
+    }
+
+    /// What who came in by it may do (CKP §5.3).
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        match self {
+            Self::Cli => Role::Admin,
+            Self::Rpc { role, .. } | Self::Peer { role, .. } | Self::Channel { role, .. } => *role,
+            Self::Unknown { .. } => Role::Viewer,
+        }
+    }
+}
+
+/// Whose message it is, and with which rights its turn runs: recorded with the message, and rebuilt after a crash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) door: Door,
+    /// At most the door's own.
+    pub(crate) role: Role,
+    /// The platform's ids of the message.
+    pub(crate) platform_ids: Vec<String>,
+}
+
+/// What `ckp.message.accepted` says of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Came {
+    channel: Option<String>,
+    conversation: Option<String>,
+    direct: Option<bool>,
+    door: String,
+    platform_ids: Vec<String>,
+    role: Option<String>,
+    sender: String,
+    task_id: Option<String>,
+}
+
+impl From<Door> for Origin {
+    fn from(door: Door) -> Self {
+        Self {
+            role: door.role(),
+            door,
+            platform_ids: Vec::new(),
+        }
+    }
+}
+
+impl Origin {
+    /// The same with no more rights than `most`.
+    pub(crate) fn at_most(mut self, most: Role) -> Self {
+        self.role = self.role.min(most);
+        self
+    }
+
+    /// As the record has it: never more than is written there.
+    ///
+    /// Versions before R39 recorded a door without a role. Of these, `cli` and `rpc` were always the process owner's terminal
+    /// and the launcher's wire, both admin, and nothing else was called so. Every other door may have stood for anybody, so its
+    /// turns go on as a viewer's: the task of a peer that such a version left open gets no tools and is best asked for again.
+    pub(crate) fn recorded(came: Came) -> Self {
+        let role = match (&came.role, came.door.as_str()) {
+            (Some(word), _) => Role::parse(word).unwrap_or(Role::Viewer),
+            (None, "cli" | "rpc") => Role::Admin,
+            (None, _) => Role::Viewer,
+        };
+        let platform_ids = came.platform_ids;
+        let sender = came.sender;
+        let door = match (came.door.as_str(), came.task_id, came.channel, came.conversation) {
+            ("cli", ..) => Door::Cli,
+            ("rpc", ..) => Door::Rpc { client: sender, role },
+            ("peer", Some(task_id), ..) => Door::Peer {
+                identity: sender,
+                task_id,
+                role,
+            },
+            ("channel", _, Some(channel), Some(conversation)) => Door::Channel {
+                channel,
+                conversation,
+                direct: came.direct.unwrap_or(false),
+                sender,
+                role,
+            },
+            _ => Door::Unknown { sender },
+        };
+        Self {
+            role: role.min(door.role()),
+            door,
+            platform_ids,
+        }
+    }
+
+    /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without
+    /// a role is only repeated by those.
+    pub(crate) fn replayed(came: Came) -> Self {
+        let then = came.role.is_none().then_some(Role::Admin);
+        let origin = Self::recorded(came);
+        Self {
+            role: then.unwrap_or(origin.role),
+            ..origin
+        }
+    }
+
+    /// The name of the channel, the conversation there, and whether it is a direct one.
+    pub(crate) fn channel(&self) -> Option<(&str, &str, bool)> {
+        match &self.door {
+            Door::Channel {
+                channel,
+                conversation,
+                direct,
+                ..
+            } => Some((channel, conversation, *direct)),
+            Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => None,
+        }
+    }
+
+    pub(crate) fn task_id(&self) -> Option<&str> {
+        match &self.door {
+            Door::Peer { task_id, .. } => Some(task_id),
+            Door::Rpc { .. } | Door::Cli | Door::Channel { .. } | Door::Unknown { .. } => None,
+        }
+    }
+}
