@@ -38,6 +38,7 @@ mod session;
 mod skill;
 mod start;
 mod swarm;
+mod talk;
 pub mod testing;
 pub mod time;
 mod watch;
@@ -54,6 +55,7 @@ pub use notice::{Answer, Asked, Notice, Plan, Question, Step, TurnEnd};
 pub use roles::admit;
 pub use screen::Judge;
 pub use clawk_manifest::model::Role;
+pub use talk::{Stop as TalkStop, Talk, Told};
 pub use session::{MAILBOX, MAX_MESSAGE_BYTES, Session};
 pub use watch::{BACKLOG, Watcher};
 
