@@ -46,6 +46,7 @@ mod watch;
 pub use agent::{Options, Parts};
 pub use call::{Breadth, Held, Lasting, Person, Reception, Reply};
 pub use carp::{Atlases, CarpError, Cra};
+pub use clawk_manifest::model::Role;
 pub use door::Door;
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::kind;
@@ -54,9 +55,8 @@ pub use kernel::{DEFAULT_DRAIN_MS, DeadLetter, Kernel};
 pub use notice::{Answer, Asked, Notice, Plan, Question, Step, TurnEnd};
 pub use roles::admit;
 pub use screen::Judge;
-pub use clawk_manifest::model::Role;
-pub use talk::{Stop as TalkStop, Talk, Told};
 pub use session::{MAILBOX, MAX_MESSAGE_BYTES, Session};
+pub use talk::{Stop as TalkStop, Talk, Told};
 pub use watch::{BACKLOG, Watcher};
 
 #[cfg(test)]

@@ -182,7 +182,11 @@ async fn conversation(agent: &Arc<Agent>, door: &Door, id: SessionId) -> Result<
         goal: "conversation".to_owned(),
         history: rebuilt.history,
         under: None,
-        spent: if rebuilt.exists { rebuilt.spent } else { Amount::default() },
+        spent: if rebuilt.exists {
+            rebuilt.spent
+        } else {
+            Amount::default()
+        },
         surface: false,
         peer_messages: Vec::new(),
     };

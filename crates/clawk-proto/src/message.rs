@@ -60,7 +60,10 @@ impl Part {
     #[must_use]
     pub fn as_text(&self) -> String {
         let note = |what: &str, mime_type: &str, data: &str, name: &Option<String>| {
-            let name = name.as_deref().map(|name| format!(" `{name}`")).unwrap_or_default();
+            let name = name
+                .as_deref()
+                .map(|name| format!(" `{name}`"))
+                .unwrap_or_default();
             format!(
                 "[{what}{name}, {mime_type}, {} bytes; it is not shown to you]",
                 data.len() / 4 * 3
@@ -68,9 +71,21 @@ impl Part {
         };
         match self {
             Self::Text { text } => text.clone(),
-            Self::Image { mime_type, data, name } => note("an image", mime_type, data, name),
-            Self::File { mime_type, data, name } => note("a file", mime_type, data, name),
-            Self::Audio { mime_type, data, name } => note("a sound", mime_type, data, name),
+            Self::Image {
+                mime_type,
+                data,
+                name,
+            } => note("an image", mime_type, data, name),
+            Self::File {
+                mime_type,
+                data,
+                name,
+            } => note("a file", mime_type, data, name),
+            Self::Audio {
+                mime_type,
+                data,
+                name,
+            } => note("a sound", mime_type, data, name),
         }
     }
 }

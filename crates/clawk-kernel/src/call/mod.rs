@@ -137,7 +137,8 @@ pub(crate) fn call<'a>(
         let guard = match claim {
             Claim::Fresh(guard) => guard,
             Claim::Answered(Stored::Call(answer)) => return answer,
-            Claim::Answered(Stored::Memory(_) | Stored::Delegated(_) | Stored::Message(_)) | Claim::Reused => {
+            Claim::Answered(Stored::Memory(_) | Stored::Delegated(_) | Stored::Message(_))
+            | Claim::Reused => {
                 return Err(CallError::RequestIdReused {
                     request_id: request.request_id.clone(),
                 });

@@ -44,7 +44,11 @@ pub(super) fn admit(phase: &Phase, rights: &Rights, name: &str) -> Result<Method
 }
 
 /// Lets a method pass that is none of the specification's, at every level (R40), or says why it may not.
-pub(super) fn extension<'a>(phase: &'a Phase, rights: &Rights, scope: Scope) -> Result<&'a Arc<Run>, RpcError> {
+pub(super) fn extension<'a>(
+    phase: &'a Phase,
+    rights: &Rights,
+    scope: Scope,
+) -> Result<&'a Arc<Run>, RpcError> {
     // The same order as for the others: the phase first, then the rights.
     admit(phase, rights, Method::Status.name())?;
     match phase {

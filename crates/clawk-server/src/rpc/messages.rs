@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clawk_kernel::{Door, Notice, Talk, TalkStop, Told};
 use clawk_proto::MessageId;
-use clawk_proto::message::{DELTA, Part, STEP, SEND, SendParams, SendResult, Stop, Tokens};
+use clawk_proto::message::{DELTA, Part, SEND, STEP, SendParams, SendResult, Stop, Tokens};
 use clawk_proto::rpc::write_notification;
 use clawk_proto::{ErrorCode, RpcError};
 use serde_json::{Value, json};
@@ -62,7 +62,8 @@ impl Connection {
 /// What is said, as text: this kernel's conversations hold words, so other parts become notes.
 fn words(params: &SendParams) -> Result<String, RpcError> {
     let invalid = |message: &str| {
-        RpcError::new(ErrorCode::InvalidParams, message).with(json!({"reason": "invalid_params", "method": SEND}))
+        RpcError::new(ErrorCode::InvalidParams, message)
+            .with(json!({"reason": "invalid_params", "method": SEND}))
     };
     match (&params.parts, &params.text) {
         (None, Some(text)) => Ok(text.clone()),
@@ -77,7 +78,9 @@ fn words(params: &SendParams) -> Result<String, RpcError> {
 fn result(told: Told) -> SendResult {
     let parts = match told.text.as_str() {
         "" => Vec::new(),
-        text => vec![Part::Text { text: text.to_owned() }],
+        text => vec![Part::Text {
+            text: text.to_owned(),
+        }],
     };
     SendResult {
         conversation: told.conversation,
@@ -154,7 +157,9 @@ fn step(notice: &Notice) -> Option<Value> {
             reason,
             wait_ms,
             next,
-        } => json!({"step": "retrying", "provider": provider, "reason": reason, "wait_ms": wait_ms, "next": next}),
+        } => {
+            json!({"step": "retrying", "provider": provider, "reason": reason, "wait_ms": wait_ms, "next": next})
+        }
         Notice::CallDecided {
             request_id,
             tool,
