@@ -124,6 +124,8 @@ pub(crate) struct Agent {
     /// The outcome of an effect could not be recorded: it is told unknown before the end, at the latest.
     pub(crate) owes: AtomicBool,
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<State>>>,
+    /// Held while a conversation's session is looked for and opened.
+    pub(crate) talking: tokio::sync::Mutex<()>,
 }
 
 impl Agent {

@@ -23,11 +23,13 @@ use crate::effect::{self, How, Outcome};
 use crate::error::{CallError, KernelError, StartError};
 use crate::event::{Thread, kind};
 use crate::fork::ForkPoint;
-use crate::notice::{Answer, Question};
+use crate::notice::{Answer, Notice, Question};
 use crate::ports::{OpenEffect, Recorded, Scan};
 use crate::purse::{Amount, Budget};
 use crate::session::{Notices, Opening, Session};
 use crate::sheet::Seen;
+use crate::talk::{self, Talk, Told};
+use crate::watch::Watcher;
 use crate::{fork, health, memory, recover, start, stop, swarm};
 
 /// How long a shutdown drains when nobody says, milliseconds.
@@ -178,6 +180,28 @@ impl Kernel {
 
     fn end_quietly(&self, id: SessionId) {
         self.agent.sessions_lock().remove(&id);
+    }
+
+    /// Says something to the agent and waits for its answer (`claw.message.send`). `tell` hears what happens in this turn; it
+    /// must not block. The answer to the same request is kept; a caller that goes away stops nothing.
+    ///
+    /// # Errors
+    /// The message was refused, its request id was used with other words, or the agent ended before the turn did: asked
+    /// again after the next start, it tells the answer.
+    pub async fn talk(
+        &self,
+        door: Door,
+        asked: Talk,
+        tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
+    ) -> Result<Told, KernelError> {
+        talk::talk(&self.agent, door, asked, tell).await
+    }
+
+    /// One more watcher of an open session, told what happens from now on; none where no such session is open.
+    #[must_use]
+    pub fn watch(&self, session: SessionId) -> Option<Watcher> {
+        let state = self.agent.sessions_lock().get(&session).cloned()?;
+        Some(state.notices.watch(self.agent.over.clone()))
     }
 
     /// Calls a tool, governed (`claw.tool.call`). The call is registered when this is called, before the first poll:

@@ -42,6 +42,7 @@ pub mod sheet;
 mod skill;
 mod start;
 mod swarm;
+mod talk;
 pub mod testing;
 pub mod time;
 mod watch;
@@ -49,6 +50,7 @@ mod watch;
 pub use agent::{Options, Parts};
 pub use call::{Breadth, Held, Lasting, Person, Reception, Reply};
 pub use carp::{Atlases, CarpError, Cra};
+pub use clawk_manifest::model::Role;
 pub use door::Door;
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::kind;
@@ -60,6 +62,7 @@ pub use output::Shown;
 pub use roles::admit;
 pub use screen::Judge;
 pub use session::{MAILBOX, MAX_MESSAGE_BYTES, Session};
+pub use talk::{Stop as TalkStop, Talk, Told};
 pub use watch::{BACKLOG, Watcher};
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ pub(crate) async fn store(
     let guard = match claim {
         Claim::Fresh(guard) => guard,
         Claim::Answered(Stored::Memory(result)) => return Ok(result),
-        Claim::Answered(Stored::Call(_) | Stored::Delegated(_)) | Claim::Reused => {
+        Claim::Answered(Stored::Call(_) | Stored::Delegated(_) | Stored::Message(_)) | Claim::Reused => {
             return Err(KernelError::RequestIdReused(request_id));
         }
     };

@@ -101,8 +101,17 @@ pub(crate) async fn open(
     agent: &Arc<Agent>,
     opening: Opening,
 ) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
-    let resumed = opening.id.is_some();
     let id = opening.id.unwrap_or_else(|| SessionId(agent.clock().uuid()));
+    open_as(agent, opening, id).await
+}
+
+/// The same under this id, also where the session is a new one.
+pub(crate) async fn open_as(
+    agent: &Arc<Agent>,
+    opening: Opening,
+    id: SessionId,
+) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
+    let resumed = opening.id.is_some();
     let thread = Thread {
         session: id,
         span: id.0,
@@ -289,8 +298,19 @@ pub(crate) async fn accept(
     origin: Origin,
     text: String,
 ) -> Result<MessageId, KernelError> {
-    let working = agent.life.enter().map_err(KernelError::NotReady)?;
     let id = MessageId(agent.clock().uuid());
+    accept_as(agent, state, id, origin, text).await
+}
+
+/// The same under this id: it names one message for ever.
+pub(crate) async fn accept_as(
+    agent: &Agent,
+    state: &State,
+    id: MessageId,
+    origin: Origin,
+    text: String,
+) -> Result<MessageId, KernelError> {
+    let working = agent.life.enter().map_err(KernelError::NotReady)?;
     let size_bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
     let mut drafts = Vec::new();
     let (place, text) = match admit(agent, state, &origin, text, &mut drafts).await {

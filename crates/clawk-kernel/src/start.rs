@@ -200,6 +200,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         over: CancellationToken::new(),
         owes: AtomicBool::new(false),
         sessions: Mutex::default(),
+        talking: tokio::sync::Mutex::default(),
         manifest,
         engine,
         providers,

@@ -139,7 +139,7 @@ pub(crate) async fn delegate(
     let guard = match claim {
         Claim::Fresh(guard) => guard,
         Claim::Answered(Stored::Delegated(answer)) => return Ok(answer),
-        Claim::Answered(Stored::Call(_) | Stored::Memory(_)) | Claim::Reused => {
+        Claim::Answered(Stored::Call(_) | Stored::Memory(_) | Stored::Message(_)) | Claim::Reused => {
             return Err(KernelError::RequestIdReused(params.context.request_id));
         }
     };

@@ -10,6 +10,7 @@ pub mod carp;
 pub mod content;
 pub mod error;
 pub mod id;
+pub mod message;
 pub mod method;
 pub mod place;
 pub mod rpc;

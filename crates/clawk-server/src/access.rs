@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use clawk_manifest::model::Role;
+use clawk_kernel::Role;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
@@ -213,19 +213,14 @@ impl Rights {
         self.scopes.contains(&Scope::Admin)
     }
 
-    /// The role of what it asks for (R39): `admin` is an admin, a token that may only read is a viewer, every other a user.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        if self.is_admin() {
-            Role::Admin
-        } else if self
-            .scopes
-            .iter()
-            .all(|scope| matches!(scope, Scope::Read | Scope::Approve))
-        {
-            Role::Viewer
-        } else {
-            Role::User
+    /// With which role its messages and calls come in (R39): `admin` is an admin, a token that may only read or answer
+    /// questions is a viewer, every other a user.
+    pub(crate) fn role(&self) -> Role {
+        let looks_only = |scope: &Scope| matches!(scope, Scope::Read | Scope::Approve);
+        match self.is_admin() {
+            true => Role::Admin,
+            false if self.scopes.iter().all(looks_only) => Role::Viewer,
+            false => Role::User,
         }
     }
 

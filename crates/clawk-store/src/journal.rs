@@ -6,7 +6,7 @@ use clawk_kernel::ports::{
     AnswerKey, Batch, Journal, JournalError, Later, OpenEffect, OpenMessage, Recorded, Scan, SessionRow,
     Spent, Ticket,
 };
-use clawk_proto::Digest;
+use clawk_proto::{Digest, MessageId, SessionId};
 
 use crate::dir::Inner;
 use crate::queue::Work;
@@ -81,6 +81,10 @@ impl Journal for SqliteJournal {
 
     fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {
         Box::pin(self.read(reader::Reader::open_messages))
+    }
+
+    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+        Box::pin(self.read(move |reader| reader.message(id)))
     }
 
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {

@@ -295,6 +295,18 @@ impl Reader {
         self.sql(read())
     }
 
+    /// The session of a message that was ever accepted.
+    pub(crate) fn message(&self, id: MessageId) -> Result<Option<SessionId>, StateError> {
+        let read = || {
+            let sql = "SELECT session FROM inbox WHERE message = ?1";
+            let mut select = self.connection.prepare_cached(sql)?;
+            select
+                .query_row([id.0.as_bytes()], |row| Ok(SessionId(uuid_at(row, 0)?)))
+                .optional()
+        };
+        self.sql(read())
+    }
+
     /// Sessions, the latest first.
     ///
     /// # Errors

@@ -42,6 +42,8 @@ enum Verb {
     Run(cmd::run::Args),
     /// Serve an agent to other programs
     Serve(cmd::serve::Args),
+    /// Say something to an agent that is served, and print its answer
+    Send(cmd::send::Args),
     /// List what waits for a person in a running agent
     Approvals(cmd::approvals::ListArgs),
     /// Say yes to a call that waits
@@ -97,6 +99,7 @@ impl Cli {
             Verb::Init(args) => cmd::init::run(&args),
             Verb::Run(args) => cmd::run::run(&args, config.as_deref()),
             Verb::Serve(args) => cmd::serve::run(&args, config.as_deref()),
+            Verb::Send(args) => cmd::send::run(&args, config.as_deref()),
             Verb::Approvals(args) => cmd::approvals::list(&args),
             Verb::Approve(args) => cmd::approvals::approve(&args),
             Verb::Deny(args) => cmd::approvals::deny(&args),

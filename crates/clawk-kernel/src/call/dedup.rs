@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::error::CallError;
 use crate::event::kind;
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, Recorded};
+use crate::talk::Told;
 use crate::time::Timestamp;
 
 /// Answers kept at hand, entries.
@@ -31,23 +32,34 @@ pub(crate) enum Keyed {
     Call,
     MemoryStore,
     Delegate,
+    /// `claw.message.send`. Its answers are found by the inbox, which keeps every message (R19: at least seven days).
+    Message,
     /// Not an answer but the beginning of a `claw.memory.store`: its entries' ids.
     MemoryBegun,
 }
 
 /// The key of a request's stored answer.
 pub(crate) fn key(method: Keyed, request_id: &RequestId) -> AnswerKey {
+    // A RequestId holds a hyphenated UUID by construction.
+    keyed(
+        method,
+        uuid::Uuid::parse_str(request_id.as_str()).unwrap_or_default(),
+    )
+}
+
+/// The same of an id that is a UUID already.
+pub(crate) fn keyed(method: Keyed, id: uuid::Uuid) -> AnswerKey {
     let method = match method {
         Keyed::Call => 0,
         Keyed::MemoryStore => 1,
         Keyed::Delegate => 2,
         Keyed::MemoryBegun => 3,
+        Keyed::Message => 4,
     };
-    // A RequestId holds a hyphenated UUID by construction.
-    let request_id = uuid::Uuid::parse_str(request_id.as_str())
-        .map(uuid::Uuid::into_bytes)
-        .unwrap_or_default();
-    AnswerKey { method, request_id }
+    AnswerKey {
+        method,
+        request_id: id.into_bytes(),
+    }
 }
 
 /// A stored answer.
@@ -56,6 +68,7 @@ pub(crate) enum Stored {
     Call(Result<ToolCallResult, CallError>),
     Memory(MemoryStoreResult),
     Delegated(Acknowledged),
+    Message(Told),
 }
 
 #[derive(Debug)]

@@ -39,7 +39,7 @@ pub(crate) use answers::{history, reply, reply_plan, revoke, withdraw};
 pub use approval::{Breadth, Person, Reception, Reply};
 pub(crate) use approval::{Desk, Seat};
 use ask::Asking;
-pub(crate) use dedup::{Claim, Dedup, Keyed, Stored, key};
+pub(crate) use dedup::{Claim, Dedup, Keyed, Stored, key, keyed};
 pub(crate) use grant::Grant;
 use grant::Leave;
 pub use permit::Permit;
@@ -140,7 +140,8 @@ pub(crate) fn call<'a>(
         let guard = match claim {
             Claim::Fresh(guard) => guard,
             Claim::Answered(Stored::Call(answer)) => return answer,
-            Claim::Answered(Stored::Memory(_) | Stored::Delegated(_)) | Claim::Reused => {
+            Claim::Answered(Stored::Memory(_) | Stored::Delegated(_) | Stored::Message(_))
+            | Claim::Reused => {
                 return Err(CallError::RequestIdReused {
                     request_id: request.request_id.clone(),
                 });

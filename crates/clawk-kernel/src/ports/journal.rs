@@ -58,7 +58,8 @@ pub const ANSWER_KEPT_MS: i64 = 300_000;
 /// The key of a stored answer: which method, which request id (R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AnswerKey {
-    /// 0 `claw.tool.call`, 1 `claw.memory.store`, 2 `claw.swarm.delegate`; 3 the beginning of a `claw.memory.store`.
+    /// 0 `claw.tool.call`, 1 `claw.memory.store`, 2 `claw.swarm.delegate`; 3 the beginning of a `claw.memory.store`; 4
+    /// `claw.message.send`, whose answers the inbox finds.
     pub method: u8,
     /// The UUID's bytes.
     pub request_id: [u8; 16],
@@ -284,6 +285,9 @@ pub trait Journal: Send + Sync + fmt::Debug {
 
     /// Messages that were accepted and not closed, oldest first.
     fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>>;
+
+    /// The session of a message that was ever accepted, however it ended.
+    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>>;
 
     /// Sessions, the latest first.
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>>;

@@ -355,6 +355,12 @@ impl Journal for MemJournal {
         ready(Ok(open))
     }
 
+    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+        let inner = self.lock();
+        let found = inner.inbox.iter().find(|(open, _)| open.message == id);
+        ready(Ok(found.map(|(open, _)| open.session)))
+    }
+
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
         let inner = self.lock();
         let mut rows: Vec<SessionRow> = inner

@@ -27,6 +27,7 @@ mod screening;
 mod skills;
 mod stops;
 mod swarm;
+mod talk;
 mod words;
 
 use clawk_proto::method::{CallContext, ToolCallParams};

@@ -33,8 +33,8 @@ pub enum ControlError {
     #[error("the running agent can't be reached: {0}")]
     Io(#[from] io::Error),
     /// It listens and does not answer.
-    #[error("the running agent did not answer within {} s", ANSWER.as_secs())]
-    Silent,
+    #[error("the running agent did not answer within {} s", .0.as_secs())]
+    Silent(Duration),
     /// It answered with an error.
     #[error("{}", .0.message)]
     Refused(RpcError),
@@ -53,7 +53,13 @@ pub struct Client {
 
 #[derive(Deserialize)]
 struct Answer {
+    #[serde(default)]
     id: Value,
+    /// Of a notification.
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default)]
+    params: Option<Value>,
     #[serde(default)]
     result: Option<Value>,
     #[serde(default)]
@@ -96,23 +102,42 @@ impl Client {
         }
     }
 
-    /// Asks one thing and waits for the answer.
+    /// Asks one thing that may take long, such as `claw.message.send`, and hears the notifications that come before its answer.
     ///
     /// # Errors
-    /// The agent refused, went away, or did not answer in time.
-    pub async fn ask(&mut self, method: &str, params: &Value) -> Result<Value, ControlError> {
+    /// The agent refused, went away, or did not answer within `patience`.
+    pub async fn follow(
+        &mut self,
+        method: &str,
+        params: &Value,
+        patience: Duration,
+        mut hear: impl FnMut(&str, &Value),
+    ) -> Result<Value, ControlError> {
+        let id = self.send(method, params).await?;
+        match tokio::time::timeout(patience, self.answer(id, &mut hear)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ControlError::Silent(patience)), // silent-ok: the deadline is the whole cause
+        }
+    }
+
+    async fn send(&mut self, method: &str, params: &Value) -> io::Result<u64> {
         let id = self.next_id;
         self.next_id += 1;
         let mut line = request_text(id, method, params);
         line.push('\n');
         self.writer.write_all(line.as_bytes()).await?;
-        match tokio::time::timeout(ANSWER, self.answer(id)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(ControlError::Silent), // silent-ok: the deadline is the whole cause
-        }
+        Ok(id)
     }
 
-    async fn answer(&mut self, id: u64) -> Result<Value, ControlError> {
+    /// Asks one thing and waits for the answer.
+    ///
+    /// # Errors
+    /// The agent refused, went away, or did not answer in time.
+    pub async fn ask(&mut self, method: &str, params: &Value) -> Result<Value, ControlError> {
+        self.follow(method, params, ANSWER, |_, _| ()).await
+    }
+
+    async fn answer(&mut self, id: u64, hear: &mut impl FnMut(&str, &Value)) -> Result<Value, ControlError> {
         loop {
             if let Some(line) = self.frames.next_buffered() {
                 let Line::Whole(line) = line else {
@@ -120,6 +145,9 @@ impl Client {
                 };
                 let answer: Answer =
                     serde_json::from_slice(line).map_err(|e| ControlError::Malformed(e.to_string()))?;
+                if let (Some(method), Some(params)) = (&answer.method, &answer.params) {
+                    hear(method, params);
+                }
                 if answer.id != id {
                     continue;
                 }

@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use clawk_kernel::sheet::Seen;
 use clawk_kernel::{Answer, Breadth, KernelError, Person, Reception, Reply as Answered};
+use clawk_proto::message;
 use clawk_proto::method::{
     Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, LifecycleState,
     MemoryCompactParams, MemoryQueryParams, MemoryStoreParams, Method, ReportParams, ToolCallParams,
@@ -84,6 +85,9 @@ impl Connection {
     async fn request(&mut self, name: &str, ask: Ask<'_>) {
         if self.rights.orders() && name.starts_with(orders::PREFIX) {
             return self.order(name, ask).await;
+        }
+        if name == message::SEND {
+            return self.message_send(ask).await;
         }
         let method = match gate::admit(&self.phase, &self.rights, name) {
             Ok(method) => method,
@@ -300,7 +304,7 @@ impl Connection {
 
     /// Starts work. Its first step is taken here, in the order of the lines, so that a call is known to the kernel before an
     /// answer to its question is read (R18).
-    async fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) async fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         let first = poll_fn(|cx| {
             // Unconstrained: a spent budget must not put off that first step.

@@ -1,10 +1,12 @@
 //! Which methods may be called now, and by whom (R4, R6, R43).
 
+use std::sync::Arc;
+
 use clawk_proto::method::{Group, LifecycleState, Method};
 use clawk_proto::{ErrorCode, RpcError};
 use serde_json::json;
 
-use super::Phase;
+use super::{Phase, Run};
 use crate::access::{Rights, Scope};
 use crate::error::ckp as error;
 
@@ -41,16 +43,40 @@ pub(super) fn admit(phase: &Phase, rights: &Rights, name: &str) -> Result<Method
     }
 }
 
+/// Lets a method pass that is none of the specification's, at every level (R40), or says why it may not.
+pub(super) fn extension<'a>(
+    phase: &'a Phase,
+    rights: &Rights,
+    scope: Scope,
+) -> Result<&'a Arc<Run>, RpcError> {
+    // The same order as for the others: the phase first, then the rights.
+    admit(phase, rights, Method::Status.name())?;
+    match phase {
+        Phase::Running(run) if run.kernel.status().state != LifecycleState::Stopped => {
+            if rights.may(scope) {
+                Ok(run)
+            } else {
+                Err(error::scope_missing(scope))
+            }
+        }
+        Phase::Fresh | Phase::Running(_) | Phase::Stopped(_) => Err(over()),
+    }
+}
+
+fn over() -> RpcError {
+    not_now(
+        "the agent was shut down; only `claw.status` and `claw.initialize` are answered",
+        "stopped",
+    )
+}
+
 /// After `claw.shutdown`.
 fn stopped(method: Option<Method>, name: &str) -> Result<Method, RpcError> {
     match method {
         Some(method @ (Method::Initialize | Method::Status)) => Ok(method),
         // A name that is no method at all is told so even now: harnesses ask for it right after a shutdown.
         None => Err(unknown(name)),
-        Some(_) => Err(not_now(
-            "the agent was shut down; only `claw.status` and `claw.initialize` are answered",
-            "stopped",
-        )),
+        Some(_) => Err(over()),
     }
 }
 

@@ -23,6 +23,9 @@ const GROUPS: [(&str, Group); 3] = [
     ("memory", Group::Memory),
 ];
 
+/// The extension `claw.message.send` (R40).
+const MESSAGES: &str = "messages";
+
 /// A `claw.initialize` that is well-formed and speaks our version.
 #[derive(Debug)]
 pub(super) struct Asked {
@@ -52,7 +55,7 @@ pub(super) fn judge(params: &str) -> Result<Asked, RpcError> {
             ));
         }
     }
-    for (name, _) in GROUPS {
+    for name in GROUPS.map(|(name, _)| name).into_iter().chain([MESSAGES]) {
         if params
             .capabilities
             .get(name)
@@ -90,7 +93,13 @@ pub(super) fn judge(params: &str) -> Result<Asked, RpcError> {
 
 /// R2: what the agent serves, and of that what was asked for when anything was.
 pub(super) fn capabilities(asked: &Asked, kernel: &Kernel) -> Map<String, Value> {
-    negotiate(asked, |group| kernel.serves(group))
+    let mut served = negotiate(asked, |group| kernel.serves(group));
+    // R40: Level 1 serves it unannounced (R2).
+    let wanted = &asked.params.capabilities;
+    if kernel.level() >= 2 && (wanted.is_empty() || wanted.contains_key(MESSAGES)) {
+        served.insert(MESSAGES.to_owned(), json!({}));
+    }
+    served
 }
 
 fn negotiate(asked: &Asked, serves: impl Fn(Group) -> bool) -> Map<String, Value> {

@@ -17,6 +17,9 @@ const MAX_PARKED_KIB: u32 = 256 * 1024;
 /// Approvals and denials that wait for their call to ask (R18); then reading pauses.
 pub(crate) const MAX_ANSWERS: u32 = 1024;
 
+/// Messages whose turns run or wait, for a person perhaps; then reading pauses.
+const MAX_MESSAGES: u32 = 1024;
+
 #[derive(Debug)]
 struct Lane {
     count: Arc<Semaphore>,
@@ -83,6 +86,7 @@ pub(crate) struct Lanes {
     work: Lane,
     parked: Lane,
     answers: Arc<Semaphore>,
+    messages: Arc<Semaphore>,
     calls: Mutex<HashMap<RequestId, Vec<Arc<Slot>>>>,
 }
 
@@ -92,6 +96,7 @@ impl Lanes {
             work: Lane::new(MAX_IN_FLIGHT, MAX_IN_FLIGHT_KIB),
             parked: Lane::new(MAX_PARKED, MAX_PARKED_KIB),
             answers: semaphore(MAX_ANSWERS),
+            messages: semaphore(MAX_MESSAGES),
             calls: Mutex::default(),
         })
     }
@@ -108,6 +113,11 @@ impl Lanes {
     /// Waits for a place among the answers to questions.
     pub(crate) async fn enter_answer(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.answers).acquire_owned().await.ok() // silent-ok: our semaphores are never closed
+    }
+
+    /// Waits for a place among the messages to the agent.
+    pub(crate) async fn enter_message(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.messages).acquire_owned().await.ok() // silent-ok: our semaphores are never closed
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<Arc<Slot>>>> {

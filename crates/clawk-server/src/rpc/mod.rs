@@ -7,6 +7,7 @@ pub(crate) mod heartbeat;
 mod init;
 pub(crate) mod lane;
 mod lifecycle;
+mod messages;
 pub(crate) mod questions;
 mod reply;
 

@@ -17,6 +17,7 @@ pub(crate) mod resolve;
 pub(crate) mod run;
 pub(crate) mod sandbox;
 pub(crate) mod schema;
+pub(crate) mod send;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stop;

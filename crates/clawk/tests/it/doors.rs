@@ -216,3 +216,166 @@ fn an_admin_on_the_control_socket_stops_the_host_by_name() {
     assert!(stopped.get("result").is_some(), "{stopped}");
     assert!(launcher.wait().success());
 }
+
+#[test]
+fn a_person_talks_to_an_agent_that_is_served() {
+    let agent = Agent::new();
+    let mut launcher = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    let named = json!({ "kind": "Claw", "metadata": { "name": "tested" } });
+    let hello = launcher.initialize(&named);
+    assert_eq!(hello["result"]["capabilities"]["messages"], json!({}), "{hello}");
+    let id = "5f3c1c62-6f3e-4d55-9a53-7d9f0f6f1a02";
+    let sent = agent
+        .clawk(["send", "claw.yaml", "hello there", "--request-id", id])
+        .assert()
+        .success();
+    let said = String::from_utf8(sent.get_output().stdout.clone()).unwrap();
+    assert_eq!(said, "You said **hello there**.\n");
+    // The same id gives the same answer; with other words it is refused.
+    let again = agent
+        .clawk([
+            "send",
+            "claw.yaml",
+            "hello there",
+            "--request-id",
+            id,
+            "--format",
+            "json",
+        ])
+        .assert()
+        .success();
+    let told: Value = serde_json::from_slice(&again.get_output().stdout).unwrap();
+    assert_eq!(
+        told["parts"],
+        json!([{ "type": "text", "text": "You said **hello there**." }])
+    );
+    assert_eq!(
+        (&told["stop"], &told["conversation"]),
+        (&json!("answered"), &json!("terminal"))
+    );
+    agent
+        .clawk(["send", "claw.yaml", "something else", "--request-id", id])
+        .assert()
+        .failure();
+    // A client that streams sees its turn; what waits for a person is answered meanwhile.
+    let mut local = Local::initialized(&agent.state());
+    let params =
+        json!({ "text": "write it", "request_id": "5f3c1c62-6f3e-4d55-9a53-7d9f0f6f1a03", "stream": true });
+    let asked = local.send("claw.message.send", &params);
+    let (mut turn, mut steps) = (Value::Null, Vec::new());
+    let answer = loop {
+        let message = local.next();
+        if message["id"] == asked {
+            break message;
+        }
+        if message["method"] == "claw.message.step" {
+            turn = message["params"]["turn_id"].clone();
+            steps.push(message["params"]["step"].as_str().unwrap().to_owned());
+            if let Some(id) = message["params"]["question"]["request_id"].as_str() {
+                agent.clawk(["approve", id]).assert().success();
+            }
+        }
+    };
+    assert_eq!(answer["result"]["parts"][0]["text"], "Written.", "{answer}");
+    assert_eq!(answer["result"]["turn_id"], turn);
+    for step in ["started", "said", "asking", "finished"] {
+        assert!(steps.iter().any(|known| known == step), "{steps:?}");
+    }
+    assert!(agent.path("out.txt").exists());
+    assert!(launcher.end().success());
+    // Nobody serves it any more.
+    agent.clawk(["send", "claw.yaml", "hello"]).assert().failure();
+}
+
+#[test]
+fn a_message_that_a_crash_cut_off_is_answered_once_to_who_asks_again() {
+    let agent = Agent::new();
+    let launcher = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    let mut local = Local::initialized(&agent.state());
+    let params = json!({ "text": "slow please", "request_id": "5f3c1c62-6f3e-4d55-9a53-7d9f0f6f1a04", "stream": true });
+    local.send("claw.message.send", &params);
+    while local.next()["params"]["step"] != "started" {}
+    drop(launcher); // kill -9
+    let script = "scenes:\n  - steps:\n      - say: \"Now you said {{last_user_text}}.\"\n";
+    std::fs::write(agent.path("script.yaml"), script).unwrap();
+    let mut launcher = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    let mut local = Local::initialized(&agent.state());
+    let told = local.ask("claw.message.send", &params);
+    assert_eq!(
+        told["result"]["parts"][0]["text"], "Now you said slow please.",
+        "{told}"
+    );
+    let named = json!({ "kind": "Claw", "metadata": { "name": "tested" } });
+    assert!(launcher.initialize(&named).get("result").is_some());
+    assert!(launcher.end().success());
+    let shown = agent
+        .clawk(["trace", "show", "--format", "json"])
+        .assert()
+        .success();
+    let shown = String::from_utf8(shown.get_output().stdout.clone()).unwrap();
+    assert_eq!(shown.matches("\"ckp.message.accepted\"").count(), 1);
+    assert_eq!(shown.matches("\"ckp.message.answered\"").count(), 1);
+}
+
+#[test]
+fn a_hangup_takes_up_new_tokens_or_changes_nothing() {
+    let agent = Agent::new();
+    let digest = |name: &str| match name {
+        "first-token" => "55b4b48f529c3d2daa027cbffa6cfb6a03690424550f22109e39917406c8243b",
+        _ => "7a35833597e6687c599a0988b7a53b9b6a7ec18b88ca2a8e60f3265c8be6d527",
+    };
+    let tokens = |names: &[&str]| {
+        let entry = |name: &&str| {
+            format!(
+                "[[http.tokens]]\nname = \"{name}\"\nsha256 = \"{}\"\nscopes = [\"read\"]\n",
+                digest(name)
+            )
+        };
+        names.iter().map(entry).collect::<String>()
+    };
+    let config = |text: &str| std::fs::write(agent.path("clawk.toml"), text).unwrap();
+    config(&tokens(&["first-token"]));
+    let address = free();
+    let launcher = Server::start(&agent, &["claw.yaml", "--stdio", "--listen", &address]);
+    let status = |token: &str| {
+        let start = Instant::now();
+        let mut stream = loop {
+            match TcpStream::connect(&address) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(start.elapsed() < LONG, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        write!(
+            stream,
+            "GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        answer(stream).0
+    };
+    let becomes = |token: &str, wanted: u16| {
+        let start = Instant::now();
+        while status(token) != wanted {
+            assert!(start.elapsed() < LONG, "`{token}` is not answered with {wanted}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let hangup = || {
+        let id = rustix::process::Pid::from_raw(i32::try_from(launcher.id()).unwrap()).unwrap();
+        rustix::process::kill_process(id, rustix::process::Signal::HUP).unwrap();
+    };
+    becomes("first-token", 200);
+    assert_eq!(status("second-token"), 401);
+    config(&tokens(&["second-token"]));
+    hangup();
+    becomes("second-token", 200);
+    assert_eq!(status("first-token"), 401);
+    // No tokens at all, or a file that is wrong: nothing changes, and the agent goes on.
+    for broken in ["", "[http]\nno_such_key = 1\n"] {
+        config(broken);
+        hangup();
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!((status("second-token"), status("other")), (200, 401));
+    }
+    assert!(launcher.end().success());
+}

@@ -1,0 +1,199 @@
+//! `claw.message.send` (R40): one turn per request id, also across a restart; conversations keep their words.
+
+use std::sync::{Arc, Mutex};
+
+use clawk_manifest::model::Role;
+
+use super::{agent, allow_all, id, rig, soon};
+use crate::error::KernelError;
+use crate::kind;
+use crate::notice::Notice;
+use crate::ports::Message;
+use crate::testing::{Rig, ScriptedModel, says};
+use crate::{Door, Kernel, Talk, TalkStop, Told};
+
+fn talking() -> Rig {
+    let mut rig = rig(agent(allow_all()));
+    let model = ScriptedModel::new(|request, _| {
+        let said = request
+            .messages
+            .iter()
+            .filter(|message| matches!(message, Message::User { .. }));
+        Ok(says(&format!("answer {}", said.count())))
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    rig
+}
+
+fn message(owner: &str, conversation: Option<&str>, text: &str, n: u32) -> Talk {
+    Talk {
+        owner: owner.to_owned(),
+        conversation: conversation.map(str::to_owned),
+        text: text.to_owned(),
+        request_id: id(n),
+    }
+}
+
+async fn send(kernel: &Kernel, asked: Talk) -> Result<Told, KernelError> {
+    soon(kernel.talk(Door::launcher("test"), asked, &|_, _| ())).await
+}
+
+fn accepted(rig: &Rig) -> usize {
+    rig.journal
+        .kinds()
+        .iter()
+        .filter(|known| *known == kind::MESSAGE_ACCEPTED)
+        .count()
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_and_is_its_owners_alone() {
+    let rig = talking();
+    let kernel = rig.start().await;
+    let one = send(&kernel, message("ann", Some("desk"), "hello", 1))
+        .await
+        .unwrap();
+    assert_eq!((one.text.as_str(), one.stop), ("answer 1", TalkStop::Answered));
+    assert_eq!((one.conversation.as_str(), one.usage.input_tokens), ("desk", 10));
+    let two = send(&kernel, message("ann", Some("desk"), "and now?", 2))
+        .await
+        .unwrap();
+    assert_eq!((two.text.as_str(), two.session), ("answer 2", one.session));
+    // The same name of somebody else, and no name, are other conversations.
+    let other = send(&kernel, message("bob", Some("desk"), "hello", 1))
+        .await
+        .unwrap();
+    assert_eq!(other.text, "answer 1");
+    assert_ne!(other.session, one.session);
+    let nameless = send(&kernel, message("ann", None, "hello", 3)).await.unwrap();
+    assert_eq!(nameless.text, "answer 1");
+    let went_on = message("ann", Some(&nameless.conversation), "more", 4);
+    assert_eq!(send(&kernel, went_on).await.unwrap().text, "answer 2");
+    for name in ["", "a\nb", &"x".repeat(300)] {
+        let refused = send(&kernel, message("ann", Some(name), "hello", 9)).await;
+        assert!(matches!(
+            refused,
+            Err(KernelError::BadParameter {
+                member: "conversation",
+                ..
+            })
+        ));
+    }
+}
+
+#[tokio::test]
+async fn the_same_request_is_one_turn_and_other_words_are_refused() {
+    let rig = talking();
+    let kernel = rig.start().await;
+    let asked = || message("ann", Some("desk"), "hello", 1);
+    let (one, two) = tokio::join!(send(&kernel, asked()), send(&kernel, asked()));
+    let one = one.unwrap();
+    assert_eq!(one, two.unwrap());
+    assert_eq!(send(&kernel, asked()).await.unwrap(), one);
+    assert_eq!(accepted(&rig), 1);
+    for changed in [
+        message("ann", Some("desk"), "something else", 1),
+        message("ann", Some("other"), "hello", 1),
+    ] {
+        assert!(matches!(
+            send(&kernel, changed).await,
+            Err(KernelError::RequestIdReused(_))
+        ));
+    }
+}
+
+#[tokio::test]
+async fn after_a_restart_the_same_request_finds_its_answer_in_the_record() {
+    let rig = talking();
+    let kernel = rig.start().await;
+    let one = send(&kernel, message("ann", Some("desk"), "hello", 1))
+        .await
+        .unwrap();
+    kernel.shutdown("test", 1000).await;
+    let mut again = talking();
+    again.journal = Arc::clone(&rig.journal);
+    let kernel = again.start().await;
+    let kept = send(&kernel, message("ann", Some("desk"), "hello", 1))
+        .await
+        .unwrap();
+    assert_eq!(
+        (kept.text, kept.turn, kept.session),
+        (one.text, one.turn, one.session)
+    );
+    assert_eq!(accepted(&rig), 1);
+    let changed = send(&kernel, message("ann", Some("desk"), "other words", 1)).await;
+    assert!(
+        matches!(changed, Err(KernelError::RequestIdReused(_))),
+        "{changed:?}"
+    );
+    // The conversation is rebuilt from its chain.
+    let two = send(&kernel, message("ann", Some("desk"), "and now?", 2))
+        .await
+        .unwrap();
+    assert_eq!((two.text.as_str(), two.session), ("answer 2", one.session));
+}
+
+#[tokio::test]
+async fn a_turn_that_a_crash_cut_off_answers_who_asks_again() {
+    let rig = talking();
+    let kernel = rig.start().await;
+    send(&kernel, message("ann", Some("desk"), "hello", 1))
+        .await
+        .unwrap();
+    let at = rig
+        .journal
+        .kinds()
+        .iter()
+        .position(|known| known == kind::MESSAGE_ACCEPTED)
+        .unwrap();
+    let mut again = talking();
+    again.journal = Arc::new(rig.journal.cut(at + 1));
+    let kernel = again.start().await;
+    let told = send(&kernel, message("ann", Some("desk"), "hello", 1))
+        .await
+        .unwrap();
+    assert_eq!((told.text.as_str(), told.stop), ("answer 1", TalkStop::Answered));
+    assert_eq!(accepted(&again), 1, "it was said once");
+}
+
+#[tokio::test]
+async fn who_asks_hears_its_own_turn_and_watchers_hear_it_too() {
+    let rig = talking();
+    let kernel = rig.start().await;
+    let one = send(&kernel, message("ann", Some("desk"), "hello", 1))
+        .await
+        .unwrap();
+    let watchers = [
+        kernel.watch(one.session).unwrap(),
+        kernel.watch(one.session).unwrap(),
+    ];
+    let heard = Mutex::new(Vec::new());
+    let door = Door::Rpc {
+        client: "test".to_owned(),
+        role: Role::User,
+    };
+    let asked = message("ann", Some("desk"), "again", 2);
+    let told = soon(kernel.talk(door, asked, &|turn, notice| {
+        heard.lock().unwrap().push((turn, notice.clone()));
+    }))
+    .await
+    .unwrap();
+    let heard = heard.into_inner().unwrap();
+    assert!(heard.iter().all(|(turn, _)| *turn == told.turn));
+    let said = Notice::Said("answer 2".to_owned());
+    assert!(heard.iter().any(|(_, notice)| *notice == said));
+    for watcher in watchers {
+        let mut all = Vec::new();
+        while !matches!(all.last(), Some(Notice::TurnEnded { .. })) {
+            all.push(soon(watcher.next()).await.unwrap());
+        }
+        let own: Vec<Notice> = heard.iter().map(|(_, notice)| notice.clone()).collect();
+        assert_eq!(all, own);
+    }
+    let record = rig.journal.events();
+    let last = record
+        .iter()
+        .rfind(|event| event.kind == kind::MESSAGE_ACCEPTED)
+        .unwrap();
+    assert!(last.payload.contains("\"role\":\"user\""), "{}", last.payload);
+}

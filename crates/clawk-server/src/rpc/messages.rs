@@ -1,0 +1,190 @@
+//! `claw.message.send` (R40): a client talks to the agent; its turn's pieces and steps go to it as they come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clawk_kernel::{Door, Notice, Talk, TalkStop, Told};
+use clawk_proto::MessageId;
+use clawk_proto::message::{DELTA, Part, SEND, STEP, SendParams, SendResult, Stop, Tokens};
+use clawk_proto::rpc::write_notification;
+use clawk_proto::{ErrorCode, RpcError};
+use serde_json::{Value, json};
+
+use super::dispatch::Ask;
+use super::{Connection, gate, questions};
+use crate::access::Scope;
+use crate::error::ckp as error;
+use crate::transport::outbox::Outbox;
+
+impl Connection {
+    /// `claw.message.send`. The turn goes on when this client goes away, and its answer is kept under the request id.
+    pub(super) async fn message_send(&mut self, ask: Ask<'_>) {
+        let run = match gate::extension(&self.phase, &self.rights, Scope::Message) {
+            Ok(run) => Arc::clone(run),
+            Err(error) => return self.refuse(&ask, &error),
+        };
+        let params: SendParams = match error::decode(SEND, ask.params) {
+            Ok(params) => params,
+            Err(error) => return self.refuse(&ask, &error),
+        };
+        let text = match words(&params) {
+            Ok(text) => text,
+            Err(error) => return self.refuse(&ask, &error),
+        };
+        self.flush();
+        let permit = self.lanes.enter_message().await;
+        let asked = Talk {
+            owner: self.rights.name().to_owned(),
+            conversation: params.conversation,
+            text,
+            request_id: params.request_id,
+        };
+        let door = Door::Rpc {
+            client: run.client.clone(),
+            role: self.rights.role(),
+        };
+        let reply = self.reply(ask);
+        let teller = params.stream.then(|| Teller::new(Arc::clone(&self.outbox)));
+        self.start(async move {
+            let tell = |turn: MessageId, notice: &Notice| {
+                if let Some(teller) = &teller {
+                    teller.tell(turn, notice);
+                }
+            };
+            let outcome = run.kernel.talk(door, asked, &tell).await;
+            drop(permit);
+            reply.finish(outcome.map(result).map_err(|e| error::from_kernel(&e)));
+        })
+        .await;
+    }
+}
+
+/// What is said, as text: this kernel's conversations hold words, so other parts become notes.
+fn words(params: &SendParams) -> Result<String, RpcError> {
+    let invalid = |message: &str| {
+        RpcError::new(ErrorCode::InvalidParams, message)
+            .with(json!({"reason": "invalid_params", "method": SEND}))
+    };
+    match (&params.parts, &params.text) {
+        (None, Some(text)) => Ok(text.clone()),
+        (Some(parts), None) => {
+            let texts: Vec<String> = parts.iter().map(Part::as_text).collect();
+            Ok(texts.join("\n\n"))
+        }
+        (Some(_), Some(_)) | (None, None) => Err(invalid("a message has either `parts` or `text`")),
+    }
+}
+
+fn result(told: Told) -> SendResult {
+    let parts = match told.text.as_str() {
+        "" => Vec::new(),
+        text => vec![Part::Text {
+            text: text.to_owned(),
+        }],
+    };
+    SendResult {
+        conversation: told.conversation,
+        session_id: told.session,
+        turn_id: told.turn,
+        parts,
+        stop: match told.stop {
+            TalkStop::Answered => Stop::Answered,
+            TalkStop::Cancelled => Stop::Cancelled,
+            TalkStop::Failed => Stop::Failed,
+        },
+        reason: told.reason,
+        usage: Tokens {
+            input_tokens: told.usage.input_tokens,
+            output_tokens: told.usage.output_tokens,
+        },
+    }
+}
+
+/// Notifications of one turn. A client that does not read misses some, and is told how many.
+struct Teller {
+    outbox: Arc<Outbox>,
+    missed: AtomicU64,
+}
+
+impl Teller {
+    const fn new(outbox: Arc<Outbox>) -> Self {
+        Self {
+            outbox,
+            missed: AtomicU64::new(0),
+        }
+    }
+
+    fn tell(&self, turn: MessageId, notice: &Notice) {
+        if self.outbox.is_saturated() {
+            self.missed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let missed = self.missed.swap(0, Ordering::Relaxed);
+        if missed > 0 {
+            self.put(STEP, &json!({"turn_id": turn, "step": "missed", "count": missed}));
+        }
+        match notice {
+            Notice::Delta(text) => self.put(DELTA, &json!({"turn_id": turn, "text": text})),
+            other => {
+                if let Some(mut step) = step(other) {
+                    if let Some(facts) = step.as_object_mut() {
+                        facts.insert("turn_id".into(), json!(turn));
+                    }
+                    self.put(STEP, &step);
+                }
+            }
+        }
+    }
+
+    fn put(&self, method: &str, params: &Value) {
+        let mut line = Vec::new();
+        if write_notification(&mut line, method, params) {
+            line.push(b'\n');
+            self.outbox.take(&mut line);
+        }
+    }
+}
+
+/// A step as a client reads it; the end is the answer itself.
+fn step(notice: &Notice) -> Option<Value> {
+    Some(match notice {
+        Notice::Delta(_) | Notice::TurnEnded { .. } => return None,
+        Notice::TurnStarted { .. } => json!({"step": "started"}),
+        Notice::Said(text) => json!({"step": "said", "text": text}),
+        Notice::Missed(count) => json!({"step": "missed", "count": count}),
+        Notice::Retrying {
+            provider,
+            reason,
+            wait_ms,
+            next,
+        } => {
+            json!({"step": "retrying", "provider": provider, "reason": reason, "wait_ms": wait_ms, "next": next})
+        }
+        Notice::CallDecided {
+            request_id,
+            tool,
+            arguments: _,
+            verdict,
+            rule_id,
+        } => {
+            json!({"step": "decided", "request_id": request_id, "tool": tool, "verdict": verdict, "rule_id": rule_id})
+        }
+        Notice::Screened { place, action, kinds } => {
+            json!({"step": "screened", "place": place, "action": action, "kinds": kinds})
+        }
+        Notice::Asking(question) => json!({"step": "asking", "question": questions::facts(question)}),
+        Notice::Planned(plan) => {
+            json!({"step": "planned", "plan": plan.id, "questions": questions::listed(plan.steps.clone())})
+        }
+        Notice::CallFinished {
+            request_id,
+            tool,
+            is_error,
+            summary,
+            duration_ms,
+            level,
+        } => json!({"step": "finished", "request_id": request_id, "tool": tool, "is_error": is_error,
+            "summary": summary, "duration_ms": duration_ms, "level": level}),
+        Notice::Warned(text) => json!({"step": "warned", "text": text}),
+    })
+}

@@ -1,0 +1,243 @@
+//! `clawk send`: says something to an agent that is served or runs, over its control socket.
+
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::time::{Clock as _, SystemClock};
+use clawk_proto::RequestId;
+use clawk_proto::message::{DELTA, Part, SEND, STEP, SendParams, SendResult, Stop};
+use clawk_server::control::SOCKET;
+use clawk_server::{Client, ControlError};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::out::{self, Format, Paint, harmless};
+use crate::{compose, manifest, state};
+
+/// Bytes of a message on standard input.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Flags of `clawk send`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  clawk send claw.yaml 'What is new?'\n  clawk send claw.yaml 'And since?' --conversation desk\n  git log -5 | clawk send claw.yaml -\n  clawk send ~/.local/state/clawk/hello/control.sock 'Hello' --format json\n\nThe agent must be running: `clawk serve CLAW --stdio`, `clawk serve CLAW --listen ADDR` or `clawk run CLAW`. What waits\nfor a person is answered with `clawk approve` and `clawk deny`."
+)]
+pub(crate) struct Args {
+    /// The agent: its manifest, its state directory, or the control socket in it
+    #[arg(value_name = "CLAW|SOCKET")]
+    agent: PathBuf,
+
+    /// What to say; `-` reads it from standard input
+    #[arg(value_name = "TEXT")]
+    text: String,
+
+    /// Which conversation goes on; every name is a conversation of its own
+    #[arg(long, value_name = "NAME", default_value = "terminal")]
+    conversation: String,
+
+    /// The same message is taken once: say it again with this id after a broken connection
+    #[arg(long, value_name = "UUID", value_parser = id)]
+    request_id: Option<RequestId>,
+
+    /// How long to wait for the answer, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+
+    /// State directory of the manifest's agent, where it is not the default one
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+fn id(text: &str) -> Result<RequestId, String> {
+    RequestId::parse(text).map_err(|e| e.to_string())
+}
+
+/// Sends, and prints the answer as it comes.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let state = state_of(args, config)?;
+    let text = text(args)?;
+    let request_id = match &args.request_id {
+        Some(id) => id.clone(),
+        None => RequestId::from(SystemClock::default().uuid()),
+    };
+    let asked = SendParams {
+        conversation: Some(args.conversation.clone()),
+        parts: None,
+        text: Some(text),
+        request_id: request_id.clone(),
+        stream: args.format == Format::Human,
+    };
+    let mut shown = Shown::new(&asked);
+    let patience = Duration::from_secs(args.timeout);
+    let answer = compose::runtime()?.block_on(send(&state, &asked, patience, &mut shown));
+    let answer = match answer {
+        Ok(answer) => answer,
+        // The message may have been taken: the same id asks for its answer and never says it twice.
+        Err(error @ (ControlError::Silent(_) | ControlError::Io(_))) => {
+            let again = format!(
+                "the agent may have taken the message; `--request-id {request_id}` asks for its answer"
+            );
+            return Err(anyhow::Error::new(error).context(again));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if args.format == Format::Json {
+        out::json(&answer)?;
+    }
+    let told: SendResult = serde_json::from_value(answer).context("the agent's answer can't be read")?;
+    if args.format == Format::Human {
+        print(&told, shown.whole)?;
+    }
+    Ok(match told.stop {
+        Stop::Answered => ExitCode::SUCCESS,
+        Stop::Cancelled | Stop::Failed => ExitCode::FAILURE,
+    })
+}
+
+/// The state directory that the argument means.
+fn state_of(args: &Args, config: Option<&Path>) -> Result<PathBuf> {
+    let path = &args.agent;
+    if path.file_name().is_some_and(|name| name == SOCKET) {
+        return Ok(path.parent().map(Path::to_owned).unwrap_or_default());
+    }
+    if path.is_dir() && path.join("state.db").exists() {
+        return Ok(path.clone());
+    }
+    let config = Config::load(config, Some(path))?;
+    let (manifest, _, _) = manifest::read(path, &config)?;
+    let configured = config.settings.state.as_deref();
+    state::prepare(args.state.as_deref(), configured, &manifest.metadata.name)
+}
+
+fn text(args: &Args) -> Result<String> {
+    if args.text != "-" {
+        return Ok(args.text.clone());
+    }
+    let mut text = String::new();
+    io::stdin()
+        .lock()
+        .take(MAX_BYTES + 1)
+        .read_to_string(&mut text)
+        .context("can't read standard input")?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_BYTES {
+        bail!("the message on standard input is longer than {MAX_BYTES} bytes");
+    }
+    Ok(text)
+}
+
+async fn send(
+    state: &Path,
+    asked: &SendParams,
+    patience: Duration,
+    shown: &mut Shown,
+) -> Result<Value, ControlError> {
+    let mut client = Client::connect(state).await?;
+    let hello = json!({
+        "protocolVersion": "0.3.0",
+        "clientInfo": { "name": "clawk send", "version": env!("CARGO_PKG_VERSION") },
+        "manifest": { "kind": "Claw", "metadata": { "name": "any" } },
+        "capabilities": { "messages": {} },
+    });
+    client.ask("claw.initialize", &hello).await?;
+    let params = serde_json::to_value(asked).map_err(|e| ControlError::Malformed(e.to_string()))?;
+    client
+        .follow(SEND, &params, patience, |method, params| {
+            shown.hear(method, params)
+        })
+        .await
+}
+
+/// What is shown while the turn runs: steps on standard error; the words, where a terminal reads them, as they come.
+#[derive(Debug)]
+struct Shown {
+    live: bool,
+    /// In the middle of a line of words.
+    words: bool,
+    /// All that was said has been shown.
+    whole: bool,
+}
+
+impl Shown {
+    fn new(asked: &SendParams) -> Self {
+        let live = asked.stream && io::stdout().is_terminal();
+        Self {
+            live,
+            words: false,
+            whole: live,
+        }
+    }
+
+    fn hear(&mut self, method: &str, params: &Value) {
+        let text = |name: &str| harmless(params.get(name).and_then(Value::as_str).unwrap_or_default());
+        // silent-ok: with the terminal closed there is nobody to show it to
+        let _shown = match (method, params.get("step").and_then(Value::as_str)) {
+            (DELTA, _) if self.live => {
+                self.words = true;
+                let mut to = io::stdout().lock();
+                write!(to, "{}", text("text")).and_then(|()| to.flush())
+            }
+            (STEP, Some("said")) if self.live => {
+                let rest = if self.words { String::new() } else { text("text") };
+                self.words = false;
+                writeln!(io::stdout().lock(), "{rest}")
+            }
+            (STEP, Some(name)) => {
+                self.whole &= name != "missed";
+                match step(name, params, text) {
+                    Some(line) => {
+                        let gap = if std::mem::take(&mut self.words) { "\n" } else { "" };
+                        writeln!(io::stderr().lock(), "{gap}{}", Paint::stderr().dim(&line))
+                    }
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        };
+    }
+}
+
+fn step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<String> {
+    match name {
+        "decided" => Some(format!("  {}: {}", text("tool"), text("verdict"))),
+        "finished" => Some(format!("  {}: done", text("tool"))),
+        "asking" => {
+            let question = params.get("question")?;
+            let of = |name: &str| harmless(question.get(name).and_then(Value::as_str).unwrap_or_default());
+            Some(format!(
+                "  {} waits for a person: `clawk approve {}`",
+                of("tool"),
+                of("request_id")
+            ))
+        }
+        "retrying" => Some(format!("  {}: {}", text("provider"), text("reason"))),
+        "warned" => Some(format!("  {}", text("text"))),
+        "missed" => Some("  (some of it was not shown: it was read too slowly)".to_owned()),
+        // What is said comes as pieces, and whole at the end.
+        _ => None,
+    }
+}
+
+/// The answer, unless all of it was `shown` as it came.
+fn print(told: &SendResult, shown: bool) -> Result<()> {
+    for part in told.parts.iter().filter(|_| !shown) {
+        if let Part::Text { text } = part {
+            out::line(&harmless(text))?;
+        }
+    }
+    match (told.stop, &told.reason) {
+        (Stop::Answered, _) => {}
+        (Stop::Cancelled, _) => out::note("the turn was cancelled"),
+        (Stop::Failed, reason) => out::note(&format!(
+            "the turn could not be finished: {}; `clawk dead-letters` keeps the message",
+            harmless(reason.as_deref().unwrap_or("no reason was given"))
+        )),
+    }
+    Ok(())
+}
