@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Manifest, Skill, Tool};
-use clawk_sandbox::Plan;
+use clawk_plan::Plan;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 

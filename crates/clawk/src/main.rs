@@ -27,9 +27,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
-};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 fn main() -> ExitCode {
     limit_core_dumps();

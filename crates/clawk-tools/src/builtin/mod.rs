@@ -16,8 +16,9 @@ use std::sync::Arc;
 
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{Description, Later, Look, RunError, RunOutcome};
+use clawk_plan::{Level, Plan, Refusal, Request};
 use clawk_proto::SessionId;
-use clawk_sandbox::{Launcher, Level, Plan, Refusal, Request};
+use clawk_sandbox::Launcher;
 use clawk_secrets::Env;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;

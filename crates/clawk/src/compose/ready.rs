@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use clawk_kernel::StartError;
-use clawk_sandbox::{Level, Plan};
+use clawk_plan::{Level, Plan};
 use clawk_store::StateDir;
 
 use super::{Blueprint, own};

@@ -14,8 +14,9 @@ use std::path::PathBuf;
 
 use clawk_kernel::ports::{Look, RunError, RunOutcome};
 use clawk_kernel::witness::{Mark, State};
+use clawk_plan::{Filesystem, Level, Obtained, Refusal};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Filesystem, Launcher, Level, Obtained, Refusal};
+use clawk_sandbox::Launcher;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
