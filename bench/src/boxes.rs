@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clawk_sandbox::{Defaults, Launcher, Limits, Plan, Spec, Warm};
+use clawk_plan::{Defaults, Limits, Plan};
+use clawk_sandbox::{Launcher, Spec, Warm};
 use serde_json::{Value, json};
 
 /// The program in every box.

@@ -41,9 +41,9 @@ pub struct Options {
     /// Where tools start and relative paths begin; absolute.
     pub workdir: PathBuf,
     /// Limits and levels where the manifest's sandbox is silent.
-    pub sandbox: clawk_sandbox::Defaults,
+    pub sandbox: clawk_plan::Defaults,
     /// What is the runtime's and not the tools', whatever is mounted.
-    pub own: clawk_sandbox::Own,
+    pub own: clawk_plan::Own,
     /// The folder where rules are suggested to the operator; none: they are not.
     pub suggestions: Option<PathBuf>,
     /// What it may use up.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Manifest, Skill, Tool};
+use clawk_plan::Plan;
 use clawk_policy::leak::Scanner;
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::Plan;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 

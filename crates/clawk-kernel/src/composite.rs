@@ -1,8 +1,8 @@
 //! Composite tools: a skill's workflow as one call. Every gate applies to each inner call as well.
 
 use clawk_manifest::model::Skill;
+use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::Obtained;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

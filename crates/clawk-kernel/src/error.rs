@@ -1,8 +1,8 @@
 //! Why the kernel refused or failed. `clawk-server` alone maps these to wire codes.
 
+use clawk_plan::Refusal;
 use clawk_proto::RequestId;
 use clawk_proto::method::LifecycleState;
-use clawk_sandbox::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::ports::{JournalError, MemoryError};

@@ -10,8 +10,8 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
 
+use clawk_plan::Plan;
 use clawk_proto::Digest;
-use clawk_sandbox::Plan;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -21,7 +21,7 @@ pub const HASHED_BYTES: u64 = 16 << 20;
 /// Links followed on the way to one file.
 const MAX_LINKS: u32 = 40;
 /// Search path where a call's environment names none.
-const DEFAULT_PATH: &str = clawk_sandbox::launch::MINIMAL_PATH;
+const DEFAULT_PATH: &str = clawk_plan::plan::MINIMAL_PATH;
 
 /// One thing that a grant is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use clawk_egress::{Client, Deadlines, Url};
 use clawk_manifest::model::{Manifest, McpUri, Tool};
-use clawk_sandbox::{Defaults, Launcher, Own, Plan, Spec, launch::MINIMAL_PATH};
+use clawk_plan::{Defaults, Own, Plan, plan::MINIMAL_PATH};
+use clawk_sandbox::{Launcher, Spec};
 use clawk_secrets::{Resolver, Secret};
 use http::{HeaderMap, HeaderName, HeaderValue};
 

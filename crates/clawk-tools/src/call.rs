@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Connections, RunError, RunOutcome};
 use clawk_kernel::witness::Mark;
+use clawk_plan::{Obtained, Plan};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{LimitHit, Obtained, Outcome, Plan};
+use clawk_sandbox::{LimitHit, Outcome};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;

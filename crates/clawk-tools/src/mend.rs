@@ -2,7 +2,7 @@
 
 use clawk_egress::{Client, Request, Url};
 use clawk_kernel::ports::{Mend, RunError, RunOutcome};
-use clawk_sandbox::Obtained;
+use clawk_plan::Obtained;
 use http::{HeaderMap, HeaderName, Method};
 use serde_json::{Map, Value, json};
 

@@ -11,8 +11,8 @@ use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
 use clawk_kernel::sheet::{Line, Preview};
 use clawk_kernel::witness::Fact;
+use clawk_plan::{Obtained, Plan, Refusal};
 use clawk_proto::SessionId;
-use clawk_sandbox::{Obtained, Plan, Refusal};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::Look;
 use clawk_kernel::witness::{self, Fact, Search};
-use clawk_sandbox::Plan;
+use clawk_plan::Plan;
 use serde_json::Value;
 
 use crate::builtin::Builtin;

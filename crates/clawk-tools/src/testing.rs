@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_manifest::model::{Manifest, Metadata};
+use clawk_plan::{Defaults, Plan};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Defaults, Launcher, Plan};
+use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Resolver};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -99,7 +100,7 @@ pub(crate) fn host(dir: &Path) -> Host {
         ])),
         base: dir.to_path_buf(),
         workdir: dir.to_path_buf(),
-        own: clawk_sandbox::Own::nothing(),
+        own: clawk_plan::Own::nothing(),
         ask: None,
         extras: BTreeMap::new(),
         egress: crate::Egress::default(),

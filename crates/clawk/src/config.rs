@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use clawk_kernel::purse::{Budgets, Prices};
 use clawk_kernel::{Judge, Shown};
 use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
+use clawk_plan as plan;
 use clawk_providers::ProviderConfig;
 use clawk_sandbox as sandbox;
 use clawk_secrets::{StoreConfig, env};
@@ -207,26 +208,26 @@ impl Sandbox {
         }
     }
 
-    /// As the sandbox crate takes it.
-    pub(crate) fn defaults(&self) -> sandbox::Defaults {
-        sandbox::Defaults {
+    /// As a plan takes it.
+    pub(crate) fn defaults(&self) -> plan::Defaults {
+        plan::Defaults {
             allow_none: self.allow_none,
-            limits: sandbox::Limits::default(),
+            limits: plan::Limits::default(),
             shell: match self.shell {
-                ShellMode::Deny => sandbox::ShellMode::Deny,
-                ShellMode::Restricted => sandbox::ShellMode::Restricted,
-                ShellMode::Full => sandbox::ShellMode::Full,
+                ShellMode::Deny => plan::ShellMode::Deny,
+                ShellMode::Restricted => plan::ShellMode::Restricted,
+                ShellMode::Full => plan::ShellMode::Full,
             },
             network: match self.network {
-                NetworkMode::Deny => sandbox::NetworkMode::Deny,
-                NetworkMode::Allowlist => sandbox::NetworkMode::Allowlist,
-                NetworkMode::AllowAll => sandbox::NetworkMode::AllowAll,
+                NetworkMode::Deny => plan::NetworkMode::Deny,
+                NetworkMode::Allowlist => plan::NetworkMode::Allowlist,
+                NetworkMode::AllowAll => plan::NetworkMode::AllowAll,
             },
             filesystem: match self.filesystem {
-                FilesystemMode::Deny => sandbox::FsMode::Deny,
-                FilesystemMode::ReadOnly => sandbox::FsMode::ReadOnly,
-                FilesystemMode::Scoped => sandbox::FsMode::Scoped,
-                FilesystemMode::Full => sandbox::FsMode::Full,
+                FilesystemMode::Deny => plan::FsMode::Deny,
+                FilesystemMode::ReadOnly => plan::FsMode::ReadOnly,
+                FilesystemMode::Scoped => plan::FsMode::Scoped,
+                FilesystemMode::Full => plan::FsMode::Full,
             },
         }
     }

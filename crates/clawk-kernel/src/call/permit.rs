@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clawk_plan::Plan;
 use clawk_proto::{Digest, RequestId, SessionId};
-use clawk_sandbox::Plan;
 use serde_json::{Map, Value};
 
 use crate::ports::Connections;

@@ -4,8 +4,8 @@
 //! network and its schema calls an argument a `uri`, the sandbox's network rules apply to that argument before anything
 //! runs (-32010). Reading only: what the process then does meets the sandbox's walls.
 
-use clawk_sandbox::preflight::Request;
-use clawk_sandbox::{Plan, Refusal};
+use clawk_plan::preflight::Request;
+use clawk_plan::{Plan, Refusal};
 use serde_json::{Map, Value};
 
 /// `format`s of JSON Schema that name a place on the network.

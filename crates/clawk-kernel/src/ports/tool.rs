@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use clawk_plan::{Obtained, Plan, Refusal};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Obtained, Plan, Refusal};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 

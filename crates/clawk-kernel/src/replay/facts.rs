@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clawk_manifest::model::Manifest;
-use clawk_sandbox::Plan;
+use clawk_plan::Plan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -32,7 +32,7 @@ pub struct AgentFacts {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<PathBuf>,
     /// What held where the manifest's sandbox is silent.
-    pub sandbox: clawk_sandbox::Defaults,
+    pub sandbox: clawk_plan::Defaults,
     /// How much of a result a model read.
     #[serde(default = "Shown::before")]
     pub shown: Shown,

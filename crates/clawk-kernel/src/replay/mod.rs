@@ -164,7 +164,7 @@ fn parts(
         options: Options {
             workdir: tape.facts.workdir.clone(),
             sandbox: tape.facts.sandbox,
-            own: clawk_sandbox::Own {
+            own: clawk_plan::Own {
                 state: None,
                 files: tape.facts.own.clone(),
             },

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_manifest::model::Store;
+use clawk_plan::{Level, Obtained, Plan, Refusal};
 use clawk_proto::RequestId;
 use clawk_proto::method::{MemoryEntry, NewEntry};
-use clawk_sandbox::{Level, Obtained, Plan, Refusal};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -196,9 +196,9 @@ fn obtained(payload: &Map<String, Value>) -> Obtained {
     };
     let word = payload.get("level").cloned().unwrap_or_default();
     let place = match word.as_str() {
-        Some("built-in") => clawk_sandbox::Place::BuiltIn,
-        Some("remote") => clawk_sandbox::Place::Remote,
-        Some(_) | None => clawk_sandbox::Place::Local,
+        Some("built-in") => clawk_plan::Whose::BuiltIn,
+        Some("remote") => clawk_plan::Whose::Remote,
+        Some(_) | None => clawk_plan::Whose::Local,
     };
     Obtained {
         level: serde_json::from_value(word).unwrap_or(Level::None), // silent-ok: `place` says the rest

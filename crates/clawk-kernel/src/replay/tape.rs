@@ -369,7 +369,7 @@ impl Tapes {
     }
 
     /// The sandbox's refusal before anybody was asked, if the next such call met one.
-    pub(super) fn refusal(&self, tool: &str, arguments: Digest) -> Option<clawk_sandbox::Refusal> {
+    pub(super) fn refusal(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::Refusal> {
         let mut inner = self.lock();
         let queue = inner.calls.get_mut(&(tool.to_owned(), arguments))?;
         // Refusals of other layers come from those layers again.
@@ -384,7 +384,7 @@ impl Tapes {
     }
 
     /// The same for who only looks ahead: nothing is used up.
-    pub(super) fn foreseen(&self, tool: &str, arguments: Digest) -> Option<clawk_sandbox::Refusal> {
+    pub(super) fn foreseen(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::Refusal> {
         let inner = self.lock();
         let queue = inner.calls.get(&(tool.to_owned(), arguments))?;
         let mut refused = queue.iter().take_while(|(_, ended)| ended.refused);

@@ -199,8 +199,8 @@ impl Rig {
             atlases: self.atlases.clone(),
             options: Options {
                 workdir: self.workdir.clone(),
-                sandbox: clawk_sandbox::Defaults::default(),
-                own: clawk_sandbox::Own::nothing(),
+                sandbox: clawk_plan::Defaults::default(),
+                own: clawk_plan::Own::nothing(),
                 suggestions: None,
                 budgets: self.budgets.clone(),
                 prices: self.prices.clone(),

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use clawk_plan::{Obtained, Plan, Refusal, Request};
 use clawk_proto::RequestId;
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Obtained, Plan, Refusal, Request};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use clawk_plan::{Plan, Refusal};
 use clawk_proto::method::{DelegateContext, DelegateParams, LifecycleState, Task};
-use clawk_sandbox::{Plan, Refusal};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use clawk_sandbox::{Defaults, FsMode, Plan};
+use clawk_plan::{Defaults, FsMode, Plan};
 
 use super::{Fact, Search, difference, file, program};
 

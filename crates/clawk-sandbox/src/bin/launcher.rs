@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_sandbox::{Defaults, Launcher, Plan, Spec, Warm};
+use clawk_plan::{Defaults, Plan};
+use clawk_sandbox::{Launcher, Spec, Warm};
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::guard::Judged;
 use super::seccomp::{self, Holds};
-use crate::plan::Limits;
+use clawk_plan::plan::Limits;
 
 /// One mount of the plan, or of the system's view.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::plan::Limits;
+use clawk_plan::plan::Limits;
 
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";

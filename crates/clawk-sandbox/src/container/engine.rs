@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::run::Run;
 use super::seccomp::Holds;
 use super::{Settings, cgroup, refusal, run};
-use crate::launch::{Launcher, MINIMAL_PATH, Outcome, Spec};
-use crate::level::{Level, Refusal};
-use crate::plan::{Defaults, Filesystem, FsMode, Mount, Plan};
+use crate::launch::{Launcher, Outcome, Spec};
+use clawk_plan::level::{Level, Refusal};
+use clawk_plan::plan::MINIMAL_PATH;
+use clawk_plan::plan::{Defaults, Filesystem, FsMode, Mount, Plan};
 
 /// The host user of a container's tools when the agent is root: nobody else's number.
 const GUEST_UID: u32 = 1_996_000_000;
@@ -176,11 +177,9 @@ async fn probe_guard(launcher: &Launcher, found: &Found) -> Result<(), String> {
         own: vec![folder.path().join("kept")],
         ..Filesystem::default()
     };
-    let plan = Plan {
-        level: Level::Container,
-        filesystem,
-        ..Plan::undeclared(&Defaults::default())
-    };
+    let plan = Plan::undeclared(&Defaults::default())
+        .at_level(Level::Container)
+        .with_filesystem(filesystem);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
     spec.args = vec!["-c".to_owned(), GUARD_SCRIPT.to_owned()];
     spec.workdir = Some(folder.path().to_owned());
@@ -216,10 +215,7 @@ fn filters_of_ours() -> Option<u32> {
 }
 
 async fn try_it(launcher: &Launcher, found: &Found) -> Result<Vec<String>, String> {
-    let plan = Plan {
-        level: Level::Container,
-        ..Plan::undeclared(&Defaults::default())
-    };
+    let plan = Plan::undeclared(&Defaults::default()).at_level(Level::Container);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
     let filters = match found.holds {
         Holds::Ours => filters_of_ours()

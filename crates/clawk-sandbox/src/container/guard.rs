@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 use super::mask::Shown;
 use crate::child::cell::Guard;
 use crate::child::sys;
-use crate::own::Kept;
 use crate::passing;
-use crate::plan::{Denied, Filesystem};
-use crate::preflight::path::lexical;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::{Denied, Filesystem};
+use clawk_plan::preflight::path::lexical;
 
 /// Where the runtime hands the descriptor over, in a run's folder.
 pub(super) const SOCKET: &str = "guard";

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::own::Kept;
-use crate::plan::Denied;
-use crate::preflight::path::lexical;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::Denied;
+use clawk_plan::preflight::path::lexical;
 
 /// A part of the host that the container sees.
 #[derive(Debug, Clone, PartialEq, Eq)]

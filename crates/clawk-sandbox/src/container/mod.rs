@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use crate::launch::{Keep, LaunchError, Launcher, Outcome, Service, Spec};
-use crate::level::{Level, Refusal};
+use clawk_plan::level::{Level, Refusal};
 
 use run::Run;
 pub(crate) use run::{fresh_name, known_refusal};
@@ -200,7 +200,7 @@ pub(crate) async fn serve(
 const DOOR_MS: u64 = 10_000;
 
 async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<Run, LaunchError> {
-    match spec.plan.runtime.as_deref() {
+    match spec.plan.runtime() {
         Some("apple-container") => {
             let missing = "`apple-container` runs on macOS only";
             return Err(refusal("apple-container", missing, "leave `runtime` out of the Sandbox").into());

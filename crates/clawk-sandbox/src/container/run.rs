@@ -19,8 +19,8 @@ use super::stage::{self, Order};
 use super::view::{View, system_root};
 use super::{cgroup, root};
 use crate::launch::{Keep, LaunchError, Launcher, LimitHit, Outcome, Spec};
-use crate::level::{Level, Obtained, Place as Whose, Refusal};
-use crate::plan::{NetworkMode, Plan};
+use clawk_plan::level::{Level, Obtained, Refusal, Whose};
+use clawk_plan::plan::{NetworkMode, Plan};
 
 /// What the supervisor's own count may see beyond the limits, the runtime itself: where a group holds them, and where the
 /// count is all that holds them.
@@ -362,21 +362,17 @@ pub(super) fn identity() -> Identity {
 fn inner(launcher: &Launcher, spec: &Spec, folder: &Path, grouped: bool) -> Spec {
     let (megabytes, threads) = if grouped { BESIDE_GROUP } else { BESIDE_NONE };
     let limits = spec.plan.limits();
-    let limits = crate::plan::Limits {
+    let limits = clawk_plan::plan::Limits {
         memory_mb: limits.memory_mb.saturating_add(megabytes),
         max_processes: limits.max_processes.saturating_add(threads),
         max_open_files: limits.max_open_files.max(1024),
         ..*limits
     };
-    let plan = Plan {
-        level: Level::None,
-        limits,
-        ..(*spec.plan).clone()
-    };
+    let plan = Plan::clone(&spec.plan).at_level(Level::None).with_limits(limits);
     let mut inner = Spec::new(launcher.program_text(), Arc::new(plan));
     inner.args = vec![stage::MODE.to_owned(), folder.to_string_lossy().into_owned()];
     inner.args.extend(grouped.then(|| stage::HELD.to_owned()));
-    inner.env = vec![("PATH".to_owned(), crate::launch::MINIMAL_PATH.to_owned())];
+    inner.env = vec![("PATH".to_owned(), clawk_plan::plan::MINIMAL_PATH.to_owned())];
     inner.stdin.clone_from(&spec.stdin);
     inner.timeout_ms = spec.timeout_ms;
     inner.max_output_bytes = spec.max_output_bytes;
@@ -393,7 +389,7 @@ fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     if !spec.env.iter().any(|(name, _)| name == "PATH") {
-        env.push(format!("PATH={}", crate::launch::MINIMAL_PATH));
+        env.push(format!("PATH={}", clawk_plan::plan::MINIMAL_PATH));
     }
     Process {
         argv: argv.collect(),

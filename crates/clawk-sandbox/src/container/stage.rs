@@ -48,7 +48,7 @@ pub(super) struct Order {
     pub(super) system: Option<Vec<PathBuf>>,
     /// Each hierarchy of control groups is a mount of its own.
     pub(super) hierarchies: bool,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<Lent>,
     /// Bind a listening socket in the container's network and hand it out.
     pub(super) door: bool,
     /// Who the tool is on the host.
@@ -57,7 +57,7 @@ pub(super) struct Order {
 
 /// A part of the host, to be mounted so that the guest stands for its owner.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct Lent {
     pub(super) source: PathBuf,
     pub(super) at: PathBuf,
     pub(super) owner: u32,
@@ -128,7 +128,7 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
     )]
     let mut runtime = Command::new(&order.runtime);
     runtime.arg("--root").arg(root::inside(folder).join("state"));
-    runtime.env_clear().env("PATH", crate::launch::MINIMAL_PATH);
+    runtime.env_clear().env("PATH", clawk_plan::plan::MINIMAL_PATH);
     runtime
         .arg("--log")
         .arg(folder.join("log.json"))
@@ -143,7 +143,7 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
     Err(runtime.exec())
 }
 
-fn owners(places: &[Place]) -> Vec<u32> {
+fn owners(places: &[Lent]) -> Vec<u32> {
     let mut owners: Vec<u32> = places.iter().map(|place| place.owner).collect();
     owners.sort_unstable();
     owners.dedup();
@@ -152,7 +152,7 @@ fn owners(places: &[Place]) -> Vec<u32> {
 
 /// Mounts a part of the host at its place, seen through `users`: what its owner owns is the guest's here, and what the
 /// guest makes is its owner's there. No set-id bit counts below it, and no device opens.
-fn lend(place: &Place, users: &OwnedFd) -> io::Result<()> {
+fn lend(place: &Lent, users: &OwnedFd) -> io::Result<()> {
     match place.source.is_dir() {
         true => fs::create_dir_all(&place.at)?,
         false => {

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use super::archive;
 use super::image::private;
-use crate::launch::{Launcher, MINIMAL_PATH, Outcome, Spec};
-use crate::level::Level;
-use crate::plan::{Defaults, Limits, Plan};
+use crate::launch::{Launcher, Outcome, Spec};
+use clawk_plan::level::Level;
+use clawk_plan::plan::MINIMAL_PATH;
+use clawk_plan::plan::{Defaults, Limits, Plan};
 
 /// How long an engine may take, milliseconds: images are large.
 const ASK_MS: u64 = 20_000;
@@ -126,11 +127,9 @@ async fn ask(
         max_open_files: 65_536,
         ..Limits::default()
     };
-    let plan = Plan {
-        level: Level::None,
-        limits,
-        ..Plan::undeclared(&Defaults::default())
-    };
+    let plan = Plan::undeclared(&Defaults::default())
+        .at_level(Level::None)
+        .with_limits(limits);
     let mut spec = Spec::new(stored.engine, Arc::new(plan));
     spec.args = words.to_vec();
     spec.env = environment();

@@ -1,7 +1,7 @@
 use super::bundle::{Bundle, Identity, Process};
 use super::guard::Judged;
 use super::seccomp::{self, Holds};
-use crate::plan::Limits;
+use clawk_plan::plan::Limits;
 
 #[test]
 fn a_bundle_has_no_right_no_network_and_no_writable_root() {

@@ -13,12 +13,12 @@ use super::mask::{Shown, covers, masks, with_holders};
 use super::refusal;
 use super::root;
 use super::run::{identity, root_user};
-use super::stage::Place;
+use super::stage::Lent;
 use crate::launch::{LaunchError, Placed, Spec};
-use crate::level::Refusal;
-use crate::own::Kept;
-use crate::plan::{Filesystem, FsMode};
-use crate::preflight::path::lexical;
+use clawk_plan::level::Refusal;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::{Filesystem, FsMode};
+use clawk_plan::preflight::path::lexical;
 
 /// What the container sees beyond its root.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct View {
     /// Parts of the host that the stage puts into the root that it makes.
     pub(super) system: Vec<PathBuf>,
     /// Mounts that the stage makes first, for the guest's user to own.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<Lent>,
     shown: Vec<Shown>,
     pub(super) masks: Vec<PathBuf>,
     /// Denied files that have further names, by device and inode.
@@ -57,7 +57,7 @@ impl View {
         };
         let base = spec.anchor();
         let mut view = Self {
-            owned: crate::place::writable(fs, &base),
+            owned: clawk_plan::place::writable(fs, &base),
             ..Self::default()
         };
         if image.is_none() {
@@ -188,7 +188,7 @@ impl View {
     }
 
     fn add(&mut self, path: &Path, writable: bool, folder: &Path) -> Result<(), String> {
-        let source = crate::place::resolve(path, &self.owned)
+        let source = clawk_plan::place::resolve(path, &self.owned)
             .map_err(|error| format!("the mount `{}`: {error}", path.display()))?;
         let reserved = ["/", "/proc", "/dev", "/sys"];
         if reserved.iter().any(|place| path == Path::new(place)) {
@@ -203,7 +203,7 @@ impl View {
             let at = root::inside(folder).join("m").join(self.places.len().to_string());
             let owner =
                 std::os::unix::fs::MetadataExt::uid(&source.metadata().map_err(|error| error.to_string())?);
-            self.places.push(Place {
+            self.places.push(Lent {
                 source,
                 at: at.clone(),
                 owner,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use crate::plan::Plan;
+use clawk_plan::plan::Plan;
 
 /// The port on 127.0.0.1, inside the box, that `HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` name.
 pub const PORT: u16 = 3128;

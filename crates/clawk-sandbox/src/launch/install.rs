@@ -77,7 +77,7 @@ pub(super) fn paths(program: &Path, search: &str, writable: &[PathBuf]) -> Vec<P
             // Also what the links on the way name: `venv/bin/python` → `…/bin/python3` → the real one.
             if let Ok(target) = std::fs::read_link(&path) {
                 let target =
-                    crate::preflight::path::lexical(path.parent().unwrap_or(Path::new("/")), &target);
+                    clawk_plan::preflight::path::lexical(path.parent().unwrap_or(Path::new("/")), &target);
                 if target != real {
                     next.push(target);
                 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{LaunchError, Launcher, Outcome, Service, Spec};
 use crate::container;
-use crate::level::{Level, Obtained, Refusal};
 use crate::vm;
+use clawk_plan::level::{Level, Obtained, Refusal};
 
 /// What is local to this machine about the levels above `process`.
 #[derive(Debug, Clone, Default)]
@@ -117,7 +117,7 @@ impl Launcher {
     pub fn known(&self, level: Level) -> Result<(), Refusal> {
         match level {
             Level::None => Ok(()),
-            Level::Process => match super::found() {
+            Level::Process => match clawk_plan::probed::found() {
                 Some(Err(refusal)) => Err(refusal.clone()),
                 Some(Ok(_)) | None => Ok(()),
             },

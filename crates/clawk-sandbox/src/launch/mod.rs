@@ -20,8 +20,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use door::{Door, Gate, Keep, PORT, Placed};
-pub use probe::Probed;
-pub(crate) use probe::found;
 pub use room::MinFree;
 pub(crate) use run::send_with;
 pub use service::{Service, ServiceEnd};
@@ -32,12 +30,9 @@ use levels::Levels;
 pub use pool::Warm;
 
 use crate::child::cell::order::{Enclosure, is_system};
-use crate::level::{Level, Obtained, Refusal};
-use crate::plan::{Limits, NetworkMode, Plan, ShellMode};
-use crate::preflight::path::lexical;
-
-/// Search path for programs whose environment names none.
-pub const MINIMAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+use clawk_plan::level::{Level, Obtained, Refusal};
+use clawk_plan::plan::{Limits, MINIMAL_PATH, NetworkMode, Plan, ShellMode};
+use clawk_plan::preflight::path::lexical;
 
 /// This very program, for a [`Launcher`] or a [`Spec`]. The link and not the name: an upgrade may replace the file while
 /// we run.
@@ -313,7 +308,7 @@ impl Spec {
     }
 
     fn installation(&self, program: &str) -> Vec<PathBuf> {
-        let writable = crate::place::writable(self.plan.filesystem(), &self.anchor());
+        let writable = clawk_plan::place::writable(self.plan.filesystem(), &self.anchor());
         install::paths(std::path::Path::new(program), self.search(), &writable)
     }
 

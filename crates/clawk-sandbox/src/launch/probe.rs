@@ -1,24 +1,14 @@
 //! Whether this host can enclose a tool: found out by really starting a box (R32), once, at start-up.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::{LaunchError, Launcher, Outcome, Spec};
-use crate::level::{Level, Obtained, Refusal};
-use crate::plan::{Defaults, Plan};
+use clawk_plan::level::{Level, Refusal};
+use clawk_plan::plan::{Defaults, Plan};
+use clawk_plan::probed::{self, Probed};
 
 /// Milliseconds that the probe may take.
 const PROBE_MS: u64 = 10_000;
-
-/// What the probe found; a plan asks here whether its level can be had.
-static FOUND: OnceLock<Probed> = OnceLock::new();
-
-/// What a box on this host is held by, or why there is none.
-pub type Probed = Result<Obtained, Refusal>;
-
-/// The cached result, if the probe has run.
-pub(crate) fn found() -> Option<&'static Probed> {
-    FOUND.get()
-}
 
 impl Launcher {
     /// Starts a box, looks from inside whether its walls stand, and keeps the result for [`Plan::available`].
@@ -26,11 +16,10 @@ impl Launcher {
     /// # Errors
     /// The mechanism that is missing, and the cure.
     pub(super) async fn probe_process(&self) -> Probed {
-        if let Some(found) = FOUND.get() {
+        if let Some(found) = probed::found() {
             return found.clone();
         }
-        let found = self.look().await;
-        FOUND.get_or_init(|| found).clone()
+        probed::remember(self.look().await).clone()
     }
 
     /// Looks anew, without keeping the result: for `clawk doctor`.

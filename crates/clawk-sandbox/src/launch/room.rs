@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::{Launcher, LimitHit, Outcome, Service, Spec};
-use crate::level::{Level, Obtained};
-use crate::plan::FsMode;
-use crate::preflight::path::lexical;
+use clawk_plan::level::{Level, Obtained};
+use clawk_plan::plan::FsMode;
+use clawk_plan::preflight::path::lexical;
 
 /// What of every disk that a run may write to must stay free; 0 of something is not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,9 +18,9 @@ use super::streams::{Budget, Kept, Stream, keep};
 use super::warm::{hand_over, named_by_tool, outputs};
 use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec, room};
-use crate::level::{Obtained, Place};
 use crate::passing;
-use crate::plan::Plan;
+use clawk_plan::level::{Obtained, Whose};
+use clawk_plan::plan::Plan;
 
 /// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
 const PATIENCE_MS: u64 = 10_000;
@@ -411,7 +411,7 @@ pub(super) fn outcome(
             } => {
                 obtained = Some(Obtained {
                     level: spec.plan.level(),
-                    place: Place::Local,
+                    place: Whose::Local,
                     mechanisms,
                     missing,
                 });

@@ -10,7 +10,7 @@ use super::run::{Control, Parts, pipe_pair};
 use super::streams::Tail;
 use super::wire::{GRACE_MS, Report};
 use super::{Input, LaunchError, Launcher, LimitHit, Spec};
-use crate::level::{Obtained, Place};
+use clawk_plan::level::{Obtained, Whose};
 
 /// How long a service's start may take until its program runs, milliseconds.
 const START_MS: u64 = 10_000;
@@ -114,7 +114,7 @@ async fn await_start(spec: &Spec, control: &mut Control) -> Result<Obtained, Lau
             })) => {
                 obtained = Obtained {
                     level: spec.plan.level(),
-                    place: Place::Local,
+                    place: Whose::Local,
                     mechanisms,
                     missing,
                 };
@@ -134,7 +134,7 @@ async fn tend(
     mut control: Control,
     mut stopping: mpsc::Receiver<()>,
     draining: impl Future<Output = ()>,
-    limits: crate::plan::Limits,
+    limits: clawk_plan::plan::Limits,
     ended: watch::Sender<Option<ServiceEnd>>,
 ) {
     let mut draining = std::pin::pin!(draining);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::cell::order::Enclosure;
 use crate::child::cell::world::Seen;
-use crate::level::Level;
+use clawk_plan::level::Level;
 
 /// Ends the run gently: SIGTERM, [`GRACE_MS`], SIGKILL.
 pub(crate) const TERMINATE: u8 = b't';

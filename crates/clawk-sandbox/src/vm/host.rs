@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Settings, initrd, refusal, run};
+use super::{Settings, initrd, run};
 use crate::container::image::private;
-use crate::launch::{Launcher, MINIMAL_PATH, Spec};
-use crate::level::{Level, Refusal};
-use crate::plan::{Defaults, Plan, ShellMode};
+use crate::launch::{Launcher, Spec};
+use clawk_plan::level::{Level, Refusal};
+use clawk_plan::machine::refusal;
+use clawk_plan::plan::MINIMAL_PATH;
+use clawk_plan::plan::{Defaults, Plan, ShellMode};
 
 /// How long a machine may take to start, milliseconds.
 const KVM_MS: u64 = 5_000;
@@ -197,10 +199,7 @@ async fn try_it(launcher: &Launcher, found: &Found) -> Result<Vec<String>, Strin
         shell: ShellMode::Restricted,
         ..Defaults::default()
     };
-    let plan = Plan {
-        level: Level::Vm,
-        ..Plan::undeclared(&defaults)
-    };
+    let plan = Plan::undeclared(&defaults).at_level(Level::Vm);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
     spec.args = vec!["-c".to_owned(), format!("exit {PROBE_CODE}")];
     spec.timeout_ms = Some(found.boot_ms.saturating_add(KVM_MS));

@@ -18,9 +18,9 @@ use fuse_backend_rs::api::filesystem::{
 use fuse_backend_rs::passthrough::PassthroughFs;
 
 use super::wire::Rules;
-use crate::own::Kept;
-use crate::plan::{Denied, Filesystem, FsMode};
-use crate::preflight::path::lexical;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::{Denied, Filesystem, FsMode};
+use clawk_plan::preflight::path::lexical;
 
 pub(super) struct Judge {
     inner: PassthroughFs<()>,

@@ -22,10 +22,11 @@ use tokio::sync::OnceCell;
 
 pub use drivers::load_order;
 pub(crate) use host::Found;
-pub(crate) use run::servable;
+
+use clawk_plan::machine::servable;
 
 use crate::launch::{LaunchError, Launcher, Outcome, Service, Spec};
-use crate::level::{Level, Refusal};
+use clawk_plan::level::Refusal;
 
 /// `[sandbox.vm]` of `clawk.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +88,7 @@ pub(crate) async fn launch(
     backend: &Backend,
     spec: &Spec,
 ) -> Result<Outcome, LaunchError> {
-    run::servable(&spec.plan)?;
+    servable(&spec.plan)?;
     let found = backend.found(launcher).await?;
     run::run(launcher, found, spec).await
 }
@@ -98,18 +99,9 @@ pub(crate) async fn serve(
     backend: &Backend,
     spec: &Spec,
 ) -> Result<Service, LaunchError> {
-    run::servable(&spec.plan)?;
+    servable(&spec.plan)?;
     let found = backend.found(launcher).await?;
     run::serve(launcher, found, spec).await
-}
-
-pub(crate) fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> Refusal {
-    Refusal::Unavailable {
-        level: Level::Vm,
-        mechanism: mechanism.to_owned(),
-        missing: missing.into(),
-        hint: hint.to_owned(),
-    }
 }
 
 #[cfg(test)]

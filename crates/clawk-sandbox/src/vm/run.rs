@@ -12,58 +12,24 @@ use tokio::net::unix::{OwnedReadHalf, pipe};
 
 use super::host::{Engine, Found};
 use super::wire::{self, End, Job, Rules, Setup};
-use super::{judge, refusal, stage};
+use super::{judge, stage};
 use crate::container::image::private;
 use crate::launch::{
     Given, Input, LaunchError, Launcher, LimitHit, OWN_PROGRAM, Outcome, Service, Spec, send_with,
 };
-use crate::level::{Level, Obtained, Place, Refusal};
-use crate::own::Kept;
-use crate::plan::{Limits, NetworkMode, Plan};
-
-/// What the machine's kernel and its agent need beside the tool, MiB.
-const KERNEL_MB: u64 = 192;
+use clawk_plan::level::{Level, Obtained, Whose};
+use clawk_plan::machine::KERNEL_MB;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::{Limits, Plan};
 
 /// What qemu and the file server need beside the machine's memory, MiB.
 const QEMU_MB: u64 = 320;
-
-/// Memory of a machine is one file of the box, and no file of a box is larger, MiB.
-const LARGEST_MB: u64 = 2047;
 
 /// Threads of the stage, qemu and the file server.
 const THREADS: u64 = 96;
 
 /// The file server holds a descriptor for every name that the machine remembers.
 const OPEN_FILES: u64 = 65_536;
-
-/// Whether a machine can do what the plan asks.
-pub(crate) fn servable(plan: &Plan) -> Result<(), Refusal> {
-    if plan.network().mode != NetworkMode::Deny {
-        return Err(refusal(
-            "network",
-            "a machine has no network card, and the plan allows network",
-            "set `network.mode: deny`, or run this tool at level `container` or `process`",
-        ));
-    }
-    if plan.limits().memory_mb.saturating_add(KERNEL_MB) > LARGEST_MB {
-        return Err(refusal(
-            "memory_mb",
-            format!(
-                "a machine has at most {} MiB for its tool",
-                LARGEST_MB - KERNEL_MB
-            ),
-            "lower `memory_mb`",
-        ));
-    }
-    match plan.runtime.as_deref() {
-        Some(name @ ("apple-container" | "gvisor")) => Err(refusal(
-            name,
-            format!("`{name}` makes no machines"),
-            "leave `runtime` out of the Sandbox",
-        )),
-        Some(_) | None => Ok(()),
-    }
-}
 
 /// A machine that is ready to be made.
 struct Prepared {
@@ -324,7 +290,7 @@ fn obtained(found: &Found, spec: &Spec, around: Obtained) -> Obtained {
     mechanisms.extend(around.mechanisms.into_iter().map(|name| format!("box:{name}")));
     Obtained {
         level: Level::Vm,
-        place: Place::Local,
+        place: Whose::Local,
         mechanisms,
         missing: around.missing,
     }
@@ -333,16 +299,14 @@ fn obtained(found: &Found, spec: &Spec, around: Obtained) -> Obtained {
 /// The box: what level `process` would show and hold, with room for qemu, and the stage as its program.
 fn inner(found: &Found, spec: &Spec, installed: Vec<std::path::PathBuf>, theirs: OwnedFd) -> Spec {
     let limits = spec.plan.limits();
-    let plan = Plan {
-        level: Level::Process,
-        limits: Limits {
+    let plan = Plan::clone(&spec.plan)
+        .at_level(Level::Process)
+        .with_limits(Limits {
             memory_mb: machine_mb(limits) + QEMU_MB,
             max_processes: THREADS,
             max_open_files: OPEN_FILES,
             ..*limits
-        },
-        ..(*spec.plan).clone()
-    };
+        });
     let mut inner = Spec::new(OWN_PROGRAM, Arc::new(plan));
     inner.args = vec![stage::MODE.to_owned()];
     inner.base = Some(spec.anchor());

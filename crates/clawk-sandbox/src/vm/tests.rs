@@ -1,15 +1,12 @@
 use std::sync::Arc;
 
-use super::{Settings, run};
+use super::Settings;
 use crate::launch::{LaunchError, Launcher, LevelSettings, Spec};
-use crate::level::{Level, Refusal};
-use crate::plan::{Defaults, Limits, Network, NetworkMode, Plan};
+use clawk_plan::level::{Level, Refusal};
+use clawk_plan::plan::{Defaults, Plan};
 
 fn plan() -> Plan {
-    Plan {
-        level: Level::Vm,
-        ..Plan::undeclared(&Defaults::default())
-    }
+    Plan::undeclared(&Defaults::default()).at_level(Level::Vm)
 }
 
 fn missing(refusal: Refusal) -> (String, String, String) {
@@ -25,33 +22,6 @@ fn missing(refusal: Refusal) -> (String, String, String) {
         }
         other => panic!("{other}"),
     }
-}
-
-#[test]
-fn a_plan_with_network_is_refused() {
-    let mut plan = plan();
-    for mode in [NetworkMode::Allowlist, NetworkMode::AllowAll] {
-        plan.network = Network {
-            mode,
-            ..Network::default()
-        };
-        let (mechanism, missing, hint) = missing(run::servable(&plan).unwrap_err());
-        assert_eq!(mechanism, "network");
-        assert!(missing.contains("no network card"), "{missing}");
-        assert!(hint.contains("container"), "{hint}");
-    }
-}
-
-#[test]
-fn more_memory_than_a_machine_can_have_is_refused() {
-    let mut plan = plan();
-    plan.limits = Limits {
-        memory_mb: 4096,
-        ..Limits::default()
-    };
-    assert_eq!(missing(run::servable(&plan).unwrap_err()).0, "memory_mb");
-    plan.limits.memory_mb = 1024;
-    run::servable(&plan).unwrap();
 }
 
 async fn refused(settings: Settings) -> (String, String, String) {

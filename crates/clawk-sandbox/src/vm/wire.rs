@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::own::Kept;
-use crate::plan::Filesystem;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::Filesystem;
 
 /// Longest frame to the machine, bytes: arguments and environment.
 pub(super) const MAX_JOB_BYTES: usize = 8 << 20;

@@ -18,9 +18,9 @@ use wasmtime_wasi::p2::{FsError, FsResult};
 
 use super::guest::State;
 use super::names::{self, Wanted};
-use crate::own::Kept;
-use crate::plan::{Denied, Filesystem};
-use crate::preflight::path::lexical;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::{Denied, Filesystem};
+use clawk_plan::preflight::path::lexical;
 
 /// The agent's own process looks out of these: nothing of them is a guest's, in whatever mode.
 pub(super) const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];

@@ -20,9 +20,9 @@ use super::output::Output;
 use super::{Backend, refusal};
 use crate::launch::streams::Budget;
 use crate::launch::{Input, LaunchError, LimitHit, Outcome, Spec};
-use crate::level::{Level, Obtained, Place};
-use crate::plan::{FsMode, NetworkMode};
-use crate::preflight::path::lexical;
+use clawk_plan::level::{Level, Obtained, Whose};
+use clawk_plan::plan::{FsMode, NetworkMode};
+use clawk_plan::preflight::path::lexical;
 
 /// What `wasmtime run` ends with when a guest traps.
 const TRAP_CODE: i32 = 134;
@@ -241,7 +241,7 @@ fn obtained(spec: &Spec) -> Obtained {
     }
     Obtained {
         level: Level::Wasm,
-        place: Place::Local,
+        place: Whose::Local,
         mechanisms: mechanisms.into_iter().map(str::to_owned).collect(),
         missing,
     }
@@ -419,7 +419,7 @@ fn preopens(
             .collect(),
         FsMode::Full => vec![(PathBuf::from("/"), true)],
     };
-    let owned = crate::place::writable(fs, base);
+    let owned = clawk_plan::place::writable(fs, base);
     let mut roots = Vec::new();
     for (path, writable) in mounts {
         let perms = if writable {
@@ -429,7 +429,7 @@ fn preopens(
         };
         let fault =
             |error: &dyn std::fmt::Display| spec.setup(&format!("the mount `{}`: {error}", path.display()));
-        let real = crate::place::resolve(&path, &owned).map_err(|error| fault(&error))?;
+        let real = clawk_plan::place::resolve(&path, &owned).map_err(|error| fault(&error))?;
         if !real.is_dir() {
             return Err(fault(&"a guest is given folders, not single files"));
         }

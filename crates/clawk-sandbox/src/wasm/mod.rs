@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 pub(crate) use guest::launch;
 
-use crate::level::{Level, Refusal};
+use clawk_plan::level::{Level, Refusal};
 
 /// The level's state in one agent. Nothing is made, and no memory used, until the first guest.
 #[derive(Debug, Default)]

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use clawk_sandbox::{Launcher, LevelSettings, Outcome, Plan, Spec, container};
+use clawk_plan::Plan;
+use clawk_sandbox::{Launcher, LevelSettings, Outcome, Spec, container};
 use serde_json::json;
 
 use super::containers::sandbox;

@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_manifest::model;
-use clawk_sandbox::{
-    Defaults, LaunchError, Launcher, Level, LevelSettings, LimitHit, Outcome, Own, Plan, Refusal, Spec,
-    container,
-};
+use clawk_plan::{Defaults, Level, Own, Plan, Refusal};
+use clawk_sandbox::{LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Spec, container};
 use serde_json::json;
 
 use super::image::{BusyBox, Layer};

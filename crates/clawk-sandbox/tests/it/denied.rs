@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clawk_sandbox::{Defaults, Own, Plan};
+use clawk_plan::{Defaults, Own, Plan};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;

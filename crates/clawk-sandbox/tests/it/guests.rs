@@ -8,9 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{
-    Input, LaunchError, Launcher, Level, LevelSettings, LimitHit, Outcome, Plan, Refusal, Spec,
-};
+use clawk_plan::{Level, Plan, Refusal};
+use clawk_sandbox::{Input, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Spec};
 use serde_json::json;
 
 use super::containers::sandbox;

@@ -26,7 +26,8 @@ mod warm;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_sandbox::{Defaults, Input, Launcher, Limits, Outcome, Plan, Spec};
+use clawk_plan::{Defaults, Limits, Plan};
+use clawk_sandbox::{Input, Launcher, Outcome, Spec};
 
 fn launcher() -> Launcher {
     Launcher::new(env!("CARGO_BIN_EXE_clawk-sandbox-launcher"), Vec::new())

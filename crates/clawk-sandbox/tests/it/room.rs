@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{Defaults, FsMode, Launcher, LimitHit, Limits, MinFree, Plan, Spec};
+use clawk_plan::{Defaults, FsMode, Limits, Plan};
+use clawk_sandbox::{Launcher, LimitHit, MinFree, Spec};
 
 use super::{launcher, script};
 

@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{LaunchError, Launcher, Level, LimitHit, Limits, Refusal, Spec};
+use clawk_plan::{Level, Limits, Refusal};
+use clawk_sandbox::{LaunchError, Launcher, LimitHit, Spec};
 
 use super::{bytes, launcher, lives, plan, run, script, seconds, text};
 

@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{LaunchError, Limits, Spec};
+use clawk_plan::Limits;
+use clawk_sandbox::{LaunchError, Spec};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::{launcher, lives, plan, script, seconds};

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{Defaults, Gate, LimitHit, Outcome, Placed, Plan, Spec};
+use clawk_plan::{Defaults, Plan};
+use clawk_sandbox::{Gate, LimitHit, Outcome, Placed, Spec};
 use serde_json::{Value, json};
 
 use super::{launcher, lives, run, seconds, text};

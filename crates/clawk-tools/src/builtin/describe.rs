@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clawk_kernel::ports::Description;
-use clawk_sandbox::Plan;
+use clawk_plan::Plan;
 use serde_json::{Map, Value, json};
 
 use super::Builtin;

@@ -69,7 +69,7 @@ fn minimal_env(call: &Call<'_>, shared: &Shared) -> Vec<(String, String)> {
     let path = shared
         .env
         .non_empty("PATH")
-        .unwrap_or_else(|| clawk_sandbox::launch::MINIMAL_PATH.to_owned());
+        .unwrap_or_else(|| clawk_plan::plan::MINIMAL_PATH.to_owned());
     let home = match call.plan.home() {
         Some(home) => home.to_owned(),
         None => call.workdir.to_string_lossy().into_owned(),

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clawk_kernel::ports::{RunError, RunOutcome, ToolRunner};
-use clawk_sandbox::Refusal;
+use clawk_plan::Refusal;
 use serde_json::{Value, json};
 
 use super::html;

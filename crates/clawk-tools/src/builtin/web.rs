@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_egress::{Client, Deadlines, EgressError, Request as HttpRequest, Response, Rules, Screened, Url};
 use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_plan::{Network, Obtained, Plan, Refusal, Request};
 use clawk_proto::place::Refusal as Unfit;
-use clawk_sandbox::{Network, Obtained, Plan, Refusal, Request};
 use clawk_secrets::{Env, Redactor};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use serde::Deserialize;

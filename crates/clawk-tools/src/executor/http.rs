@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clawk_egress::{Client, EgressError, Request, Url};
 use clawk_kernel::ports::{RunError, RunOutcome};
-use clawk_sandbox::Obtained;
+use clawk_plan::Obtained;
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Map, json};
 

@@ -7,8 +7,8 @@ pub(crate) use command::Command;
 pub(crate) use http::{Endpoint, ended};
 
 use clawk_kernel::ports::RunOutcome;
+use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::Obtained;
 use serde_json::{Map, Value};
 
 /// Reads what an executor gave back: JSON with `content` is taken as it is, everything else is text. Facts stand beside

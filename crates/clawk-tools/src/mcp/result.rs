@@ -1,8 +1,8 @@
 //! From an MCP result to ours.
 
 use clawk_kernel::ports::RunOutcome;
+use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::Obtained;
 use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use clawk_egress::{Client, Url};
 use clawk_kernel::ports::{Connections, RunError, RunOutcome};
-use clawk_sandbox::{Launcher, Obtained, Service, Spec};
+use clawk_plan::Obtained;
+use clawk_sandbox::{Launcher, Service, Spec};
 use http::HeaderMap;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, ClientRequest, Implementation,

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use clawk_kernel::ports::ToolRunner;
 use clawk_manifest::model::{Manifest, Metadata};
-use clawk_sandbox::{Defaults, Launcher};
+use clawk_plan::Defaults;
+use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Resolver};
 use clawk_tools::{Host, Runner, ToolsConfig, Unbound, bind};
 use serde_json::{Value, json};
@@ -41,7 +42,7 @@ fn bound(tools: Value, config: Value) -> Result<Runner, Vec<Unbound>> {
         secrets: Resolver::without_store(Env::fixed([("KEY", "value")])),
         base: Path::new("/").to_path_buf(),
         workdir: Path::new("/").to_path_buf(),
-        own: clawk_sandbox::Own::nothing(),
+        own: clawk_plan::Own::nothing(),
         ask: None,
         extras: BTreeMap::new(),
         egress: clawk_tools::Egress::default(),

@@ -1,12 +1,12 @@
 //! The agent's own files (ADR 0025): everything that its start reads, gathered in one place. What a start reads decides what
-//! tools may do, so that no tool may change it; `clawk_sandbox::own` sees to that.
+//! tools may do, so that no tool may change it; `clawk_plan::own` sees to that.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clawk_manifest::model::McpUri;
 use clawk_manifest::{Manifest, Sources};
-use clawk_sandbox::{Level, Own, Plan};
+use clawk_plan::{Level, Own, Plan};
 
 use super::AUTO;
 use crate::companion::companion;

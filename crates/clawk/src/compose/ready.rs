@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use clawk_kernel::StartError;
-use clawk_sandbox::{Level, Plan, Refusal};
+use clawk_plan::{Level, Plan, Refusal};
 use clawk_store::StateDir;
 
 use super::{Blueprint, lacks, own};

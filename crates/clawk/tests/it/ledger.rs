@@ -12,9 +12,10 @@ use clawk_kernel::testing::{Rig, manifest};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::witness::Fact;
 use clawk_kernel::{CallError, Door, Kernel};
+use clawk_plan::{Plan, Refusal};
 use clawk_proto::RequestId;
 use clawk_proto::method::{CallContext, ToolCallParams};
-use clawk_sandbox::{Launcher, Plan, Refusal};
+use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Resolver};
 use clawk_store::StateDir;
 use clawk_tools::{Host, Runner, ToolsConfig, bind};
@@ -125,14 +126,14 @@ impl Life {
             serde_json::from_value(json!({"order": {"http": {"url": format!("{url}/orders")}}})).unwrap();
         let host = Host {
             launcher: Launcher::new(program(), vec!["__sandbox".into()]),
-            defaults: clawk_sandbox::Defaults::default(),
+            defaults: clawk_plan::Defaults::default(),
             secrets: Resolver::without_store(Env::fixed([("PATH", "/usr/bin:/bin")])),
             base: dir.to_path_buf(),
             workdir: dir.to_path_buf(),
             ask: None,
             extras: BTreeMap::new(),
             egress: clawk_tools::Egress::default(),
-            own: clawk_sandbox::Own::nothing(),
+            own: clawk_plan::Own::nothing(),
         };
         let there = Arc::new(AtomicUsize::new(0));
         let runner = Stopping {

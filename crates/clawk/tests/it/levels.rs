@@ -1,6 +1,6 @@
 //! A manifest's `sandbox.level` above `process`, through the real binary: where the command really ran, and the trace.
 
-use clawk_sandbox::Level;
+use clawk_plan::Level;
 use predicates::prelude::*;
 use predicates::str::contains;
 

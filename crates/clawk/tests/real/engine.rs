@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_manifest::model::Sandbox;
-use clawk_sandbox::{Defaults, LaunchError, Launcher, Level, LevelSettings, Plan, Refusal, Spec, container};
+use clawk_plan::{Defaults, Level, Plan, Refusal};
+use clawk_sandbox::{LaunchError, Launcher, LevelSettings, Spec, container};
 use rustix::process::{Pid, Signal};
 use serde_json::json;
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_manifest::model::Sandbox;
-use clawk_sandbox::{
-    Defaults, Input, LaunchError, Launcher, Level, LevelSettings, LimitHit, Outcome, Own, Plan, Spec, vm,
-};
+use clawk_plan::{Defaults, Level, Own, Plan};
+use clawk_sandbox::{Input, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Spec, vm};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};

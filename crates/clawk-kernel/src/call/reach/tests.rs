@@ -1,4 +1,4 @@
-use clawk_sandbox::{Defaults, Plan};
+use clawk_plan::{Defaults, Plan};
 use serde_json::{Value, json};
 
 use super::{check, place};

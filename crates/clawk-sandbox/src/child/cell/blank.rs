@@ -18,7 +18,7 @@ use super::world::{self, Seen};
 use super::{NAMESPACES, Ready, attend, hand, mounts, prepare, reap, word};
 use crate::child::{Streams, sys};
 use crate::launch::wire::{MAX_REPORT_BYTES, Order, Report};
-use crate::plan::FsMode;
+use clawk_plan::plan::FsMode;
 
 /// How long its first process may take until it is made.
 const PATIENCE: Timespec = Timespec {

@@ -20,9 +20,9 @@ use rustix::io::Errno;
 use seccompiler::{SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompRule};
 
 use crate::child::sys::{self, Notice};
-use crate::own::Kept;
-use crate::plan::Filesystem;
-use crate::preflight::path::lexical;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::Filesystem;
+use clawk_plan::preflight::path::lexical;
 
 /// Longest path, bytes, as the kernel's.
 const MAX_PATH: usize = 4096;

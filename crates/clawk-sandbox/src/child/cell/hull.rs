@@ -20,7 +20,7 @@ use super::view::{Built, View};
 use super::{network, wall};
 use crate::child::sys;
 use crate::launch::wire::Order;
-use crate::plan::FsMode;
+use clawk_plan::plan::FsMode;
 
 const OWN: &str = "/proc/self/ns/mnt";
 

@@ -23,7 +23,7 @@ use super::{filter, inside, landlock, rlimits, view, wall};
 use crate::child::{sys, tell, tree};
 use crate::launch::PORT;
 use crate::launch::wire::{Call, Order, Report};
-use crate::plan::Filesystem;
+use clawk_plan::plan::Filesystem;
 
 /// Supervisor to first process: the groups and id maps are in place; start the tool; ask the tool to end.
 pub(super) const BUILD: u8 = b'b';

@@ -13,8 +13,8 @@ use super::order::Enclosure;
 use super::pieces::named;
 use super::view::{View, attach, attach_at_root, copy_of, real_path, tmpfs};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
-use crate::plan::Denied;
-use crate::preflight::path::lexical;
+use clawk_plan::plan::Denied;
+use clawk_plan::preflight::path::lexical;
 
 /// Entries of mounted folders that are looked through for files that fit a pattern. Beyond, only the guard holds.
 const MAX_ENTRIES: usize = 50_000;

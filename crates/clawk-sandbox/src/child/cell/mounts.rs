@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::order::Enclosure;
 use super::pieces::{open_host, open_mount};
-use crate::plan::FsMode;
+use clawk_plan::plan::FsMode;
 
 /// Who owns what a descriptor names.
 pub(super) fn owner(fd: impl AsFd) -> io::Result<(u32, u32)> {
@@ -58,7 +58,7 @@ fn unescape(text: &str) -> PathBuf {
 /// Owners of everything that will be bound, so that their id maps can be made while there is the power to.
 /// What can't be looked at here is refused when it is bound: it has no map then.
 pub(super) fn owners(order: &Enclosure) -> Vec<(u32, u32)> {
-    let writable = crate::place::writable(&order.filesystem, &order.base);
+    let writable = clawk_plan::place::writable(&order.filesystem, &order.base);
     let mut owners: Vec<(u32, u32)> = order
         .binds()
         .iter()

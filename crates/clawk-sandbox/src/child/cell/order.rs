@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Filesystem, FsMode};
-use crate::preflight::path::lexical;
+use clawk_plan::plan::{Filesystem, FsMode};
+use clawk_plan::preflight::path::lexical;
 
 /// The enclosing part of an order. Its files may hold secrets: no `Debug`.
 #[derive(Clone, Serialize, Deserialize)]

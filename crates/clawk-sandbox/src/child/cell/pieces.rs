@@ -13,7 +13,7 @@ use super::mounts::owner;
 use super::order::{Bind, Enclosure};
 use super::world::Notes;
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOSUID, ATTR_RDONLY};
-use crate::own::Kept;
+use clawk_plan::own::Kept;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -24,7 +24,7 @@ pub(in crate::child) fn open_host(path: &Path) -> rustix::io::Result<OwnedFd> {
 
 /// The same for a mount of the plan: through no link that a tool could have made, also not in this very moment.
 pub(in crate::child) fn open_mount(path: &Path, writable: &[PathBuf]) -> io::Result<OwnedFd> {
-    let real = crate::place::resolve(path, writable)?;
+    let real = clawk_plan::place::resolve(path, writable)?;
     let how = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     Ok(rustix::fs::openat2(CWD, real, PATH_ONLY, Mode::empty(), how)?)
 }
@@ -100,7 +100,7 @@ impl Pieces {
             kept: Kept::of(&order.filesystem.own),
             held: Vec::new(),
         };
-        let owned = crate::place::writable(&order.filesystem, &order.base);
+        let owned = clawk_plan::place::writable(&order.filesystem, &order.base);
         for bind in order.binds() {
             pieces.add(bind, &owned, identity.dropped.then_some(idmaps), notes)?;
         }

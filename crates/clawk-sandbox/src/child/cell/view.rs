@@ -19,8 +19,8 @@ pub(super) use super::pieces::{attach, attach_at_root, copy_of, open_host, real_
 use super::world::{Notes, Seen};
 use super::{etc, keep, kvm, masks};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
-use crate::own::Kept;
-use crate::plan::Denied;
+use clawk_plan::own::Kept;
+use clawk_plan::plan::Denied;
 
 /// The nodes of `/dev`.
 const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::order::Enclosure;
-use crate::place::{Way, trail};
-use crate::plan::Denied;
-use crate::preflight::path::lexical;
+use clawk_plan::place::{Way, trail};
+use clawk_plan::plan::Denied;
+use clawk_plan::preflight::path::lexical;
 
 /// Entries that are looked through for what `denied_paths` say; a box of more does not wait.
 const MAX_ENTRIES: usize = 50_000;

@@ -7,7 +7,8 @@ mod walls;
 
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{Launcher, Limits, Outcome, Spec, Warm};
+use clawk_plan::Limits;
+use clawk_sandbox::{Launcher, Outcome, Spec, Warm};
 
 use super::fresh::{LOOK, facts, scoped};
 use super::{blank, bytes, family, launcher, lives, marked, plan, script, seconds, stat, text, until};

@@ -4,7 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{Launcher, LimitHit, Limits, Spec, Warm};
+use clawk_plan::Limits;
+use clawk_sandbox::{Launcher, LimitHit, Spec, Warm};
 
 use super::{
     blank, family, groups_of, kill, lives, marked, parent, plan, ready, script, seconds, stat, text, until,

@@ -4,7 +4,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use clawk_sandbox::{Defaults, Launcher, Outcome, Placed, Plan, Spec};
+use clawk_plan::{Defaults, Plan};
+use clawk_sandbox::{Launcher, Outcome, Placed, Spec};
 use serde_json::{Value, json};
 
 use super::{bytes, launcher, ready, run, script, text, warmed};

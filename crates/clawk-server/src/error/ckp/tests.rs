@@ -2,9 +2,9 @@
 
 use clawk_kernel::ports::MemoryError;
 use clawk_kernel::{ArgumentFault, CallError, DeniedBy, KernelError};
+use clawk_plan::{Level, Refusal};
 use clawk_proto::RequestId;
 use clawk_proto::method::LifecycleState;
-use clawk_sandbox::{Level, Refusal};
 use serde_json::{Value, json};
 
 use super::{decode, from_call, from_init, from_kernel};

@@ -16,8 +16,9 @@ use std::path::PathBuf;
 
 use clawk_kernel::ports::{Look, RunError, RunOutcome};
 use clawk_kernel::witness::{self, HASHED_BYTES, Mark, State};
+use clawk_plan::{Filesystem, Level, Obtained, Refusal};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Filesystem, Launcher, Level, Obtained, Refusal};
+use clawk_sandbox::Launcher;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use clawk_sandbox::Filesystem;
-use clawk_sandbox::preflight::path::{Allowed, permit};
+use clawk_plan::Filesystem;
+use clawk_plan::preflight::path::{Allowed, permit};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 

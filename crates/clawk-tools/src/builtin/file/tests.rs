@@ -211,9 +211,9 @@ async fn time_and_output_are_held() {
     assert!(started.elapsed() < Duration::from_secs(10));
     let small = json!({"name": "s", "level": "process", "resource_limits": {"max_output_bytes": 1000},
         "capabilities": {"filesystem": {"mode": "full"}}});
-    let ran = Ran::new(std::sync::Arc::new(clawk_sandbox::Plan::compile(
+    let ran = Ran::new(std::sync::Arc::new(clawk_plan::Plan::compile(
         Some(&serde_json::from_value(small).expect("a sandbox")),
-        &clawk_sandbox::Defaults::default(),
+        &clawk_plan::Defaults::default(),
     )));
     std::fs::write(dir.path().join("text"), "line\n".repeat(1000)).expect("written");
     let cut = ran

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use clawk_kernel::time::{Clock, SystemClock, Timestamp};
 use clawk_manifest::model::{AuthType, Provider, ProviderProtocol};
+use clawk_plan::{Defaults, Level, Plan, Refusal};
 use clawk_policy::Engine;
-use clawk_sandbox::{Defaults, Launcher, Level, LevelSettings, Plan, Refusal, Spec};
+use clawk_sandbox::{Launcher, LevelSettings, Spec};
 use clawk_secrets::env;
 use clawk_store::Reader;
 

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use clawk_manifest::model::{
     FilesystemMode, Mount, NetworkMode, Permission, Sandbox, SandboxLevel, ShellMode,
 };
-use clawk_sandbox::{Launcher, Own, Plan, Spec};
+use clawk_plan::{Own, Plan};
+use clawk_sandbox::{Launcher, Spec};
 use clawk_secrets::env;
 use serde_json::json;
 
@@ -104,7 +105,7 @@ fn mount(text: &str) -> Result<Mount, String> {
 
 /// What is to be tried.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct BoxRequest {
     /// As a manifest would say it.
     pub(super) sandbox: Option<Sandbox>,
     /// Compiled.
@@ -128,7 +129,7 @@ impl BoxArgs {
     ///
     /// # Errors
     /// The manifest or the configuration is not valid, or the folder is not there.
-    pub(super) fn asked(&self, config: Option<&Path>) -> Result<Asked> {
+    pub(super) fn asked(&self, config: Option<&Path>) -> Result<BoxRequest> {
         let config = Config::load(config, self.file.as_deref())?.outside(self.outside);
         let file = self.file.as_ref();
         // A person may try a Sandbox before any agent has it.
@@ -169,7 +170,7 @@ impl BoxArgs {
             (None, _) => Own::nothing(),
         };
         let plan = Plan::compile(sandbox.as_ref(), &config.settings.sandbox.defaults());
-        Ok(Asked {
+        Ok(BoxRequest {
             plan: Arc::new(plan.keeping(&own, &base)),
             sandbox,
             launcher: Launcher::default()
@@ -245,14 +246,14 @@ impl BoxArgs {
     }
 }
 
-impl Asked {
+impl BoxRequest {
     /// The order for a run, with the environment that the `shell` tool gives.
     pub(super) fn spec(&self, program: &str, args: Vec<String>) -> Spec {
         let mut spec = Spec::new(program, Arc::clone(&self.plan));
         spec.args = args;
         spec.base = Some(self.base.clone());
         spec.workdir = Some(self.base.clone());
-        let path = env::non_empty("PATH").unwrap_or_else(|| clawk_sandbox::launch::MINIMAL_PATH.to_owned());
+        let path = env::non_empty("PATH").unwrap_or_else(|| clawk_plan::plan::MINIMAL_PATH.to_owned());
         let home = match self.plan.home() {
             Some(home) => home.to_owned(),
             None => self.base.to_string_lossy().into_owned(),

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clawk_sandbox::plan::Injection;
-use clawk_sandbox::{FsMode, Level, NetworkMode, Obtained, Refusal, ShellMode};
+use clawk_plan::plan::Injection;
+use clawk_plan::{FsMode, Level, NetworkMode, Obtained, Refusal, ShellMode};
 use serde_json::json;
 
 use super::BoxArgs;
-use super::asked::Asked;
+use super::asked::BoxRequest;
 use crate::compose;
 use crate::out::{self, Format, Paint};
 
@@ -150,7 +150,7 @@ fn item(text: &str) -> std::io::Result<()> {
     out::line(&format!("  {}", out::harmless(text)))
 }
 
-fn people(asked: &Asked, probed: &Result<Obtained, Refusal>) -> Result<()> {
+fn people(asked: &BoxRequest, probed: &Result<Obtained, Refusal>) -> Result<()> {
     let declared = match (asked.plan.name(), &asked.sandbox) {
         (Some(name), Some(_)) => format!("Sandbox `{}`", out::harmless(name)),
         _ => "no Sandbox is declared: the most restrictive one".to_owned(),
@@ -177,7 +177,7 @@ fn people(asked: &Asked, probed: &Result<Obtained, Refusal>) -> Result<()> {
     walls(probed)
 }
 
-fn files(asked: &Asked) -> Result<()> {
+fn files(asked: &BoxRequest) -> Result<()> {
     let files = asked.plan.filesystem();
     let paint = Paint::stdout();
     heading("Files")?;
@@ -230,13 +230,13 @@ fn files(asked: &Asked) -> Result<()> {
 }
 
 /// The agent's own files that a mount would make writable; in an own folder, the folder alone.
-fn shown_own(asked: &Asked) -> Vec<&PathBuf> {
+fn shown_own(asked: &BoxRequest) -> Vec<&PathBuf> {
     let own = &asked.plan.filesystem().own;
     let below = |path: &&PathBuf| own.iter().any(|above| path.starts_with(above) && above != *path);
     own.iter().filter(|path| !below(path)).collect()
 }
 
-fn network(asked: &Asked) -> Result<()> {
+fn network(asked: &BoxRequest) -> Result<()> {
     let network = asked.plan.network();
     heading("Network")?;
     if asked.plan.level() == Level::None {
@@ -273,7 +273,7 @@ fn network(asked: &Asked) -> Result<()> {
     Ok(())
 }
 
-fn limits(asked: &Asked) -> Result<()> {
+fn limits(asked: &BoxRequest) -> Result<()> {
     let limits = asked.plan.limits();
     heading("Limits of one run")?;
     item(&format!("{} ms of wall time (`timeout_ms`)", limits.timeout_ms))?;
@@ -344,7 +344,7 @@ fn walls(probed: &Result<Obtained, Refusal>) -> Result<()> {
     Ok(())
 }
 
-fn document(asked: &Asked, probed: &Result<Obtained, Refusal>) -> serde_json::Value {
+fn document(asked: &BoxRequest, probed: &Result<Obtained, Refusal>) -> serde_json::Value {
     let walls = |obtained: &Obtained| {
         let one = |(mechanism, wall): (String, Option<&Wall>)| {
             json!({

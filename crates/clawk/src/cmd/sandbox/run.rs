@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clawk_egress::Reached;
+use clawk_plan::Request;
 use clawk_sandbox::launch::Tee;
-use clawk_sandbox::{Input, LaunchError, LimitHit, Outcome, Request};
+use clawk_sandbox::{Input, LaunchError, LimitHit, Outcome};
 use clawk_secrets::env;
 use serde_json::json;
 
 use super::BoxArgs;
-use super::asked::Asked;
+use super::asked::BoxRequest;
 use super::shown::Shown;
 use super::waiting::waiting_for;
 use super::way::Way;
@@ -185,7 +186,7 @@ fn end(outcome: &Outcome) -> String {
     }
 }
 
-fn tell(asked: &Asked, outcome: &Outcome, reached: &Reached) {
+fn tell(asked: &BoxRequest, outcome: &Outcome, reached: &Reached) {
     let paint = Paint::stderr();
     let obtained = &outcome.obtained;
     let asked_for = if asked.plan.level() == obtained.level {

@@ -6,12 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clawk_egress::proxy::{self, Options};
 use clawk_egress::{HostPattern, Ledger, Proxy, Reached, Rules};
-use clawk_sandbox::{Gate, Keep, Level, NetworkMode, Spec};
+use clawk_plan::{Level, NetworkMode};
+use clawk_sandbox::{Gate, Keep, Spec};
 use clawk_secrets::Env;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::asked::Asked;
+use super::asked::BoxRequest;
 
 /// How long the end waits for connections to be told.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -33,7 +34,7 @@ impl Way {
     ///
     /// # Errors
     /// A host can't be read, or the proxy can't be set up.
-    pub(super) fn open(asked: &Asked, spec: &mut Spec) -> Result<Self> {
+    pub(super) fn open(asked: &BoxRequest, spec: &mut Spec) -> Result<Self> {
         let tasks = TaskTracker::new();
         let network = asked.plan.network();
         let guest = asked.plan.level() == Level::Wasm;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{Guard, Name, PATH_ONLY, start, text, umask_of};
 use crate::child::sys::{self, Notice};
-use crate::plan::Denied;
+use clawk_plan::plan::Denied;
 
 /// Entries of a moved folder that are looked through.
 const MAX_ENTRIES: usize = 50_000;

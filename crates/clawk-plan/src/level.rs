@@ -45,7 +45,7 @@ impl fmt::Display for Level {
 /// Whose code ran. A level says how a program is kept apart; what starts no program has none to speak of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum Whose {
     /// Code that the level encloses, or that level `none` leaves open.
     #[default]
     Local,
@@ -62,7 +62,7 @@ pub struct Obtained {
     pub level: Level,
     /// Whose code ran.
     #[serde(default)]
-    pub place: Place,
+    pub place: Whose,
     /// What held it: `rlimit:nofile`, `watcher:memory`, `session`, …
     #[serde(default)]
     pub mechanisms: Vec<String>,
@@ -76,7 +76,7 @@ impl Obtained {
     #[must_use]
     pub fn in_process(mechanism: &str) -> Self {
         Self {
-            place: Place::BuiltIn,
+            place: Whose::BuiltIn,
             ..Self::open(mechanism)
         }
     }
@@ -85,7 +85,7 @@ impl Obtained {
     #[must_use]
     pub fn remote(mechanism: &str) -> Self {
         Self {
-            place: Place::Remote,
+            place: Whose::Remote,
             ..Self::open(mechanism)
         }
     }
@@ -95,7 +95,7 @@ impl Obtained {
     pub fn open(mechanism: &str) -> Self {
         Self {
             level: Level::None,
-            place: Place::Local,
+            place: Whose::Local,
             mechanisms: vec![mechanism.to_owned()],
             missing: Vec::new(),
         }
@@ -105,9 +105,9 @@ impl Obtained {
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self.place {
-            Place::Local => self.level.as_str(),
-            Place::BuiltIn => "built-in",
-            Place::Remote => "remote",
+            Whose::Local => self.level.as_str(),
+            Whose::BuiltIn => "built-in",
+            Whose::Remote => "remote",
         }
     }
 }

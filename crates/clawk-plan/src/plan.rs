@@ -15,6 +15,7 @@ use crate::own::Own;
 use crate::preflight::{self, Request, shell::CommandPattern};
 
 pub use denied::Denied;
+pub use inside::MINIMAL_PATH;
 
 /// Where the system view of level `process` has the host's programs and libraries.
 const SYSTEM: [&str; 8] = [
@@ -271,6 +272,30 @@ impl Plan {
         self.name.as_deref()
     }
 
+    /// This plan at another level.
+    #[must_use]
+    pub fn at_level(self, level: Level) -> Self {
+        Self { level, ..self }
+    }
+
+    /// This plan with other limits.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// This plan for other files.
+    #[must_use]
+    pub fn with_filesystem(self, filesystem: Filesystem) -> Self {
+        Self { filesystem, ..self }
+    }
+
+    /// What is to make the level, if the manifest names it.
+    #[must_use]
+    pub fn runtime(&self) -> Option<&str> {
+        self.runtime.as_deref()
+    }
+
     /// The level asked for.
     #[must_use]
     pub fn level(&self) -> Level {
@@ -316,11 +341,11 @@ impl Plan {
             return Err(defect.clone());
         }
         if self.level == Level::Vm {
-            crate::vm::servable(self)?;
+            crate::machine::servable(self)?;
         }
         // What counts is what a probe really found (R32, `Launcher::probe`); without one, the run itself finds out.
         if self.level == Level::Process
-            && let Some(Err(refusal)) = crate::launch::found()
+            && let Some(Err(refusal)) = crate::probed::found()
         {
             return Err(refusal.clone());
         }
@@ -414,9 +439,7 @@ impl Plan {
         }
         rules.sort();
         rules.dedup();
-        filesystem
-            .denied
-            .extend(rules.iter().map(|path| Denied::place(path)));
+        filesystem.denied.extend(rules.iter().map(Denied::place));
         self
     }
 
@@ -465,7 +488,8 @@ impl Filesystem {
     }
 
     /// The mounts that a view of this mode holds, with what may really be written (R33).
-    pub(crate) fn shown_mounts(&self) -> Vec<(PathBuf, bool)> {
+    #[must_use]
+    pub fn shown_mounts(&self) -> Vec<(PathBuf, bool)> {
         let all = |writable: fn(&Mount) -> bool| {
             let mounts = self.mounts.iter();
             mounts

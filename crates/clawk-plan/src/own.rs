@@ -123,7 +123,7 @@ impl Filesystem {
 
 /// Judges changes: by real names, and by which file it is.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub struct Kept {
     /// Sorted, those above before those below.
     names: Vec<PathBuf>,
     /// Folders that lead to one.
@@ -137,7 +137,7 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// What these names are now.
-    pub(crate) fn of(own: &[PathBuf]) -> Self {
+    pub fn of(own: &[PathBuf]) -> Self {
         let mut kept = Self::default();
         for mut way in own.iter().map(|path| trail(path)) {
             for folder in std::mem::take(&mut way.left) {
@@ -192,7 +192,7 @@ impl Kept {
     }
 
     /// The same by the name that `source` has where a tool sees it.
-    pub(crate) fn also_at(&mut self, source: &Path, target: &Path) {
+    pub fn also_at(&mut self, source: &Path, target: &Path) {
         let moved = |path: &Path| match path.strip_prefix(source) {
             Ok(below) if below.as_os_str().is_empty() => Some(target.to_owned()),
             Ok(below) => Some(target.join(below)),
@@ -214,41 +214,42 @@ impl Kept {
     }
 
     /// Their real names, those above before those below.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &Path> {
+    pub fn names(&self) -> impl Iterator<Item = &Path> {
         self.names.iter().map(PathBuf::as_path)
     }
 
     /// The files that it knows: device and inode.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn files(&self) -> impl Iterator<Item = (u64, u64)> {
         self.files.iter().copied()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
     /// What is really there is an own file, or lies in an own folder.
-    pub(crate) fn holds(&self, real: &Path) -> bool {
+    pub fn holds(&self, real: &Path) -> bool {
         self.names.iter().any(|name| lies_in(real, name))
     }
 
     /// It is a folder that leads to one.
-    pub(crate) fn leads(&self, real: &Path) -> bool {
+    pub fn leads(&self, real: &Path) -> bool {
         self.above.contains(real)
     }
 
     /// It is the very file, by whatever name.
-    pub(crate) fn is(&self, dev: u64, ino: u64) -> bool {
+    pub fn is(&self, dev: u64, ino: u64) -> bool {
         self.files.contains(&(dev, ino))
     }
 
     /// It is the very folder above one, by whatever name.
-    pub(crate) fn is_above(&self, dev: u64, ino: u64) -> bool {
+    pub fn is_above(&self, dev: u64, ino: u64) -> bool {
         self.above_files.contains(&(dev, ino))
     }
 
     /// It is the place of one, by whatever name its folder has.
-    pub(crate) fn is_entry(&self, dev: u64, ino: u64, last: &OsStr) -> bool {
+    pub fn is_entry(&self, dev: u64, ino: u64, last: &OsStr) -> bool {
         self.entries.contains(&(dev, ino, last.to_owned()))
     }
 }

@@ -120,7 +120,7 @@ impl Denied {
     }
 
     /// The same rule where its fixed part is called otherwise.
-    pub(crate) fn moved(&self, fixed: &Path) -> Result<Self, String> {
+    pub fn moved(&self, fixed: &Path) -> Result<Self, String> {
         match self.is_pattern() {
             true => {
                 let rest = self.text.get(self.fixed_part().len()..).unwrap_or_default();
@@ -137,7 +137,7 @@ impl Denied {
     }
 
     /// Whether moving a folder above what is denied could take it out of the rule. A pattern for a last name holds anywhere.
-    pub(crate) fn depends_on_place(&self) -> bool {
+    pub fn depends_on_place(&self) -> bool {
         let anywhere = self
             .text
             .strip_prefix("**/")
@@ -146,7 +146,7 @@ impl Denied {
     }
 
     /// The folder that all that fits a pattern lies in, as far as the text says it; the whole path of one that is none.
-    pub(crate) fn fixed_part(&self) -> &str {
+    pub fn fixed_part(&self) -> &str {
         if !self.is_pattern() {
             return &self.text;
         }

@@ -15,7 +15,7 @@ use crate::preflight::path::lexical;
 const MAX_LINKS: usize = 40;
 
 /// The real places of a plan's writable mounts.
-pub(crate) fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
+pub fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
     let mounts = filesystem.shown_mounts().into_iter();
     mounts
         .filter(|(_, writable)| *writable)
@@ -28,7 +28,7 @@ pub(crate) fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// It is not there, or a link lies where a tool could have put it.
-pub(crate) fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
+pub fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
     let mut links = 0;
     walk(path, |folder, next, _| {
         if !next.symlink_metadata()?.is_symlink() {
@@ -51,26 +51,26 @@ pub(crate) fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> 
 
 /// The ways by which a file or a folder is reached.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Way {
+pub struct Way {
     /// Links to folders on the way: other things lie behind them, too.
-    pub(crate) links: Vec<PathBuf>,
+    pub links: Vec<PathBuf>,
     /// Its own names: links that lead to itself.
-    pub(crate) names: Vec<PathBuf>,
+    pub names: Vec<PathBuf>,
     /// Where it really is. What is not there is named as it would be.
-    pub(crate) place: PathBuf,
+    pub place: PathBuf,
     /// Folders that were entered and left again by `..`: with a link in the place of one, the way leads elsewhere.
-    pub(crate) left: Vec<PathBuf>,
+    pub left: Vec<PathBuf>,
 }
 
 impl Way {
     /// All links, then the place.
-    pub(crate) fn all(self) -> impl Iterator<Item = PathBuf> {
+    pub fn all(self) -> impl Iterator<Item = PathBuf> {
         self.links.into_iter().chain(self.names).chain([self.place])
     }
 }
 
 /// How `path`, absolute, is reached.
-pub(crate) fn trail(path: &Path) -> Way {
+pub fn trail(path: &Path) -> Way {
     let (mut links, mut names) = (Vec::new(), Vec::new());
     let Ok((place, left)) = walk::<Infallible>(path, |_, next, last| {
         let few = links.len() + names.len() < MAX_LINKS;

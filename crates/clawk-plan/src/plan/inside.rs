@@ -6,6 +6,9 @@ use super::{FsMode, Plan, SYSTEM};
 use crate::level::Level;
 use crate::preflight::path::lexical;
 
+/// Search path for programs whose environment names none.
+pub const MINIMAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Where every box has files in memory, whatever it shows of the host.
 const MEMORY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 

@@ -1,0 +1,105 @@
+//! What a virtual machine can serve of a plan: known without one.
+
+use crate::level::{Level, Refusal};
+use crate::plan::{NetworkMode, Plan};
+
+/// What the machine's kernel and its agent need beside the tool, MiB.
+pub const KERNEL_MB: u64 = 192;
+
+/// Memory of a machine is one file of the box, and no file of a box is larger, MiB.
+const LARGEST_MB: u64 = 2047;
+
+/// Whether a machine can do what the plan asks.
+///
+/// # Errors
+/// What it can't do, and the cure.
+pub fn servable(plan: &Plan) -> Result<(), Refusal> {
+    if plan.network().mode != NetworkMode::Deny {
+        return Err(refusal(
+            "network",
+            "a machine has no network card, and the plan allows network",
+            "set `network.mode: deny`, or run this tool at level `container` or `process`",
+        ));
+    }
+    if plan.limits().memory_mb.saturating_add(KERNEL_MB) > LARGEST_MB {
+        return Err(refusal(
+            "memory_mb",
+            format!(
+                "a machine has at most {} MiB for its tool",
+                LARGEST_MB - KERNEL_MB
+            ),
+            "lower `memory_mb`",
+        ));
+    }
+    match plan.runtime.as_deref() {
+        Some(name @ ("apple-container" | "gvisor")) => Err(refusal(
+            name,
+            format!("`{name}` makes no machines"),
+            "leave `runtime` out of the Sandbox",
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The refusal of level `vm`: what would hold it, what is missing, and the cure.
+#[must_use]
+pub fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> Refusal {
+    Refusal::Unavailable {
+        level: Level::Vm,
+        mechanism: mechanism.to_owned(),
+        missing: missing.into(),
+        hint: hint.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Defaults, Limits, Network};
+
+    fn plan() -> Plan {
+        Plan::undeclared(&Defaults::default()).at_level(Level::Vm)
+    }
+
+    fn missing(refusal: Refusal) -> (String, String, String) {
+        match refusal {
+            Refusal::Unavailable {
+                level,
+                mechanism,
+                missing,
+                hint,
+            } => {
+                assert_eq!(level, Level::Vm);
+                (mechanism, missing, hint)
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_plan_with_network_is_refused() {
+        let mut plan = plan();
+        for mode in [NetworkMode::Allowlist, NetworkMode::AllowAll] {
+            plan.network = Network {
+                mode,
+                ..Network::default()
+            };
+            let (mechanism, missing, hint) = missing(servable(&plan).unwrap_err());
+            assert_eq!(mechanism, "network");
+            assert!(missing.contains("no network card"), "{missing}");
+            assert!(hint.contains("container"), "{hint}");
+        }
+    }
+
+    #[test]
+    fn more_memory_than_a_machine_can_have_is_refused() {
+        let mut plan = plan();
+        plan.limits = Limits {
+            memory_mb: 4096,
+            ..Limits::default()
+        };
+        assert_eq!(missing(servable(&plan).unwrap_err()).0, "memory_mb");
+        plan.limits.memory_mb = 1024;
+        servable(&plan).unwrap();
+    }
+}
