@@ -89,6 +89,8 @@ async fn flood(cra: &Cra, executions: u32) -> Result<()> {
                 agent_id: "desk-1".to_owned(),
                 goal: "measure".to_owned(),
                 parent: None,
+                atlas_id: None,
+                metadata: serde_json::Map::new(),
                 owner: "bench".to_owned(),
                 id: None,
             };

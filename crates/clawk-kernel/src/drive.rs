@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::agent::Agent;
 use crate::call::{Caller, Request, call};
 use crate::carp::{self, Granted};
+use crate::door::Door;
 use crate::door::Origin;
 use crate::event::{
     ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, TurnStopped,
@@ -24,7 +25,7 @@ use crate::prompt;
 use crate::purse::{Amount, Purse};
 use crate::recover::OpenTurn;
 use crate::roles;
-use crate::session::{Door, Notices, State};
+use crate::session::{Notices, State};
 use crate::skill::{self, Ceiling};
 use crate::stop::Level;
 use crate::turn::{self, Effect, End, Event, Turn};

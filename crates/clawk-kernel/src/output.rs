@@ -6,10 +6,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::Tool;
+use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, SessionId};
-use clawk_sandbox::Obtained;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

@@ -166,15 +166,19 @@ fn step(notice: &Notice) -> Option<Value> {
             arguments: _,
             verdict,
             rule_id,
+            refused_by,
         } => {
-            json!({"step": "decided", "request_id": request_id, "tool": tool, "verdict": verdict, "rule_id": rule_id})
+            json!({"step": "decided", "request_id": request_id, "tool": tool, "verdict": verdict, "rule_id": rule_id,
+                "refused_by": refused_by})
         }
         Notice::Screened { place, action, kinds } => {
             json!({"step": "screened", "place": place, "action": action, "kinds": kinds})
         }
-        Notice::Asking(question) => json!({"step": "asking", "question": questions::facts(question)}),
+        Notice::Asking(question) => {
+            json!({"step": "asking", "question": questions::facts(question, questions::Text::Whole)})
+        }
         Notice::Planned(plan) => {
-            json!({"step": "planned", "plan": plan.id, "questions": questions::listed(plan.steps.clone())})
+            json!({"step": "planned", "plan": plan.id, "questions": questions::listed(plan.steps.clone(), questions::Text::Whole)})
         }
         Notice::CallFinished {
             request_id,
@@ -185,6 +189,7 @@ fn step(notice: &Notice) -> Option<Value> {
             level,
         } => json!({"step": "finished", "request_id": request_id, "tool": tool, "is_error": is_error,
             "summary": summary, "duration_ms": duration_ms, "level": level}),
+        Notice::Unreachable(text) => json!({"step": "unreachable", "text": text}),
         Notice::Warned(text) => json!({"step": "warned", "text": text}),
     })
 }

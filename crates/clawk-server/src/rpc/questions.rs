@@ -134,7 +134,7 @@ pub(crate) fn listed(questions: Vec<Question>, text: Text) -> Vec<Value> {
 }
 
 /// A question as the wire and the control socket tell it. Who has `text` has seen it whole; `digest` is its SHA-256.
-fn facts(question: &Question, text: Text) -> Value {
+pub(crate) fn facts(question: &Question, text: Text) -> Value {
     let sheet = &question.sheet;
     let mut facts = json!({
         "request_id": question.request_id,

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use clawk_manifest::{Diagnostic, Manifest};
+use clawk_plan::Level;
 use clawk_providers::Scripts;
-use clawk_sandbox::{Launcher, Level};
+use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Resolver, StoreConfig, env};
 
 use super::{AUTO, Blueprint, egress};
