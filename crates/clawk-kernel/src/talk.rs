@@ -89,7 +89,9 @@ pub(crate) async fn talk(
     let guard = match claim {
         Claim::Fresh(guard) => guard,
         Claim::Answered(Stored::Message(told)) => return Ok(told),
-        Claim::Answered(_) | Claim::Reused => return Err(KernelError::RequestIdReused(asked.request_id)),
+        Claim::Answered(Stored::Call(_) | Stored::Memory(_) | Stored::Delegated(_)) | Claim::Reused => {
+            return Err(KernelError::RequestIdReused(asked.request_id));
+        }
     };
     // Taken before this process began, or so long ago that only the record knows.
     let told = match journal.message(place.message).await? {

@@ -10,6 +10,8 @@ mod lifecycle;
 mod messages;
 pub(crate) mod questions;
 mod reply;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
