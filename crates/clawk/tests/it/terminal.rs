@@ -35,7 +35,7 @@ fn no_keeps_the_file_from_being_written_and_the_reason_is_recorded() {
     terminal.line("write");
     terminal.expect("hy ▸");
     terminal.line("perhaps");
-    terminal.expect("y, n (and why not, if you like), s, a or w");
+    terminal.expect("y, n (and why not, if you like), s, a, v or w");
     terminal.expect("hy ▸");
     terminal.line("n not in this folder");
     terminal.expect("not in this folder");
