@@ -242,6 +242,7 @@ impl ToolRunner for Runner {
                     let mut lines = Builtin::Shell.preview(&look);
                     lines.push(format!("  in {}", stands.from().display()));
                     lines.extend(stands.programs());
+                    lines.extend(stands.not_bound());
                     lines
                 }
                 Binding::Builtin(builtin) => builtin.preview(&look),
