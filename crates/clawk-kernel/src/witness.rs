@@ -187,8 +187,8 @@ pub struct Search<'a> {
     pub path: Option<&'a str>,
     /// Where relative names start.
     pub from: &'a Path,
-    /// What runs there sees these alone.
-    pub plan: &'a Plan,
+    /// What runs there finds what this plan shows alone; `None`: the operator configured it, and its box shows it wherever it is.
+    pub plan: Option<&'a Plan>,
     /// The agent's working directory, which the plan's paths start at.
     pub base: &'a Path,
 }
@@ -216,15 +216,16 @@ pub fn find(name: &str, search: Search<'_>) -> Option<PathBuf> {
         plan,
         base,
     } = search;
+    let seen = |path: &Path| plan.is_none_or(|plan| plan.shows(path, base));
     if name.contains('/') {
         let path = from.join(name);
-        return (path.is_file() && plan.shows(&path, base)).then_some(path);
+        return (path.is_file() && seen(&path)).then_some(path);
     }
     path.filter(|path| !path.is_empty())
         .unwrap_or(DEFAULT_PATH)
         .split(':')
         .map(|folder| from.join(folder).join(name))
-        .find(|path| plan.shows(path, base) && is_program(path))
+        .find(|path| seen(path) && is_program(path))
 }
 
 fn is_program(path: &Path) -> bool {

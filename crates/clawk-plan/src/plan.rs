@@ -453,19 +453,18 @@ impl Plan {
     }
 
     /// Whether what runs under this plan finds the host's file `absolute` under that name, as far as names tell: R33's
-    /// system view and the mounts, less `denied_paths`. In a container, a guest or a virtual machine no file is the host's.
+    /// system view and the mounts, less `denied_paths`. In a container or a guest, the mounts alone are surely the host's.
     /// `base`: the agent's working directory.
     #[must_use]
     pub fn shows(&self, absolute: &Path, base: &Path) -> bool {
         let files = &self.filesystem;
+        let mut mounts = files.shown_mounts().into_iter();
+        let mounted = mounts.any(|(root, _)| absolute.starts_with(preflight::path::lexical(base, &root)));
         let seen = match self.level {
             Level::None => return true,
-            Level::Wasm | Level::Container | Level::Vm => false,
-            Level::Process => {
-                let mut mounts = files.shown_mounts().into_iter();
-                files.mode == FsMode::Full
-                    || SYSTEM.iter().any(|root| absolute.starts_with(root))
-                    || mounts.any(|(root, _)| absolute.starts_with(preflight::path::lexical(base, &root)))
+            Level::Wasm | Level::Container => mounted,
+            Level::Process | Level::Vm => {
+                mounted || files.mode == FsMode::Full || SYSTEM.iter().any(|root| absolute.starts_with(root))
             }
         };
         seen && !files.denies(absolute, base)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::Look;
 use clawk_kernel::witness::{self, Fact, Search};
-use clawk_plan::Plan;
+use clawk_plan::{Level, Plan};
 use serde_json::Value;
 
 use crate::builtin::Builtin;
@@ -14,6 +14,9 @@ use crate::runner::Binding;
 
 /// Words of a command line that are looked at; a longer one is bound by its text alone, and says so.
 const MAX_WORDS: usize = 512;
+
+/// Of the words that can't be bound, so many are named.
+const MAX_UNKNOWN: usize = 8;
 
 /// Words that begin a command and are none themselves.
 const KEYWORDS: [&str; 14] = [
@@ -28,6 +31,10 @@ pub(crate) struct Stands {
     files: Vec<PathBuf>,
     search: Option<String>,
     from: PathBuf,
+    /// The operator configured the program: it runs wherever it is.
+    configured: bool,
+    /// Words of a command line whose files nobody knows before it runs.
+    unbound: Vec<String>,
     /// What encloses it, and where its paths start.
     plan: Arc<Plan>,
     base: PathBuf,
@@ -42,6 +49,8 @@ impl Stands {
             files: Vec::new(),
             search,
             from: look.workdir.to_path_buf(),
+            configured: false,
+            unbound: Vec::new(),
             plan: Arc::clone(look.plan),
             base: look.workdir.to_path_buf(),
         };
@@ -109,6 +118,7 @@ impl Stands {
             "the command",
             format!("{program} [{}]", witness::digest_of(whole.as_bytes())),
         );
+        self.configured = true;
         self.programs.push(program.to_owned());
         self.files.extend(args.iter().map(|arg| self.from.join(arg)));
     }
@@ -123,7 +133,9 @@ impl Stands {
             self.search = Some(path.to_owned());
         }
         self.programs.push(self.plan.shell_program(&self.base).to_owned());
-        let words = words(text("command").unwrap_or_default());
+        let command = text("command").unwrap_or_default();
+        self.unbound = unknown(command);
+        let words = words(command);
         if words.len() > MAX_WORDS {
             let more = words.len() - MAX_WORDS;
             self.note(
@@ -143,7 +155,7 @@ impl Stands {
         Search {
             path: self.search.as_deref(),
             from: &self.from,
-            plan: &self.plan,
+            plan: (!self.configured).then_some(&*self.plan),
             base: &self.base,
         }
     }
@@ -171,6 +183,7 @@ impl Stands {
         });
         lines.extend(links);
         lines.dedup();
+        lines.extend(self.not_bound());
         lines
     }
 
@@ -188,6 +201,22 @@ impl Stands {
             })
             .collect();
         lines.dedup();
+        lines
+    }
+
+    /// What an approval of it can't hold, for people.
+    fn not_bound(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !self.unbound.is_empty() {
+            let words: Vec<String> = self.unbound.iter().map(|word| format!("`{word}`")).collect();
+            lines.push(format!(
+                "  not bound: what {} stand for may change until it runs",
+                words.join(", ")
+            ));
+        }
+        if !self.configured && matches!(self.plan.level(), Level::Container) {
+            lines.push("  not bound: the programs of the container itself".to_owned());
+        }
         lines
     }
 }
@@ -244,13 +273,33 @@ fn words(command: &str) -> Vec<Word> {
     found
 }
 
+/// Words with a variable, a pattern or a command in them: what they become is known when the line runs.
+fn unknown(command: &str) -> Vec<String> {
+    let words = command
+        .split_whitespace()
+        .filter(|word| word.contains(['$', '*', '?', '[', '`', '{', '~']));
+    words
+        .take(MAX_UNKNOWN)
+        .map(|word| word.chars().take(80).collect())
+        .collect()
+}
+
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use super::{unknown, words};
+
+    #[test]
+    fn words_that_stand_for_something_else_are_told() {
+        assert_eq!(
+            unknown("sh $X *.sh plain ~/x `date`"),
+            ["$X", "*.sh", "~/x", "`date`"]
+        );
+        assert!(unknown("git status").is_empty());
+    }
 
     #[test]
     fn the_words_that_are_commands() {

@@ -84,7 +84,7 @@ fn a_program_is_the_first_of_its_name() {
     make("b/tool");
     fs::create_dir(dir.path().join("a")).unwrap();
     let search = format!("{0}/a:{0}/b", dir.path().display());
-    let find = |name: &str, filesystem: FsMode| {
+    let look = |name: &str, filesystem: FsMode, configured: Option<()>| {
         let plan = Plan::undeclared(&Defaults {
             filesystem,
             ..Defaults::default()
@@ -94,11 +94,12 @@ fn a_program_is_the_first_of_its_name() {
             Search {
                 path: Some(&search),
                 from: dir.path(),
-                plan: &plan,
+                plan: configured.is_none().then_some(&plan),
                 base: dir.path(),
             },
         )
     };
+    let find = |name: &str, filesystem: FsMode| look(name, filesystem, None);
     let before = find("tool", FsMode::Scoped);
     assert!(before[0].value.ends_with("/b/tool"));
     make("a/tool");
@@ -107,6 +108,11 @@ fn a_program_is_the_first_of_its_name() {
     assert_eq!(find("no-such", FsMode::Scoped)[0].value, "not found");
     // One that the box does not show is not the one that runs.
     assert_eq!(find("tool", FsMode::Deny)[0].value, "not found");
+    // One that the operator configured runs all the same, and is bound.
+    let before = look("tool", FsMode::Deny, Some(()));
+    assert!(before[0].value.ends_with("/a/tool"));
+    fs::write(dir.path().join("a/tool"), "#!/bin/sh\nexchanged\n").unwrap();
+    assert!(difference(&before, &look("tool", FsMode::Deny, Some(()))).is_some());
 }
 
 #[test]

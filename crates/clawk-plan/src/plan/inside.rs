@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_search_path_holds_what_is_shown() {
-        let given = "/root/.cargo/bin:/usr/local/bin:/bin:/work/bin:/work/no/bin:relative:/opt/node/bin:/usr/../root/bin";
+        let given = "/home/ann/.cargo/bin:/usr/local/bin:/bin:/work/bin:/work/no/bin:relative:/opt/node/bin:/usr/../home/ann/bin";
         let files = json!({"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "rw"}], "denied_paths": ["no"]});
         let further = [PathBuf::from("/opt/node")];
         let path = |level: &str| plan(level, files.clone()).search_path(given, &further, Path::new("/work"));
@@ -118,11 +118,11 @@ mod tests {
         assert_eq!(path("none"), given);
         let full = plan(
             "process",
-            json!({"mode": "full", "denied_paths": ["/root/.cargo"]}),
+            json!({"mode": "full", "denied_paths": ["/home/ann/.cargo"]}),
         );
         assert_eq!(
-            full.search_path("/root/.cargo/bin:/root/bin", &[], Path::new("/")),
-            "/root/bin"
+            full.search_path("/home/ann/.cargo/bin:/home/ann/bin", &[], Path::new("/")),
+            "/home/ann/bin"
         );
     }
 
