@@ -123,30 +123,11 @@ async fn once(
         )));
     };
     let bytes = canonical(request);
-    // The bound on output, still 0 here, will have up to four digits.
+    // The bound on output, still 0 here, will usually have four digits.
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).saturating_add(3);
-    let set = match agent
-        .purses
-        .infer(place.purse, &spec.name, size, agent.scribe.now())
-    {
+    let set = match set_aside(agent, place, spec, attempt, (digest(&bytes), size)).await? {
         Ok(set) => set,
-        Err(NoRoom::Later { wait_ms }) => {
-            return Ok(Err(fault(
-                FaultKind::RateLimited,
-                format!("provider `{}`: requests_per_minute is used up", spec.name),
-                Some(wait_ms),
-            )));
-        }
-        // What can't be paid for knowingly is not asked: it counts as tried and failed, and the next is tried (CKP §5.2).
-        Err(NoRoom::Unpriced(reason)) => {
-            let error = fault(FaultKind::Unpriced, reason, None);
-            unpriced(agent, place, spec, attempt, digest(&bytes), &error)
-                .await
-                .map_err(|error| NoAnswer::Failed(error.to_string()))?;
-            return Ok(Err(error));
-        }
-        // A limit is the operator's word, not a fault: no fallback goes around it.
-        Err(NoRoom::Quota(error)) => return Err(NoAnswer::Failed(error.to_string())),
+        Err(error) => return Ok(Err(error)),
     };
     let request = InferRequest {
         max_output_tokens: set.max_output_tokens,
@@ -184,6 +165,34 @@ async fn once(
     match outcome {
         Err(error) if error.kind == FaultKind::Cancelled => Err(NoAnswer::Cancelled),
         outcome => Ok(outcome),
+    }
+}
+
+/// What one attempt may take. The outer error ends the whole chain, the inner one only this attempt.
+async fn set_aside(
+    agent: &Agent,
+    place: Place<'_>,
+    spec: &Spec,
+    attempt: u32,
+    (request_hash, size): (clawk_proto::Digest, u64),
+) -> Result<Result<Set, ProviderError>, NoAnswer> {
+    let now = agent.scribe.now();
+    match agent.purses.infer(place.purse, &spec.name, size, now) {
+        Ok(set) => Ok(Ok(set)),
+        Err(NoRoom::Later { wait_ms }) => {
+            let message = format!("provider `{}`: requests_per_minute is used up", spec.name);
+            Ok(Err(fault(FaultKind::RateLimited, message, Some(wait_ms))))
+        }
+        // What can't be paid for knowingly is not asked: it counts as tried and failed, and the next is tried (CKP §5.2).
+        Err(NoRoom::Unpriced(reason)) => {
+            let error = fault(FaultKind::Unpriced, reason, None);
+            unpriced(agent, place, spec, attempt, request_hash, &error)
+                .await
+                .map_err(|error| NoAnswer::Failed(error.to_string()))?;
+            Ok(Err(error))
+        }
+        // A limit is the operator's word, not a fault: no fallback goes around it.
+        Err(NoRoom::Quota(error)) => Err(NoAnswer::Failed(error.to_string())),
     }
 }
 

@@ -166,3 +166,49 @@ fn sigterm_is_an_orderly_end() {
         .unwrap();
     assert!(verified.valid, "{verified:?}");
 }
+
+#[test]
+fn an_agent_whose_model_is_not_there_says_error_works_on_and_comes_back() {
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let agent = Agent::new();
+    let mut manifest = tiny("alone");
+    manifest["spec"]["providers"][0]["inline"]["endpoint"] = json!(format!("http://127.0.0.1:{port}/v1"));
+    std::fs::write(agent.path("alone.yaml"), manifest.to_string()).unwrap();
+    let mut server = Server::start(&agent, &["alone.yaml", "--stdio"]);
+    let began = Instant::now();
+    assert!(server.initialize(&manifest)["result"].is_object());
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "initialize does not wait for a model"
+    );
+    let mut until = |state: &str| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while server.ask("claw.status", &json!({}))["result"]["state"] != state {
+            assert!(Instant::now() < deadline, "never {state}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until("ERROR");
+    // Any answer says that somebody is there, also one that refuses.
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let model = std::thread::spawn(move || {
+        use std::io::Read;
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; 4096];
+        let read = stream.read(&mut head).unwrap();
+        stream
+            .write_all(b"HTTP/1.1 401 Unauthorized\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+            .unwrap();
+        String::from_utf8_lossy(&head[..read]).into_owned()
+    });
+    until("READY");
+    let asked = model.join().unwrap();
+    assert!(
+        asked.starts_with("GET /v1/models HTTP/1.1"),
+        "nothing is paid for: {asked}"
+    );
+    assert!(server.end().success());
+}
