@@ -189,5 +189,9 @@ fn value(ty: &Type) -> Value {
         Type::TextMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
         Type::AnyMap => json!({"type": "object"}),
         Type::Item(kind) => json!({"$ref": format!("#/$defs/{kind}Item")}),
+        Type::Items(kind) => {
+            let item = value(&Type::Item(*kind));
+            json!({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clawk_egress::{Client, Deadlines, Url};
+use clawk_egress::{Client, Deadlines, Rules, Url};
 use clawk_manifest::model::{Manifest, McpUri, Tool};
 use clawk_sandbox::{Defaults, Launcher, Own, Plan, Spec, launch::MINIMAL_PATH};
 use clawk_secrets::{Resolver, Secret};
@@ -16,7 +16,7 @@ use crate::builtin::{Ask, Builtin, Clients, Extra, Shared};
 use crate::config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
 use crate::egress::{Egress, Exits, WayOut};
 use crate::executor::{Command, Endpoint};
-use crate::mcp::{self, McpTool, Server, Source};
+use crate::mcp::{self, Desk, McpTool, Server, Source};
 use crate::mend::{self, Check, Get, Key, Mending};
 use crate::runner::{Binding, Runner};
 
@@ -69,15 +69,12 @@ pub struct Unbound {
 /// # Errors
 /// All tools that have no usable executor, in the manifest's order.
 pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Runner, Vec<Unbound>> {
-    let plan = Plan::compile(manifest.sandbox.as_ref(), &host.defaults);
-    let plan = Arc::new(plan.keeping(&host.own, &host.workdir));
     let exits = Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone()));
     let mut binder = Binder {
         exits: Arc::clone(&exits),
         manifest,
         config,
         host: &host,
-        plan,
         servers: BTreeMap::new(),
     };
     let mut bound = BTreeMap::new();
@@ -124,9 +121,12 @@ struct Binder<'a> {
     manifest: &'a Manifest,
     config: &'a ToolsConfig,
     host: &'a Host,
-    plan: Arc<Plan>,
-    servers: BTreeMap<McpUri, Arc<Server>>,
+    /// By source and sandbox: a server is enclosed once.
+    servers: BTreeMap<Place, Arc<Server>>,
 }
+
+/// A source, and the name of the sandbox that it runs in.
+type Place = (McpUri, Option<String>);
 
 impl Binder<'_> {
     /// `None` for what the kernel runs itself.
@@ -147,7 +147,7 @@ impl Binder<'_> {
         }
         // A tool that names its server means that server, whatever it is called.
         if let Some(source) = &tool.mcp_source {
-            let server = self.server(&source.uri)?;
+            let server = self.server(&source.uri, tool)?;
             let (name, served_as) = (tool.name.clone(), source.tool_name.clone());
             return Ok(Some(Binding::Mcp(McpTool {
                 server,
@@ -293,25 +293,26 @@ impl Binder<'_> {
     }
 
     /// The server of a source: one for all tools that name it, with what `clawk.toml` grants to any of them.
-    fn server(&mut self, uri: &McpUri) -> Result<Arc<Server>, String> {
-        if let Some(server) = self.servers.get(uri) {
+    fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<Server>, String> {
+        let sandbox = self.manifest.sandbox_of(tool);
+        let place = (uri.clone(), sandbox.map(|sandbox| sandbox.name.clone()));
+        if let Some(server) = self.servers.get(&place) {
             return Ok(server.clone());
         }
-        let sharing = self
-            .manifest
-            .tools
-            .iter()
-            .filter(|tool| tool.mcp_source.as_ref().is_some_and(|s| s.uri == *uri));
+        let plan = Plan::compile(sandbox, &self.host.defaults);
+        let plan = Arc::new(plan.keeping(&self.host.own, &self.host.workdir));
+        let sharing = self.sharing(&place);
         let configs: Vec<&ToolConfig> = sharing
-            .filter_map(|tool| self.config.tools.get(&tool.name))
+            .iter()
+            .filter_map(|name| self.config.tools.get(*name))
             .collect();
-        let (name, source, way) = match uri {
+        let (name, source, way, roots) = match uri {
             McpUri::Stdio { path, args } => {
                 let program = match path.strip_prefix("./") {
                     Some(below) => self.manifest.dir.join(below).to_string_lossy().into_owned(),
                     None => path.clone(),
                 };
-                let mut spec = Spec::new(program, self.plan.clone());
+                let mut spec = Spec::new(program, plan.clone());
                 spec.args.clone_from(args);
                 spec.env = self.environment(&united(&configs, "env", |config| &config.env)?);
                 let secrets = self.secrets(&united(&configs, "secret_env", |config| &config.secret_env)?)?;
@@ -322,7 +323,8 @@ impl Binder<'_> {
                 );
                 spec.workdir = Some(self.host.workdir.clone());
                 spec.read_paths = self.read_paths(&configs);
-                let way = self.way_out(uri)?;
+                let way = self.exits.way_out(&sharing, &plan);
+                let way = way.map_err(|refusal| refusal.to_string())?;
                 way.dress(&mut spec);
                 (
                     format!("stdio://{path}"),
@@ -331,6 +333,7 @@ impl Binder<'_> {
                         spec: Box::new(spec),
                     },
                     way,
+                    mcp::roots(&plan, &self.host.workdir),
                 )
             }
             McpUri::Http { url } => {
@@ -349,40 +352,43 @@ impl Binder<'_> {
                 let ledger = Arc::default();
                 let way = WayOut::of_client(Arc::clone(&ledger));
                 let endpoint = mcp::Endpoint {
-                    client: self.client(&url)?.telling(ledger),
+                    client: self.guarded(&plan)?.telling(ledger),
                     url,
                     headers,
+                    plan,
                 };
-                (shown, Source::Endpoint(Box::new(endpoint)), way)
+                // Folders of this machine mean nothing elsewhere.
+                (shown, Source::Endpoint(Box::new(endpoint)), way, Vec::new())
             }
         };
-        let server = Arc::new(Server::new(name, source, way));
-        self.servers.insert(uri.clone(), server.clone());
+        let desk = Desk::new(name.clone(), roots, self.host.ask.clone());
+        let server = Arc::new(Server::new(name, source, way, desk));
+        self.servers.insert(place, server.clone());
         Ok(server)
     }
 
-    /// The way out of a server's process: with the secrets of every tool that it serves.
-    fn way_out(&self, uri: &McpUri) -> Result<WayOut, String> {
-        let tools = self.manifest.tools.iter();
-        let served: Vec<&str> = tools
-            .filter(|tool| tool.mcp_source.as_ref().is_some_and(|source| source.uri == *uri))
-            .map(|tool| tool.name.as_str())
-            .collect();
-        self.exits
-            .way_out(&served, &self.plan)
-            .map_err(|refusal| refusal.to_string())
+    /// The declared tools that one server serves.
+    fn sharing(&self, (uri, sandbox): &Place) -> Vec<&str> {
+        let here = |tool: &&Tool| {
+            let own = self.manifest.sandbox_of(tool).map(|own| &own.name);
+            tool.mcp_source.as_ref().is_some_and(|source| source.uri == *uri) && own == sandbox.as_ref()
+        };
+        let tools = self.manifest.tools.iter().filter(here);
+        tools.map(|tool| tool.name.as_str()).collect()
     }
 
-    /// A declared endpoint may think for long: the call's own deadline ends it.
-    fn client(&self, url: &Url) -> Result<Client, String> {
-        let hour = 3_600_000;
-        let deadlines = Deadlines {
-            first_byte_ms: hour,
-            idle_ms: hour,
-            total_ms: hour,
-            ..Deadlines::default()
+    /// The client to an MCP endpoint: under the network rules of the sandbox that its tools run in.
+    fn guarded(&self, plan: &Plan) -> Result<Client, String> {
+        let rules = Rules {
+            max_response_bytes: MAX_ENDPOINT_BYTES,
+            max_redirects: 0,
+            ..self.exits.rules(plan.network())
         };
-        Client::for_provider(url, self.host.secrets.env(), deadlines, MAX_ENDPOINT_BYTES)
+        Client::guarded(rules, self.host.secrets.env(), patient()).map_err(|error| error.to_string())
+    }
+
+    fn client(&self, url: &Url) -> Result<Client, String> {
+        Client::for_provider(url, self.host.secrets.env(), patient(), MAX_ENDPOINT_BYTES)
             .map_err(|error| error.to_string())
     }
 
@@ -418,6 +424,17 @@ impl Binder<'_> {
             Ok((name.clone(), secret))
         };
         named.iter().map(resolve).collect()
+    }
+}
+
+/// A declared endpoint may think for long: the call's own deadline ends it.
+fn patient() -> Deadlines {
+    let hour = 3_600_000;
+    Deadlines {
+        first_byte_ms: hour,
+        idle_ms: hour,
+        total_ms: hour,
+        ..Deadlines::default()
     }
 }
 

@@ -5,6 +5,7 @@
 mod approvals;
 mod at_most_once;
 mod atlas;
+mod boxes;
 mod doors;
 mod effects;
 mod egress;

@@ -69,6 +69,8 @@ pub(crate) enum Type {
     AnyMap,
     /// A reference to, or an inline form of, a primitive.
     Item(Kind),
+    /// One such item, or a list of them.
+    Items(Kind),
 }
 
 /// A closed map.
