@@ -226,7 +226,7 @@ impl Agent {
         let scanner = || self.screens.scanner().without_shapes();
         let described = entry.described(&*self.runner, scanner).await?;
         if entry.first_look() {
-            let bytes = canonical(&ToolFacts::of(&described));
+            let bytes = canonical(&ToolFacts::of(&described, entry.from.as_deref()));
             let tool_hash = digest(&bytes);
             let payload = ToolDescribed {
                 action_id: &entry.name,
@@ -248,7 +248,7 @@ impl Agent {
         let Some(entry) = self.catalog.get(tool) else {
             return Vec::new();
         };
-        let Ok(described) = self.described(entry).await else {
+        let Ok(described) = self.described(&entry).await else {
             return Vec::new();
         };
         let subject = Subject {

@@ -1,10 +1,10 @@
 //! The tools of this agent: what the manifest says of each, completed by what its executor knows.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use clawk_manifest::model::{Manifest, Skill, Tool};
+use clawk_manifest::model::{Manifest, Sandbox, Skill, Tool};
 use clawk_plan::Plan;
 use clawk_policy::leak::Scanner;
 use clawk_proto::content::ContentBlock;
@@ -13,6 +13,7 @@ use tokio::sync::OnceCell;
 
 use crate::agent::Options;
 use crate::error::{ArgumentFault, CallError};
+use crate::narrow;
 use crate::output;
 use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
 
@@ -33,6 +34,10 @@ pub(crate) struct Entry {
     pub(crate) skill: Option<Arc<Skill>>,
     /// It is `output-read`, which the kernel runs itself.
     pub(crate) reads_output: bool,
+    /// The declared tool whose server serves it, where the manifest does not name it itself.
+    pub(crate) from: Option<Arc<str>>,
+    /// Whether it stands for all tools of its server, once that is known.
+    stands_for: OnceCell<Vec<Arc<Entry>>>,
     described: OnceCell<Arc<Described>>,
     looked_at: AtomicBool,
 }
@@ -184,6 +189,28 @@ fn bounded(words: &str) -> String {
 }
 
 impl Entry {
+    /// A source without the name of a tool, and without a schema that would say which one is meant.
+    fn may_stand_for_others(&self) -> bool {
+        let source = self.spec.mcp_source.as_ref();
+        source.is_some_and(|source| source.tool_name.is_none())
+            && self.spec.input_schema.is_none()
+            && self.skill.is_none()
+            && self.from.is_none()
+    }
+
+    fn stands_for_others(&self) -> bool {
+        let found = self.stands_for.get();
+        found.is_some_and(|found| found.iter().all(|other| other.name != self.name))
+    }
+
+    /// The name may be that of a tool which this one stands for.
+    fn is_prefix_of(&self, name: &str) -> bool {
+        self.may_stand_for_others()
+            && name
+                .strip_prefix(&*self.name)
+                .is_some_and(|rest| rest.starts_with('-'))
+    }
+
     fn new(spec: Tool, plan: &Arc<Plan>) -> Self {
         let limit = plan.limits().timeout_ms;
         Self {
@@ -192,6 +219,8 @@ impl Entry {
             timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
             skill: None,
             reads_output: false,
+            from: None,
+            stands_for: OnceCell::new(),
             described: OnceCell::new(),
             looked_at: AtomicBool::new(false),
             spec,
@@ -306,16 +335,29 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct Catalog {
     tools: BTreeMap<Arc<str>, Arc<Entry>>,
+    /// Tools of servers that a declared tool stands for, once the servers told of them.
+    taken: RwLock<BTreeMap<Arc<str>, Arc<Entry>>>,
     /// Offered after a cut; absent where the manifest has a tool of this name.
     output_read: Option<Arc<Entry>>,
-    /// The manifest's one plan; `context.sandbox` may name it.
-    pub(crate) sandbox_name: Option<String>,
+    /// Every declared sandbox; `context.sandbox` may name one.
+    sandboxes: BTreeMap<String, (Sandbox, Arc<Plan>)>,
 }
 
 impl Catalog {
     pub(crate) fn new(manifest: &Manifest, options: &Options) -> Self {
-        let plan = Plan::compile(manifest.sandbox.as_ref(), &options.sandbox);
-        let plan = Arc::new(plan.keeping(&options.own, &options.workdir));
+        let compile = |sandbox: Option<&Sandbox>| {
+            let plan = Plan::compile(sandbox, &options.sandbox);
+            Arc::new(plan.keeping(&options.own, &options.workdir))
+        };
+        let sandboxes: BTreeMap<_, _> = manifest
+            .sandboxes()
+            .map(|sandbox| (sandbox.name.clone(), (sandbox.clone(), compile(Some(sandbox)))))
+            .collect();
+        let undeclared = compile(None);
+        let plan_of = |sandbox: Option<&Sandbox>| {
+            let declared = sandbox.and_then(|sandbox| sandboxes.get(&sandbox.name));
+            Arc::clone(declared.map_or(&undeclared, |(_, plan)| plan))
+        };
         let tools: BTreeMap<_, _> = manifest
             .tools
             .iter()
@@ -325,20 +367,21 @@ impl Catalog {
                     .as_deref()
                     .filter(|_| spec.composite)
                     .and_then(|name| manifest.skill(name));
-                let mut entry = Entry::new(spec.clone(), &plan);
+                let mut entry = Entry::new(spec.clone(), &plan_of(manifest.sandbox_of(spec)));
                 entry.skill = skill.map(|skill| Arc::new(skill.clone()));
                 (Arc::clone(&entry.name), Arc::new(entry))
             })
             .collect();
         let output_read = (!tools.contains_key(output::NAME)).then(|| {
-            let mut entry = Entry::new(output::tool(), &plan);
+            let mut entry = Entry::new(output::tool(), &plan_of(manifest.sandbox.as_ref()));
             entry.reads_output = true;
             Arc::new(entry)
         });
         Self {
             tools,
+            taken: RwLock::default(),
             output_read,
-            sandbox_name: manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone()),
+            sandboxes,
         }
     }
 
@@ -347,10 +390,135 @@ impl Catalog {
         self.output_read.as_ref()
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Entry>> {
-        self.tools.get(name)
+    /// The tool as it runs in this sandbox, which may only narrow (R15); `None`: there is no such sandbox.
+    ///
+    /// # Errors
+    /// Why it can't run there.
+    pub(crate) fn within(&self, tool: &Arc<Entry>, name: &str) -> Option<Result<Arc<Entry>, String>> {
+        let (inner, plan) = self.sandboxes.get(name)?;
+        let own = tool.plan.name().and_then(|own| self.sandboxes.get(own));
+        if own.is_some_and(|(own, _)| own.name == inner.name) {
+            return Some(Ok(Arc::clone(tool)));
+        }
+        let refuse = |why: &str| Some(Err(format!("it can't run in the sandbox `{name}`: {why}")));
+        if tool.spec.mcp_source.is_some() {
+            return refuse("its MCP server runs in a sandbox of its own already");
+        }
+        if tool.skill.is_some() {
+            return refuse("each call of a composite tool runs in the sandbox of the called tool");
+        }
+        let narrower = own.is_some_and(|(outer, of)| {
+            narrow::narrows(inner, outer) && narrow::within(plan.limits(), of.limits())
+        });
+        if !narrower {
+            return refuse("it grants more than the tool's own, and `context.sandbox` may only narrow");
+        }
+        Some(Ok(Arc::new(Entry {
+            described: tool.described.clone(),
+            timeout_ms: tool.timeout_ms.min(plan.limits().timeout_ms),
+            looked_at: AtomicBool::new(tool.looked_at.load(Ordering::Relaxed)),
+            ..Entry::new(tool.spec.clone(), plan)
+        })))
     }
 
+    /// What is offered for a declared tool: itself, or every tool of the server that it stands for. Asks the server once.
+    ///
+    /// # Errors
+    /// The server can't be had, or two of its tools would have one name.
+    pub(crate) async fn offered(
+        &self,
+        entry: &Arc<Entry>,
+        runner: &dyn ToolRunner,
+    ) -> Result<Vec<Arc<Entry>>, CallError> {
+        if !entry.may_stand_for_others() {
+            return Ok(vec![Arc::clone(entry)]);
+        }
+        let found = entry
+            .stands_for
+            .get_or_try_init(|| async {
+                let names = runner.takes_over(&entry.name).await;
+                let Some(names) = names.map_err(|error| entry.unavailable(&error))? else {
+                    return Ok(vec![Arc::new(Entry::new(entry.spec.clone(), &entry.plan))]);
+                };
+                self.take(entry, names)
+            })
+            .await?;
+        // A tool that stands for itself alone is not held by itself.
+        Ok(found
+            .iter()
+            .map(|found| {
+                if found.name == entry.name {
+                    Arc::clone(entry)
+                } else {
+                    Arc::clone(found)
+                }
+            })
+            .collect())
+    }
+
+    fn take(&self, entry: &Arc<Entry>, names: Vec<String>) -> Result<Vec<Arc<Entry>>, CallError> {
+        let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<Arc<Entry>> = Vec::new();
+        for name in names {
+            let known = self.tools.contains_key(name.as_str())
+                || taken.contains_key(name.as_str())
+                || self.output_read.as_ref().is_some_and(|own| *own.name == *name)
+                || found.iter().any(|other| *other.name == *name);
+            if known {
+                return Err(CallError::Unavailable {
+                    tool: entry.name.to_string(),
+                    reason: format!(
+                        "two tools would be called `{name}`; name this one in the manifest, with `mcp_source.tool_name`"
+                    ),
+                });
+            }
+            let spec = Tool {
+                name,
+                description: None,
+                ..entry.spec.clone()
+            };
+            let mut one = Entry::new(spec, &entry.plan);
+            one.from = Some(Arc::clone(&entry.name));
+            found.push(Arc::new(one));
+        }
+        taken.extend(found.iter().map(|one| (Arc::clone(&one.name), Arc::clone(one))));
+        Ok(found)
+    }
+
+    /// Asks the server of the declared tool to which this name belongs, if nobody did so far.
+    ///
+    /// # Errors
+    /// As [`Catalog::offered`].
+    pub(crate) async fn prepare(&self, name: &str, runner: &dyn ToolRunner) -> Result<(), CallError> {
+        for entry in self.tools.values().filter(|entry| entry.may_stand_for_others()) {
+            if *entry.name == *name || entry.is_prefix_of(name) {
+                let _known = self.offered(entry, runner).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The time limit of a tool by its name, milliseconds, also where its server has not told of it yet.
+    pub(crate) fn timeout_ms(&self, name: &str) -> Option<u64> {
+        let declared = || {
+            self.tools
+                .values()
+                .find(|entry| entry.is_prefix_of(name))
+                .cloned()
+        };
+        self.get(name).or_else(declared).map(|entry| entry.timeout_ms)
+    }
+
+    /// A tool that can be called by this name.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Entry>> {
+        let declared = self.tools.get(name).filter(|entry| !entry.stands_for_others());
+        declared.cloned().or_else(|| {
+            let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
+            taken.get(name).cloned()
+        })
+    }
+
+    /// Every declared tool.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.tools.values()
     }

@@ -12,8 +12,8 @@ use uuid::Uuid;
 use crate::agent::Agent;
 use crate::call::{Caller, Request, call};
 use crate::carp::{self, Granted};
-use crate::door::Door;
-use crate::door::Origin;
+use crate::door::{Door, Origin};
+use crate::error::CallError;
 use crate::event::{
     ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, TurnStopped,
     canonical, digest, kind,
@@ -158,21 +158,25 @@ impl Run<'_> {
             return Vec::new();
         }
         let mut offers = Vec::new();
-        for entry in self.agent.catalog.iter() {
-            if self.agent.carp.hides(&entry.name) {
+        for declared in self.agent.catalog.iter() {
+            let wanted = |only: &[String]| only.iter().any(|name| **name == *declared.name);
+            if self.agent.carp.hides(&declared.name) || !self.only.is_none_or(wanted) {
                 continue;
             }
-            if self
-                .only
-                .is_some_and(|only| !only.iter().any(|name| **name == *entry.name))
-            {
-                continue;
-            }
-            match self.agent.described(entry).await {
-                Ok(described) => offers.push(entry.offer(&described)),
+            let found = match self.agent.catalog.offered(declared, &*self.agent.runner).await {
+                Ok(found) => found,
                 Err(error) => {
-                    let text = format!("[tool `{}` is not offered: {error}]", entry.name);
-                    self.notices.send(Notice::Said(text)).await;
+                    self.not_offered(&declared.name, &error).await;
+                    continue;
+                }
+            };
+            for entry in found {
+                if self.agent.carp.hides(&entry.name) {
+                    continue;
+                }
+                match self.agent.described(&entry).await {
+                    Ok(described) => offers.push(entry.offer(&described)),
+                    Err(error) => self.not_offered(&entry.name, &error).await,
                 }
             }
         }
@@ -192,6 +196,11 @@ impl Run<'_> {
             offers.extend(self.agent.manifest.skills.iter().map(skill::offer));
         }
         offers
+    }
+
+    async fn not_offered(&self, tool: &str, error: &CallError) {
+        let text = format!("[tool `{tool}` is not offered: {error}]");
+        self.notices.send(Notice::Said(text)).await;
     }
 
     /// The latest messages that fit the model's window, cut at a user message; the record keeps all of them.

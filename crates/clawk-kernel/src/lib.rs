@@ -26,6 +26,7 @@ mod infer;
 mod kernel;
 mod lifecycle;
 mod memory;
+mod narrow;
 mod notice;
 mod output;
 mod plan;

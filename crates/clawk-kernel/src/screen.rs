@@ -131,20 +131,21 @@ impl Screens {
     }
 }
 
-/// What the Sandbox asks to be done with secrets that leave it.
+/// What the sandboxes ask to be done with secrets that leave them; the strictest word holds for all tools.
 fn leak_detection(manifest: &Manifest) -> Result<Option<ScanAction>, String> {
-    let Some(sandbox) = &manifest.sandbox else {
-        return Ok(None);
-    };
-    let asked = &sandbox.capabilities.secrets.leak_detection;
     let have = Scanner::shape_count();
-    if asked.enabled && asked.patterns > u64::try_from(have).unwrap_or(u64::MAX) {
-        return Err(format!(
-            "the sandbox `{}` asks for {} patterns of secrets, there are {have}",
-            sandbox.name, asked.patterns
-        ));
+    let mut enabled = false;
+    for sandbox in manifest.sandboxes() {
+        let asked = &sandbox.capabilities.secrets.leak_detection;
+        if asked.enabled && asked.patterns > u64::try_from(have).unwrap_or(u64::MAX) {
+            return Err(format!(
+                "the sandbox `{}` asks for {} patterns of secrets, there are {have}",
+                sandbox.name, asked.patterns
+            ));
+        }
+        enabled |= asked.enabled;
     }
-    Ok(asked.enabled.then_some(ScanAction::Redact))
+    Ok(enabled.then_some(ScanAction::Redact))
 }
 
 /// Where a text is.

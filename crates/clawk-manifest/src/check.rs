@@ -115,6 +115,10 @@ impl<'f> Checker<'f> {
     pub(crate) fn value(&mut self, node: &Node, ty: &Type, pointer: &str) {
         match ty {
             Type::Item(_) => {}
+            Type::Items(_) if node.items().is_some() => {
+                self.list(node, &Type::Item(Kind::Sandbox), 1, pointer)
+            }
+            Type::Items(_) => {}
             Type::Bool => self.bool(node, pointer),
             Type::Count { min, max } => self.count(node, *min, *max, pointer),
             Type::Real { min, max } => self.real(node, *min, *max, pointer),

@@ -364,6 +364,7 @@ fn metadata(node: Option<&Node>, reader: &mut Reader) -> Metadata {
 /// The typed manifest of primitives in which nothing is wrong.
 fn build(reader: &mut Reader, claw: Version, metadata: Metadata) -> Option<Manifest> {
     let dir = reader.loader.dir().map(Path::to_owned).unwrap_or_default();
+    let mut sandboxes = reader.typed(Kind::Sandbox)?.into_iter();
     Some(Manifest {
         claw,
         metadata,
@@ -374,7 +375,8 @@ fn build(reader: &mut Reader, claw: Version, metadata: Metadata) -> Option<Manif
         skills: reader.typed(Kind::Skill)?,
         memory: reader.typed(Kind::Memory)?.into_iter().next(),
         world_models: reader.typed(Kind::WorldModel)?,
-        sandbox: reader.typed(Kind::Sandbox)?.into_iter().next(),
+        sandbox: sandboxes.next(),
+        further_sandboxes: sandboxes.collect(),
         policies: reader.typed(Kind::Policy)?,
         swarm: reader.typed(Kind::Swarm)?.into_iter().next(),
         telemetry: reader.typed(Kind::Telemetry)?.into_iter().next(),

@@ -116,8 +116,8 @@ impl Reader {
                         self.item(item, &join(&pointer, &index.to_string()));
                     }
                 }
-                (_, true) => {} // the shape says so
-                (_, false) => self.item(
+                (_, true) if !slot.lone => {} // the shape says so
+                (_, _) => self.item(
                     Item {
                         node: &entry.value,
                         kind: slot.kind,

@@ -193,5 +193,9 @@ fn value(ty: &Type) -> Value {
             json!({"type": "object", "properties": Map::from_iter(hints)})
         }
         Type::Item(kind) => json!({"$ref": format!("#/$defs/{kind}Item")}),
+        Type::Items(kind) => {
+            let item = value(&Type::Item(*kind));
+            json!({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
+        }
     }
 }

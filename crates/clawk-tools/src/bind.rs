@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clawk_egress::{Client, Deadlines, Url};
+use clawk_egress::{Client, Deadlines, Rules, Url};
 use clawk_manifest::model::{Manifest, McpUri, Tool};
 use clawk_plan::{Defaults, Own, Plan, plan::MINIMAL_PATH};
 use clawk_sandbox::{Launcher, Spec};
@@ -17,7 +17,7 @@ use crate::builtin::{self, Ask, Builtin, Clients, Extra, Shared};
 use crate::config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
 use crate::egress::{Egress, Exits, WayOut};
 use crate::executor::{Command, Endpoint};
-use crate::mcp::{self, McpTool, Server, Source};
+use crate::mcp::{self, Desk, McpTool, Server, Source};
 use crate::mend::{self, Check, Get, Key, Mending};
 use crate::runner::{Binding, Runner};
 
@@ -70,15 +70,12 @@ pub struct Unbound {
 /// # Errors
 /// All tools that have no usable executor, in the manifest's order.
 pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Runner, Vec<Unbound>> {
-    let plan = Plan::compile(manifest.sandbox.as_ref(), &host.defaults);
-    let plan = Arc::new(plan.keeping(&host.own, &host.workdir));
     let exits = Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone()));
     let mut binder = Binder {
         exits: Arc::clone(&exits),
         manifest,
         config,
         host: &host,
-        plan: Arc::clone(&plan),
         servers: BTreeMap::new(),
     };
     let mut bound = BTreeMap::new();
@@ -108,10 +105,11 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
     if !unbound.is_empty() {
         return Err(unbound);
     }
+    let shell = binder.plan_of(manifest.tool(Builtin::Shell.name()));
     let servers = binder.servers.into_values().collect();
     let env = host.secrets.env().clone();
     let shared = Shared {
-        shell: builtin::about_shell(&plan, &host.workdir),
+        shell: builtin::about_shell(&shell, &host.workdir),
         launcher: host.launcher,
         env,
         clients: Clients::default(),
@@ -126,18 +124,34 @@ struct Binder<'a> {
     manifest: &'a Manifest,
     config: &'a ToolsConfig,
     host: &'a Host,
-    plan: Arc<Plan>,
-    servers: BTreeMap<McpUri, Arc<Server>>,
+    /// By source and sandbox: a server is enclosed once.
+    servers: BTreeMap<Place, Arc<Server>>,
 }
 
+/// A source, and the name of the sandbox that it runs in.
+type Place = (McpUri, Option<String>);
+
 impl Binder<'_> {
+    /// What encloses a tool; without one, what encloses tools that name no sandbox.
+    fn plan_of(&self, tool: Option<&Tool>) -> Plan {
+        let sandbox = match tool {
+            Some(tool) => self.manifest.sandbox_of(tool),
+            None => self.manifest.sandbox.as_ref(),
+        };
+        Plan::compile(sandbox, &self.host.defaults).keeping(&self.host.own, &self.host.workdir)
+    }
+
     /// `None` for what the kernel runs itself.
     fn tool(&mut self, tool: &Tool) -> Result<Option<Binding>, String> {
         let own = ToolConfig::default();
         let config = self.config.tools.get(&tool.name).unwrap_or(&own);
         match (&config.command, &config.http, &config.wasm) {
             (Some(command), None, None) => {
-                return self.command(command, config).map(Binding::Command).map(Some);
+                let plan = self.plan_of(Some(tool));
+                return self
+                    .command(command, config, &plan)
+                    .map(Binding::Command)
+                    .map(Some);
             }
             (None, Some(http), None) => return self.endpoint(http).map(Binding::Http).map(Some),
             (None, None, Some(module)) => return self.guest(module, config).map(Binding::Command).map(Some),
@@ -149,7 +163,7 @@ impl Binder<'_> {
         }
         // A tool that names its server means that server, whatever it is called.
         if let Some(source) = &tool.mcp_source {
-            let server = self.server(&source.uri)?;
+            let server = self.server(&source.uri, tool)?;
             let (name, served_as) = (tool.name.clone(), source.tool_name.clone());
             return Ok(Some(Binding::Mcp(McpTool {
                 server,
@@ -188,16 +202,19 @@ impl Binder<'_> {
             }
             Some(_) | None => {}
         }
-        let check = config.reconcile.as_ref().map(|given| self.check(given, config));
+        let check = config
+            .reconcile
+            .as_ref()
+            .map(|given| self.check(given, config, &self.plan_of(Some(tool))));
         Ok(Mending {
             key,
             check: check.transpose()?,
         })
     }
 
-    fn check(&self, given: &Reconcile, config: &ToolConfig) -> Result<Check, String> {
+    fn check(&self, given: &Reconcile, config: &ToolConfig, plan: &Plan) -> Result<Check, String> {
         match (&given.command, &given.http, &given.tool) {
-            (Some(command), None, None) => self.command(command, config).map(Check::Command),
+            (Some(command), None, None) => self.command(command, config, plan).map(Check::Command),
             (None, Some(template), None) => {
                 let url = Url::parse(&mend::fill(template, &serde_json::Map::new()))
                     .map_err(|error| format!("`reconcile.http` can't be read: {error}"))?;
@@ -228,7 +245,7 @@ impl Binder<'_> {
         }
     }
 
-    fn command(&self, command: &[String], config: &ToolConfig) -> Result<Command, String> {
+    fn command(&self, command: &[String], config: &ToolConfig, plan: &Plan) -> Result<Command, String> {
         let [program, args @ ..] = command else {
             return Err("`command` is empty".to_owned());
         };
@@ -245,7 +262,7 @@ impl Binder<'_> {
         Ok(Command {
             program,
             args: args.to_vec(),
-            env: self.environment(&config.env),
+            env: self.environment(&config.env, plan),
             secrets,
             read_paths: self.read_paths(&[config]),
             guest: false,
@@ -295,27 +312,27 @@ impl Binder<'_> {
     }
 
     /// The server of a source: one for all tools that name it, with what `clawk.toml` grants to any of them.
-    fn server(&mut self, uri: &McpUri) -> Result<Arc<Server>, String> {
-        if let Some(server) = self.servers.get(uri) {
+    fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<Server>, String> {
+        let sandbox = self.manifest.sandbox_of(tool);
+        let place = (uri.clone(), sandbox.map(|sandbox| sandbox.name.clone()));
+        if let Some(server) = self.servers.get(&place) {
             return Ok(server.clone());
         }
-        let sharing = self
-            .manifest
-            .tools
-            .iter()
-            .filter(|tool| tool.mcp_source.as_ref().is_some_and(|s| s.uri == *uri));
+        let plan = Arc::new(self.plan_of(Some(tool)));
+        let sharing = self.sharing(&place);
         let configs: Vec<&ToolConfig> = sharing
-            .filter_map(|tool| self.config.tools.get(&tool.name))
+            .iter()
+            .filter_map(|name| self.config.tools.get(*name))
             .collect();
-        let (name, source, way) = match uri {
+        let (name, source, way, roots) = match uri {
             McpUri::Stdio { path, args } => {
                 let program = match path.strip_prefix("./") {
                     Some(below) => self.manifest.dir.join(below).to_string_lossy().into_owned(),
                     None => path.clone(),
                 };
-                let mut spec = Spec::new(program, self.plan.clone());
+                let mut spec = Spec::new(program, plan.clone());
                 spec.args.clone_from(args);
-                spec.env = self.environment(&united(&configs, "env", |config| &config.env)?);
+                spec.env = self.environment(&united(&configs, "env", |config| &config.env)?, &plan);
                 let secrets = self.secrets(&united(&configs, "secret_env", |config| &config.secret_env)?)?;
                 spec.env.extend(
                     secrets
@@ -324,7 +341,8 @@ impl Binder<'_> {
                 );
                 spec.workdir = Some(self.host.workdir.clone());
                 spec.read_paths = self.read_paths(&configs);
-                let way = self.way_out(uri)?;
+                let way = self.exits.way_out(&sharing, &plan);
+                let way = way.map_err(|refusal| refusal.to_string())?;
                 way.dress(&mut spec);
                 (
                     format!("stdio://{path}"),
@@ -333,6 +351,7 @@ impl Binder<'_> {
                         spec: Box::new(spec),
                     },
                     way,
+                    mcp::roots(&plan, &self.host.workdir),
                 )
             }
             McpUri::Http { url } => {
@@ -351,53 +370,56 @@ impl Binder<'_> {
                 let ledger = Arc::default();
                 let way = WayOut::of_client(Arc::clone(&ledger));
                 let endpoint = mcp::Endpoint {
-                    client: self.client(&url)?.telling(ledger),
+                    client: self.guarded(&plan)?.telling(ledger),
                     url,
                     headers,
+                    plan,
                 };
-                (shown, Source::Endpoint(Box::new(endpoint)), way)
+                // Folders of this machine mean nothing elsewhere.
+                (shown, Source::Endpoint(Box::new(endpoint)), way, Vec::new())
             }
         };
-        let server = Arc::new(Server::new(name, source, way));
-        self.servers.insert(uri.clone(), server.clone());
+        let desk = Desk::new(name.clone(), roots, self.host.ask.clone());
+        let server = Arc::new(Server::new(name, source, way, desk));
+        self.servers.insert(place, server.clone());
         Ok(server)
     }
 
-    /// The way out of a server's process: with the secrets of every tool that it serves.
-    fn way_out(&self, uri: &McpUri) -> Result<WayOut, String> {
-        let tools = self.manifest.tools.iter();
-        let served: Vec<&str> = tools
-            .filter(|tool| tool.mcp_source.as_ref().is_some_and(|source| source.uri == *uri))
-            .map(|tool| tool.name.as_str())
-            .collect();
-        self.exits
-            .way_out(&served, &self.plan)
-            .map_err(|refusal| refusal.to_string())
+    /// The declared tools that one server serves.
+    fn sharing(&self, (uri, sandbox): &Place) -> Vec<&str> {
+        let here = |tool: &&Tool| {
+            let own = self.manifest.sandbox_of(tool).map(|own| &own.name);
+            tool.mcp_source.as_ref().is_some_and(|source| source.uri == *uri) && own == sandbox.as_ref()
+        };
+        let tools = self.manifest.tools.iter().filter(here);
+        tools.map(|tool| tool.name.as_str()).collect()
     }
 
-    /// A declared endpoint may think for long: the call's own deadline ends it.
-    fn client(&self, url: &Url) -> Result<Client, String> {
-        let hour = 3_600_000;
-        let deadlines = Deadlines {
-            first_byte_ms: hour,
-            idle_ms: hour,
-            total_ms: hour,
-            ..Deadlines::default()
+    /// The client to an MCP endpoint: under the network rules of the sandbox that its tools run in.
+    fn guarded(&self, plan: &Plan) -> Result<Client, String> {
+        let rules = Rules {
+            max_response_bytes: MAX_ENDPOINT_BYTES,
+            max_redirects: 0,
+            ..self.exits.rules(plan.network())
         };
-        Client::for_provider(url, self.host.secrets.env(), deadlines, MAX_ENDPOINT_BYTES)
+        Client::guarded(rules, self.host.secrets.env(), patient()).map_err(|error| error.to_string())
+    }
+
+    fn client(&self, url: &Url) -> Result<Client, String> {
+        Client::for_provider(url, self.host.secrets.env(), patient(), MAX_ENDPOINT_BYTES)
             .map_err(|error| error.to_string())
     }
 
     /// Nothing but search path, home and language, and what the operator gives.
-    fn environment(&self, given: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    fn environment(&self, given: &BTreeMap<String, String>, plan: &Plan) -> Vec<(String, String)> {
         let env = self.host.secrets.env();
         let workdir = &self.host.workdir;
         let home = env
             .non_empty("HOME")
             .unwrap_or_else(|| workdir.to_string_lossy().into_owned());
         // The host's home, where the tool sees it; else one of its own.
-        let home = match self.plan.home() {
-            Some(own) if !self.plan.shows(Path::new(&home), workdir) => own.to_owned(),
+        let home = match plan.home() {
+            Some(own) if !plan.shows(Path::new(&home), workdir) => own.to_owned(),
             Some(_) | None => home,
         };
         let mut all = BTreeMap::from([
@@ -425,6 +447,17 @@ impl Binder<'_> {
             Ok((name.clone(), secret))
         };
         named.iter().map(resolve).collect()
+    }
+}
+
+/// A declared endpoint may think for long: the call's own deadline ends it.
+fn patient() -> Deadlines {
+    let hour = 3_600_000;
+    Deadlines {
+        first_byte_ms: hour,
+        idle_ms: hour,
+        total_ms: hour,
+        ..Deadlines::default()
     }
 }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::builtin::{Builtin, Extra, Shared};
 use crate::call::Call;
 use crate::executor::{Command, Endpoint};
-use crate::mcp::{McpTool, Server};
+use crate::mcp::{McpTool, Server, Source, admitted, taken_names};
 use crate::mend::{Key, Mending};
 use crate::stands::Stands;
 
@@ -35,7 +35,9 @@ pub(crate) enum Binding {
 
 /// Runs every tool of an agent. Made by [`crate::bind()`].
 pub struct Runner {
-    bound: BTreeMap<String, Binding>,
+    bound: BTreeMap<String, Arc<Binding>>,
+    /// Tools of servers that a declared tool stands for: its name, and the binding.
+    taken: RwLock<BTreeMap<String, (String, Arc<Binding>)>>,
     mending: BTreeMap<String, Mending>,
     servers: Vec<Arc<Server>>,
     shared: Shared,
@@ -54,8 +56,10 @@ impl Runner {
         servers: Vec<Arc<Server>>,
         shared: Shared,
     ) -> Self {
+        let bound = bound.into_iter().map(|(name, binding)| (name, Arc::new(binding)));
         Self {
-            bound,
+            bound: bound.collect(),
+            taken: RwLock::default(),
             mending,
             servers,
             shared,
@@ -65,7 +69,7 @@ impl Runner {
     /// How a tool is run, for `clawk doctor` and logs: `built-in`, `command`, `http`, `mcp`.
     #[must_use]
     pub fn executor(&self, tool: &str) -> Option<&'static str> {
-        self.bound.get(tool).map(|binding| match binding {
+        self.bound.get(tool).map(|binding| match &**binding {
             Binding::Builtin(_) | Binding::Extra(_) => "built-in",
             Binding::Command(command) if command.guest => "wasm",
             Binding::Command(_) => "command",
@@ -81,7 +85,7 @@ impl Runner {
         arguments: &'a Map<String, Value>,
         request_id: &str,
     ) -> Cow<'a, Map<String, Value>> {
-        match self.mending.get(tool).and_then(|mending| mending.key.as_ref()) {
+        match self.mending_of(tool).and_then(|mending| mending.key.as_ref()) {
             Some(Key::Argument(name)) => {
                 let mut arguments = arguments.clone();
                 arguments.insert(name.clone(), request_id.into());
@@ -92,7 +96,7 @@ impl Runner {
     }
 
     fn key_header(&self, tool: &str, request_id: &str) -> Option<(http::HeaderName, String)> {
-        match self.mending.get(tool)?.key.as_ref()? {
+        match self.mending_of(tool)?.key.as_ref()? {
             Key::Header(name) => Some((name.clone(), request_id.to_owned())),
             Key::Argument(_) => None,
         }
@@ -121,15 +125,52 @@ impl Runner {
         self.shared.env.non_empty("PATH")
     }
 
-    fn binding(&self, tool: &str) -> Result<&Binding, RunError> {
-        self.bound
-            .get(tool)
+    fn find(&self, tool: &str) -> Option<Arc<Binding>> {
+        self.bound.get(tool).cloned().or_else(|| {
+            let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
+            taken.get(tool).map(|(_, binding)| Arc::clone(binding))
+        })
+    }
+
+    fn binding(&self, tool: &str) -> Result<Arc<Binding>, RunError> {
+        self.find(tool)
             .ok_or_else(|| RunError::Unavailable(format!("nothing runs the tool `{tool}`")))
     }
 
+    /// What is configured of a tool, or of the declared one that stands for it.
+    fn mending_of(&self, tool: &str) -> Option<&Mending> {
+        self.mending.get(tool).or_else(|| {
+            let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
+            let (declared, _) = taken.get(tool)?;
+            self.mending.get(declared)
+        })
+    }
+
+    /// Binds every tool of the server for which `tool` stands.
+    async fn take_over(&self, tool: &str) -> Result<Option<Vec<String>>, RunError> {
+        let binding = self.binding(tool)?;
+        let Binding::Mcp(declared) = &*binding else {
+            return Ok(None);
+        };
+        let Some(served) = declared.takes_over().await? else {
+            return Ok(None);
+        };
+        let names = taken_names(tool, &served).map_err(RunError::Unavailable)?;
+        let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
+        for (name, served_as) in &names {
+            let one = McpTool {
+                name: name.clone(),
+                served_as: Some(served_as.clone()),
+                ..declared.clone()
+            };
+            taken.insert(name.clone(), (tool.to_owned(), Arc::new(Binding::Mcp(one))));
+        }
+        Ok(Some(names.into_keys().collect()))
+    }
+
     #[cfg(test)]
-    pub(crate) fn bound_for_tests(&self, tool: &str) -> &Binding {
-        self.bound.get(tool).expect("bound")
+    pub(crate) fn bound_for_tests(&self, tool: &str) -> Arc<Binding> {
+        self.find(tool).expect("bound")
     }
 
     /// Runs a call within its time, until it ends or is cancelled.
@@ -155,7 +196,7 @@ impl Runner {
                     builtin.run(&call, &self.shared, session).await
                 }
                 Binding::Command(command) => command.run(&call, &self.shared).await,
-                Binding::Mcp(tool) => tool.run(&call).await,
+                Binding::Mcp(tool) => tool.run(&call, session).await,
                 Binding::Builtin(builtin) => timed(&call, builtin.run(&call, &self.shared, session)).await,
                 Binding::Http(endpoint) => timed(&call, endpoint.run(&call)).await,
                 Binding::Extra(_) => Err(RunError::Unavailable("it needs a permit".to_owned())),
@@ -238,7 +279,7 @@ async fn timed(
 impl ToolRunner for Runner {
     fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
         Box::pin(async move {
-            Ok(match self.binding(tool)? {
+            Ok(match &*self.binding(tool)? {
                 Binding::Builtin(builtin) => builtin.describe_here(&self.shared),
                 Binding::Extra(extra) => extra.describe(),
                 Binding::Mcp(served) => served.describe().await?,
@@ -251,6 +292,10 @@ impl ToolRunner for Runner {
         })
     }
 
+    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+        Box::pin(self.take_over(tool))
+    }
+
     fn preflight(
         &self,
         tool: &str,
@@ -259,9 +304,13 @@ impl ToolRunner for Runner {
         workdir: &Path,
     ) -> Result<(), Refusal> {
         self.shared.launcher.known(plan.level())?;
-        match self.bound.get(tool) {
+        match self.find(tool).as_deref() {
             Some(Binding::Builtin(builtin)) => builtin.preflight(arguments, plan, workdir),
-            Some(Binding::Command(_) | Binding::Http(_) | Binding::Mcp(_)) => plan.available(),
+            Some(Binding::Mcp(served)) => match served.server.source() {
+                Source::Endpoint(endpoint) => plan.available().and_then(|()| admitted(&endpoint.url, plan)),
+                Source::Program { .. } => plan.available(),
+            },
+            Some(Binding::Command(_) | Binding::Http(_)) => plan.available(),
             Some(Binding::Extra(_)) | None => Ok(()),
         }
     }
@@ -272,7 +321,7 @@ impl ToolRunner for Runner {
         cancel: &'a CancellationToken,
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-            let binding = self.binding(permit.tool())?;
+            let binding = &*self.binding(permit.tool())?;
             if let Binding::Extra(extra) = binding {
                 return tokio::select! {
                     biased;
@@ -299,9 +348,10 @@ impl ToolRunner for Runner {
 
     fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
         Box::pin(async move {
-            let Some(binding) = self.bound.get(look.tool) else {
+            let Some(found) = self.find(look.tool) else {
                 return Preview::default();
             };
+            let binding = &*found;
             let mut preview = match binding {
                 Binding::Builtin(builtin) => built_in(*builtin, &look).await,
                 Binding::Command(_) | Binding::Http(_) | Binding::Mcp(_) | Binding::Extra(_) => {
@@ -310,8 +360,7 @@ impl ToolRunner for Runner {
             };
             let mut facts = self.facts(binding, &look);
             let key = self
-                .mending
-                .get(look.tool)
+                .mending_of(look.tool)
                 .and_then(|mending| mending.key.as_ref());
             if let Some(Key::Argument(name)) = key {
                 facts.push(format!(
@@ -325,10 +374,10 @@ impl ToolRunner for Runner {
 
     fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
         Box::pin(async move {
-            let Some(binding) = self.bound.get(look.tool) else {
+            let Some(binding) = self.find(look.tool) else {
                 return Vec::new();
             };
-            let stands = Stands::of(binding, &look, self.search());
+            let stands = Stands::of(&binding, &look, self.search());
             match tokio::task::spawn_blocking(move || stands.look()).await {
                 Ok(facts) => facts,
                 Err(error) => vec![Fact::new("the executor", unlike(&error.to_string()))],
@@ -337,7 +386,7 @@ impl ToolRunner for Runner {
     }
 
     fn mend(&self, tool: &str) -> Mend {
-        self.mending.get(tool).map(Mending::way).unwrap_or_default()
+        self.mending_of(tool).map(Mending::way).unwrap_or_default()
     }
 
     fn check<'a>(
@@ -347,7 +396,7 @@ impl ToolRunner for Runner {
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let none = || RunError::Unavailable(format!("`{}` has no check", permit.tool()));
-            let mending = self.mending.get(permit.tool()).ok_or_else(none)?;
+            let mending = self.mending_of(permit.tool()).ok_or_else(none)?;
             let call = Call {
                 arguments: permit.arguments(),
                 key: None,

@@ -83,6 +83,7 @@ pub(crate) fn manifest(tools: Value, dir: &Path) -> Manifest {
                 "filesystem": {"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "rw"}]}}}))
             .expect("a sandbox"),
         ),
+        further_sandboxes: Vec::new(),
         policies: Vec::new(),
         swarm: None,
         telemetry: None,
@@ -131,6 +132,8 @@ pub(crate) struct Ran {
     pub(crate) plan: Arc<Plan>,
     pub(crate) timeout_ms: u64,
     pub(crate) cancel: CancellationToken,
+    /// Whose call it is.
+    pub(crate) session: Option<clawk_proto::SessionId>,
 }
 
 impl Ran {
@@ -139,6 +142,7 @@ impl Ran {
             plan,
             timeout_ms: 20_000,
             cancel: CancellationToken::new(),
+            session: None,
         }
     }
 
@@ -161,8 +165,8 @@ impl Ran {
             connections: clawk_kernel::ports::Connections::default(),
             stop: self.cancel.child_token(),
         };
-        let binding: &Binding = runner.bound_for_tests(tool);
-        runner.run_call(binding, call, None, &self.cancel).await
+        let binding: &Binding = &runner.bound_for_tests(tool);
+        runner.run_call(binding, call, self.session, &self.cancel).await
     }
 }
 

@@ -213,6 +213,7 @@ pub(crate) fn alone() -> Result<Manifest> {
         skills: Vec::new(),
         memory: None,
         world_models: Vec::new(),
+        further_sandboxes: Vec::new(),
         sandbox: None,
         policies: vec![serde_json::from_value(json!({
             "name": "atlases", "rules": [{"id": "atlases-govern", "action": "allow", "scope": "all"}],

@@ -13,10 +13,11 @@ pub(crate) fn of(manifest: &Manifest) -> Vec<Diagnostic> {
             format!("the agent will not start: {reason}"),
         ));
     }
-    if let Some(sandbox) = &manifest.sandbox
-        && sandbox.level == SandboxLevel::None
-        && !manifest.tools.is_empty()
-    {
+    let open = |tool| {
+        let sandbox = manifest.sandbox_of(tool);
+        sandbox.is_some_and(|sandbox| sandbox.level == SandboxLevel::None)
+    };
+    if manifest.tools.iter().any(open) {
         found.push(
             Diagnostic::warning(
                 "own-files-open",

@@ -91,7 +91,17 @@ pub(super) fn decide(
                 let verdict = agent.engine.denies_by_name(&tool.name);
                 judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
             }
-            Layer::Rules | Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
+            // A rule that refuses the declared tool by its name refuses all that it stands for.
+            Layer::Rules => {
+                let declared = tool.from.as_ref();
+                let refused = declared.and_then(|from| agent.engine.denies_by_name(from));
+                let judged = judged.and(DeniedBy::Policy, verdict);
+                match refused {
+                    Some(refused) => judged.and(DeniedBy::Policy, refused),
+                    None => judged,
+                }
+            }
+            Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
         };
     }
     for ceiling in &caller.ceilings {

@@ -184,7 +184,7 @@ async fn path(
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
     let gate = Gate::of(agent, caller, request).await?;
-    let tool = resolve(agent, caller.thread.session, request, gate.as_ref())?;
+    let tool = tool_of(agent, caller.thread.session, request, gate.as_ref()).await?;
     let described = agent.described(&tool).await?;
     check_arguments(&described, request)?;
     let screened = screen::arguments(agent, caller, record, request).await?;
@@ -268,6 +268,21 @@ fn judge(
     Ok((verdict, atlas.is_some_and(|atlas| atlas.asks)))
 }
 
+/// The tool; asks a server for its tools where the name may be one of them.
+async fn tool_of(
+    agent: &Agent,
+    session: SessionId,
+    request: &Request,
+    gate: Option<&Gate>,
+) -> Result<Arc<Entry>, CallError> {
+    let name = gate.map_or(&request.tool, |gate| &gate.tool);
+    // What a rule refuses by its name is refused before anything is asked.
+    if agent.engine.denies_by_name(&request.tool).is_none() {
+        agent.catalog.prepare(name, &*agent.runner).await?;
+    }
+    resolve(agent, session, request, gate)
+}
+
 /// The tool, and the narrowing names of the request (R15, R17).
 fn resolve(
     agent: &Agent,
@@ -284,7 +299,7 @@ fn resolve(
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
     let reads_output = || {
         let entry = agent.catalog.output_read().filter(|entry| *entry.name == **name);
-        entry.filter(|_| agent.cuts.any(session))
+        entry.filter(|_| agent.cuts.any(session)).cloned()
     };
     let Some(tool) = agent.catalog.get(name).or_else(reads_output) else {
         return Err(match agent.engine.denies_by_name(&request.tool) {
@@ -307,9 +322,16 @@ fn resolve(
             &Verdict::deny("the sandbox `deny-all` denies everything"),
             DeniedBy::Policy,
         )),
-        // The manifest has one sandbox, and every tool runs in it already: naming it narrows nothing.
-        Some(name) if agent.catalog.sandbox_name.as_ref() != Some(name) => Err(unknown("sandbox", name)),
-        Some(_) | None => Ok(Arc::clone(tool)),
+        Some(name) => match agent.catalog.within(&tool, name) {
+            None => Err(unknown("sandbox", name)),
+            Some(Ok(tool)) => Ok(tool),
+            Some(Err(why)) => Err(decide::denied(
+                &request.tool,
+                &Verdict::deny(why),
+                DeniedBy::Policy,
+            )),
+        },
+        None => Ok(tool),
     }
 }
 

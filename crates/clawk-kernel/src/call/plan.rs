@@ -12,7 +12,7 @@ use super::approval::Open;
 use super::ask::Asking;
 use super::grant::{Grant, works_on};
 use super::record::Record;
-use super::{Caller, Request, check_arguments, check_audit, hold, judge, reach, resolve, screen, spend};
+use super::{Caller, Request, check_arguments, check_audit, hold, judge, reach, screen, spend, tool_of};
 use crate::agent::Agent;
 use crate::carp::Gate;
 use crate::catalog::{Described, Entry};
@@ -161,7 +161,7 @@ async fn outlook<'a>(
         request,
     } = wanted;
     let gate = Gate::of(agent, caller, request).await?;
-    let tool = resolve(agent, caller.thread.session, request, gate.as_ref())?;
+    let tool = tool_of(agent, caller.thread.session, request, gate.as_ref()).await?;
     let described = agent.described(&tool).await?;
     check_arguments(&described, request)?;
     let mut record = Record::new(agent, caller, request);

@@ -96,7 +96,7 @@ async fn find_out(agent: &Agent, effect: &OpenEffect) -> Result<Option<(How, Out
         Mend::Person => Ok(None),
         Mend::SameKey => again(agent, &caller, effect, arguments, &cancel).await,
         Mend::Check => {
-            let answer = check(agent, &caller, entry, facts(effect, arguments), &cancel).await?;
+            let answer = check(agent, &caller, &entry, facts(effect, arguments), &cancel).await?;
             Ok(said(&answer).map(|outcome| (How::Check, outcome)))
         }
         Mend::Tool(name) => {
@@ -177,7 +177,7 @@ async fn by_tool(
         .catalog
         .get(name)
         .ok_or_else(|| agent.catalog.unknown(name))?;
-    if !agent.described(entry).await?.read_only() {
+    if !agent.described(&entry).await?.read_only() {
         return Err(CallError::Unavailable {
             tool: name.to_owned(),
             reason: "a tool with side effects can't be a `reconcile` check".to_owned(),

@@ -102,6 +102,13 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the tool is. Local for built-ins; asks the server, started on first need, for MCP tools.
     fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>>;
 
+    /// The names under which all tools of a server are taken over for a declared tool that names a server and none of its
+    /// tools; `None`: the declared tool is itself the one that is meant. [`ToolRunner::describe`] and the rest then know
+    /// these names, too.
+    fn takes_over<'a>(&'a self, _tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// The sandbox's static checks of one call, before anybody is asked: is the level to be had, and do command, paths
     /// and hosts fit the plan? Pure; the run checks again.
     ///

@@ -188,7 +188,7 @@ fn unknown(agent: &Agent, thread: &Thread, request_id: &str, tool: &str, found: 
 fn lost_call(agent: &Agent, tool: &str) -> [Spent; 2] {
     let amount = Amount {
         calls: 1,
-        busy_ms: agent.catalog.get(tool).map_or(0, |entry| entry.timeout_ms),
+        busy_ms: agent.catalog.timeout_ms(tool).unwrap_or(0),
         ..Amount::default()
     };
     let hour = hour_of(agent.scribe.now());

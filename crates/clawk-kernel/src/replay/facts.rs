@@ -61,16 +61,29 @@ impl AgentFacts {
                 })
                 .collect(),
             manifest: manifest.clone(),
-            own: Plan::compile(manifest.sandbox.as_ref(), &options.sandbox)
-                .keeping(&options.own, &options.workdir)
-                .filesystem()
-                .own
-                .clone(),
+            own: own(manifest, options),
             sandbox: options.sandbox,
             shown: options.shown,
             workdir: options.workdir.clone(),
         }
     }
+}
+
+/// The agent's own files that any of its sandboxes shows writable.
+fn own(manifest: &Manifest, options: &Options) -> Vec<PathBuf> {
+    let undeclared = manifest.sandbox.is_none().then_some(None);
+    let sandboxes = manifest.sandboxes().map(Some).chain(undeclared);
+    let plans = sandboxes.map(|sandbox| {
+        let plan = Plan::compile(sandbox, &options.sandbox);
+        plan.keeping(&options.own, &options.workdir)
+    });
+    let mut all = Vec::new();
+    for path in plans.flat_map(|plan| plan.filesystem().own.clone()) {
+        if !all.contains(&path) {
+            all.push(path);
+        }
+    }
+    all
 }
 
 /// The content of `ckp.tool.described`.
@@ -84,14 +97,18 @@ pub struct ToolFacts {
     pub input_schema: Value,
     /// Labels, the category among them.
     pub labels: BTreeMap<String, String>,
+    /// The declared tool that stood for it, if the manifest does not name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// JSON Schema of the result, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
 }
 
 impl ToolFacts {
-    pub(crate) fn of(described: &Described) -> Self {
+    pub(crate) fn of(described: &Described, from: Option<&str>) -> Self {
         Self {
+            from: from.map(str::to_owned),
             annotations: described.annotations.clone(),
             description: described.description.clone(),
             input_schema: described.input_schema.clone(),

@@ -119,6 +119,17 @@ impl ToolRunner for TapedTools {
         })
     }
 
+    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+        if self.facts.contains_key(tool) {
+            return ready(Ok(None));
+        }
+        let taken = self
+            .facts
+            .iter()
+            .filter(|(_, facts)| facts.from.as_deref() == Some(tool));
+        ready(Ok(Some(taken.map(|(name, _)| name.clone()).collect())))
+    }
+
     fn preflight(
         &self,
         tool: &str,

@@ -60,6 +60,7 @@ pub fn manifest(spec: serde_json::Value) -> Manifest {
         memory: part(&spec, "memory"),
         world_models: Vec::new(),
         sandbox: part(&spec, "sandbox"),
+        further_sandboxes: part(&spec, "further_sandboxes").unwrap_or_default(),
         policies: part(&spec, "policies").unwrap_or_default(),
         swarm: part(&spec, "swarm"),
         telemetry: None,

@@ -44,6 +44,7 @@ pub struct TestRunner {
     mends: Mutex<BTreeMap<String, (Mend, String)>>,
     checked: Mutex<Vec<Map<String, Value>>>,
     descriptions: Mutex<BTreeMap<String, String>>,
+    served: Mutex<BTreeMap<String, Vec<String>>>,
 }
 
 impl TestRunner {
@@ -61,6 +62,12 @@ impl TestRunner {
     pub fn say_of(&self, tool: &str, description: &str) {
         let mut descriptions = self.descriptions.lock().unwrap();
         descriptions.insert(tool.to_owned(), description.to_owned());
+    }
+
+    /// The tool stands for these, all of its server's.
+    pub fn serves(&self, tool: &str, names: &[&str]) {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        self.served.lock().unwrap().insert(tool.to_owned(), names);
     }
 
     /// What calls stand on, from now on: a program, a host.
@@ -132,6 +139,11 @@ impl ToolRunner for TestRunner {
             category: None,
         };
         Box::pin(std::future::ready(Ok(described)))
+    }
+
+    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+        let names = self.served.lock().unwrap().get(tool).cloned();
+        Box::pin(std::future::ready(Ok(names)))
     }
 
     fn preflight(

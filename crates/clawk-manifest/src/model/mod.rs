@@ -61,8 +61,11 @@ pub struct Manifest {
     pub memory: Option<Memory>,
     /// What skills plan with (0.3.0).
     pub world_models: Vec<WorldModel>,
-    /// Where tools run; absent: the most restrictive.
+    /// Where tools run that name no other; absent: the most restrictive.
     pub sandbox: Option<Sandbox>,
+    /// Others, which tools name by `sandbox_ref`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_sandboxes: Vec<Sandbox>,
     /// In order: their rules form one list (CKP §5.8). Empty: everything is denied (R14).
     pub policies: Vec<Policy>,
     /// Several agents at one task.
@@ -125,7 +128,21 @@ impl Manifest {
     /// The declared sandbox of this name.
     #[must_use]
     pub fn sandbox_named(&self, name: &str) -> Option<&Sandbox> {
-        self.sandbox.as_ref().filter(|sandbox| sandbox.name == name)
+        self.sandboxes().find(|sandbox| sandbox.name == name)
+    }
+
+    /// Every declared sandbox, the one of tools without a `sandbox_ref` first.
+    pub fn sandboxes(&self) -> impl Iterator<Item = &Sandbox> {
+        self.sandbox.iter().chain(&self.further_sandboxes)
+    }
+
+    /// Where a tool runs: the sandbox that it names, else the first.
+    #[must_use]
+    pub fn sandbox_of(&self, tool: &Tool) -> Option<&Sandbox> {
+        match &tool.sandbox_ref {
+            Some(name) => self.sandbox_named(name),
+            None => self.sandbox.as_ref(),
+        }
     }
 
     /// The declared world model of this name.

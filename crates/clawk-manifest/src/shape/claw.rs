@@ -37,12 +37,15 @@ pub(crate) struct Slot {
     pub(crate) kind: Kind,
     /// A list of primitives, not one.
     pub(crate) many: bool,
+    /// One, without a list.
+    pub(crate) lone: bool,
 }
 
 /// What the root's member of this name holds.
 pub(crate) fn slot_kind(name: &str) -> Option<Slot> {
-    let one = |kind| Some(Slot { kind, many: false });
-    let many = |kind| Some(Slot { kind, many: true });
+    let slot = |kind, many, lone| Some(Slot { kind, many, lone });
+    let one = |kind| slot(kind, false, true);
+    let many = |kind| slot(kind, true, false);
     match name {
         "identity" => one(Kind::Identity),
         "providers" => many(Kind::Provider),
@@ -51,7 +54,7 @@ pub(crate) fn slot_kind(name: &str) -> Option<Slot> {
         "skills" => many(Kind::Skill),
         "memory" => one(Kind::Memory),
         "world_models" => many(Kind::WorldModel),
-        "sandbox" => one(Kind::Sandbox),
+        "sandbox" => slot(Kind::Sandbox, true, true),
         "policies" => many(Kind::Policy),
         "swarm" => one(Kind::Swarm),
         "telemetry" => one(Kind::Telemetry),
@@ -94,7 +97,11 @@ pub(crate) static CLAW_SPEC: Shape = Shape {
             "What skills plan with (0.3.0).",
         )
         .newer(),
-        opt("sandbox", Type::Item(Kind::Sandbox), "Where tools run."),
+        opt(
+            "sandbox",
+            Type::Items(Kind::Sandbox),
+            "Where tools run: one, or a list. A tool names its own by `sandbox_ref`; the first holds for all others.",
+        ),
         many(
             "policies",
             &Type::Item(Kind::Policy),

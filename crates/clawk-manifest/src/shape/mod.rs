@@ -71,6 +71,8 @@ pub(crate) enum Type {
     Hints,
     /// A reference to, or an inline form of, a primitive.
     Item(Kind),
+    /// One such item, or a list of them.
+    Items(Kind),
 }
 
 /// The annotations of MCP that steer a runtime.

@@ -178,7 +178,7 @@ async fn http_request_sends_a_bound_secret_and_never_shows_it() {
         };
         let binding = runner.bound_for_tests(tool);
         runner
-            .run_call(binding, call, None, &CancellationToken::new())
+            .run_call(&binding, call, None, &CancellationToken::new())
             .await
     };
     let outcome = run("http-request", format!("http://127.0.0.1:{port}/a?b=c"))

@@ -1,21 +1,26 @@
 //! Tools that MCP servers serve (CKP §5.4): one server per source, started on first need, shared by its tools.
 
+mod client;
 mod http;
 mod result;
 mod server;
+mod taken;
 mod throttle;
 
 use std::sync::Arc;
 
 use clawk_kernel::ports::{Description, RunError, RunOutcome};
+use clawk_proto::SessionId;
 use serde_json::{Map, Value, json};
 
-pub(crate) use server::{Endpoint, Server, Source};
+pub(crate) use client::{Desk, roots};
+pub(crate) use server::{Endpoint, Server, Source, admitted};
+pub(crate) use taken::names as taken_names;
 
 use crate::call::Call;
 
 /// A declared tool with an `mcp_source`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct McpTool {
     pub(crate) server: Arc<Server>,
     /// The manifest's name for it.
@@ -30,6 +35,7 @@ impl McpTool {
     pub(crate) async fn describe(&self) -> Result<Description, RunError> {
         let link = self.server.link().await?;
         let tool = self.find(&link.tools)?;
+        self.server.unchanged(&link, &tool.name).await?;
         Ok(Description {
             description: tool.description.as_deref().unwrap_or_default().to_owned(),
             input_schema: Value::Object(tool.input_schema.as_ref().clone()),
@@ -46,14 +52,31 @@ impl McpTool {
         })
     }
 
-    pub(crate) async fn run(&self, call: &Call<'_>) -> Result<RunOutcome, RunError> {
+    /// All tools of the server, where neither the manifest nor the server means one of them by the declared tool's name.
+    pub(crate) async fn takes_over(&self) -> Result<Option<Vec<String>>, RunError> {
+        let link = self.server.link().await?;
+        let named = link.tools.iter().any(|tool| tool.name == self.name);
+        if self.served_as.is_some() || named {
+            return Ok(None);
+        }
+        Ok(Some(
+            link.tools.iter().map(|tool| tool.name.to_string()).collect(),
+        ))
+    }
+
+    pub(crate) async fn run(
+        &self,
+        call: &Call<'_>,
+        session: Option<SessionId>,
+    ) -> Result<RunOutcome, RunError> {
         call.plan.available().map_err(RunError::Sandbox)?;
         let link = self.server.link().await?;
         let tool = self.find(&link.tools)?;
+        self.server.unchanged(&link, &tool.name).await?;
         let harmless = self.trusted && annotations(tool).get("readOnlyHint") == Some(&json!(true));
         let ran = self
             .server
-            .call(&link, tool.name.to_string(), call, harmless)
+            .call(&link, tool.name.to_string(), call, session, harmless)
             .await;
         self.server.tell(&call.connections);
         ran
@@ -90,5 +113,7 @@ fn annotations(tool: &rmcp::model::Tool) -> Map<String, Value> {
     }
 }
 
+#[cfg(test)]
+mod asks;
 #[cfg(test)]
 mod tests;

@@ -1,24 +1,25 @@
 //! One MCP server: its process or endpoint, its session, and how often it may be restarted.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_egress::{Client, Url};
 use clawk_kernel::ports::{Connections, RunError, RunOutcome};
-use clawk_plan::Obtained;
+use clawk_plan::{Obtained, Plan, Refusal, Request};
+use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Service, Spec};
 use http::HeaderMap;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
-    PaginatedRequestParams, PingRequest, Tool,
+    CallToolRequestParams, CallToolResponse, ClientRequest, PaginatedRequestParams, PingRequest, Tool,
 };
 use rmcp::service::{ClientInitializeError, Peer, RoleClient, RunningService, ServiceError, serve_client};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
+use super::client::{Desk, Handler};
 use super::http::transport;
 use super::result::outcome;
 use super::throttle::Throttle;
@@ -60,6 +61,16 @@ pub(crate) struct Endpoint {
     pub(crate) client: Client,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
+    /// Whose network rules hold for it.
+    pub(crate) plan: Arc<Plan>,
+}
+
+/// The plan's network admits the endpoint.
+pub(crate) fn admitted(url: &Url, plan: &Plan) -> Result<(), Refusal> {
+    plan.preflight(&Request::Url {
+        host: url.host_str().unwrap_or_default().trim_matches(['[', ']']),
+        port: url.port_or_known_default().unwrap_or(0),
+    })
 }
 
 /// A source, and its live session if it has one.
@@ -70,6 +81,8 @@ pub(crate) struct Server {
     /// What a server's process reaches, told with the call during which it did.
     way: WayOut,
     state: Mutex<State>,
+    /// What it may ask of us.
+    desk: Arc<Desk>,
     /// Looks after servers whose call ran out of time; ended with this.
     watch: Mutex<JoinSet<()>>,
 }
@@ -77,12 +90,14 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct State {
     live: Option<Live>,
+    /// Its tools as they were told first: what was described then is what is called.
+    pinned: BTreeMap<String, Tool>,
     /// When it was started, within the window.
     starts: VecDeque<Instant>,
 }
 
 struct Live {
-    session: RunningService<RoleClient, ClientConfig>,
+    session: RunningService<RoleClient, Handler>,
     link: Arc<Link>,
 }
 
@@ -90,6 +105,8 @@ struct Live {
 pub(crate) struct Link {
     peer: Peer<RoleClient>,
     pub(crate) tools: Vec<Tool>,
+    /// Tools that are not what they were when they were told first.
+    changed: Mutex<BTreeSet<String>>,
     service: Option<Service>,
     obtained: Obtained,
 }
@@ -108,11 +125,12 @@ impl Server {
 }
 
 impl Server {
-    pub(crate) fn new(name: String, source: Source, way: WayOut) -> Self {
+    pub(crate) fn new(name: String, source: Source, way: WayOut, desk: Arc<Desk>) -> Self {
         Self {
             name,
             source,
             way,
+            desk,
             state: Mutex::default(),
             watch: Mutex::default(),
         }
@@ -132,7 +150,11 @@ impl Server {
         let mut state = self.state.lock().await;
         if let Some(live) = &state.live {
             if live.link.lives() {
-                return Ok(live.link.clone());
+                let link = live.link.clone();
+                if self.desk.took_change() {
+                    self.look_again(&link, &mut state).await?;
+                }
+                return Ok(link);
             }
             tracing::warn!(server = %self.name, "the MCP server ended; it is started again");
         }
@@ -150,15 +172,48 @@ impl Server {
             }
         };
         let link = live.link.clone();
+        let _seen = self.desk.took_change();
         state.live = Some(live);
+        *link.changed.lock().await = state.compare(&link.tools);
         Ok(link)
     }
 
+    /// The server said that its tools changed: which of them are not what they were.
+    async fn look_again(&self, link: &Link, state: &mut State) -> Result<(), RunError> {
+        let listed = tokio::time::timeout(START, list(&link.peer)).await;
+        let tools = match listed {
+            Ok(Ok(tools)) => tools,
+            Ok(Err(reason)) => return Err(self.no_list(&reason)),
+            Err(_elapsed) => return Err(self.no_list("it did not answer in time")),
+        };
+        let changed = state.compare(&tools);
+        if !changed.is_empty() {
+            tracing::warn!(server = %self.name, tools = ?changed, "the MCP server changed tools; they are not called any more");
+        }
+        *link.changed.lock().await = changed;
+        Ok(())
+    }
+
+    fn no_list(&self, reason: &str) -> RunError {
+        RunError::Unavailable(format!(
+            "the MCP server `{}` gave no list of its tools: {reason}",
+            self.name
+        ))
+    }
+
+    /// Nothing was changed behind what was described.
+    pub(crate) async fn unchanged(&self, link: &Link, tool: &str) -> Result<(), RunError> {
+        if link.changed.lock().await.contains(tool) {
+            return Err(RunError::Unavailable(format!(
+                "the MCP server `{}` changed its tool `{tool}` after it was described; nothing was called. Look at the change, then start the agent again",
+                self.name
+            )));
+        }
+        Ok(())
+    }
+
     async fn start(&self) -> Result<Live, RunError> {
-        let info = ClientConfig::new(
-            ClientCapabilities::default(),
-            Implementation::new("clawk", env!("CARGO_PKG_VERSION")),
-        );
+        let info = Handler(Arc::clone(&self.desk));
         let (session, service, obtained) = match &self.source {
             Source::Program { launcher, spec } => {
                 let mut service = launcher.serve(spec).await.map_err(launch_error)?;
@@ -177,27 +232,29 @@ impl Server {
                 (session, Some(service), obtained)
             }
             Source::Endpoint(endpoint) => {
-                let Endpoint { client, url, headers } = endpoint.as_ref();
+                let Endpoint {
+                    client,
+                    url,
+                    headers,
+                    plan,
+                } = endpoint.as_ref();
+                admitted(url, plan).map_err(RunError::Sandbox)?;
                 let transport = transport(client.clone(), url, headers);
                 let session = match serve_client(info, transport).await {
                     Ok(session) => session,
                     Err(error) => return Err(self.no_session(&error, None).await),
                 };
-                (session, None, Obtained::remote("declared-endpoint"))
+                (session, None, Obtained::remote("network-rules"))
             }
         };
         let peer = session.peer().clone();
-        let tools = list(&peer).await.map_err(|reason| {
-            RunError::Unavailable(format!(
-                "the MCP server `{}` gave no list of its tools: {reason}",
-                self.name
-            ))
-        })?;
+        let tools = list(&peer).await.map_err(|reason| self.no_list(&reason))?;
         Ok(Live {
             session,
             link: Arc::new(Link {
                 peer,
                 tools,
+                changed: Mutex::default(),
                 service,
                 obtained,
             }),
@@ -223,8 +280,10 @@ impl Server {
         link: &Arc<Link>,
         tool: String,
         call: &Call<'_>,
+        session: Option<SessionId>,
         harmless: bool,
     ) -> Result<RunOutcome, RunError> {
+        let _here = self.desk.enter(session);
         let params = CallToolRequestParams::new(tool).with_arguments(call.arguments.clone());
         let limit = call.plan.limits().max_output_bytes;
         match tokio::time::timeout(call.timeout(), link.peer.call_tool_once(params)).await {
@@ -300,6 +359,23 @@ impl Server {
 }
 
 impl State {
+    /// The tools that are gone or not as they were told first; what is new is pinned from here on.
+    fn compare(&mut self, tools: &[Tool]) -> BTreeSet<String> {
+        let now = |name: &str| tools.iter().find(|tool| tool.name == name);
+        let changed = self
+            .pinned
+            .iter()
+            .filter(|(name, tool)| now(name) != Some(*tool))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for tool in tools {
+            self.pinned
+                .entry(tool.name.to_string())
+                .or_insert_with(|| tool.clone());
+        }
+        changed
+    }
+
     /// Bounded restarts: a server that dies at once is not started for ever.
     fn admit_start(&mut self, name: &str) -> Result<(), RunError> {
         let now = Instant::now();

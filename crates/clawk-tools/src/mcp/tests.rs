@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 use clawk_kernel::ports::{RunError, RunOutcome, ToolRunner};
 use serde_json::{Value, json};
 
-use crate::testing::{Ran, fixture, open_plan, runner, text};
+use crate::bind;
+use crate::testing::{Ran, fixture, host, manifest, open_plan, runner, text};
 
 /// Tools of one server started with these options.
-fn tools(names: &[&str], options: &[&str]) -> Value {
+pub(super) fn tools(names: &[&str], options: &[&str]) -> Value {
     let args: String = options.iter().map(|option| format!("&arg={option}")).collect();
     let uri = format!("stdio://{}?arg=mcp{args}", fixture().display());
     names
@@ -327,23 +328,37 @@ fn http_answer(head: &str, message: &Value) -> String {
     }
 }
 
+/// Host and port of a test's endpoint.
+fn at(url: &str) -> String {
+    let bare = url.trim_start_matches("http://");
+    bare.split('/').next().unwrap_or_default().to_owned()
+}
+
+/// Tools of an endpoint in a sandbox that may reach these hosts.
+fn reaching(tool: Value, hosts: &[&str], config: &str, dir: &Path) -> crate::Runner {
+    let mut manifest = manifest(tool, dir);
+    let sandbox = json!({"name": "net", "level": "process", "capabilities": {"network": {
+        "mode": "allowlist", "allowed_hosts": hosts, "ssrf_protection": {"enabled": false}}}});
+    manifest.sandbox = Some(serde_json::from_value(sandbox).expect("a sandbox"));
+    let config = serde_json::from_str(config).expect("a config");
+    bind(&manifest, &config, host(dir)).expect("all bound")
+}
+
 #[tokio::test]
 async fn streamable_http_with_a_secret_header() {
     let dir = tempfile::tempdir().expect("a folder");
     let url = http_server().await;
-    let tool = json!([{"name": "remote", "mcp_source": {"uri": url}}]);
-    let open = runner(
-        tool.clone(),
-        r#"{"remote": {"secret_headers": {"X-Key": "TOKEN_REF"}}}"#,
-        dir.path(),
-    );
+    let tool = json!([{"name": "remote", "mcp_source": {"uri": &url}}]);
+    let config = r#"{"remote": {"secret_headers": {"X-Key": "TOKEN_REF"}}}"#;
+    let open = reaching(tool.clone(), &[&at(&url)], config, dir.path());
     let outcome = Ran::new(open_plan())
         .run(&open, dir.path(), "remote", json!({}))
         .await
         .expect("ran");
     assert_eq!(text(&outcome), "from afar");
+    assert_eq!(outcome.obtained.mechanisms, ["network-rules"]);
     open.close().await;
-    let closed = runner(tool, "{}", dir.path());
+    let closed = reaching(tool, &[&at(&url)], "{}", dir.path());
     match Ran::new(open_plan())
         .run(&closed, dir.path(), "remote", json!({}))
         .await
@@ -351,4 +366,37 @@ async fn streamable_http_with_a_secret_header() {
         Err(RunError::Unavailable(said)) => assert!(said.contains("401"), "{said}"),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn an_endpoint_is_under_the_sandboxs_network_rules() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let url = http_server().await;
+    let tool = json!([{"name": "remote", "mcp_source": {"uri": &url}}]);
+    let config = r#"{"remote": {"secret_headers": {"X-Key": "TOKEN_REF"}}}"#;
+    // Another host, and none at all.
+    let other = reaching(tool.clone(), &["other.example"], config, dir.path());
+    let none = runner(tool.clone(), config, dir.path());
+    for runner in [other, none] {
+        let said = runner.describe("remote").await;
+        assert!(matches!(said, Err(RunError::Sandbox(_))), "{said:?}");
+        let ran = Ran::new(open_plan())
+            .run(&runner, dir.path(), "remote", json!({}))
+            .await;
+        assert!(matches!(ran, Err(RunError::Sandbox(_))), "{ran:?}");
+    }
+    // Named, and still inside the own network: the guard holds.
+    let mut manifest = manifest(tool, dir.path());
+    let sandbox = json!({"name": "net", "level": "process", "capabilities": {"network": {
+        "mode": "allowlist", "allowed_hosts": [at(&url)]}}});
+    manifest.sandbox = Some(serde_json::from_value(sandbox).expect("a sandbox"));
+    let config = serde_json::from_str(config).expect("a config");
+    let guarded = bind(&manifest, &config, host(dir.path())).expect("all bound");
+    let ran = Ran::new(open_plan())
+        .run(&guarded, dir.path(), "remote", json!({}))
+        .await;
+    assert!(
+        matches!(ran, Err(RunError::Unavailable(_) | RunError::Sandbox(_))),
+        "{ran:?}"
+    );
 }

@@ -23,6 +23,7 @@ fn manifest(tools: Value) -> Manifest {
         skills: Vec::new(),
         memory: None,
         world_models: Vec::new(),
+        further_sandboxes: Vec::new(),
         sandbox: None,
         policies: Vec::new(),
         swarm: None,

@@ -95,9 +95,8 @@ fn action(manifest: &Manifest) -> Option<ScanAction> {
         ScanAction::Block => 2,
     };
     let boxed = manifest
-        .sandbox
-        .as_ref()
-        .is_some_and(|sandbox| sandbox.capabilities.secrets.leak_detection.enabled);
+        .sandboxes()
+        .any(|sandbox| sandbox.capabilities.secrets.leak_detection.enabled);
     asked
         .max_by_key(strictness)
         .or_else(|| boxed.then_some(ScanAction::Redact))

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use clawk_manifest::{Diagnostic, Manifest};
-use clawk_plan::Level;
+use clawk_plan::{Level, Plan};
 use clawk_providers::Scripts;
 use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Resolver, StoreConfig, env};
@@ -88,9 +88,11 @@ impl Blueprint {
         };
         let mut found = all(PROVIDER, "/spec/providers", self.providers().err());
         found.extend(all(TOOLS, "/spec/tools", self.runner(None, None).err()));
-        let (plan, launcher) = (self.declared(), self.launcher(None));
+        let (plans, launcher) = (self.declared(), self.launcher(None));
         for level in self.levels() {
-            let available = plan.available().and_then(|()| launcher.known(level));
+            let here = plans.iter().filter(|plan| plan.level() == level);
+            let available = here.map(Plan::available).collect::<Result<(), _>>();
+            let available = available.and_then(|()| launcher.known(level));
             let refusal = available.err().map(|refusal| vec![refusal.to_string()]);
             found.extend(all(of_level(level), "/spec/sandbox", refusal));
         }

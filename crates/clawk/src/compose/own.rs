@@ -174,15 +174,20 @@ pub(crate) fn consistent(
     read: &[PathBuf],
     workdir: &Path,
 ) -> Result<()> {
-    let plan = Plan::compile(manifest.sandbox.as_ref(), &config.settings.sandbox.defaults());
     let own = Own {
         state: None,
         files: read.to_vec(),
     };
-    if plan.level() == Level::None {
-        return Ok(());
-    }
-    if let Some((mount, by)) = plan.filesystem().contradicts(&own, workdir) {
+    let defaults = config.settings.sandbox.defaults();
+    let plans = manifest
+        .sandboxes()
+        .map(|sandbox| Plan::compile(Some(sandbox), &defaults));
+    let undeclared = manifest.sandbox.is_none().then(|| Plan::compile(None, &defaults));
+    for plan in plans.chain(undeclared) {
+        let contradiction = plan.filesystem().contradicts(&own, workdir);
+        let Some((mount, by)) = contradiction.filter(|_| plan.level() != Level::None) else {
+            continue;
+        };
         bail!(
             "the mount `{}` (rw) lies in `{}`, all of which the agent's start reads, so that no tool may write there; mount it `ro`, \
              let a pattern or an Atlas have a folder of its own, or mount another folder",

@@ -36,10 +36,11 @@ impl Blueprint {
         let launcher = self.launcher(Some(&state.join("cache")));
         let levels = self.levels();
         if !levels.is_empty() {
-            let plan = self.declared();
-            plan.available().map_err(StartError::Sandbox)?;
-            own::make_missing(&plan, &self.read, &self.workdir)
-                .map_err(|error| StartError::Unserved(vec![format!("{error:#}")]))?;
+            for plan in self.declared() {
+                plan.available().map_err(StartError::Sandbox)?;
+                own::make_missing(&plan, &self.read, &self.workdir)
+                    .map_err(|error| StartError::Unserved(vec![format!("{error:#}")]))?;
+            }
         }
         for level in levels {
             launcher.probe(level).await.map_err(StartError::Sandbox)?;
@@ -47,10 +48,20 @@ impl Blueprint {
         Ok(())
     }
 
-    /// What the manifest's Sandbox asks for, or what stands for none.
-    pub(super) fn declared(&self) -> Plan {
+    /// What the sandboxes ask for in which tools run, or what stands for none; each once.
+    pub(super) fn declared(&self) -> Vec<Plan> {
         let defaults = self.config.settings.sandbox.defaults();
-        Plan::compile(self.manifest.sandbox.as_ref(), &defaults)
+        let mut seen = Vec::new();
+        let mut plans = Vec::new();
+        for tool in &self.manifest.tools {
+            let sandbox = self.manifest.sandbox_of(tool);
+            let name = sandbox.map(|sandbox| &sandbox.name);
+            if !seen.contains(&name) {
+                seen.push(name);
+                plans.push(Plan::compile(sandbox, &defaults));
+            }
+        }
+        plans
     }
 
     /// The levels that calls will ask for. Without a tool that runs, none.
@@ -60,11 +71,12 @@ impl Blueprint {
         if !tools.any(|tool| Some(&tool.name) != simulated) {
             return Vec::new();
         }
-        let plan = self.declared();
+        let mut levels: Vec<Level> = self.declared().iter().map(Plan::level).collect();
+        levels.sort_unstable();
+        levels.dedup();
         let guests = self.config.settings.tools.tools.values();
         let guest = guests.into_iter().any(|tool| tool.wasm.is_some());
-        let mut levels = vec![plan.level()];
-        if guest && plan.level() < Level::Wasm {
+        if guest && levels.iter().any(|level| *level < Level::Wasm) && !levels.contains(&Level::Wasm) {
             levels.push(Level::Wasm);
         }
         levels

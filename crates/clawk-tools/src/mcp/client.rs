@@ -1,0 +1,253 @@
+//! What a server may ask of its client: the folders that it sees, and a person. Sampling is not offered.
+
+#![expect(
+    deprecated,
+    reason = "servers of today ask for roots; the next revision of MCP has them no more"
+)]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_egress::Url;
+use clawk_plan::Plan;
+use clawk_proto::SessionId;
+use rmcp::ClientHandler;
+use rmcp::ErrorData;
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction,
+    ElicitationCapability, Implementation, ListRootsResult, Root, RootsCapabilities,
+};
+use rmcp::service::{NotificationContext, RequestContext, RoleClient};
+use serde_json::{Map, Value, json};
+
+use crate::builtin::{Answer, Ask, Question};
+use crate::call::cut;
+
+/// Members of one form that a person is asked for; a longer form is declined.
+const MAX_FIELDS: usize = 8;
+/// Bytes of what a server says to a person, for each member.
+const MAX_WORDS_BYTES: usize = 2_000;
+
+/// What a server's session and its calls share.
+pub(crate) struct Desk {
+    server: String,
+    roots: Vec<PathBuf>,
+    ask: Option<Ask>,
+    /// Sessions whose calls run at the server now, one entry per call.
+    running: Mutex<Vec<SessionId>>,
+    /// The server said that its tools changed.
+    changed: AtomicBool,
+}
+
+/// A call at the server, until this is dropped.
+pub(super) struct Here<'a>(&'a Desk, Option<SessionId>);
+
+impl Drop for Here<'_> {
+    fn drop(&mut self) {
+        let mut running = self.0.lock();
+        if let Some(at) = running.iter().position(|session| Some(*session) == self.1) {
+            running.swap_remove(at);
+        }
+    }
+}
+
+/// The folders that a plan mounts, as a server sees them.
+pub(crate) fn roots(plan: &Plan, workdir: &Path) -> Vec<PathBuf> {
+    let mounts = plan.filesystem().mounts.iter();
+    let folders = mounts.map(|mount| workdir.join(&mount.path));
+    folders
+        .map(|folder| {
+            folder
+                .components()
+                .filter(|part| !matches!(part, std::path::Component::CurDir))
+                .collect()
+        })
+        .collect()
+}
+
+impl Desk {
+    pub(crate) fn new(server: String, roots: Vec<PathBuf>, ask: Option<Ask>) -> Arc<Self> {
+        Arc::new(Self {
+            server,
+            roots,
+            ask,
+            running: Mutex::default(),
+            changed: AtomicBool::new(false),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<SessionId>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call of this session runs from here on.
+    pub(super) fn enter(&self, session: Option<SessionId>) -> Here<'_> {
+        self.lock().extend(session);
+        Here(self, session)
+    }
+
+    /// Whether the server said that its tools changed, since this was asked last.
+    pub(super) fn took_change(&self) -> bool {
+        self.changed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whose person is asked: the one session that uses the server now. With several, nobody knows for whom the server asks.
+    fn asker(&self) -> Option<SessionId> {
+        let running = self.lock();
+        let first = *running.first()?;
+        running.iter().all(|session| *session == first).then_some(first)
+    }
+
+    async fn elicit(&self, params: ElicitRequestParams) -> ElicitResult {
+        match self.form(params).await {
+            Some(content) => {
+                ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(content))
+            }
+            None => ElicitResult::new(ElicitationAction::Decline),
+        }
+    }
+
+    /// `None`: nobody can be asked, the person declined, or what is asked for is no short form.
+    async fn form(&self, params: ElicitRequestParams) -> Option<Map<String, Value>> {
+        let ElicitRequestParams::FormElicitationParams {
+            message,
+            requested_schema,
+            ..
+        } = params
+        else {
+            return None;
+        };
+        let (ask, session) = (self.ask.as_ref()?, self.asker()?);
+        let schema = serde_json::to_value(&requested_schema).ok()?; // silent-ok: what can't be read is declined
+        let fields = schema
+            .get("properties")
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
+        if fields.len() > MAX_FIELDS {
+            return None;
+        }
+        let opening = format!(
+            "the MCP server {} asks: {}",
+            self.server,
+            cut(&message, MAX_WORDS_BYTES).0
+        );
+        let put = async |question: String, options: Vec<String>| {
+            let question = Question {
+                session,
+                question,
+                options,
+            };
+            match ask(question).await {
+                Answer::Said(text) => Some(text),
+                Answer::Declined | Answer::Nobody => None,
+            }
+        };
+        if fields.is_empty() {
+            let said = put(opening, vec!["yes".to_owned(), "no".to_owned()]).await?;
+            return said.trim().eq_ignore_ascii_case("yes").then(Map::new);
+        }
+        let required = schema
+            .get("required")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let needed = |name: &str| required.iter().any(|one| one.as_str() == Some(name));
+        // What is needed comes first.
+        let mut order: Vec<(&String, &Value)> = fields.iter().collect();
+        order.sort_by_key(|(name, _)| !needed(name));
+        let mut content = Map::new();
+        for (name, field) in order {
+            let needed = needed(name);
+            let said = put(asked(&opening, name, field, needed), options(field)).await?;
+            if said.trim().is_empty() && !needed {
+                continue;
+            }
+            content.insert(name.clone(), typed(field, said.trim())?);
+        }
+        Some(content)
+    }
+}
+
+fn asked(opening: &str, name: &str, field: &Value, needed: bool) -> String {
+    let text = |key: &str| field.get(key).and_then(Value::as_str);
+    let label = cut(text("title").unwrap_or(name), MAX_WORDS_BYTES).0;
+    let about = text("description").map(|about| format!(" ({})", cut(about, MAX_WORDS_BYTES).0));
+    let optional = if needed { "" } else { " [may stay empty]" };
+    format!("{opening}\n{label}{}{optional}", about.unwrap_or_default())
+}
+
+fn options(field: &Value) -> Vec<String> {
+    if field.get("type").and_then(Value::as_str) == Some("boolean") {
+        return vec!["true".to_owned(), "false".to_owned()];
+    }
+    let words = field.get("enum").and_then(Value::as_array);
+    words
+        .into_iter()
+        .flatten()
+        .filter_map(|word| word.as_str().map(str::to_owned))
+        .collect()
+}
+
+/// What a person said as the member's type; `None`: it is none of it.
+fn typed(field: &Value, said: &str) -> Option<Value> {
+    let words = options(field);
+    match field.get("type").and_then(Value::as_str) {
+        Some("boolean") => match said {
+            "true" | "yes" => Some(json!(true)),
+            "false" | "no" => Some(json!(false)),
+            _ => None,
+        },
+        Some("integer") => said.parse::<i64>().ok().map(|number| json!(number)), // silent-ok: no number, declined
+        Some("number") => said
+            .parse::<f64>()
+            .ok()
+            .filter(|n| n.is_finite())
+            .map(|number| json!(number)), // silent-ok: as above
+        Some("string") if words.is_empty() || words.iter().any(|word| word == said) => Some(json!(said)),
+        _ => None,
+    }
+}
+
+/// Our side of a session.
+pub(super) struct Handler(pub(super) Arc<Desk>);
+
+impl ClientHandler for Handler {
+    fn get_info(&self) -> ClientConfig {
+        let mut capabilities = ClientCapabilities::default();
+        if !self.0.roots.is_empty() {
+            capabilities.roots = Some(RootsCapabilities::default());
+        }
+        if self.0.ask.is_some() {
+            capabilities.elicitation = Some(ElicitationCapability::default());
+        }
+        ClientConfig::new(
+            capabilities,
+            Implementation::new("clawk", env!("CARGO_PKG_VERSION")),
+        )
+    }
+
+    async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+        let uris = self
+            .0
+            .roots
+            .iter()
+            .filter_map(|root| Url::from_directory_path(root).ok()); // silent-ok: relative ones are none
+        Ok(ListRootsResult::new(
+            uris.map(|uri| Root::new(uri.to_string())).collect(),
+        ))
+    }
+
+    async fn create_elicitation(
+        &self,
+        params: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Ok(self.0.elicit(params).await)
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.0.changed.store(true, Ordering::Release);
+    }
+}
