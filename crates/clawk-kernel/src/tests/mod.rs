@@ -6,6 +6,7 @@ mod approvals;
 mod at_most_once;
 mod atlas;
 mod bounds;
+mod channels;
 mod doors;
 mod effects;
 mod egress;
