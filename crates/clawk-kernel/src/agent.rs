@@ -10,6 +10,7 @@ use clawk_policy::{Engine, Subject, UsageView};
 use clawk_proto::method::LifecycleState;
 use clawk_proto::{Digest, SessionId};
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,7 +23,9 @@ use crate::event::{
 };
 use crate::health::Health;
 use crate::infer::ModelOptions;
+use crate::ingress::{InboxLimits, Ingress};
 use crate::lifecycle::Life;
+use crate::outbox::{Outbox, OutboxLimits};
 use crate::output::{Cuts, Shown};
 use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
 use crate::purse::{Budgets, Prices, Purse, Purses, Warning};
@@ -60,6 +63,10 @@ pub struct Options {
     pub models: BTreeMap<String, ModelOptions>,
     /// After the start, providers are reached for without paying; while none can be, the agent is in ERROR and messages wait.
     pub reach_providers: bool,
+    /// How much waits, and how much runs at once.
+    pub inbox: InboxLimits,
+    /// How long a delivery is tried.
+    pub outbox: OutboxLimits,
 }
 
 /// Everything an agent is made of; the composition root fills it in.
@@ -126,6 +133,14 @@ pub(crate) struct Agent {
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<State>>>,
     /// Held while a conversation's session is looked for and opened.
     pub(crate) talking: tokio::sync::Mutex<()>,
+    /// Conversations of channels.
+    pub(crate) ingress: Ingress,
+    /// Answers on their way.
+    pub(crate) outbox: Outbox,
+    /// One permit per turn that runs.
+    pub(crate) seats: Semaphore,
+    /// One permit per message that waits beyond the mailboxes.
+    pub(crate) beyond: Arc<Semaphore>,
 }
 
 impl Agent {

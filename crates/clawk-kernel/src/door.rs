@@ -1,7 +1,12 @@
 //! Doors: by which way somebody comes in, who they are there, and with which rights (R39).
 
 use clawk_manifest::model::Role;
+use clawk_proto::{Digest, MessageId, SessionId};
 use serde::Deserialize;
+
+use crate::ingress::REMEMBERED_DAYS;
+use crate::ports::{Arrival, ConversationKey, Owed};
+use crate::time::Timestamp;
 
 /// By which door somebody comes in. Every door says with which role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +83,24 @@ impl Door {
         }
     }
 
+    /// The conversation of a channel: one session has it (C2).
+    pub(crate) fn key(&self) -> Option<ConversationKey> {
+        match self {
+            Self::Channel {
+                channel,
+                conversation,
+                direct,
+                sender,
+                ..
+            } => Some(ConversationKey {
+                channel: channel.clone(),
+                conversation: conversation.clone(),
+                sender: if *direct { sender.clone() } else { String::new() },
+            }),
+            Self::Rpc { .. } | Self::Cli | Self::Peer { .. } | Self::Unknown { .. } => None,
+        }
+    }
+
     /// What who came in by it may do (CKP §5.3).
     #[must_use]
     pub const fn role(&self) -> Role {
@@ -97,6 +120,8 @@ pub(crate) struct Origin {
     pub(crate) role: Role,
     /// The platform's ids of the message.
     pub(crate) platform_ids: Vec<String>,
+    /// So long a message with one of these ids is the same message.
+    pub(crate) remembered_days: u32,
 }
 
 /// What `ckp.message.accepted` says of it.
@@ -119,6 +144,7 @@ impl From<Door> for Origin {
             role: door.role(),
             door,
             platform_ids: Vec::new(),
+            remembered_days: REMEMBERED_DAYS,
         }
     }
 }
@@ -164,6 +190,7 @@ impl Origin {
             role: role.min(door.role()),
             door,
             platform_ids,
+            remembered_days: REMEMBERED_DAYS,
         }
     }
 
@@ -189,6 +216,40 @@ impl Origin {
             } => Some((channel, conversation, *direct)),
             Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => None,
         }
+    }
+
+    /// What a message of a channel changes beside the inbox.
+    pub(crate) fn arrival(&self, now: Timestamp) -> Option<Arrival> {
+        let kept_ms = i64::from(self.remembered_days) * 86_400_000;
+        Some(Arrival {
+            key: self.door.key()?,
+            platform_ids: self.platform_ids.clone(),
+            at: now,
+            kept_until: now.plus_millis(kept_ms),
+        })
+    }
+
+    /// What is owed to whoever said it: to a channel's conversation, or to the process owner at the terminal. Other doors have
+    /// a caller of their own who waits for the answer.
+    pub(crate) fn owed(&self, message: MessageId, session: SessionId, text: Option<Digest>) -> Option<Owed> {
+        let (channel, conversation) = match &self.door {
+            Door::Channel {
+                channel,
+                conversation,
+                ..
+            } => (channel.clone(), conversation.clone()),
+            Door::Cli => (String::new(), self.door.name().to_owned()),
+            Door::Rpc { .. } | Door::Peer { .. } | Door::Unknown { .. } => return None,
+        };
+        Some(Owed {
+            message,
+            session,
+            channel,
+            conversation,
+            sender: self.door.sender().to_owned(),
+            reply_to: self.platform_ids.first().cloned(),
+            text,
+        })
     }
 
     pub(crate) fn task_id(&self) -> Option<&str> {

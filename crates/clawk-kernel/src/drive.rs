@@ -492,7 +492,8 @@ async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &Canc
         return;
     }
     let usage = turn.usage();
-    let recorded = close(agent, &run, message, &end, &turn, started_us).await;
+    let recorded = close(agent, &run, (message, &origin), &end, &turn, started_us).await;
+    agent.outbox.wake();
     state.set_history(turn.into_messages());
     let end = told(end, recorded, (message, &state.door));
     state
@@ -523,7 +524,7 @@ fn told<E: std::fmt::Display>(
 async fn close(
     agent: &Agent,
     run: &Run<'_>,
-    message: MessageId,
+    (message, origin): (MessageId, &Origin),
     end: &End,
     turn: &Turn,
     started_us: u64,
@@ -542,6 +543,9 @@ async fn close(
             message,
             how: "dead",
             reason: Some(reason.clone()),
+            owed: origin
+                .owed(message, run.thread.session, None)
+                .map(|owed| (owed, scribe.now())),
         };
         return scribe.submit_with(vec![dead], vec![change])?.durable().await;
     }
@@ -558,6 +562,10 @@ async fn close(
         output_tokens: turn.usage().output_tokens,
         text_hash: digest(&text),
     };
+    let (said_nothing, owed) = (
+        text.is_empty(),
+        origin.owed(message, run.thread.session, Some(payload.text_hash)),
+    );
     let draft = scribe
         .entry(&run.thread, kind::MESSAGE_ANSWERED, &payload)
         .content(payload.text_hash, text);
@@ -565,6 +573,8 @@ async fn close(
         message,
         how: "answered",
         reason: None,
+        // Who cancelled a turn before it said anything waits for nothing.
+        owed: owed.filter(|_| !said_nothing).map(|owed| (owed, scribe.now())),
     };
     scribe.submit_with(vec![draft], vec![change])?.durable().await
 }

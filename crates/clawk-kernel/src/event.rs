@@ -15,7 +15,8 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::ports::{
-    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, Spent, Ticket, Told,
+    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, OutboxChange, Spent,
+    Ticket, Told,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -41,6 +42,12 @@ pub mod kind {
     pub const MESSAGE_RESUMED: &str = "ckp.message.resumed";
     /// A message's turn can't be finished; it lies in the dead-letter box.
     pub const MESSAGE_DEAD: &str = "ckp.message.dead";
+    /// An answer is about to be sent to its conversation: durable before it is.
+    pub const DELIVERY_STARTED: &str = "ckp.delivery.started";
+    /// What an attempt to send an answer came to.
+    pub const DELIVERY_ENDED: &str = "ckp.delivery.ended";
+    /// An answer that could not be delivered is tried again.
+    pub const DELIVERY_REQUEUED: &str = "ckp.delivery.requeued";
     /// A model is about to be asked: what is set aside for it, durable before the request leaves.
     pub const PROVIDER_REQUESTED: &str = "ckp.provider.requested";
     /// A model answered.
@@ -167,6 +174,15 @@ payloads! {
     MessageAnswered<'a> { duration_ms: u64, end: &'a str, input_tokens: u64, message_id: Uuid, output_tokens: u64, text_hash: Digest }
     /// `ckp.message.dead`.
     MessageDead<'a> { message_id: Uuid, reason: &'a str }
+    /// `ckp.delivery.started`.
+    DeliveryStarted<'a> { attempt: u32, channel: &'a str, message_id: Uuid, repeat: bool }
+    /// `ckp.delivery.ended`.
+    DeliveryEnded<'a> {
+        attempt: u32, channel: &'a str, dead: bool, message_id: Uuid, next_at: Option<String>, outcome: &'a str,
+        platform_id: Option<&'a str>, reason: Option<&'a str>,
+    }
+    /// `ckp.delivery.requeued`.
+    DeliveryRequeued<'a> { by: &'a str, message_id: Uuid }
     /// `ckp.provider.requested`.
     ProviderRequested<'a> {
         attempt: u32, bytes_out: u64, cost_microusd: Option<u64>, inference_id: Uuid, input_tokens: u64, model: &'a str,
@@ -379,9 +395,18 @@ impl Scribe {
     ) -> Result<Ticket, JournalError> {
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
-            inbox: Vec::new(),
             spent,
             effects,
+            ..Batch::default()
+        })
+    }
+
+    /// Queues entries with what becomes of the outbox, in one commit.
+    pub(crate) fn owe(&self, entries: Vec<Draft>, outbox: Vec<OutboxChange>) -> Result<Ticket, JournalError> {
+        self.journal.submit(Batch {
+            entries: entries.into_iter().map(|draft| draft.0).collect(),
+            outbox,
+            ..Batch::default()
         })
     }
 

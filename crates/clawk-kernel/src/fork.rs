@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::agent::Agent;
-use crate::door::Door;
+use crate::door::{Door, Origin};
 use crate::error::KernelError;
 use crate::event::{SessionForked, Thread, kind};
 use crate::ports::InboxChange;
@@ -53,7 +53,8 @@ pub(crate) async fn fork(
         if go_on {
             let id = agent.clock().uuid();
             (turn.message, turn.resumes) = (MessageId(id), 0);
-            turn.origin.role = turn.origin.role.min(door.role());
+            // Who forks it hears of it; its message's rights stay a bound.
+            turn.origin = Origin::from(door.clone()).at_most(turn.origin.role);
             point.turn = Some(id);
         } else {
             let mut turn = turn.turn.clone();
@@ -82,6 +83,7 @@ pub(crate) async fn fork(
     let accepted = point.turn.map(|turn| InboxChange::Accepted {
         session: id,
         message: MessageId(turn),
+        arrival: None,
     });
     agent
         .scribe
@@ -102,14 +104,14 @@ pub(crate) async fn fork(
     let session = Session::open(agent, opening).await?;
     let goes_on = point.turn.is_some();
     if let Some(open) = open.filter(|_| goes_on) {
-        session.go_on(open).await?;
+        session.go_on(open)?;
     }
     Ok((session, goes_on))
 }
 
 impl Session {
-    async fn go_on(&self, open: recover::OpenTurn) -> Result<(), KernelError> {
+    fn go_on(&self, open: recover::OpenTurn) -> Result<(), KernelError> {
         let (agent, state) = self.inside();
-        session::resume(agent, state, open).await
+        session::resume(agent, state, open)
     }
 }

@@ -1,5 +1,7 @@
 //! The handle by which every door reaches an agent.
 
+mod doors;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -136,17 +138,25 @@ impl Kernel {
         Ok(session)
     }
 
-    /// Goes on with an earlier session: its conversation is rebuilt from its chain.
+    /// Goes on with an earlier session: joins it where it is in memory, so that its turns stay serial; else its conversation is
+    /// rebuilt from its chain.
     ///
     /// # Errors
-    /// There is no such session, the agent is not READY, or the journal can't be read.
+    /// There is no such session for somebody of this role, the agent is not READY, or the journal can't be read.
     pub async fn reopen(&self, id: SessionId, door: Door) -> Result<Session, KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
+        let live = self.agent.sessions_lock().get(&id).cloned();
+        if let Some(state) = live {
+            // What the session may do is its opener's: nobody with fewer rights comes into it.
+            if door.role() < state.door.role() {
+                return Err(KernelError::UnknownSession(id.to_string()));
+            }
+            return Ok(Session::join(&self.agent, state, door));
+        }
         let rebuilt = recover::rebuild(&self.agent, id).await?;
         if !rebuilt.exists {
             return Err(KernelError::UnknownSession(id.to_string()));
         }
-        self.end_quietly(id);
         let opening = Opening {
             id: Some(id),
             door,
@@ -176,10 +186,6 @@ impl Kernel {
     ) -> Result<(Session, bool), KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
         fork::fork(&self.agent, point, door, go_on).await
-    }
-
-    fn end_quietly(&self, id: SessionId) {
-        self.agent.sessions_lock().remove(&id);
     }
 
     /// Says something to the agent and waits for its answer (`claw.message.send`). `tell` hears what happens in this turn; it

@@ -4,7 +4,6 @@ mod lost;
 
 use std::collections::BTreeMap;
 
-use clawk_manifest::model::Role;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde::Deserialize;
@@ -77,8 +76,6 @@ struct Fields {
     #[serde(default)]
     output_tokens: u64,
     fork: Option<ForkPoint>,
-    /// Of who opened a session.
-    role: Option<String>,
     #[serde(default)]
     token_usage: u64,
     cost_microusd: Option<u64>,
@@ -194,7 +191,7 @@ pub(crate) async fn rebuild_until(
 /// A forked session begins where its source stood: the sources are folded first, the oldest at the start.
 async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold, JournalError> {
     let wanted = session;
-    let mut parts = vec![(session, at, None)];
+    let mut parts: Vec<(SessionId, Option<u64>, Option<(Option<Uuid>, Origin)>)> = vec![(session, at, None)];
     while let Some((session, _, _)) = parts.last() {
         let first = Scan {
             session: Some(*session),
@@ -202,12 +199,10 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
             ..Scan::default()
         };
         let first = agent.scribe.journal().scan(first).await?;
-        let first = first.first().map(fields).unwrap_or_default();
-        // Versions before R39 let the process owner alone fork, and recorded no role.
-        let most = first
-            .role
-            .as_deref()
-            .map_or(Role::Admin, |role| Role::parse(role).unwrap_or(Role::Viewer));
+        let Some(first) = first.first() else { break };
+        // silent-ok: a payload of ours always reads; of a foreign one the least role is left
+        let by = Origin::recorded(serde_json::from_str(&first.payload).unwrap_or_default());
+        let first = fields(first);
         let Some(fork) = first.fork else {
             break;
         };
@@ -216,7 +211,7 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
                 "more than {MAX_DEPTH} forks of forks"
             )));
         }
-        parts.push((fork.session_id, Some(fork.sequence), Some((fork.turn, most))));
+        parts.push((fork.session_id, Some(fork.sequence), Some((fork.turn, by))));
     }
     let mut fold = Fold::default();
     for (session, until, turn) in parts.into_iter().rev() {
@@ -232,8 +227,8 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
         })
         .await?;
         if session != wanted {
-            if let Some((turn, most)) = turn {
-                fold.fork(turn, most);
+            if let Some((turn, by)) = turn {
+                fold.fork(turn, &by);
             }
         }
     }
@@ -374,16 +369,16 @@ impl Fold {
         });
     }
 
-    /// What follows happens in another session: the turn that goes on there has an id of its own and no more rights than who
-    /// forked it, what waited waits here.
-    fn fork(&mut self, turn: Option<Uuid>, most: Role) {
+    /// What follows happens in another session: the turn that goes on there belongs to who forked it, with an id of its own and no more
+    /// rights than its message had; what waited waits here.
+    fn fork(&mut self, turn: Option<Uuid>, by: &Origin) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         match (self.running.take(), turn) {
             (Some(open), Some(id)) => {
                 self.running = Some(OpenTurn {
                     message: MessageId(id),
-                    origin: open.origin.at_most(most),
+                    origin: by.clone().at_most(open.origin.role),
                     resumes: 0,
                     ..open
                 });
@@ -396,7 +391,7 @@ impl Fold {
             (None, Some(id)) => {
                 self.waiting = waiting
                     .next()
-                    .map(|(_, text, origin)| (MessageId(id), text, origin.at_most(most)))
+                    .map(|(_, text, origin)| (MessageId(id), text, by.clone().at_most(origin.role)))
                     .into_iter()
                     .collect()
             }

@@ -1,10 +1,10 @@
 //! Sessions: one conversation each, one bounded mailbox each, so that turns are serial by construction.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use clawk_manifest::model::Role;
 use clawk_proto::{Digest, MessageId, SessionId};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
@@ -12,32 +12,18 @@ use crate::door::{Door, Origin};
 use crate::drive;
 use crate::error::KernelError;
 use crate::event::{Draft, MessageAccepted, MessageRefused, SessionStarted, Thread, digest, kind};
+use crate::mailbox::{MAILBOX, Mail, Mailbox, Place, Text};
 use crate::notice::Notice;
 use crate::ports::{InboxChange, Message};
 use crate::purse::{Amount, Purse};
-use crate::recover::OpenTurn;
+use crate::recover::{self, OpenTurn};
 use crate::screen::{self, Look, Spot};
 use crate::watch::Watcher;
 
 pub(crate) use crate::watch::Notices;
 
-/// Messages that wait in one session.
-pub const MAILBOX: usize = 32;
 /// Bytes of one inbound message.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
-
-/// What waits in the mailbox.
-#[derive(Debug)]
-pub(crate) enum Mail {
-    Message {
-        id: MessageId,
-        text: String,
-        origin: Origin,
-    },
-    Resume {
-        open: Box<OpenTurn>,
-    },
-}
 
 /// A session's inside.
 #[derive(Debug)]
@@ -50,9 +36,13 @@ pub(crate) struct State {
     pub(crate) purse: Purse,
     pub(crate) started_us: u64,
     pub(crate) peer_messages: Vec<String>,
+    pub(crate) mailbox: Mailbox,
+    /// Messages of a channel come in one at a time.
+    pub(crate) arriving: tokio::sync::Mutex<()>,
+    /// Opened without a surface: it leaves memory when nothing is said.
+    leaves: bool,
     history: Mutex<Vec<Message>>,
     turn: Mutex<CancellationToken>,
-    mailbox: mpsc::Sender<Mail>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,7 +112,6 @@ pub(crate) async fn open_as(
     purse.recall(opening.spent);
     let notices = Notices::new();
     let watcher = opening.surface.then(|| notices.watch(agent.over.clone()));
-    let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let state = Arc::new(State {
         id,
         door: opening.door,
@@ -132,9 +121,11 @@ pub(crate) async fn open_as(
         purse,
         started_us: agent.clock().monotonic_us(),
         peer_messages: opening.peer_messages,
+        mailbox: Mailbox::default(),
+        arriving: tokio::sync::Mutex::default(),
+        leaves: !opening.surface,
         history: Mutex::new(opening.history),
         turn: Mutex::new(CancellationToken::new()),
-        mailbox,
     });
     if !resumed {
         let payload = SessionStarted {
@@ -152,20 +143,23 @@ pub(crate) async fn open_as(
                 .submit(vec![agent.scribe.entry(&thread, kind::SESSION_STARTED, &payload)])?;
     }
     agent.sessions_lock().insert(id, Arc::clone(&state));
-    agent
-        .tracker
-        .spawn(work(Arc::clone(agent), Arc::clone(&state), inbox));
+    agent.tracker.spawn(work(Arc::clone(agent), Arc::clone(&state)));
     Ok((state, watcher))
 }
 
-/// One session's worker: mail by mail, until the agent stops.
-async fn work(agent: Arc<Agent>, state: Arc<State>, mut inbox: mpsc::Receiver<Mail>) {
+/// One session's worker: mail by mail, until the agent stops or nobody needs the session in memory.
+async fn work(agent: Arc<Agent>, state: Arc<State>) {
     loop {
         let mail = tokio::select! {
-            mail = inbox.recv() => mail,
-            () = agent.closing.cancelled() => None,
+            mail = state.mailbox.next() => mail,
+            () = agent.closing.cancelled() => break,
+            () = idle(&agent, &state) => {
+                if leave(&agent, &state) {
+                    break;
+                }
+                continue;
+            }
         };
-        let Some(mail) = mail else { break };
         // A frozen session keeps its mail; what waits when the agent ends is taken up after the next start.
         tokio::select! {
             () = agent.brake.thawed(state.id) => {}
@@ -176,18 +170,67 @@ async fn work(agent: Arc<Agent>, state: Arc<State>, mut inbox: mpsc::Receiver<Ma
             () = agent.life.recovered() => {}
             () = agent.closing.cancelled() => break,
         }
+        let _seat = tokio::select! {
+            seat = agent.seats.acquire() => seat,
+            () = agent.closing.cancelled() => break,
+        };
         let working = agent.life.join();
         let cancel = state.begin_turn(&agent);
         match mail {
-            Mail::Message { id, text, origin } => {
-                drive::turn(&agent, &state, (id, origin), text, &cancel).await;
-            }
+            Mail::Message { id, text, origin } => match text_of(&agent, text).await {
+                Ok(text) => drive::turn(&agent, &state, (id, origin), text, &cancel).await,
+                // Still open in the inbox: it is taken up after the next start.
+                Err(error) => tracing::error!(%error, message = %id, "a message that waited can't be read"),
+            },
             Mail::Resume { open } => drive::resume(&agent, &state, *open, &cancel).await,
         }
         drop(working);
     }
-    inbox.close();
     // What still waits is not lost: it stays open in the inbox and is answered after the next start.
+    state.mailbox.close();
+}
+
+/// The text of a message that had waited.
+async fn text_of(agent: &Agent, text: Text) -> Result<String, KernelError> {
+    match text {
+        Text::Here(text) => Ok(text),
+        Text::Kept(digest, _place) => {
+            let bytes = agent.scribe.journal().content(digest).await?;
+            Ok(bytes.map_or_else(
+                || recover::ERASED.to_owned(),
+                |bytes| String::from_utf8_lossy(&bytes).into_owned(),
+            ))
+        }
+    }
+}
+
+/// Completes when nothing was said for so long that the session may leave memory. One that a surface opened stays.
+async fn idle(agent: &Agent, state: &State) {
+    if state.leaves {
+        tokio::time::sleep(Duration::from_millis(agent.options.inbox.idle_ms)).await;
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Takes the session out of memory, unless somebody holds it. Its chain goes on with the next message.
+fn leave(agent: &Agent, state: &Arc<State>) -> bool {
+    let mut sessions = agent.sessions_lock();
+    let own = sessions
+        .get(&state.id)
+        .is_some_and(|open| Arc::ptr_eq(open, state));
+    // The table and this worker hold it; anybody else may still say something.
+    let holders = if own { 2 } else { 1 };
+    if Arc::strong_count(state) > holders || !state.mailbox.close_if_empty() {
+        return false;
+    }
+    if own {
+        sessions.remove(&state.id);
+        if let Some(key) = state.door.key() {
+            agent.ingress.forget(&key);
+        }
+    }
+    true
 }
 
 /// A session, as its surface holds it.
@@ -197,6 +240,8 @@ pub struct Session {
     pub id: SessionId,
     agent: Arc<Agent>,
     state: Arc<State>,
+    /// By which whoever holds this comes in.
+    door: Door,
     /// Its own surface's.
     watcher: Option<Watcher>,
 }
@@ -207,9 +252,21 @@ impl Session {
         Ok(Self {
             id: state.id,
             agent: Arc::clone(agent),
+            door: state.door.clone(),
             state,
             watcher,
         })
+    }
+
+    /// Somebody else comes into a session that is in memory.
+    pub(crate) fn join(agent: &Arc<Agent>, state: Arc<State>, door: Door) -> Self {
+        Self {
+            id: state.id,
+            agent: Arc::clone(agent),
+            door,
+            watcher: Some(state.notices.watch(agent.over.clone())),
+            state,
+        }
     }
 
     pub(crate) fn inside(&self) -> (&Agent, &State) {
@@ -221,7 +278,7 @@ impl Session {
     /// # Errors
     /// It was refused: empty, too long, too many waiting, or the agent does not take work. The refusal is recorded.
     pub async fn send(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
-        self.say(Origin::from(self.state.door.clone()), text.into()).await
+        self.say(Origin::from(self.door.clone()), text.into()).await
     }
 
     /// The same of somebody else than who opened the session.
@@ -240,10 +297,10 @@ impl Session {
         self.state.notices.watch(self.agent.over.clone())
     }
 
-    /// What who opened it may do.
+    /// What who holds this may do.
     #[must_use]
     pub fn role(&self) -> Role {
-        self.state.door.role()
+        self.door.role()
     }
 
     /// What it has spent so far, with all that it started.
@@ -269,7 +326,7 @@ async fn admit<'s>(
     origin: &Origin,
     text: String,
     drafts: &mut Vec<Draft>,
-) -> Result<(mpsc::Permit<'s, Mail>, String), KernelError> {
+) -> Result<(Place<'s>, String), KernelError> {
     if text.trim().is_empty() {
         return Err(KernelError::Refused("it is empty".to_owned()));
     }
@@ -285,9 +342,12 @@ async fn admit<'s>(
     let screened = screen::message(&mut look, text, &agent.stop.child_token()).await;
     drafts.append(&mut look.drafts);
     let text = screened?;
-    match state.mailbox.try_reserve() {
-        Ok(place) => Ok((place, text)),
-        Err(_) => Err(KernelError::Refused(format!("{MAILBOX} messages wait already"))), // silent-ok: full or closed, both said so
+    match state.mailbox.reserve(&agent.beyond) {
+        Some(place) => Ok((place, text)),
+        None => Err(KernelError::Refused(format!(
+            "{MAILBOX} messages wait in this conversation, and {} beyond them in all; say it again later",
+            agent.options.inbox.waiting
+        ))),
     }
 }
 
@@ -337,13 +397,14 @@ pub(crate) async fn accept_as(
     let accepted = InboxChange::Accepted {
         session: state.id,
         message: id,
+        arrival: origin.arrival(agent.scribe.now()),
     };
     agent
         .scribe
         .submit_with(drafts, vec![accepted])?
         .durable()
         .await?;
-    place.send(Mail::Message { id, text, origin });
+    place.fill(id, text, text_hash, origin);
     drop(working);
     Ok(id)
 }
@@ -379,10 +440,10 @@ fn accepted(
 }
 
 /// Queues the rest of an interrupted turn.
-pub(crate) async fn resume(agent: &Agent, state: &State, open: OpenTurn) -> Result<(), KernelError> {
-    let mail = Mail::Resume { open: Box::new(open) };
-    match state.mailbox.send(mail).await {
-        Ok(()) => Ok(()),
-        Err(_) => Err(KernelError::NotReady(agent.life.state())), // silent-ok: closed means stopping
+pub(crate) fn resume(agent: &Agent, state: &State, open: OpenTurn) -> Result<(), KernelError> {
+    if state.mailbox.resume(open) {
+        Ok(())
+    } else {
+        Err(KernelError::NotReady(agent.life.state()))
     }
 }

@@ -7,6 +7,7 @@ use clawk_manifest::model::{Manifest, Role};
 use clawk_policy::Engine;
 use clawk_proto::SessionId;
 use clawk_proto::method::LifecycleState;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,7 +19,9 @@ use crate::door::Door;
 use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
 use crate::health::{self, Health};
+use crate::ingress::Ingress;
 use crate::lifecycle::Life;
+use crate::outbox::Outbox;
 use crate::ports::ANSWER_KEPT_MS;
 use crate::purse::{Purses, hour_of};
 use crate::rates::Rates;
@@ -201,6 +204,10 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         owes: AtomicBool::new(false),
         sessions: Mutex::default(),
         talking: tokio::sync::Mutex::default(),
+        ingress: Ingress::default(),
+        outbox: Outbox::default(),
+        seats: Semaphore::new(options.inbox.turns.clamp(1, Semaphore::MAX_PERMITS)),
+        beyond: Arc::new(Semaphore::new(options.inbox.waiting.min(Semaphore::MAX_PERMITS))),
         manifest,
         engine,
         providers,
@@ -246,15 +253,9 @@ async fn resume_open(agent: &Arc<Agent>, tasks: &[OpenTask]) -> Result<(), Start
         let (state, _) = session::open(agent, opening)
             .await
             .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
-        let agent = Arc::clone(agent);
-        let turns = rebuilt.open;
-        agent.clone().tracker.spawn(async move {
-            for turn in turns {
-                if let Err(error) = session::resume(&agent, &state, turn).await {
-                    tracing::warn!(%error, "an interrupted turn could not be taken up");
-                }
-            }
-        });
+        for turn in rebuilt.open {
+            state.mailbox.resume(turn);
+        }
     }
     Ok(())
 }

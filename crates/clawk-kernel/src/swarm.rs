@@ -293,9 +293,7 @@ async fn work(agent: Arc<Agent>, asker: SessionId, worker: Session, task: Reques
     let started_us = agent.clock().monotonic_us();
     let begun = match rest {
         Rest::All(text) => worker.send(text).await.map(|_| None),
-        Rest::Turn(open) => session::resume(&agent, worker.inside().1, *open)
-            .await
-            .map(|()| None),
+        Rest::Turn(open) => session::resume(&agent, worker.inside().1, *open).map(|()| None),
         Rest::Report(outcome) => Ok(Some(outcome)),
     };
     let ended = match begun {

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::answers::Answers;
 use crate::blobs::{Blobs, INLINE_BYTES};
+use crate::boxes;
 
 /// Chains whose tip is kept in memory between transactions.
 const TIPS_KEPT: usize = 10_000;
@@ -91,6 +92,9 @@ impl Tips {
         }
         for change in &batch.inbox {
             apply(connection, change)?;
+        }
+        for change in &batch.outbox {
+            boxes::change(connection, change)?;
         }
         for spent in &batch.spent {
             let sum = self
@@ -241,17 +245,33 @@ fn load_or_begin(connection: &Connection, session: SessionId, at: Timestamp) -> 
 
 fn apply(connection: &Connection, change: &InboxChange) -> rusqlite::Result<()> {
     match change {
-        InboxChange::Accepted { session, message } => {
+        InboxChange::Accepted {
+            session,
+            message,
+            arrival,
+        } => {
             let sql = "INSERT INTO inbox (message, session, state) VALUES (?1, ?2, 'open') ON CONFLICT (message) DO NOTHING";
             connection
                 .prepare_cached(sql)?
                 .execute(params![message.0.as_bytes(), session.0.as_bytes()])?;
+            if let Some(arrival) = arrival {
+                boxes::arrive(connection, *session, *message, arrival)?;
+            }
         }
-        InboxChange::Closed { message, how, reason } => {
+        InboxChange::Closed {
+            message,
+            how,
+            reason,
+            owed,
+        } => {
             let sql = "UPDATE inbox SET state = ?2, reason = ?3 WHERE message = ?1 AND state = 'open'";
-            connection
-                .prepare_cached(sql)?
-                .execute(params![message.0.as_bytes(), how, reason])?;
+            let closed =
+                connection
+                    .prepare_cached(sql)?
+                    .execute(params![message.0.as_bytes(), how, reason])?;
+            if let Some((owed, at)) = owed.as_ref().filter(|_| closed > 0) {
+                boxes::owe(connection, owed, *at, reason.as_deref())?;
+            }
         }
     }
     Ok(())

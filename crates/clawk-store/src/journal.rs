@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use clawk_kernel::ports::{
-    AnswerKey, Batch, Journal, JournalError, Later, OpenEffect, OpenMessage, Recorded, Scan, SessionRow,
-    Spent, Ticket,
+    AnswerKey, Arrived, Batch, ConversationKey, Journal, JournalError, Later, OpenEffect, OpenMessage,
+    OutboxRow, Recorded, Scan, SessionRow, Spent, Ticket,
 };
+use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
 
 use crate::dir::Inner;
@@ -85,6 +86,30 @@ impl Journal for SqliteJournal {
 
     fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>> {
         Box::pin(self.read(move |reader| reader.message(id)))
+    }
+
+    fn arrived(
+        &self,
+        channel: &str,
+        platform_id: &str,
+        now: Timestamp,
+    ) -> Later<'_, Result<Option<Arrived>, JournalError>> {
+        let (channel, id) = (channel.to_owned(), platform_id.to_owned());
+        Box::pin(self.read(move |reader| reader.arrived(&channel, &id, now)))
+    }
+
+    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+        let key = key.clone();
+        Box::pin(self.read(move |reader| reader.conversation(&key)))
+    }
+
+    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+        let channel = channel.to_owned();
+        Box::pin(self.read(move |reader| reader.owed(&channel, limit)))
+    }
+
+    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+        Box::pin(self.read(move |reader| reader.outbox(limit)))
     }
 
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {

@@ -14,6 +14,7 @@ mod answers;
 mod append;
 mod audit;
 mod blobs;
+mod boxes;
 mod chain;
 mod check;
 mod contents;

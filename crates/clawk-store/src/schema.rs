@@ -11,7 +11,7 @@ use crate::error::StateError;
 const APPLICATION_ID: i64 = 0x636c_776b;
 
 /// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
-const MIGRATIONS: [&str; 8] = [V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS];
+const MIGRATIONS: [&str; 9] = [V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS, BOXES];
 
 /// `(kind = 'a' OR kind = 'b' …)`: what a partial index over some event types is kept by, and what a query repeats word for word
 /// to be served by it. Not `kind IN (…)`: for each such index, SQLite would make a table of the list whenever a row is inserted.
@@ -203,6 +203,22 @@ CREATE TABLE effects_unknown (
 INSERT INTO effects_unknown SELECT n, request, session, tool, parameters, at FROM effects_open;
 DROP TABLE effects_open;
 ALTER TABLE effects_unknown RENAME TO effects_open;
+";
+
+/// Conversations of channels, the platforms' ids of messages, and answers that are owed.
+const BOXES: &str = "
+CREATE TABLE conversations (
+  channel TEXT NOT NULL, conversation TEXT NOT NULL, sender TEXT NOT NULL, session BLOB NOT NULL,
+  PRIMARY KEY (channel, conversation, sender)) STRICT, WITHOUT ROWID;
+CREATE TABLE platform_ids (
+  channel TEXT NOT NULL, id TEXT NOT NULL, message BLOB NOT NULL, session BLOB NOT NULL, until INTEGER NOT NULL,
+  PRIMARY KEY (channel, id)) STRICT, WITHOUT ROWID;
+CREATE INDEX platform_ids_until ON platform_ids(until);
+CREATE TABLE outbox (
+  n INTEGER PRIMARY KEY, message BLOB NOT NULL UNIQUE, session BLOB NOT NULL, channel TEXT NOT NULL, conversation TEXT NOT NULL,
+  sender TEXT NOT NULL, reply_to TEXT, text BLOB, at INTEGER NOT NULL, attempts INTEGER NOT NULL, next_at INTEGER NOT NULL,
+  doubt INTEGER NOT NULL, dead INTEGER NOT NULL, reason TEXT) STRICT;
+CREATE INDEX outbox_owed ON outbox(channel, conversation, n) WHERE dead = 0;
 ";
 
 /// Opens the write connection and brings the schema up to date.

@@ -58,6 +58,8 @@ enum Verb {
     Schema(cmd::schema::Args),
     /// Look at messages whose turn could not be finished, and say them again
     DeadLetters(cmd::dead_letters::Args),
+    /// Look at answers that are owed to conversations, and try those again that could not be delivered
+    Outbox(cmd::outbox::Args),
     /// Look at what happened, check that the record is whole, export it
     Trace(cmd::trace::Args),
     /// Say what a rule set decides and why; test it; replay the past under another one
@@ -107,6 +109,7 @@ impl Cli {
             Verb::Validate(args) => cmd::validate::run(&args, config.as_deref()),
             Verb::Schema(args) => cmd::schema::run(&args),
             Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
+            Verb::Outbox(args) => cmd::outbox::run(&args),
             Verb::Trace(args) => cmd::trace::run(&args, config.as_deref()),
             Verb::Policy(args) => cmd::policy::run(&args, config.as_deref()),
             Verb::Atlas(args) => cmd::atlas::run(&args),

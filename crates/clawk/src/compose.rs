@@ -341,6 +341,8 @@ impl Blueprint {
                     shown: Shown::Ends(self.config.settings.output.shown_bytes),
                     models: self.model_options(),
                     reach_providers: false,
+                    inbox: self.config.settings.inbox,
+                    outbox: self.config.settings.outbox,
                 },
             }),
             (providers, runner) => {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use clawk_kernel::purse::{Budgets, Prices};
-use clawk_kernel::{Judge, Shown};
+use clawk_kernel::{InboxLimits, Judge, OutboxLimits, Shown};
 use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
 use clawk_plan as plan;
 use clawk_providers::ProviderConfig;
@@ -71,6 +71,10 @@ pub(crate) struct Settings {
     pub(crate) budgets: Budgets,
     /// What models cost.
     pub(crate) prices: Prices,
+    /// How much waits, and how much runs at once.
+    pub(crate) inbox: InboxLimits,
+    /// How long a delivery is tried.
+    pub(crate) outbox: OutboxLimits,
 }
 
 /// When a decision counts as durable.

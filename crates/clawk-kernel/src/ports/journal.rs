@@ -10,6 +10,8 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::Later;
+use super::deliver::{OutboxChange, OutboxRow};
+use super::inbox::{Arrived, ConversationKey, InboxChange};
 use crate::purse::Amount;
 use crate::time::Timestamp;
 
@@ -65,27 +67,6 @@ pub struct AnswerKey {
     pub request_id: [u8; 16],
 }
 
-/// A change of the inbox projection: every inbound message ends answered, refused or dead (promise 5).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum InboxChange {
-    /// It was taken; its turn is to run.
-    Accepted {
-        /// Its session.
-        session: SessionId,
-        /// Its id.
-        message: MessageId,
-    },
-    /// Its turn ended with an answer, or it was refused with a reason, or it lies in the dead-letter box.
-    Closed {
-        /// Its id.
-        message: MessageId,
-        /// `answered`, `refused` or `dead`.
-        how: &'static str,
-        /// Why, for the latter two.
-        reason: Option<String>,
-    },
-}
-
 /// What was spent: added to the sum of its hour and purse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spent {
@@ -139,6 +120,8 @@ pub struct Batch {
     pub spent: Vec<Spent>,
     /// Changed in the same transaction.
     pub effects: Vec<EffectChange>,
+    /// Changed in the same transaction, after the inbox.
+    pub outbox: Vec<OutboxChange>,
 }
 
 impl Batch {
@@ -288,6 +271,23 @@ pub trait Journal: Send + Sync + fmt::Debug {
 
     /// The session of a message that was ever accepted, however it ended.
     fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>>;
+
+    /// The message of a channel that has this platform id, if one was taken and is still remembered at `now`.
+    fn arrived(
+        &self,
+        channel: &str,
+        platform_id: &str,
+        now: Timestamp,
+    ) -> Later<'_, Result<Option<Arrived>, JournalError>>;
+
+    /// The session of a conversation.
+    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>>;
+
+    /// The first entry of each conversation of a channel that is owed and not dead, those that are due first, at most `limit`.
+    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>>;
+
+    /// The whole outbox, dead letters among it, oldest first, at most `limit`.
+    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>>;
 
     /// Sessions, the latest first.
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>>;

@@ -1,6 +1,8 @@
 //! What the kernel needs from outside, as traits. Each has a real, a scripted and a fault-injecting implementation.
 
 mod connections;
+mod deliver;
+mod inbox;
 mod journal;
 mod memory;
 mod model;
@@ -10,9 +12,11 @@ use std::future::Future;
 use std::pin::Pin;
 
 pub use connections::{Connection, Connections, Reached};
+pub use deliver::{Deliver, Delivery, OutboxChange, OutboxRow, Outgoing, Owed};
+pub use inbox::{Arrival, Arrived, ConversationKey, InboxChange};
 pub use journal::{
-    ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError,
-    OpenEffect, OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,
+    ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, Journal, JournalError, OpenEffect,
+    OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,
 };
 pub use memory::{Memory, MemoryError, Place, StoreQuery};
 pub use model::{

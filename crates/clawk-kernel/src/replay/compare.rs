@@ -30,7 +30,7 @@ const SKIPPED: [&str; 8] = [
     kind::TOOL_DESCRIBED,
 ];
 /// Whole groups of types that replay does not run.
-const OTHERS: [&str; 3] = ["ckp.memory.", "ckp.swarm.", "ckp.egress."];
+const OTHERS: [&str; 4] = ["ckp.delivery.", "ckp.memory.", "ckp.swarm.", "ckp.egress."];
 /// Members that say when, how long, by which door, or under which id.
 const IGNORED: [&str; 19] = [
     // With other Atlases in their place, none came or went.

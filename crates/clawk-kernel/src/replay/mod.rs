@@ -176,6 +176,8 @@ fn parts(
             shown: tape.facts.shown,
             models: models(tape),
             reach_providers: false,
+            inbox: Default::default(),
+            outbox: Default::default(),
         },
         // What was secret was taken out before it was recorded.
         secrets: Given::default(),

@@ -7,11 +7,13 @@ use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, MessageId, SessionId};
 use clawk_trace::{Chain, Draft, Scratch};
 
+use super::boxes::{Boxes, Change};
 use crate::ports::{
-    AnswerKey, Batch, Content, EffectChange, InboxChange, Journal, JournalError, Later, OpenEffect,
-    OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,
+    AnswerKey, Arrived, Batch, Content, ConversationKey, EffectChange, InboxChange, Journal, JournalError,
+    Later, OpenEffect, OpenMessage, OutboxRow, Recorded, Scan, SessionRow, Spent, Ticket,
 };
 use crate::purse::Amount;
+use crate::time::Timestamp;
 
 /// A message and how it ended.
 type Ending = (OpenMessage, Option<&'static str>);
@@ -31,6 +33,7 @@ struct Inner {
     /// With the number of events before each.
     spent: Vec<(usize, Spent)>,
     effects: Vec<(usize, EffectChange)>,
+    changes: Vec<(usize, Change)>,
     /// Sessions that were read from their beginning.
     folded: Vec<SessionId>,
     /// Entries that may still be taken; `None`: any number.
@@ -40,6 +43,10 @@ struct Inner {
 impl MemJournal {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap()
+    }
+
+    fn boxes(&self) -> Boxes {
+        Boxes::of(self.lock().changes.iter().map(|(_, change)| change))
     }
 
     /// Sessions that were read from their beginning, in order.
@@ -95,6 +102,8 @@ impl MemJournal {
         cut.spent = inner.spent.iter().filter(kept).cloned().collect();
         let kept = |(before, _): &&(usize, EffectChange)| *before <= events;
         cut.effects = inner.effects.iter().filter(kept).cloned().collect();
+        let kept = |(before, _): &&(usize, Change)| *before <= events;
+        cut.changes = inner.changes.iter().filter(kept).cloned().collect();
         cut.inbox = inbox_of(&cut.events);
         Self(Mutex::new(cut), tokio::sync::watch::Sender::new(0))
     }
@@ -265,9 +274,21 @@ impl Inner {
             .extend(batch.spent.into_iter().map(|spent| (before, spent)));
         self.effects
             .extend(batch.effects.into_iter().map(|change| (before, change)));
+        self.changes.extend(
+            batch
+                .inbox
+                .iter()
+                .map(|change| (before, Change::In(change.clone()))),
+        );
+        self.changes.extend(
+            batch
+                .outbox
+                .into_iter()
+                .map(|change| (before, Change::Out(change))),
+        );
         for change in batch.inbox {
             match change {
-                InboxChange::Accepted { session, message } => {
+                InboxChange::Accepted { session, message, .. } => {
                     self.inbox.push((OpenMessage { session, message }, None))
                 }
                 InboxChange::Closed { message, how, .. } => close(&mut self.inbox, message, how),
@@ -359,6 +380,44 @@ impl Journal for MemJournal {
         let inner = self.lock();
         let found = inner.inbox.iter().find(|(open, _)| open.message == id);
         ready(Ok(found.map(|(open, _)| open.session)))
+    }
+
+    fn arrived(
+        &self,
+        channel: &str,
+        platform_id: &str,
+        now: Timestamp,
+    ) -> Later<'_, Result<Option<Arrived>, JournalError>> {
+        let key = (channel.to_owned(), platform_id.to_owned());
+        let found = self.boxes().ids.remove(&key);
+        ready(Ok(found
+            .filter(|(_, until)| *until > now)
+            .map(|(known, _)| known)))
+    }
+
+    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+        ready(Ok(self.boxes().conversations.remove(key)))
+    }
+
+    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+        let mut heads: Vec<OutboxRow> = Vec::new();
+        for row in self.boxes().outbox {
+            let known = heads
+                .iter()
+                .any(|head| head.owed.conversation == row.owed.conversation);
+            if row.owed.channel == channel && !row.dead && !known {
+                heads.push(row);
+            }
+        }
+        heads.sort_by_key(|row| row.next_at);
+        heads.truncate(limit);
+        ready(Ok(heads))
+    }
+
+    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+        let mut rows = self.boxes().outbox;
+        rows.truncate(limit);
+        ready(Ok(rows))
     }
 
     fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {

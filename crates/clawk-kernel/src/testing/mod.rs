@@ -6,6 +6,8 @@
     reason = "test parts: a broken one should fail loudly"
 )]
 
+mod boxes;
+mod channel;
 mod journal;
 mod memory;
 mod model;
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use clawk_manifest::model::Manifest;
 use uuid::Uuid;
 
+pub use channel::ScriptedChannel;
 pub use journal::MemJournal;
 pub use memory::MemMemory;
 pub use model::{ScriptedModel, calls, says};
@@ -151,6 +154,10 @@ pub struct Rig {
     pub reach_providers: bool,
     /// What must not be seen anywhere.
     pub secrets: clawk_secrets::Given,
+    /// `[inbox]`.
+    pub inbox: crate::InboxLimits,
+    /// `[outbox]`.
+    pub outbox: crate::OutboxLimits,
 }
 
 impl Rig {
@@ -178,6 +185,8 @@ impl Rig {
             locals: BTreeMap::new(),
             reach_providers: false,
             secrets: clawk_secrets::Given::default(),
+            inbox: crate::InboxLimits::default(),
+            outbox: crate::OutboxLimits::default(),
         }
     }
 
@@ -210,6 +219,8 @@ impl Rig {
                 shown: self.shown,
                 models: self.locals.clone(),
                 reach_providers: self.reach_providers,
+                inbox: self.inbox,
+                outbox: self.outbox,
             },
         }
     }

@@ -7,6 +7,7 @@ mod at_most_once;
 mod atlas;
 mod bounds;
 mod boxes;
+mod channels;
 mod doors;
 mod effects;
 mod egress;

@@ -8,10 +8,11 @@ use serde_json::{Map, Value, json};
 
 use super::{agent, allow_all, id, params, rig};
 use crate::door::Door;
+use crate::error::KernelError;
 use crate::notice::Notice;
 use crate::ports::{Message, Recorded};
 use crate::replay::{Replayed, Tape, replay};
-use crate::testing::{Rig, ScriptedModel, calls, says};
+use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{ForkPoint, Kernel, kind};
 
 /// A model that writes before it answers, whoever asks.
@@ -401,4 +402,35 @@ async fn a_call_from_the_wire_has_the_role_of_its_connection() {
             .unwrap_err();
         assert_eq!(rig.runner.runs().len(), runs);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joins_a_session_speaks_for_himself_and_nobody_joins_above_his_rights() {
+    let rig = writing();
+    let kernel = rig.start().await;
+    let session = kernel.open(channel(Role::User)).await.unwrap();
+    rig.runner.set("write", Behaviour::Sleep(10_000));
+    session.send("work").await.unwrap();
+    while !matches!(session.next_notice().await, Some(Notice::CallDecided { .. })) {}
+    // While a turn runs: the owner's message waits behind it, as the owner's.
+    let owner = kernel.reopen(session.id, Door::Cli).await.unwrap();
+    owner.send("and this").await.unwrap();
+    let mut ended = 0;
+    while ended < 2 {
+        ended += usize::from(matches!(
+            owner.next_notice().await,
+            Some(Notice::TurnEnded { .. })
+        ));
+    }
+    let messages = rig.journal.events().into_iter();
+    let said: Vec<_> = messages
+        .filter(|event| event.kind == kind::MESSAGE_ACCEPTED)
+        .map(|event| payload(&event.payload)["role"].clone())
+        .collect();
+    assert_eq!(said, [json!("user"), json!("admin")]);
+    let kinds = rig.journal.kinds();
+    let answers = kinds.iter().filter(|kind| *kind == kind::MESSAGE_ANSWERED);
+    assert_eq!(answers.count(), 2);
+    let refused = kernel.reopen(session.id, channel(Role::Viewer)).await;
+    assert!(matches!(refused, Err(KernelError::UnknownSession(_))));
 }

@@ -5,7 +5,7 @@ use clawk_kernel::sheet::Seen;
 use clawk_kernel::{
     Answer, Breadth, Door, Held, Kernel, Lasting, Person, Question, Reception, Reply, Step, stop,
 };
-use clawk_proto::{Digest, ErrorCode, RequestId, RpcError, SessionId};
+use clawk_proto::{Digest, ErrorCode, MessageId, RequestId, RpcError, SessionId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -74,6 +74,11 @@ struct ResolveParams {
     reason: Option<String>,
 }
 
+#[derive(Deserialize)]
+struct RetryParams {
+    message: MessageId,
+}
+
 const fn history() -> usize {
     100
 }
@@ -100,6 +105,12 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
                 .resolve_effect(&asked.request_id, asked.outcome, by, asked.reason.as_deref())
                 .await;
             let acknowledged = taken.map_err(|e| error::from_kernel(&e))?;
+            Ok(json!({"acknowledged": acknowledged}))
+        }
+        "clawk.outbox.retry" => {
+            let asked: RetryParams = error::decode(method, params)?;
+            let known = kernel.retry_delivery(asked.message, by).await;
+            let acknowledged = known.map_err(|e| error::from_kernel(&e))?;
             Ok(json!({"acknowledged": acknowledged}))
         }
         "clawk.approvals.list" => Ok(json!({"approvals": questions::listed(kernel.pending(), Text::Short)})),

@@ -171,6 +171,7 @@ async fn the_inbox_adds_up() {
         let inbox = vec![InboxChange::Accepted {
             session: session(1),
             message: message(n),
+            arrival: None,
         }];
         let entries = vec![entry(session(1), u64::try_from(n).unwrap())];
         journal
@@ -185,6 +186,7 @@ async fn the_inbox_adds_up() {
         message: message(n),
         how,
         reason: reason.map(str::to_owned),
+        owed: None,
     };
     let inbox = vec![
         closed(0, "answered", None),

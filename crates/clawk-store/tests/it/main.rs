@@ -8,6 +8,7 @@
     reason = "tests: a panic is how they fail, and python3 forges databases for them"
 )]
 
+mod boxes;
 mod corrupt;
 mod erase;
 mod full;

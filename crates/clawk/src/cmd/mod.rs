@@ -12,6 +12,7 @@ pub(crate) mod effects;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod memory;
+pub(crate) mod outbox;
 pub(crate) mod policy;
 pub(crate) mod resolve;
 pub(crate) mod run;

@@ -235,8 +235,17 @@ fn a_turn_that_sigterm_met_while_the_model_thinks_goes_on_as_after_a_kill() {
         let told = crate::agent::text(&again.stderr);
         assert!(again.status.success(), "{told}");
         assert!(told.contains("a turn that was cut off goes on"), "{told}");
+        // The answer of the turn that went on is told once, by this run or the next.
+        let next = running(&agent, "hello").wait_with_output().unwrap();
+        let told = told + &crate::agent::text(&next.stderr);
+        assert_eq!(told.matches("A long answer begins").count(), 1, "{told}");
+        let owed = agent
+            .clawk(["outbox", "list", "--agent", "tested"])
+            .output()
+            .unwrap();
+        assert_eq!(crate::agent::text(&owed.stdout), "nothing is owed\n");
         let answers = recorded(&agent, "ckp.message.answered");
-        assert_eq!(answers.len(), 2, "{answers:?}");
+        assert_eq!(answers.len(), 3, "{answers:?}");
         assert!(
             answers
                 .iter()

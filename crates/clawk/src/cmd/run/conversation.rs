@@ -174,7 +174,11 @@ impl<'a> Conversation<'a> {
             Notice::Planned(plan) => self.answer_plan(&plan).await,
             Notice::TurnEnded {
                 message: ended, end, ..
-            } if message.is_none_or(|message| message == ended) => return Ok(Some(end)),
+            } => {
+                // Shown: nothing is owed any more.
+                self.agent.kernel.delivered(self.session.id, ended)?;
+                return Ok(message.is_none_or(|message| message == ended).then_some(end));
+            }
             _ => {}
         }
         Ok(None)

@@ -150,6 +150,7 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         agent.close("nothing was said").await;
         bail!("standard input is empty; say something with `-m TEXT`, or run it in a terminal to chat");
     }
+    told_since(&agent).await?;
     let session = agent.session(args.session.as_deref()).await?;
     let mut conversation = Conversation::new(&agent, session, input, asked, args.approve)?;
     let code = match message {
@@ -157,6 +158,7 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         first => chat(&mut conversation, first).await?,
     };
     let session = conversation.leave().await;
+    told_since(&agent).await?;
     agent.close("clawk run has ended").await;
     say_proof(&agent, session).await?;
     Ok(code)
@@ -216,6 +218,33 @@ fn greet(agent: &Agent, chatting: bool) {
             paint.dim("· /help for help, Ctrl-D to leave")
         ));
     }
+}
+
+/// Says the answers of turns that went on by themselves, once: those that nobody was given yet.
+async fn told_since(agent: &Agent) -> Result<()> {
+    let paint = Paint::stderr();
+    for answer in agent.kernel.undelivered(clawk_kernel::Door::Cli.name()).await? {
+        let session = answer.session;
+        let text = match &answer.text {
+            Ok(text) => {
+                let head = format!(
+                    "the turn that was cut off in session {session} was answered at {}:",
+                    answer.at
+                );
+                format!("{}\n{}", paint.bold(&head), out::harmless(text))
+            }
+            Err(why) => {
+                let head = format!(
+                    "the turn that was cut off in session {session} failed at {}:",
+                    answer.at
+                );
+                format!("{} {}", paint.red(&head), out::harmless(why))
+            }
+        };
+        out::note(&text);
+        agent.kernel.delivered(session, answer.message)?;
+    }
+    Ok(())
 }
 
 async fn one_turn(conversation: &mut Conversation<'_>, text: String) -> Result<ExitCode> {

@@ -1,0 +1,64 @@
+//! What channels hand in and take out.
+
+use std::sync::Arc;
+
+use clawk_proto::{MessageId, SessionId};
+
+use super::Kernel;
+use crate::error::KernelError;
+use crate::ingress::{self, Accepted, Inbound};
+use crate::outbox::{self, Deliveries, Undelivered};
+use crate::ports::{Deliver, OutboxRow};
+
+impl Kernel {
+    /// Takes in a message of a channel. When this returns `Ok`, the message is durable (C1): its platform may be told so, and it
+    /// will end answered or in the dead-letter box. A message whose platform id is known is a duplicate and starts nothing.
+    ///
+    /// # Errors
+    /// It was refused: a name is empty or too long, the text is, too many wait, or the agent does not take work. A refusal of the
+    /// text is recorded; the platform may be told that it was taken, since a retry would be refused again.
+    pub async fn submit(&self, inbound: Inbound) -> Result<Accepted, KernelError> {
+        ingress::submit(&self.agent, inbound).await
+    }
+
+    /// Delivers a channel's answers by this port until the handle is dropped: those that are owed already, and those that come.
+    /// Whoever delivered for the channel before ends first.
+    #[must_use = "deliveries end when it is dropped"]
+    pub fn deliver(&self, channel: &str, port: Arc<dyn Deliver>) -> Deliveries {
+        outbox::attach(&self.agent, channel, port)
+    }
+
+    /// The outbox: what is owed and what could not be delivered, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn outbox(&self, limit: usize) -> Result<Vec<OutboxRow>, KernelError> {
+        Ok(self.agent.scribe.journal().outbox(limit).await?)
+    }
+
+    /// Lets an answer that could not be delivered be tried again. `false`: no dead letter of the outbox answers this message.
+    ///
+    /// # Errors
+    /// The journal can't be read or written.
+    pub async fn retry_delivery(&self, message: MessageId, by: &str) -> Result<bool, KernelError> {
+        let known = outbox::requeue(&self.agent.scribe, message, by).await?;
+        self.agent.outbox.wake();
+        Ok(known)
+    }
+
+    /// Answers that nobody has been given at a surface of the process's own (`cli`): those of turns that went on by themselves.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn undelivered(&self, surface: &str) -> Result<Vec<Undelivered>, KernelError> {
+        Ok(outbox::undelivered(&self.agent, surface).await?)
+    }
+
+    /// The caller who waited has the answer to this message: it is delivered.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub fn delivered(&self, session: SessionId, message: MessageId) -> Result<(), KernelError> {
+        Ok(outbox::delivered(&self.agent, session, message)?)
+    }
+}

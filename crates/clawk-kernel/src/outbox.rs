@@ -1,0 +1,443 @@
+//! The outbox: an answer is owed until it is delivered (C5). Each attempt is durable before it begins and when it has ended; what is
+//! tried again, when, in which order, and until when is decided here, and a channel only sends.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_manifest::model::Backoff;
+use clawk_proto::{MessageId, SessionId};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::agent::Agent;
+use crate::event::{DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, Scribe, Thread, kind};
+use crate::infer::backoff_ms;
+use crate::ports::{Deliver, Delivery, Journal, JournalError, OutboxChange, OutboxRow, Outgoing};
+use crate::stop::Level;
+use crate::time::{Clock, Timestamp};
+
+/// How long one attempt may take, milliseconds; past that nobody knows whether the platform has the answer.
+pub const ATTEMPT_MS: u64 = 60_000;
+/// How long a cancelled attempt may take to say what it came to, milliseconds.
+const GRACE_MS: u64 = 1_000;
+/// Attempts of one channel at a time, each in another conversation.
+const AT_ONCE: usize = 16;
+/// Conversations that are looked at together.
+const PAGE: usize = 256;
+/// The longest wait that a platform may impose, milliseconds: a day.
+const LONGEST_IMPOSED_MS: u64 = 86_400_000;
+/// How soon a delivery is looked at again that a stop or the journal holds up, milliseconds.
+const HELD_UP_MS: u64 = 1_000;
+/// Entries that [`crate::Kernel::undelivered`] looks through.
+const LOOKED_AT: usize = 10_000;
+
+/// `[outbox]`: how long a delivery is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutboxLimits {
+    /// Attempts, before an answer lies in the outbox as a dead letter.
+    pub max_attempts: u32,
+    /// The wait after the first attempt, milliseconds; it doubles from one to the next, up to 30 s, unless the platform says how
+    /// long it wants to be left alone.
+    pub first_wait_ms: u64,
+}
+
+impl Default for OutboxLimits {
+    fn default() -> Self {
+        Self {
+            max_attempts: 20,
+            first_wait_ms: 1000,
+        }
+    }
+}
+
+/// Wakes those who deliver, and sees to it that a channel has one of them.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    woken: watch::Sender<u64>,
+    lanes: Mutex<HashMap<String, Lane>>,
+}
+
+#[derive(Debug, Clone)]
+struct Lane {
+    alone: Arc<tokio::sync::Mutex<()>>,
+    stop: CancellationToken,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self {
+            woken: watch::channel(0).0,
+            lanes: Mutex::default(),
+        }
+    }
+}
+
+impl Outbox {
+    /// Something is owed that was not.
+    pub(crate) fn wake(&self) {
+        self.woken.send_modify(|count| *count += 1);
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, HashMap<String, Lane>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The channel's lane, from which whoever was in it goes.
+    fn lane(&self, channel: &str, stop: &CancellationToken) -> Arc<tokio::sync::Mutex<()>> {
+        let mut lanes = self.lanes();
+        let before = lanes.get(channel).cloned();
+        let alone = before
+            .as_ref()
+            .map_or_else(Arc::default, |lane| Arc::clone(&lane.alone));
+        if let Some(before) = before {
+            before.stop.cancel();
+        }
+        let lane = Lane {
+            alone: Arc::clone(&alone),
+            stop: stop.clone(),
+        };
+        lanes.insert(channel.to_owned(), lane);
+        alone
+    }
+}
+
+/// A channel's answers are delivered while this lives.
+#[derive(Debug)]
+pub struct Deliveries {
+    _stop: DropGuard,
+}
+
+/// Begins to deliver a channel's answers, in the place of whoever did so before.
+pub(crate) fn attach(agent: &Arc<Agent>, channel: &str, port: Arc<dyn Deliver>) -> Deliveries {
+    let stop = agent.stop.child_token();
+    let alone = agent.outbox.lane(channel, &stop);
+    let (own, name, over) = (Arc::clone(agent), channel.to_owned(), stop.clone());
+    agent.tracker.spawn(async move {
+        tokio::select! {
+            _alone = alone.lock() => work(&own, &name, &*port, &over).await,
+            () = over.cancelled() => {}
+        }
+    });
+    Deliveries {
+        _stop: stop.drop_guard(),
+    }
+}
+
+/// What an attempt leaves behind: its conversation is free, and its message waits so long.
+type Left = (String, MessageId, Option<Duration>);
+
+async fn work(agent: &Agent, channel: &str, port: &dyn Deliver, stop: &CancellationToken) {
+    let mut woken = agent.outbox.woken.subscribe();
+    let mut sending = FuturesUnordered::new();
+    let mut busy: HashSet<String> = HashSet::new();
+    let mut due: HashMap<MessageId, Instant> = HashMap::new();
+    loop {
+        let read = agent.scribe.journal().owed(channel, PAGE).await;
+        let (now, clock) = (Instant::now(), agent.scribe.now());
+        // Without one, the next look is when something ends or is owed.
+        let (rows, mut soonest) = match read {
+            Ok(rows) => (rows, None),
+            Err(error) => {
+                tracing::warn!(%error, channel, "the outbox can't be read");
+                (Vec::new(), Some(now + Duration::from_millis(HELD_UP_MS)))
+            }
+        };
+        due.retain(|message, _| rows.iter().any(|row| row.owed.message == *message));
+        for row in rows {
+            let at = *due
+                .entry(row.owed.message)
+                .or_insert_with(|| now + until(clock, row.next_at));
+            // Where all places are taken, the end of an attempt is the next look.
+            if busy.contains(&row.owed.conversation) || sending.len() >= AT_ONCE {
+                continue;
+            }
+            if at > now {
+                soonest = Some(soonest.map_or(at, |soonest: Instant| soonest.min(at)));
+                continue;
+            }
+            busy.insert(row.owed.conversation.clone());
+            due.remove(&row.owed.message);
+            sending.push(attempt(agent, port, row, stop));
+        }
+        let look = soonest
+            .unwrap_or(now + Duration::from_millis(ATTEMPT_MS))
+            .max(now + MIN_WAIT);
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = agent.closing.cancelled() => break,
+            Some((conversation, message, wait)) = sending.next() => {
+                busy.remove(&conversation);
+                due.extend(wait.map(|wait| (message, Instant::now() + wait)));
+            }
+            _ = woken.changed() => {}
+            () = tokio::time::sleep_until(look) => {}
+        }
+    }
+    // What was begun has an end, and the end a record.
+    while sending.next().await.is_some() {}
+}
+
+/// Between two looks, where nothing ends and nothing new comes.
+const MIN_WAIT: Duration = Duration::from_millis(5);
+
+fn until(now: Timestamp, at: Timestamp) -> Duration {
+    Duration::from_micros(u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0)) // silent-ok: past means now
+}
+
+async fn attempt(agent: &Agent, port: &dyn Deliver, row: OutboxRow, stop: &CancellationToken) -> Left {
+    let _working = agent.life.join();
+    let (conversation, message) = (row.owed.conversation.clone(), row.owed.message);
+    let wait = match once(agent, port, row, stop).await {
+        Ok(wait) => wait,
+        Err(error) => {
+            tracing::warn!(%error, "a delivery could not be recorded");
+            Some(Duration::from_millis(HELD_UP_MS))
+        }
+    };
+    (conversation, message, wait)
+}
+
+/// One attempt: how long the next one waits, where there is one.
+async fn once(
+    agent: &Agent,
+    port: &dyn Deliver,
+    row: OutboxRow,
+    stop: &CancellationToken,
+) -> Result<Option<Duration>, JournalError> {
+    // A stop that takes the network from tools takes it from answers, too.
+    let Ok(held) = agent.brake.hold(row.owed.session, Level::NoNetwork, stop) else {
+        return Ok(Some(Duration::from_millis(HELD_UP_MS)));
+    };
+    let Some(text) = text_of(agent, &row).await? else {
+        let reason = "its text was erased before it was delivered".to_owned();
+        end(agent, &row, row.attempts, Delivery::Failed { reason }).await?;
+        return Ok(None);
+    };
+    let attempt = row.attempts.saturating_add(1);
+    let out = Outgoing {
+        id: row.owed.message,
+        channel: row.owed.channel.clone(),
+        conversation: row.owed.conversation.clone(),
+        sender: row.owed.sender.clone(),
+        reply_to: row.owed.reply_to.clone(),
+        text,
+        attempt,
+        repeat: row.doubt,
+    };
+    let payload = DeliveryStarted {
+        attempt,
+        channel: &out.channel,
+        message_id: out.id.0,
+        repeat: out.repeat,
+    };
+    let draft = agent
+        .scribe
+        .entry(&thread(agent, &row), kind::DELIVERY_STARTED, &payload);
+    let begun = OutboxChange::Begun { message: out.id };
+    agent.scribe.owe(vec![draft], vec![begun])?.durable().await?;
+    let outcome = tokio::select! {
+        outcome = port.deliver(&out, &held.cancel) => outcome,
+        () = tokio::time::sleep(Duration::from_millis(ATTEMPT_MS)) => Delivery::Unknown {
+            reason: format!("no answer within {ATTEMPT_MS} ms"),
+        },
+        // A port that does not hear that it is cancelled holds nobody up.
+        () = after(&held.cancel) => Delivery::Unknown {
+            reason: "the attempt was cut short".to_owned(),
+        },
+    };
+    end(agent, &row, attempt, outcome).await
+}
+
+/// Ends a while after a cancellation.
+async fn after(cancel: &CancellationToken) {
+    cancel.cancelled().await;
+    tokio::time::sleep(Duration::from_millis(GRACE_MS)).await;
+}
+
+/// The answer; where the turn failed, that it did. `None`: erased.
+async fn text_of(agent: &Agent, row: &OutboxRow) -> Result<Option<String>, JournalError> {
+    let Some(digest) = row.owed.text else {
+        // Why it failed is the operator's to know.
+        let id = row.owed.message;
+        return Ok(Some(format!(
+            "This message could not be answered. It is kept ({id})."
+        )));
+    };
+    let bytes = agent.scribe.journal().content(digest).await?;
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+fn thread(agent: &Agent, row: &OutboxRow) -> Thread {
+    Thread {
+        session: row.owed.session,
+        span: agent.clock().uuid(),
+        parent: Some(row.owed.message.0),
+    }
+}
+
+/// Records what an attempt came to, durably.
+async fn end(
+    agent: &Agent,
+    row: &OutboxRow,
+    attempt: u32,
+    outcome: Delivery,
+) -> Result<Option<Duration>, JournalError> {
+    let message = row.owed.message;
+    let limits = agent.options.outbox;
+    let own_ms = backoff_ms(
+        Backoff::Exponential,
+        limits.first_wait_ms,
+        attempt,
+        agent.clock().random(),
+    );
+    let unknown = matches!(outcome, Delivery::Unknown { .. });
+    let (word, platform_id, reason, wait_ms) = match outcome {
+        Delivery::Delivered { platform_id } => ("delivered", platform_id, None, None),
+        Delivery::Failed { reason } => ("failed", None, Some(reason), None),
+        Delivery::Retry { after_ms, reason } => {
+            let wait = after_ms.map_or(own_ms, |imposed| imposed.min(LONGEST_IMPOSED_MS));
+            ("retry", None, Some(reason), Some(wait))
+        }
+        Delivery::Unknown { reason } => ("unknown", None, Some(reason), Some(own_ms)),
+    };
+    let wait_ms = wait_ms.filter(|_| attempt < limits.max_attempts.max(1));
+    let next_at = wait_ms.map(|ms| {
+        agent
+            .scribe
+            .now()
+            .plus_millis(i64::try_from(ms).unwrap_or(i64::MAX))
+    });
+    let why = reason.clone().unwrap_or_default();
+    let change = match (next_at, word) {
+        (_, "delivered") => OutboxChange::Delivered { message },
+        (Some(next_at), _) => OutboxChange::Again {
+            message,
+            next_at,
+            doubt: row.doubt || unknown,
+            reason: why,
+        },
+        (None, _) => OutboxChange::Dead { message, reason: why },
+    };
+    let payload = DeliveryEnded {
+        attempt,
+        channel: &row.owed.channel,
+        dead: matches!(change, OutboxChange::Dead { .. }),
+        message_id: message.0,
+        next_at: next_at.map(|at| at.to_string()),
+        outcome: word,
+        platform_id: platform_id.as_deref(),
+        reason: reason.as_deref(),
+    };
+    let draft = agent
+        .scribe
+        .entry(&thread(agent, row), kind::DELIVERY_ENDED, &payload);
+    agent.scribe.owe(vec![draft], vec![change])?.durable().await?;
+    Ok(wait_ms.map(Duration::from_millis))
+}
+
+/// An answer that nobody has been given yet, at a surface of the process's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undelivered {
+    /// The message that it answers.
+    pub message: MessageId,
+    /// Its session.
+    pub session: SessionId,
+    /// When it came.
+    pub at: Timestamp,
+    /// The answer, or why there is none.
+    pub text: Result<String, String>,
+}
+
+/// What is owed at this surface.
+pub(crate) async fn undelivered(agent: &Agent, surface: &str) -> Result<Vec<Undelivered>, JournalError> {
+    let rows = agent.scribe.journal().outbox(LOOKED_AT).await?;
+    let mut found = Vec::new();
+    for row in rows {
+        if !row.owed.channel.is_empty() || row.owed.conversation != surface {
+            continue;
+        }
+        let text = match row.owed.text {
+            None => Err(row.reason.clone().unwrap_or_default()),
+            Some(_) => text_of(agent, &row)
+                .await?
+                .ok_or_else(|| "its text was erased".to_owned()),
+        };
+        found.push(Undelivered {
+            message: row.owed.message,
+            session: row.owed.session,
+            at: row.at,
+            text,
+        });
+    }
+    Ok(found)
+}
+
+/// Somebody at a surface of the process's own has the answer. Not waited for: at worst it is shown once more.
+pub(crate) fn delivered(agent: &Agent, session: SessionId, message: MessageId) -> Result<(), JournalError> {
+    let payload = DeliveryEnded {
+        attempt: 1,
+        channel: "",
+        dead: false,
+        message_id: message.0,
+        next_at: None,
+        outcome: "delivered",
+        platform_id: None,
+        reason: None,
+    };
+    let thread = Thread {
+        session,
+        span: agent.clock().uuid(),
+        parent: Some(message.0),
+    };
+    let draft = agent.scribe.entry(&thread, kind::DELIVERY_ENDED, &payload);
+    let _ticket = agent
+        .scribe
+        .owe(vec![draft], vec![OutboxChange::Delivered { message }])?;
+    Ok(())
+}
+
+/// Lets a dead letter of the outbox be tried again. `false`: there is none of this message.
+pub(crate) async fn requeue(scribe: &Scribe, message: MessageId, by: &str) -> Result<bool, JournalError> {
+    let rows = scribe.journal().outbox(usize::MAX).await?;
+    let Some(row) = rows
+        .into_iter()
+        .find(|row| row.dead && row.owed.message == message)
+    else {
+        return Ok(false);
+    };
+    let payload = DeliveryRequeued {
+        by,
+        message_id: message.0,
+    };
+    let thread = Thread {
+        session: row.owed.session,
+        span: scribe.clock().uuid(),
+        parent: Some(message.0),
+    };
+    let draft: Draft = scribe.entry(&thread, kind::DELIVERY_REQUEUED, &payload);
+    let change = OutboxChange::Requeued {
+        message,
+        at: scribe.now(),
+    };
+    scribe.owe(vec![draft], vec![change])?.durable().await?;
+    Ok(true)
+}
+
+/// The same for an agent that does not run.
+///
+/// # Errors
+/// The journal can't be read or written.
+pub async fn requeue_offline(
+    journal: Arc<dyn Journal>,
+    clock: Arc<dyn Clock>,
+    message: MessageId,
+    by: &str,
+) -> Result<bool, JournalError> {
+    requeue(&Scribe::new(journal, clock), message, by).await
+}

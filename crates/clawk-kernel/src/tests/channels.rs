@@ -1,0 +1,697 @@
+//! Messages of channels: taken once, in one session per conversation, answered, and owed until they are delivered (C1, C2, C5).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clawk_manifest::model::Role;
+use clawk_proto::MessageId;
+use serde_json::json;
+
+use super::{agent, allow_all, rig, soon};
+use crate::error::KernelError;
+use crate::ingress::{Accepted, Inbound, REMEMBERED_DAYS};
+use crate::mailbox::MAILBOX;
+use crate::ports::{Delivery, Journal as _, Message, Outgoing};
+use crate::testing::{Behaviour, Rig, ScriptedChannel, ScriptedModel, calls, says};
+use crate::{Kernel, Person, kind, stop};
+
+fn inbound(conversation: &str, id: &str, text: &str) -> Inbound {
+    Inbound {
+        channel: "chat".to_owned(),
+        conversation: conversation.to_owned(),
+        direct: false,
+        sender: "ann".to_owned(),
+        role: Role::User,
+        platform_ids: vec![id.to_owned()],
+        remembered_days: REMEMBERED_DAYS,
+        text: text.to_owned(),
+    }
+}
+
+/// An agent that repeats what it is told.
+fn parrot() -> Rig {
+    let mut rig = rig(agent(allow_all()));
+    let model = ScriptedModel::new(|request, _| {
+        let said = request.messages.iter().rev().find_map(|message| match message {
+            Message::User { text } => Some(text.clone()),
+            _ => None,
+        });
+        Ok(says(&format!("re: {}", said.unwrap())))
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    rig
+}
+
+async fn answered(rig: &Rig, messages: usize) {
+    soon(async {
+        while rig
+            .journal
+            .inbox()
+            .iter()
+            .filter(|(_, end)| end.is_some())
+            .count()
+            < messages
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+async fn empty(rig: &Rig) {
+    soon(async {
+        while !rig.journal.outbox(9).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+fn texts(sent: &[Outgoing]) -> Vec<&str> {
+    sent.iter().map(|out| out.text.as_str()).collect()
+}
+
+fn restarted(rig: &Rig, events: usize) -> Rig {
+    let mut after = rig.clone();
+    after.journal = Arc::new(rig.journal.cut(events));
+    after
+}
+
+#[tokio::test]
+async fn a_message_is_answered_and_its_answer_delivered_to_where_it_came_from() {
+    let rig = parrot();
+    let kernel = rig.start().await;
+    let port = Arc::new(ScriptedChannel::default());
+    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    let taken = kernel.submit(inbound("room", "p1", "hello")).await.unwrap();
+    assert!(!taken.duplicate);
+    answered(&rig, 1).await;
+    empty(&rig).await;
+    let sent = port.sent();
+    assert_eq!(texts(&sent), ["re: hello"]);
+    let out = &sent[0];
+    assert_eq!(out.id, taken.message_id);
+    assert_eq!(
+        (out.channel.as_str(), out.conversation.as_str()),
+        ("chat", "room")
+    );
+    assert_eq!(
+        (out.reply_to.as_deref(), out.attempt, out.repeat),
+        (Some("p1"), 1, false)
+    );
+    // Nothing of it is left to do after a restart.
+    kernel.shutdown("test", 1000).await;
+    let kernel = rig.start().await;
+    let again = Arc::new(ScriptedChannel::default());
+    let _deliveries = kernel.deliver("chat", Arc::clone(&again) as _);
+    kernel.shutdown("test", 1000).await;
+    assert_eq!(again.sent(), []);
+    assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
+}
+
+/// Before it is accepted, after, answered and not delivered, delivered and not recorded: every event is a crash point, and the
+/// platform, which heard of no acceptance, sends the message again.
+#[tokio::test]
+async fn a_crash_at_any_event_loses_no_message_and_repeats_no_answer_unmarked() {
+    let rig = parrot();
+    let kernel = rig.start().await;
+    let begun = rig.journal.kinds().len();
+    let port = Arc::new(ScriptedChannel::default());
+    let deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    kernel.submit(inbound("room", "p1", "hello")).await.unwrap();
+    answered(&rig, 1).await;
+    empty(&rig).await;
+    drop((deliveries, kernel));
+    let kinds = rig.journal.kinds();
+    let at = |kind: &str| kinds.iter().position(|k| k == kind).unwrap();
+    for stop in begun..=kinds.len() {
+        let place = format!("stopped at {stop} ({})", kinds[stop - 1]);
+        let after = restarted(&rig, stop);
+        let kernel = after.start().await;
+        let port = Arc::new(ScriptedChannel::default());
+        let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+        let again = kernel.submit(inbound("room", "p1", "hello")).await.unwrap();
+        assert_eq!(again.duplicate, stop > at(kind::MESSAGE_ACCEPTED), "{place}");
+        answered(&after, 1).await;
+        empty(&after).await;
+        assert_eq!(after.journal.inbox().len(), 1, "{place}: one turn");
+        let sent = port.sent();
+        if stop > at(kind::DELIVERY_ENDED) {
+            assert_eq!(sent, [], "{place}: it was delivered");
+        } else {
+            assert_eq!(texts(&sent), ["re: hello"], "{place}");
+            let begun = stop > at(kind::DELIVERY_STARTED);
+            assert_eq!(
+                sent[0].repeat, begun,
+                "{place}: a repeat is marked, and nothing else is"
+            );
+        }
+        assert!(clawk_trace::verify_events(after.journal.trace()).valid, "{place}");
+    }
+}
+
+#[tokio::test]
+async fn a_platforms_retry_is_one_turn_for_seven_days() {
+    let rig = parrot();
+    let kernel = rig.start().await;
+    let mut two_ids = inbound("room", "event-1", "hello");
+    two_ids.platform_ids.push("ts-1".to_owned());
+    let first = kernel.submit(two_ids).await.unwrap();
+    for id in ["event-1", "ts-1"] {
+        let again = kernel.submit(inbound("room", id, "hello")).await.unwrap();
+        assert!(again.duplicate, "{id}");
+        assert_eq!(
+            (again.message_id, again.session_id),
+            (first.message_id, first.session_id)
+        );
+    }
+    // Another channel's id of that name is another message.
+    let mut elsewhere = inbound("room", "event-1", "hello");
+    elsewhere.channel = "mail".to_owned();
+    assert!(!kernel.submit(elsewhere).await.unwrap().duplicate);
+    answered(&rig, 2).await;
+    kernel.shutdown("test", 1000).await;
+    let day = 86_400_000;
+    for (days, duplicate) in [(6, true), (1, false)] {
+        rig.clock.advance_ms(days * day);
+        let kernel = rig.start().await;
+        let again = kernel.submit(inbound("room", "event-1", "hello")).await.unwrap();
+        assert_eq!(again.duplicate, duplicate, "after {days} days more");
+        kernel.shutdown("test", 1000).await;
+    }
+}
+
+#[tokio::test]
+async fn the_same_message_from_many_hands_at_once_is_one() {
+    let rig = parrot();
+    let kernel = rig.start().await;
+    let tasks: Vec<_> = (0..50)
+        .map(|_| {
+            let kernel = kernel.clone();
+            tokio::spawn(async move { kernel.submit(inbound("room", "p1", "hello")).await.unwrap() })
+        })
+        .collect();
+    let mut taken: Vec<Accepted> = Vec::new();
+    for task in tasks {
+        taken.push(task.await.unwrap());
+    }
+    assert_eq!(taken.iter().filter(|taken| !taken.duplicate).count(), 1);
+    assert!(taken.iter().all(|one| one.message_id == taken[0].message_id));
+    answered(&rig, 1).await;
+    assert_eq!(rig.journal.inbox().len(), 1);
+}
+
+#[tokio::test]
+async fn one_conversation_is_one_session_and_each_message_has_its_own_senders_rights() {
+    let mut rig = rig(agent(allow_all()));
+    let model = ScriptedModel::new(|request, _| {
+        Ok(match request.messages.last() {
+            Some(Message::User { .. }) => calls(&[("write", json!({}))]),
+            _ => says("done"),
+        })
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    let by = |sender: &str, role, id: &str, direct| Inbound {
+        direct,
+        sender: sender.to_owned(),
+        role,
+        ..inbound("room", id, "do it")
+    };
+    let kernel = rig.start().await;
+    let first = kernel.submit(by("ann", Role::User, "1", false)).await.unwrap();
+    answered(&rig, 1).await;
+    assert_eq!(rig.runner.runs().len(), 1);
+    // Another sender in the same room, who may only watch.
+    let second = kernel.submit(by("eve", Role::Viewer, "2", false)).await.unwrap();
+    answered(&rig, 2).await;
+    assert_eq!(second.session_id, first.session_id);
+    assert_eq!(
+        rig.runner.runs().len(),
+        1,
+        "a viewer's message has a viewer's rights, whoever opened the room"
+    );
+    // In direct messages the sender is part of the conversation.
+    let ann = kernel.submit(by("ann", Role::User, "3", true)).await.unwrap();
+    let bob = kernel.submit(by("bob", Role::User, "4", true)).await.unwrap();
+    assert!(ann.session_id != first.session_id && bob.session_id != ann.session_id);
+    answered(&rig, 4).await;
+    kernel.shutdown("test", 1000).await;
+    let kernel = rig.start().await;
+    for (message, session) in [
+        (by("bob", Role::Viewer, "5", false), first.session_id),
+        (by("ann", Role::User, "6", true), ann.session_id),
+        (by("bob", Role::User, "7", true), bob.session_id),
+    ] {
+        assert_eq!(
+            kernel.submit(message).await.unwrap().session_id,
+            session,
+            "after a restart"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_conversation_leaves_memory_and_goes_on_where_it_stood() {
+    let rig = parrot();
+    let kernel = rig.start().await;
+    let first = kernel
+        .submit(inbound("room", "1", "my name is Ann"))
+        .await
+        .unwrap();
+    answered(&rig, 1).await;
+    assert_eq!(kernel.sessions().len(), 1);
+    tokio::time::sleep(Duration::from_millis(rig.inbox.idle_ms + 1000)).await;
+    assert_eq!(kernel.sessions().len(), 0, "nobody needs it");
+    assert!(
+        !rig.journal.kinds().contains(&kind::SESSION_ENDED.to_owned()),
+        "it has not ended"
+    );
+    let second = kernel.submit(inbound("room", "2", "who am I?")).await.unwrap();
+    assert_eq!(second.session_id, first.session_id);
+    answered(&rig, 2).await;
+    let last = rig.models["model"].asked().pop().unwrap();
+    assert!(matches!(last.messages.first(), Some(Message::User { text }) if text == "my name is Ann"));
+    assert_eq!(last.messages.len(), 3);
+    assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_refused() {
+    let mut rig = parrot();
+    rig.inbox.waiting = 20;
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let kernel = rig.start().await;
+    // One turn that does not end: everything else waits.
+    kernel
+        .stop(None, stop::Level::Frozen, &Person::admin("test", "ann"), None)
+        .await
+        .unwrap();
+    let mut taken = Vec::new();
+    let mut refused = 0;
+    for n in 0..100 {
+        match kernel
+            .submit(inbound("room", &format!("p{n}"), &format!("message {n}")))
+            .await
+        {
+            Ok(_) => taken.push(format!("message {n}")),
+            Err(KernelError::Refused(_)) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+        tokio::task::yield_now().await;
+    }
+    drop(gate);
+    let most = MAILBOX + rig.inbox.waiting;
+    assert!((most..=most + 1).contains(&taken.len()), "{}", taken.len());
+    assert_eq!(taken.len() + refused, 100);
+    // A platform that sends a refused one again is heard once there is room.
+    kernel.lift(None, &Person::admin("test", "ann")).await.unwrap();
+    answered(&rig, taken.len()).await;
+    assert!(
+        !kernel
+            .submit(inbound("room", "p99", "message 99"))
+            .await
+            .unwrap()
+            .duplicate
+    );
+    answered(&rig, taken.len() + 1).await;
+    taken.push("message 99".to_owned());
+    let asked = rig.models["model"].asked().into_iter();
+    let asked: Vec<String> = asked
+        .filter_map(|request| match request.messages.last() {
+            Some(Message::User { text }) => Some(text.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(asked, taken);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_turns_run_at_once_than_there_are_seats() {
+    let mut rig = rig(agent(allow_all()));
+    rig.inbox.turns = 4;
+    rig.runner.set("write", Behaviour::Sleep(10_000));
+    let model = ScriptedModel::new(|request, _| {
+        Ok(match request.messages.last() {
+            Some(Message::User { .. }) => calls(&[("write", json!({}))]),
+            _ => says("done"),
+        })
+    });
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    let kernel = rig.start().await;
+    for n in 0..12 {
+        kernel
+            .submit(inbound(&format!("room {n}"), &format!("p{n}"), "go"))
+            .await
+            .unwrap();
+    }
+    for round in 1..=3 {
+        tokio::time::sleep(Duration::from_millis(5_000)).await;
+        assert_eq!(rig.runner.runs().len(), 4 * round);
+        tokio::time::sleep(Duration::from_millis(5_000)).await;
+    }
+    answered(&rig, 12).await;
+}
+
+/// Conversations, with what each attempt there comes to.
+async fn delivered_by(
+    rig: &Rig,
+    port: ScriptedChannel,
+    conversations: &[&str],
+) -> (Kernel, Arc<ScriptedChannel>) {
+    let kernel = rig.start().await;
+    for (n, conversation) in conversations.iter().enumerate() {
+        let text = format!("{conversation} {n}");
+        kernel
+            .submit(inbound(conversation, &format!("p{n}"), &text))
+            .await
+            .unwrap();
+        answered(rig, n + 1).await;
+    }
+    let port = Arc::new(port);
+    std::mem::forget(kernel.deliver("chat", Arc::clone(&port) as _));
+    (kernel, port)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_waits_as_long_as_the_platform_says_and_keeps_its_place() {
+    let rig = parrot();
+    let port = ScriptedChannel::new(|out, _| match (out.text.as_str(), out.attempt) {
+        ("re: limited 0", 1) => Delivery::Retry {
+            after_ms: Some(45_000),
+            reason: "too many requests".to_owned(),
+        },
+        _ => ScriptedChannel::delivered(),
+    });
+    let began = tokio::time::Instant::now();
+    let (_kernel, port) = delivered_by(&rig, port, &["limited", "limited", "free"]).await;
+    tokio::time::sleep(Duration::from_millis(44_000)).await;
+    let sent = port.sent();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert!(texts(&sent).contains(&"re: free 2"), "others go on");
+    empty(&rig).await;
+    assert!(began.elapsed() >= Duration::from_secs(45));
+    let sent = port.sent();
+    let limited: Vec<_> = sent.iter().filter(|out| out.conversation == "limited").collect();
+    let order: Vec<&str> = limited.iter().map(|out| out.text.as_str()).collect();
+    assert_eq!(
+        order,
+        ["re: limited 0", "re: limited 0", "re: limited 1"],
+        "in order"
+    );
+    assert!(
+        limited.iter().all(|out| !out.repeat),
+        "the platform surely had it not"
+    );
+    assert_eq!(limited[1].attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_delivered_is_a_dead_letter_and_can_be_tried_again() {
+    let mut rig = parrot();
+    rig.outbox.max_attempts = 3;
+    let down = Arc::new(AtomicBool::new(true));
+    let is_down = Arc::clone(&down);
+    let port = ScriptedChannel::new(move |out, _| match out.conversation.as_str() {
+        "down" if is_down.load(Ordering::SeqCst) => Delivery::Retry {
+            after_ms: None,
+            reason: "no route".to_owned(),
+        },
+        "gone" if is_down.load(Ordering::SeqCst) => Delivery::Failed {
+            reason: "the chat was deleted".to_owned(),
+        },
+        _ => ScriptedChannel::delivered(),
+    });
+    let (kernel, port) = delivered_by(&rig, port, &["down", "gone", "down"]).await;
+    tokio::time::sleep(Duration::from_millis(600_000)).await;
+    let rows = kernel.outbox(10).await.unwrap();
+    assert_eq!(rows.len(), 3);
+    assert!(rows.iter().all(|row| row.dead), "{rows:?}");
+    let attempts: Vec<u32> = rows.iter().map(|row| row.attempts).collect();
+    assert_eq!(attempts, [3, 1, 3], "a refusal for good is not tried again");
+    assert_eq!(rows[1].reason.as_deref(), Some("the chat was deleted"));
+    // A dead letter outlives the process, and is tried again when somebody says so.
+    assert!(
+        !kernel
+            .retry_delivery(MessageId(uuid::Uuid::nil()), "ann")
+            .await
+            .unwrap()
+    );
+    down.store(false, Ordering::SeqCst);
+    let before = port.sent().len();
+    for row in &rows {
+        assert!(kernel.retry_delivery(row.owed.message, "ann").await.unwrap());
+    }
+    empty(&rig).await;
+    assert_eq!(port.sent().len(), before + 3);
+    assert!(
+        !kernel.retry_delivery(rows[0].owed.message, "ann").await.unwrap(),
+        "it is delivered"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_arrived_is_marked_from_then_on() {
+    let rig = parrot();
+    let port = ScriptedChannel::new(|out, _| match out.attempt {
+        1 => Delivery::Unknown {
+            reason: "the connection broke".to_owned(),
+        },
+        2 => Delivery::Retry {
+            after_ms: None,
+            reason: "busy".to_owned(),
+        },
+        _ => ScriptedChannel::delivered(),
+    });
+    let (_kernel, port) = delivered_by(&rig, port, &["room"]).await;
+    empty(&rig).await;
+    let repeats: Vec<bool> = port.sent().iter().map(|out| out.repeat).collect();
+    assert_eq!(repeats, [false, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_hangs_is_given_up_as_unknown() {
+    let rig = parrot();
+    let port = ScriptedChannel::new(|_, _| ScriptedChannel::delivered()).taking_ms(3_600_000);
+    let (kernel, port) = delivered_by(&rig, port, &["room"]).await;
+    tokio::time::sleep(Duration::from_millis(crate::outbox::ATTEMPT_MS + 5_000)).await;
+    let sent = port.sent();
+    assert_eq!((sent.len(), sent[1].repeat), (2, true));
+    assert!(kernel.shutdown("test", 10).await || port.sent().len() == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_the_network_holds_answers_back_and_a_failed_turn_is_told_without_its_reason() {
+    let mut rig = parrot();
+    let port = ScriptedChannel::default();
+    let kernel = rig.start().await;
+    let ann = Person::admin("test", "ann");
+    kernel.submit(inbound("room", "1", "hello")).await.unwrap();
+    answered(&rig, 1).await;
+    kernel
+        .stop(None, stop::Level::NoNetwork, &ann, None)
+        .await
+        .unwrap();
+    let port = Arc::new(port);
+    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(port.sent(), []);
+    kernel.lift(None, &ann).await.unwrap();
+    empty(&rig).await;
+    assert_eq!(texts(&port.sent()), ["re: hello"]);
+    kernel.shutdown("test", 1000).await;
+    // A turn that fails owes its sender a word, and no inside of ours.
+    let down = ScriptedModel::new(|_, _| {
+        Err(ScriptedModel::fault(
+            crate::ports::FaultKind::Auth,
+            "no key for https://inside.example",
+        ))
+    });
+    rig.models.insert("model".to_owned(), Arc::new(down));
+    let kernel = rig.start().await;
+    let taken = kernel.submit(inbound("room", "2", "hello?")).await.unwrap();
+    answered(&rig, 2).await;
+    let port = Arc::new(ScriptedChannel::default());
+    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    empty(&rig).await;
+    let sent = port.sent();
+    assert!(sent[0].text.contains("could not be answered"), "{sent:?}");
+    assert!(sent[0].text.contains(&taken.message_id.to_string()) && !sent[0].text.contains("inside"));
+}
+
+#[tokio::test]
+async fn names_that_no_platform_gives_are_refused() {
+    let rig = parrot();
+    let kernel = rig.start().await;
+    let wrong = [
+        Inbound {
+            channel: String::new(),
+            ..inbound("room", "1", "x")
+        },
+        Inbound {
+            sender: "x".repeat(2000),
+            ..inbound("room", "1", "x")
+        },
+        Inbound {
+            conversation: String::new(),
+            ..inbound("room", "1", "x")
+        },
+        Inbound {
+            platform_ids: vec![String::new()],
+            ..inbound("room", "1", "x")
+        },
+        Inbound {
+            platform_ids: vec!["a".to_owned(); 9],
+            ..inbound("room", "1", "x")
+        },
+    ];
+    for inbound in wrong {
+        assert!(matches!(
+            kernel.submit(inbound).await,
+            Err(KernelError::BadParameter { .. })
+        ));
+    }
+    assert!(matches!(
+        kernel.submit(inbound("room", "1", "  ")).await,
+        Err(KernelError::Refused(_))
+    ));
+    assert_eq!(rig.journal.inbox(), []);
+}
+
+/// What a platform saw of one message's answers: whether each was marked.
+type Seen = Arc<Mutex<BTreeMap<String, Vec<bool>>>>;
+
+/// A random number, the same in every run.
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % below
+}
+
+/// Processes that die at random moments, and a platform that sends again whatever was not acknowledged.
+#[tokio::test(start_paused = true)]
+async fn over_a_hundred_kills_every_message_is_answered_and_delivered_once_or_marked() {
+    const MESSAGES: u64 = 200;
+    const CONVERSATIONS: u64 = 20;
+    const KILLS: u64 = 100;
+    let mut rig = parrot();
+    let seen: Seen = Arc::default();
+    let acked: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let mut dice = 7;
+    for round in 0..=KILLS {
+        let last = round == KILLS;
+        let alive = Arc::new(AtomicBool::new(true));
+        let kernel = rig.start().await;
+        let (platform, living) = (Arc::clone(&seen), Arc::clone(&alive));
+        let port = ScriptedChannel::new(move |out, _| {
+            if !living.load(Ordering::SeqCst) {
+                return Delivery::Unknown {
+                    reason: "dead".to_owned(),
+                };
+            }
+            let mut seen = platform.lock().unwrap();
+            seen.entry(out.text.clone()).or_default().push(out.repeat);
+            ScriptedChannel::delivered()
+        });
+        let deliveries = kernel.deliver("chat", Arc::new(port) as _);
+        let upto = MESSAGES * (round + 1) / (KILLS + 1);
+        let handing_in = {
+            let (kernel, acked, alive) = (kernel.clone(), Arc::clone(&acked), Arc::clone(&alive));
+            tokio::spawn(async move {
+                for n in 0..upto {
+                    if acked.lock().unwrap().contains(&n) {
+                        continue;
+                    }
+                    let room = format!("room {}", n % CONVERSATIONS);
+                    let taken = kernel
+                        .submit(inbound(&room, &format!("p{n}"), &format!("m{n}")))
+                        .await;
+                    if taken.is_ok() && alive.load(Ordering::SeqCst) {
+                        acked.lock().unwrap().push(n);
+                    }
+                }
+            })
+        };
+        if last {
+            handing_in.await.unwrap();
+            answered(&rig, usize::try_from(MESSAGES).unwrap()).await;
+            empty(&rig).await;
+        } else {
+            for _ in 0..random(&mut dice, 120) {
+                tokio::task::yield_now().await;
+            }
+            // The process is gone: nothing of it counts any more.
+            alive.store(false, Ordering::SeqCst);
+            handing_in.abort();
+            let events = rig.journal.events().len();
+            rig.journal = Arc::new(rig.journal.cut(events));
+            drop((deliveries, kernel));
+        }
+    }
+    let inbox = rig.journal.inbox();
+    assert_eq!(
+        inbox.len(),
+        usize::try_from(MESSAGES).unwrap(),
+        "each is one turn"
+    );
+    assert!(inbox.iter().all(|(_, end)| end.is_some()));
+    let dead = inbox.iter().filter(|(_, end)| *end == Some("dead")).count();
+    let seen = seen.lock().unwrap();
+    let mut marked = 0;
+    for n in 0..MESSAGES {
+        let answers = seen.get(&format!("re: m{n}")).cloned().unwrap_or_default();
+        let unmarked = answers.iter().filter(|repeat| !**repeat).count();
+        assert!(unmarked <= 1, "m{n}: {answers:?}");
+        marked += answers.len() - unmarked;
+    }
+    let told: usize = seen.len();
+    assert_eq!(
+        told,
+        usize::try_from(MESSAGES).unwrap(),
+        "each had its answer; {dead} were given up, {marked} marked"
+    );
+    assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
+}
+
+#[tokio::test]
+async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
+    let rig = parrot();
+    let kernel = rig.start().await;
+    kernel.submit(inbound("room", "1", "hello")).await.unwrap();
+    answered(&rig, 1).await;
+    let events = rig.journal.events();
+    let at = events
+        .iter()
+        .position(|event| event.kind == kind::MESSAGE_ACCEPTED)
+        .unwrap();
+    let (message, sealed) = (&events[at], &rig.journal.trace()[at]);
+    let point = crate::ForkPoint {
+        event_hash: sealed.event_hash,
+        sequence: message.sequence,
+        session_id: message.session,
+        trace_id: sealed.trace_id,
+        turn: None,
+    };
+    let (session, goes_on) = kernel.fork(point, crate::Door::Cli, true).await.unwrap();
+    assert!(goes_on);
+    while !matches!(session.next_notice().await, Some(crate::Notice::TurnEnded { .. })) {}
+    let port = Arc::new(ScriptedChannel::default());
+    let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
+    soon(async {
+        while !rig.journal.owed("chat", 9).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    assert_eq!(texts(&port.sent()), ["re: hello"], "once, to the room");
+    let here = kernel.undelivered("cli").await.unwrap();
+    assert_eq!(here.len(), 1);
+    assert_eq!(
+        (here[0].session, here[0].text.as_deref()),
+        (session.id, Ok("re: hello"))
+    );
+    kernel.delivered(session.id, here[0].message).unwrap();
+    assert_eq!(kernel.undelivered("cli").await.unwrap(), []);
+}

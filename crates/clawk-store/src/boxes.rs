@@ -1,0 +1,194 @@
+//! Conversations, platforms' ids of messages, and the outbox (C1, C2, C5): projections of the journal, changed in its commits.
+
+use clawk_kernel::ports::{Arrival, Arrived, ConversationKey, OutboxChange, OutboxRow, Owed};
+use clawk_kernel::time::Timestamp;
+use clawk_proto::{MessageId, SessionId};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use crate::append::{digest_at, integer, uuid_at};
+use crate::error::StateError;
+use crate::reader::Reader;
+
+/// Ids whose time is over that go with each message that comes.
+const FORGOTTEN_AT_ONCE: i64 = 16;
+
+const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason";
+
+/// A message came by a channel. The connection is in the writer's transaction.
+pub(crate) fn arrive(
+    connection: &Connection,
+    session: SessionId,
+    message: MessageId,
+    arrival: &Arrival,
+) -> rusqlite::Result<()> {
+    let key = &arrival.key;
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO conversations (channel, conversation, sender, session) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![
+            key.channel,
+            key.conversation,
+            key.sender,
+            session.0.as_bytes()
+        ])?;
+    let forget = "DELETE FROM platform_ids WHERE (channel, id) IN \
+        (SELECT channel, id FROM platform_ids WHERE until <= ?1 ORDER BY until LIMIT ?2)";
+    connection
+        .prepare_cached(forget)?
+        .execute(params![arrival.at.0, FORGOTTEN_AT_ONCE])?;
+    for id in &arrival.platform_ids {
+        connection
+            .prepare_cached(
+                "INSERT OR REPLACE INTO platform_ids (channel, id, message, session, until) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![
+                key.channel,
+                id,
+                message.0.as_bytes(),
+                session.0.as_bytes(),
+                arrival.kept_until.0
+            ])?;
+    }
+    Ok(())
+}
+
+/// An answer is owed from here on.
+pub(crate) fn owe(
+    connection: &Connection,
+    owed: &Owed,
+    at: Timestamp,
+    reason: Option<&str>,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO outbox (message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, ?8, 0, 0, ?9) ON CONFLICT (message) DO NOTHING",
+        )?
+        .execute(params![
+            owed.message.0.as_bytes(),
+            owed.session.0.as_bytes(),
+            owed.channel,
+            owed.conversation,
+            owed.sender,
+            owed.reply_to,
+            owed.text.map(|text| text.0),
+            at.0,
+            reason
+        ])?;
+    Ok(())
+}
+
+/// Changes an entry of the outbox.
+pub(crate) fn change(connection: &Connection, change: &OutboxChange) -> rusqlite::Result<()> {
+    match change {
+        OutboxChange::Begun { message } => connection
+            .prepare_cached("UPDATE outbox SET attempts = attempts + 1, doubt = 1 WHERE message = ?1")?
+            .execute([message.0.as_bytes()])?,
+        OutboxChange::Delivered { message } => connection
+            .prepare_cached("DELETE FROM outbox WHERE message = ?1")?
+            .execute([message.0.as_bytes()])?,
+        OutboxChange::Again {
+            message,
+            next_at,
+            doubt,
+            reason,
+        } => connection
+            .prepare_cached("UPDATE outbox SET next_at = ?2, doubt = ?3, reason = ?4 WHERE message = ?1")?
+            .execute(params![message.0.as_bytes(), next_at.0, doubt, reason])?,
+        OutboxChange::Dead { message, reason } => connection
+            .prepare_cached("UPDATE outbox SET dead = 1, reason = ?2 WHERE message = ?1")?
+            .execute(params![message.0.as_bytes(), reason])?,
+        OutboxChange::Requeued { message, at } => connection
+            .prepare_cached("UPDATE outbox SET dead = 0, attempts = 0, next_at = ?2 WHERE message = ?1")?
+            .execute(params![message.0.as_bytes(), at.0])?,
+    };
+    Ok(())
+}
+
+fn row(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {
+    let text = match row.get_ref(6)? {
+        rusqlite::types::ValueRef::Null => None,
+        _ => Some(digest_at(row, 6)?),
+    };
+    Ok(OutboxRow {
+        owed: Owed {
+            message: MessageId(uuid_at(row, 0)?),
+            session: SessionId(uuid_at(row, 1)?),
+            channel: row.get(2)?,
+            conversation: row.get(3)?,
+            sender: row.get(4)?,
+            reply_to: row.get(5)?,
+            text,
+        },
+        at: Timestamp(row.get(7)?),
+        attempts: row.get(8)?,
+        next_at: Timestamp(row.get(9)?),
+        doubt: row.get(10)?,
+        dead: row.get(11)?,
+        reason: row.get(12)?,
+    })
+}
+
+fn bound(limit: usize) -> i64 {
+    integer(u64::try_from(limit).unwrap_or(u64::MAX))
+}
+
+impl Reader {
+    pub(crate) fn arrived(
+        &self,
+        channel: &str,
+        id: &str,
+        now: Timestamp,
+    ) -> Result<Option<Arrived>, StateError> {
+        let sql = "SELECT message, session FROM platform_ids WHERE channel = ?1 AND id = ?2 AND until > ?3";
+        self.with(|connection| {
+            connection
+                .prepare_cached(sql)?
+                .query_row(params![channel, id, now.0], |row| {
+                    Ok(Arrived {
+                        message: MessageId(uuid_at(row, 0)?),
+                        session: SessionId(uuid_at(row, 1)?),
+                    })
+                })
+                .optional()
+        })
+    }
+
+    pub(crate) fn conversation(&self, key: &ConversationKey) -> Result<Option<SessionId>, StateError> {
+        let sql =
+            "SELECT session FROM conversations WHERE channel = ?1 AND conversation = ?2 AND sender = ?3";
+        self.with(|connection| {
+            connection
+                .prepare_cached(sql)?
+                .query_row(params![key.channel, key.conversation, key.sender], |row| {
+                    Ok(SessionId(uuid_at(row, 0)?))
+                })
+                .optional()
+        })
+    }
+
+    pub(crate) fn owed(&self, channel: &str, limit: usize) -> Result<Vec<OutboxRow>, StateError> {
+        // The first of each conversation; `outbox_owed` holds them in that order.
+        let sql = format!(
+            "SELECT {COLUMNS} FROM outbox o WHERE dead = 0 AND channel = ?1 AND n = (SELECT min(n) FROM outbox p \
+             WHERE p.dead = 0 AND p.channel = o.channel AND p.conversation = o.conversation) ORDER BY next_at, n LIMIT ?2"
+        );
+        self.with(|connection| {
+            let mut select = connection.prepare_cached(&sql)?;
+            let rows = select.query_map(params![channel, bound(limit)], row)?;
+            rows.collect()
+        })
+    }
+
+    /// The outbox: what is owed and what could not be delivered, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn outbox(&self, limit: usize) -> Result<Vec<OutboxRow>, StateError> {
+        let sql = format!("SELECT {COLUMNS} FROM outbox ORDER BY n LIMIT ?1");
+        self.with(|connection| {
+            let mut select = connection.prepare_cached(&sql)?;
+            let rows = select.query_map([bound(limit)], row)?;
+            rows.collect()
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! `clawk outbox`: answers that are owed to conversations, and those that could not be delivered; each can be tried again.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::outbox::requeue_offline;
+use clawk_kernel::ports::OutboxRow;
+use clawk_kernel::time::SystemClock;
+use clawk_proto::MessageId;
+use clawk_secrets::env;
+use clawk_server::{Client, ControlError};
+use clawk_store::{Reader, StateDir};
+use serde_json::{Value, json};
+
+use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::{compose, state};
+
+/// Entries that are listed.
+const LISTED: usize = 10_000;
+
+/// Flags of `clawk outbox`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk outbox list --agent hello
+  clawk outbox retry 0195f1c2-6d3e-7aaa-8bbb-0123456789ab --agent hello
+
+An answer is owed until it is delivered. It is tried again by itself, as long as `[outbox]` of clawk.toml says, and then stays
+here as dead. `retry` lets it be tried from the first attempt on, at once where the agent runs.";
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// List what is owed and what could not be delivered, the oldest first
+    List {
+        #[command(flatten)]
+        which: state::Which,
+
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Try a dead one again
+    Retry {
+        /// The message that it answers, as `list` prints it
+        #[arg(value_name = "ID")]
+        id: MessageId,
+
+        #[command(flatten)]
+        which: state::Which,
+    },
+}
+
+/// Lists, or lets one be tried again.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.what {
+        What::List { which, format } => list(&Reader::open(which.dir()?)?, *format),
+        What::Retry { id, which } => retry(&which.dir()?, *id),
+    }
+}
+
+fn list(reader: &Reader, format: Format) -> Result<ExitCode> {
+    let rows = reader.outbox(LISTED)?;
+    if format == Format::Json {
+        let rows: Vec<Value> = rows.iter().map(|row| fact(reader, row)).collect::<Result<_>>()?;
+        out::json(&json!({ "outbox": rows }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if rows.is_empty() {
+        out::line("nothing is owed")?;
+    }
+    let paint = Paint::stdout();
+    for row in &rows {
+        let state = if row.dead {
+            paint.red("dead")
+        } else {
+            paint.yellow("owed")
+        };
+        let text = text(reader, row)?;
+        out::line(&format!(
+            "{state} {}  {}  {}",
+            paint.bold(&row.owed.message.to_string()),
+            harmless(&place(row)),
+            clipped(text.as_deref().unwrap_or("(no text)"), 60)
+        ))?;
+        if let Some(reason) = row.reason.as_ref().filter(|reason| !reason.is_empty()) {
+            out::line(&format!("  {}", harmless(reason)))?;
+        }
+        let next = if row.dead {
+            String::new()
+        } else {
+            format!(", next not before {}", row.next_at)
+        };
+        out::line(&paint.dim(&format!("  since {}, attempts {}{next}", row.at, row.attempts)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where it goes: a channel's conversation, or a surface of the process's own.
+fn place(row: &OutboxRow) -> String {
+    if row.owed.channel.is_empty() {
+        row.owed.conversation.clone()
+    } else {
+        format!("{}:{}", row.owed.channel, row.owed.conversation)
+    }
+}
+
+fn text(reader: &Reader, row: &OutboxRow) -> Result<Option<String>> {
+    let bytes = row
+        .owed
+        .text
+        .map(|digest| reader.content(digest))
+        .transpose()?
+        .flatten();
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+fn fact(reader: &Reader, row: &OutboxRow) -> Result<Value> {
+    Ok(json!({
+        "message": row.owed.message,
+        "session": row.owed.session,
+        "channel": row.owed.channel,
+        "conversation": row.owed.conversation,
+        "state": if row.dead { "dead" } else { "owed" },
+        "at": row.at.to_string(),
+        "attempts": row.attempts,
+        "next_at": (!row.dead).then(|| row.next_at.to_string()),
+        "may_have_arrived": row.doubt,
+        "reason": row.reason,
+        "text": text(reader, row)?,
+    }))
+}
+
+fn retry(dir: &Path, id: MessageId) -> Result<ExitCode> {
+    let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
+    let known = compose::runtime()?.block_on(async {
+        match Client::connect(dir).await {
+            Ok(mut client) => {
+                let answer = client.ask("clawk.outbox.retry", &json!({ "message": id })).await;
+                let answer = answer.context("the running agent refused")?;
+                anyhow::Ok(answer.get("acknowledged") == Some(&Value::Bool(true)))
+            }
+            Err(ControlError::NotRunning { .. }) => {
+                let state = StateDir::open(dir, clawk_store::Options::default())?;
+                let clock = Arc::new(SystemClock::default());
+                let by = format!("local user {user}");
+                let known = requeue_offline(state.journal(), clock, id, &by).await;
+                state.close();
+                Ok(known?)
+            }
+            Err(e) => Err(e.into()),
+        }
+    })?;
+    if !known {
+        bail!("no dead answer to {id}; `clawk outbox list` shows what is owed and what is dead");
+    }
+    out::line(&format!("{id} is tried again"))?;
+    Ok(ExitCode::SUCCESS)
+}
