@@ -264,7 +264,11 @@ async fn earlier(
     }
     match (record.end, watcher) {
         (Some(told), _) => Ok(told),
-        (None, Some(watcher)) => follow(agent, &watcher, place, tell).await,
+        (None, Some(watcher)) => {
+            // It may have joined in the middle of the turn: what was said before is in the record, which is whole by now.
+            let told = follow(agent, &watcher, place, tell).await?;
+            Ok(self::record(agent, session, place).await?.end.unwrap_or(told))
+        }
         (None, None) => Err(KernelError::NotReady(agent.life.state())),
     }
 }

@@ -125,7 +125,7 @@ async fn read<R: AsyncRead + Unpin>(
         } else {
             match tokio::time::timeout(IDLE, frames.fill()).await {
                 Ok(more) => more,
-                Err(_) if connection.is_busy() => continue,
+                Err(_) if connection.is_busy() => continue, // silent-ok: its answers are under way
                 Err(_) => return End::Input, // silent-ok: who says nothing for so long wants nothing
             }
         };

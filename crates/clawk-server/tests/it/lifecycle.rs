@@ -31,8 +31,8 @@ fn with(change: impl FnOnce(&mut Value)) -> Value {
 async fn initialize_says_who_answers() {
     for (level, capabilities) in [
         (1, json!({})),
-        (2, json!({"tools": {}})),
-        (3, json!({"tools": {}, "swarm": {}, "memory": {}})),
+        (2, json!({"tools": {}, "messages": {}})),
+        (3, json!({"tools": {}, "swarm": {}, "memory": {}, "messages": {}})),
     ] {
         let mut client = Client::connect(Launched::new(level));
         let answer = client.initialize().await;
