@@ -1,17 +1,20 @@
 //! The tools of this agent: what the manifest says of each, completed by what its executor knows.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Manifest, Skill, Tool};
+use clawk_policy::{Closed, Engine};
 use clawk_sandbox::Plan;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
 use crate::agent::Options;
 use crate::error::{ArgumentFault, CallError};
-use crate::ports::{RunError, ToolOffer, ToolRunner};
+use crate::place;
+use crate::ports::{Description, RunError, ToolOffer, ToolRunner};
 
 /// Faults listed of one call's arguments; the rest is not told.
 const MAX_FAULTS: usize = 16;
@@ -177,43 +180,90 @@ impl Entry {
     }
 }
 
+/// The manifest's plan, less what rules close to a tool; tools to which the same is closed share one.
+struct Plans<'a> {
+    declared: Plan,
+    options: &'a Options,
+    made: BTreeMap<Closed, Arc<Plan>>,
+}
+
+impl<'a> Plans<'a> {
+    fn new(manifest: &Manifest, options: &'a Options) -> Self {
+        Self {
+            declared: Plan::compile(manifest.sandbox.as_ref(), &options.sandbox),
+            options,
+            made: BTreeMap::new(),
+        }
+    }
+
+    fn without(&mut self, closed: Closed) -> Arc<Plan> {
+        let Self {
+            declared,
+            options,
+            made,
+        } = self;
+        let make = |closed: &Closed| {
+            let plan = declared.clone().denying(&closed.denied, &closed.open);
+            Arc::new(plan.keeping(&options.own, &options.workdir))
+        };
+        if let Some(plan) = made.get(&closed) {
+            return Arc::clone(plan);
+        }
+        let plan = make(&closed);
+        made.insert(closed, Arc::clone(&plan));
+        plan
+    }
+}
+
 /// All tools by name.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     tools: BTreeMap<Arc<str>, Arc<Entry>>,
     /// The manifest's one plan; `context.sandbox` may name it.
     pub(crate) sandbox_name: Option<String>,
+    /// The roots of all rules and where they led when the agent started.
+    pub(crate) roots: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Catalog {
-    pub(crate) fn new(manifest: &Manifest, options: &Options) -> Self {
-        let plan = Plan::compile(manifest.sandbox.as_ref(), &options.sandbox);
-        let plan = Arc::new(plan.keeping(&options.own, &options.workdir));
-        let tools = manifest
-            .tools
-            .iter()
-            .map(|spec| {
-                let name: Arc<str> = spec.name.as_str().into();
-                let limit = plan.limits().timeout_ms;
-                let skill = spec
-                    .skill_ref
-                    .as_deref()
-                    .filter(|_| spec.composite)
-                    .and_then(|name| manifest.skill(name));
-                let entry = Entry {
-                    name: Arc::clone(&name),
-                    spec: spec.clone(),
-                    plan: Arc::clone(&plan),
-                    timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
-                    skill: skill.map(|skill| Arc::new(skill.clone())),
-                    described: OnceCell::new(),
-                    looked_at: AtomicBool::new(false),
-                };
-                (name, Arc::new(entry))
-            })
-            .collect();
+    pub(crate) async fn new(
+        manifest: &Manifest,
+        options: &Options,
+        engine: &Engine,
+        runner: &dyn ToolRunner,
+    ) -> Self {
+        let workdir = &options.workdir;
+        let mut plans = Plans::new(manifest, options);
+        let mut tools = BTreeMap::new();
+        for spec in &manifest.tools {
+            let name: Arc<str> = spec.name.as_str().into();
+            let skill = spec
+                .skill_ref
+                .as_deref()
+                .filter(|_| spec.composite)
+                .and_then(|name| manifest.skill(name));
+            let known = if skill.is_some() || spec.mcp_source.is_some() {
+                Description::default()
+            } else {
+                // silent-ok: the first call says what is wrong with its executor
+                runner.describe(&spec.name).await.unwrap_or_default()
+            };
+            let plan = plans.without(place::closed(engine, spec, &known, workdir));
+            let limit = plan.limits().timeout_ms;
+            let entry = Entry {
+                name: Arc::clone(&name),
+                spec: spec.clone(),
+                plan,
+                timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
+                skill: skill.map(|skill| Arc::new(skill.clone())),
+                described: OnceCell::new(),
+                looked_at: AtomicBool::new(false),
+            };
+            tools.insert(name, Arc::new(entry));
+        }
         Self {
             tools,
+            roots: place::roots(engine.all_roots(workdir).into_iter().chain([workdir.clone()])),
             sandbox_name: manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone()),
         }
     }

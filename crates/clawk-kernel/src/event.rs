@@ -133,8 +133,8 @@ pub mod kind {
 }
 
 macro_rules! payloads {
-    ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($field:ident : $type:ty),* $(,)? })*) => {
-        $($(#[$doc])* #[derive(Debug, Serialize)] pub(crate) struct $name $(<$life>)? { $(pub(crate) $field: $type,)* })*
+    ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$set:meta])* $field:ident : $type:ty),* $(,)? })*) => {
+        $($(#[$doc])* #[derive(Debug, Serialize)] pub(crate) struct $name $(<$life>)? { $($(#[$set])* pub(crate) $field: $type,)* })*
     };
 }
 
@@ -220,6 +220,7 @@ payloads! {
     /// `ckp.approval.granted`.
     ApprovalGranted<'a> {
         action_id: &'a str, by: &'a str, channel: &'a str, folder: Option<&'a str>, grant_id: &'a str, lasting: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] led_hash: Option<Digest>,
         parameters_hash: Digest, plan_hash: Digest, request_id: &'a str, shown: &'a str,
     }
     /// `ckp.approval.revoked`.

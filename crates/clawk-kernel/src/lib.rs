@@ -25,6 +25,7 @@ mod kernel;
 mod lifecycle;
 mod memory;
 mod notice;
+pub mod place;
 mod plan;
 mod prompt;
 pub mod purse;

@@ -154,7 +154,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     let agent_hash = digest(&canonical(&AgentFacts::of(&manifest, &options, &carp.config)));
     Ok(Agent {
         agent_hash,
-        catalog: Catalog::new(&manifest, &options),
+        catalog: Catalog::new(&manifest, &options, &engine, &*runner).await,
         purses: Purses::new(&manifest, &options.budgets, &options.prices, scribe.now()),
         rates: Rates::new(&manifest.policies),
         brake: Brake::default(),

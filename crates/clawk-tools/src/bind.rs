@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clawk_egress::{Client, Deadlines, Url};
+use clawk_kernel::place;
 use clawk_manifest::model::{Manifest, McpUri, Tool};
 use clawk_sandbox::{Defaults, Launcher, Own, Plan, Spec, launch::MINIMAL_PATH};
 use clawk_secrets::{Resolver, Secret};
@@ -69,8 +70,8 @@ pub struct Unbound {
 /// # Errors
 /// All tools that have no usable executor, in the manifest's order.
 pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Runner, Vec<Unbound>> {
-    let plan = Plan::compile(manifest.sandbox.as_ref(), &host.defaults);
-    let plan = Arc::new(plan.keeping(&host.own, &host.workdir));
+    let declared = Plan::compile(manifest.sandbox.as_ref(), &host.defaults);
+    let plan = Arc::new(declared.clone().keeping(&host.own, &host.workdir));
     let exits = Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone()));
     let mut binder = Binder {
         exits: Arc::clone(&exits),
@@ -78,6 +79,7 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
         config,
         host: &host,
         plan,
+        declared,
         servers: BTreeMap::new(),
     };
     let mut bound = BTreeMap::new();
@@ -125,6 +127,8 @@ struct Binder<'a> {
     config: &'a ToolsConfig,
     host: &'a Host,
     plan: Arc<Plan>,
+    /// The manifest's plan, before anything is taken out of it.
+    declared: Plan,
     servers: BTreeMap<McpUri, Arc<Server>>,
 }
 
@@ -297,12 +301,14 @@ impl Binder<'_> {
         if let Some(server) = self.servers.get(uri) {
             return Ok(server.clone());
         }
-        let sharing = self
+        let sharing: Vec<&Tool> = self
             .manifest
             .tools
             .iter()
-            .filter(|tool| tool.mcp_source.as_ref().is_some_and(|s| s.uri == *uri));
+            .filter(|tool| tool.mcp_source.as_ref().is_some_and(|s| s.uri == *uri))
+            .collect();
         let configs: Vec<&ToolConfig> = sharing
+            .iter()
             .filter_map(|tool| self.config.tools.get(&tool.name))
             .collect();
         let (name, source, way) = match uri {
@@ -311,7 +317,7 @@ impl Binder<'_> {
                     Some(below) => self.manifest.dir.join(below).to_string_lossy().into_owned(),
                     None => path.clone(),
                 };
-                let mut spec = Spec::new(program, self.plan.clone());
+                let mut spec = Spec::new(program, self.plan_for(&sharing)?);
                 spec.args.clone_from(args);
                 spec.env = self.environment(&united(&configs, "env", |config| &config.env)?);
                 let secrets = self.secrets(&united(&configs, "secret_env", |config| &config.secret_env)?)?;
@@ -359,6 +365,15 @@ impl Binder<'_> {
         let server = Arc::new(Server::new(name, source, way));
         self.servers.insert(uri.clone(), server.clone());
         Ok(server)
+    }
+
+    /// The plan of a server's process: without what policies close to every tool that it serves.
+    fn plan_for(&self, served: &[&Tool]) -> Result<Arc<Plan>, String> {
+        let Host { own, workdir, .. } = self.host;
+        let closed = place::closed_to_all(&self.manifest.policies, served, workdir)
+            .map_err(|error| error.to_string())?;
+        let plan = self.declared.clone().denying(&closed.denied, &closed.open);
+        Ok(Arc::new(plan.keeping(own, workdir)))
     }
 
     /// The way out of a server's process: with the secrets of every tool that it serves.

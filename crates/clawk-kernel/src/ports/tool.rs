@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use clawk_policy::path::Places;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{Obtained, Plan, Refusal};
 use serde_json::{Map, Value};
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Later;
 use crate::call::Permit;
+use crate::place::{self, Search};
 use crate::witness::Fact;
 
 /// What a tool is, as its executor knows it; the manifest's words come first where it gives them.
@@ -140,6 +142,11 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the call would act through, beside its arguments and the files that they name: the programs that its names
     /// stand for, the place that a request goes to, with what is configured of them. An exact grant is bound to it.
     fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>>;
+
+    /// Where the paths of a call and the roots of the rules really lead.
+    fn places<'a>(&'a self, _look: Look<'a>, search: Search) -> Later<'a, Places> {
+        Box::pin(place::look(search))
+    }
 
     /// How the tool's unknown outcomes are found out.
     fn mend(&self, _tool: &str) -> Mend {

@@ -4,6 +4,7 @@
 
 mod apart;
 mod edit;
+mod left;
 mod list;
 mod read;
 mod root;
@@ -12,6 +13,7 @@ mod write;
 
 use std::path::PathBuf;
 
+use clawk_kernel::place::Apart;
 use clawk_kernel::ports::{Look, RunError, RunOutcome};
 use clawk_kernel::witness::{Mark, State};
 use clawk_proto::content::ContentBlock;
@@ -24,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 pub use apart::{MODE, main};
 
 use crate::call::{Call, failed, plainly};
+use left::Linked;
 
 /// What holds a path in its mount, wherever the tool runs.
 const CHECKS: &str = "checks:filesystem";
@@ -69,6 +72,10 @@ struct Job {
     workdir: PathBuf,
     /// What was there when a person was asked.
     marks: Vec<Mark>,
+    /// What the call leaves out.
+    apart: Apart,
+    #[serde(default)]
+    linked: Linked,
     #[serde(skip)]
     stop: CancellationToken,
 }
@@ -104,6 +111,11 @@ impl Job {
         } else {
             Err(Stop::Changed(format!("`{path}` is not the file that was shown")))
         }
+    }
+
+    /// Admits a path and opens its mount.
+    fn place(&self, path: &str, write: bool) -> Result<root::Place<'_>, Stop> {
+        root::place(&self.filesystem, &self.apart, &self.workdir, path, write)
     }
 
     fn work(&self) -> Result<RunOutcome, Stop> {
@@ -165,7 +177,8 @@ impl Reply {
 /// plan admits. `None`: there is none, or it is no text, or too much of it.
 pub(super) fn before(look: &Look<'_>, path: &str) -> Option<String> {
     let filesystem = look.plan.filesystem();
-    let place = root::place(filesystem, look.workdir, path, true).ok()?; // silent-ok: the run says why
+    let apart = Apart::default();
+    let place = root::place(filesystem, &apart, look.workdir, path, true).ok()?; // silent-ok: the run says why
     let (file, stat) = place.root.file(&place.below, true).ok()?; // silent-ok: as above
     if stat.st_size > MAX_PREVIEW_BYTES {
         return None;
@@ -181,8 +194,13 @@ pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Res
         filesystem: call.plan.filesystem().clone(),
         workdir: call.workdir.to_path_buf(),
         marks: call.marks.to_vec(),
+        apart: call.apart.clone(),
+        linked: Linked::default(),
         stop: call.stop.clone(),
     };
+    let looked = tokio::task::spawn_blocking(move || job.with_linked()).await;
+    let job =
+        looked.map_err(|error| RunError::Unavailable(format!("its files can't be looked at: {error}")))?;
     if call.plan.level() >= Level::Process {
         return apart::run(launcher, &apart::spec(call, &job)?).await;
     }
@@ -193,5 +211,7 @@ pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Res
     }
 }
 
+#[cfg(test)]
+mod judged;
 #[cfg(test)]
 mod tests;
