@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::{Manifest, Provider as ProviderSpec, Role};
+use clawk_policy::path::wanted;
 use clawk_policy::{Engine, Subject, UsageView};
 use clawk_proto::method::LifecycleState;
 use clawk_proto::{Digest, SessionId};
@@ -27,7 +28,8 @@ use crate::ingress::{InboxLimits, Ingress};
 use crate::lifecycle::Life;
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::output::{Cuts, Shown};
-use crate::ports::{Journal, JournalError, Memory, Provider, ToolRunner};
+use crate::place::Search;
+use crate::ports::{Journal, JournalError, Look, Memory, Provider, ToolRunner};
 use crate::purse::{Budgets, Prices, Purse, Purses, Warning};
 use crate::rates::Rates;
 use crate::replay::ToolFacts;
@@ -266,14 +268,36 @@ impl Agent {
         let Ok(described) = self.described(&entry).await else {
             return Vec::new();
         };
+        let workdir = &self.options.workdir;
         let subject = Subject {
             tool,
             labels: &described.labels,
             annotations: &described.annotations,
             arguments,
             schema: Some(&described.input_schema),
-            workdir: &self.options.workdir,
+            workdir,
             usage: self.usage(),
+            places: None,
+        };
+        let roots = self.engine.roots(&subject);
+        let then = roots
+            .keys()
+            .filter_map(|root| self.catalog.roots.get_key_value(root));
+        let search = Search {
+            paths: wanted(arguments, subject.schema, workdir),
+            then: then.map(|(root, then)| (root.clone(), then.clone())).collect(),
+            roots,
+        };
+        let look = Look {
+            tool,
+            arguments,
+            plan: &entry.plan,
+            workdir,
+        };
+        let places = self.runner.places(look, search).await;
+        let subject = Subject {
+            places: Some(&places),
+            ..subject
         };
         self.engine
             .explain(&subject)

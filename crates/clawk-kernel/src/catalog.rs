@@ -1,12 +1,14 @@
 //! The tools of this agent: what the manifest says of each, completed by what its executor knows.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use clawk_manifest::model::{Manifest, Sandbox, Skill, Tool};
-use clawk_plan::Plan;
+use clawk_plan::{Defaults, Own, Plan};
 use clawk_policy::leak::Scanner;
+use clawk_policy::{Closed, Engine};
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
@@ -15,6 +17,7 @@ use crate::agent::Options;
 use crate::error::{ArgumentFault, CallError};
 use crate::narrow;
 use crate::output;
+use crate::place;
 use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
 
 /// Faults listed of one call's arguments; the rest is not told.
@@ -30,6 +33,8 @@ pub(crate) struct Entry {
     pub(crate) plan: Arc<Plan>,
     /// The lesser of the tool's `timeout_ms` and the sandbox's, milliseconds.
     pub(crate) timeout_ms: u64,
+    /// What rules close to it, taken out of its plan.
+    closed: Closed,
     /// The skill that a composite tool runs.
     pub(crate) skill: Option<Arc<Skill>>,
     /// It is `output-read`, which the kernel runs itself.
@@ -217,6 +222,7 @@ impl Entry {
             name: spec.name.as_str().into(),
             plan: Arc::clone(plan),
             timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
+            closed: Closed::default(),
             skill: None,
             reads_output: false,
             from: None,
@@ -331,6 +337,46 @@ impl Entry {
     }
 }
 
+/// The plans of the manifest's sandboxes, less what rules close to a tool; tools to which the same is closed share one.
+#[derive(Debug)]
+struct Plans {
+    /// By name; without one: what stands for no sandbox.
+    declared: BTreeMap<Option<String>, Plan>,
+    own: Own,
+    workdir: PathBuf,
+    made: Mutex<BTreeMap<(Option<String>, Closed), Arc<Plan>>>,
+}
+
+impl Plans {
+    fn new(manifest: &Manifest, options: &Options) -> Self {
+        let compile = |sandbox: Option<&Sandbox>| Plan::compile(sandbox, &options.sandbox);
+        let named = manifest
+            .sandboxes()
+            .map(|sandbox| (Some(sandbox.name.clone()), compile(Some(sandbox))));
+        Self {
+            declared: named.chain([(None, compile(None))]).collect(),
+            own: options.own.clone(),
+            workdir: options.workdir.clone(),
+            made: Mutex::default(),
+        }
+    }
+
+    fn without(&self, sandbox: Option<String>, closed: &Closed) -> Arc<Plan> {
+        let at = (sandbox, closed.clone());
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = made.get(&at) {
+            return Arc::clone(plan);
+        }
+        let declared = self.declared.get(&at.0).or_else(|| self.declared.get(&None));
+        // INVARIANT: `None` is always declared.
+        let declared = declared.cloned().unwrap_or_else(|| Plan::compile(None, &Defaults::default()));
+        let plan = declared.denying(&closed.denied, &closed.open);
+        let plan = Arc::new(plan.keeping(&self.own, &self.workdir));
+        made.insert(at, Arc::clone(&plan));
+        plan
+    }
+}
+
 /// All tools by name.
 #[derive(Debug)]
 pub(crate) struct Catalog {
@@ -340,48 +386,56 @@ pub(crate) struct Catalog {
     /// Offered after a cut; absent where the manifest has a tool of this name.
     output_read: Option<Arc<Entry>>,
     /// Every declared sandbox; `context.sandbox` may name one.
-    sandboxes: BTreeMap<String, (Sandbox, Arc<Plan>)>,
+    sandboxes: BTreeMap<String, Sandbox>,
+    plans: Plans,
+    /// The roots of all rules and where they led when the agent started.
+    pub(crate) roots: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Catalog {
-    pub(crate) fn new(manifest: &Manifest, options: &Options) -> Self {
-        let compile = |sandbox: Option<&Sandbox>| {
-            let plan = Plan::compile(sandbox, &options.sandbox);
-            Arc::new(plan.keeping(&options.own, &options.workdir))
-        };
-        let sandboxes: BTreeMap<_, _> = manifest
-            .sandboxes()
-            .map(|sandbox| (sandbox.name.clone(), (sandbox.clone(), compile(Some(sandbox)))))
-            .collect();
-        let undeclared = compile(None);
-        let plan_of = |sandbox: Option<&Sandbox>| {
-            let declared = sandbox.and_then(|sandbox| sandboxes.get(&sandbox.name));
-            Arc::clone(declared.map_or(&undeclared, |(_, plan)| plan))
-        };
-        let tools: BTreeMap<_, _> = manifest
-            .tools
-            .iter()
-            .map(|spec| {
-                let skill = spec
-                    .skill_ref
-                    .as_deref()
-                    .filter(|_| spec.composite)
-                    .and_then(|name| manifest.skill(name));
-                let mut entry = Entry::new(spec.clone(), &plan_of(manifest.sandbox_of(spec)));
-                entry.skill = skill.map(|skill| Arc::new(skill.clone()));
-                (Arc::clone(&entry.name), Arc::new(entry))
-            })
-            .collect();
+    pub(crate) async fn new(
+        manifest: &Manifest,
+        options: &Options,
+        engine: &Engine,
+        runner: &dyn ToolRunner,
+    ) -> Self {
+        let workdir = &options.workdir;
+        let plans = Plans::new(manifest, options);
+        let mut tools = BTreeMap::new();
+        for spec in &manifest.tools {
+            let skill = spec
+                .skill_ref
+                .as_deref()
+                .filter(|_| spec.composite)
+                .and_then(|name| manifest.skill(name));
+            let known = if skill.is_some() || spec.mcp_source.is_some() {
+                Description::default()
+            } else {
+                // silent-ok: the first call says what is wrong with its executor
+                runner.describe(&spec.name).await.unwrap_or_default()
+            };
+            let closed = place::closed(engine, spec, &known, workdir);
+            let sandbox = manifest.sandbox_of(spec).map(|sandbox| sandbox.name.clone());
+            let mut entry = Entry::new(spec.clone(), &plans.without(sandbox, &closed));
+            entry.closed = closed;
+            entry.skill = skill.map(|skill| Arc::new(skill.clone()));
+            tools.insert(Arc::clone(&entry.name), Arc::new(entry));
+        }
         let output_read = (!tools.contains_key(output::NAME)).then(|| {
-            let mut entry = Entry::new(output::tool(), &plan_of(manifest.sandbox.as_ref()));
+            let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
+            let plan = plans.without(sandbox, &Closed::default());
+            let mut entry = Entry::new(output::tool(), &plan);
             entry.reads_output = true;
             Arc::new(entry)
         });
+        let named = |sandbox: &Sandbox| (sandbox.name.clone(), sandbox.clone());
         Self {
             tools,
             taken: RwLock::default(),
             output_read,
-            sandboxes,
+            sandboxes: manifest.sandboxes().map(named).collect(),
+            plans,
+            roots: place::roots(engine.all_roots(workdir).into_iter().chain([workdir.clone()])),
         }
     }
 
@@ -395,9 +449,9 @@ impl Catalog {
     /// # Errors
     /// Why it can't run there.
     pub(crate) fn within(&self, tool: &Arc<Entry>, name: &str) -> Option<Result<Arc<Entry>, String>> {
-        let (inner, plan) = self.sandboxes.get(name)?;
+        let inner = self.sandboxes.get(name)?;
         let own = tool.plan.name().and_then(|own| self.sandboxes.get(own));
-        if own.is_some_and(|(own, _)| own.name == inner.name) {
+        if own.is_some_and(|own| own.name == inner.name) {
             return Some(Ok(Arc::clone(tool)));
         }
         let refuse = |why: &str| Some(Err(format!("it can't run in the sandbox `{name}`: {why}")));
@@ -407,14 +461,16 @@ impl Catalog {
         if tool.skill.is_some() {
             return refuse("each call of a composite tool runs in the sandbox of the called tool");
         }
-        let narrower = own.is_some_and(|(outer, of)| {
-            narrow::narrows(inner, outer) && narrow::within(plan.limits(), of.limits())
+        let plan = &self.plans.without(Some(name.to_owned()), &tool.closed);
+        let narrower = own.is_some_and(|outer| {
+            narrow::narrows(inner, outer) && narrow::within(plan.limits(), tool.plan.limits())
         });
         if !narrower {
             return refuse("it grants more than the tool's own, and `context.sandbox` may only narrow");
         }
         Some(Ok(Arc::new(Entry {
             described: tool.described.clone(),
+            closed: tool.closed.clone(),
             timeout_ms: tool.timeout_ms.min(plan.limits().timeout_ms),
             looked_at: AtomicBool::new(tool.looked_at.load(Ordering::Relaxed)),
             ..Entry::new(tool.spec.clone(), plan)

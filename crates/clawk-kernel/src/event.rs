@@ -253,6 +253,7 @@ payloads! {
     /// `ckp.approval.granted`.
     ApprovalGranted<'a> {
         action_id: &'a str, by: &'a str, channel: &'a str, folder: Option<&'a str>, grant_id: &'a str, lasting: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] led_hash: Option<Digest>,
         parameters_hash: Digest, plan_hash: Digest, request_id: &'a str, shown: &'a str,
     }
     /// `ckp.approval.revoked`.

@@ -32,6 +32,7 @@ mod narrow;
 mod notice;
 pub mod outbox;
 mod output;
+pub mod place;
 mod plan;
 pub mod projection;
 mod prompt;

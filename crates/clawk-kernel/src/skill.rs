@@ -1,9 +1,10 @@
 //! Skills (CKP §5.5): what a model is told of them, and the ceiling that their permissions are while they run.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use clawk_manifest::model::{Skill, SkillFilesystem};
+use clawk_policy::path::{CallPaths, Places, Roots};
 use clawk_policy::{Approval, Effect, Verdict};
 use serde_json::{Map, Value, json};
 
@@ -45,10 +46,11 @@ impl Ceiling {
         described: &Described,
         arguments: &Map<String, Value>,
         workdir: &Path,
+        places: Option<&Places>,
     ) -> Verdict {
         let reason = if described.reaches_network() && !self.network {
             "has no `network` permission"
-        } else if described.touches_files() && !self.files_allowed(described, arguments, workdir) {
+        } else if described.touches_files() && !self.files_allowed(described, arguments, workdir, places) {
             match self.filesystem {
                 SkillFilesystem::None => "has no `filesystem` permission",
                 SkillFilesystem::ReadOnly => "may only read files",
@@ -64,7 +66,18 @@ impl Ceiling {
         Verdict::deny(format!("the running skill `{}` {reason}", self.skill))
     }
 
-    fn files_allowed(&self, described: &Described, arguments: &Map<String, Value>, workdir: &Path) -> bool {
+    /// It judges by the places that a call's paths lead to.
+    pub(crate) fn judges_places(&self) -> bool {
+        self.filesystem == SkillFilesystem::WriteWorkspace
+    }
+
+    fn files_allowed(
+        &self,
+        described: &Described,
+        arguments: &Map<String, Value>,
+        workdir: &Path,
+        places: Option<&Places>,
+    ) -> bool {
         match self.filesystem {
             SkillFilesystem::None => false,
             SkillFilesystem::ReadOnly => described.read_only(),
@@ -74,7 +87,8 @@ impl Ceiling {
                     .labels
                     .get("category")
                     .is_none_or(|category| category != "shell")
-                    && path_arguments(arguments).all(|path| lexical(workdir, path).starts_with(workdir))
+                    && CallPaths::of(arguments, Some(&described.input_schema), workdir, places)
+                        .all_within(&Roots::new(vec![workdir.to_owned()], places))
             }
             SkillFilesystem::Full => true,
         }
@@ -88,44 +102,6 @@ pub(crate) fn asking(skill: &str) -> Verdict {
         reason: Some(format!("the skill `{skill}` is declared to need approval").into()),
         ..Verdict::allow()
     }
-}
-
-fn path_arguments(arguments: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    const KEYS: [&str; 8] = [
-        "path",
-        "file",
-        "dir",
-        "directory",
-        "source",
-        "destination",
-        "workdir",
-        "cwd",
-    ];
-    let single = KEYS
-        .iter()
-        .filter_map(|key| arguments.get(*key).and_then(Value::as_str));
-    let many = arguments
-        .get("paths")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str);
-    single.chain(many)
-}
-
-/// `path` from `base`, `.` and `..` taken out by their text alone.
-fn lexical(base: &Path, path: &str) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in base.join(path).components() {
-        match part {
-            Component::ParentDir => {
-                out.pop();
-            }
-            Component::CurDir => {}
-            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => out.push(part),
-        }
-    }
-    out
 }
 
 /// The function that a model calls to invoke a skill.

@@ -179,7 +179,7 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
     let agent_hash = digest(&facts(&manifest, &options, &carp.config, &screens));
     Ok(Agent {
         agent_hash,
-        catalog: Catalog::new(&manifest, &options),
+        catalog: Catalog::new(&manifest, &options, &engine, &*runner).await,
         purses: Purses::new(&manifest, &options, scribe.now()),
         rates: Rates::new(&manifest.policies),
         brake: Brake::default(),

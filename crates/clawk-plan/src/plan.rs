@@ -4,6 +4,7 @@ mod denied;
 mod inside;
 mod manifest;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clawk_proto::place::{HostPattern, Rules};
@@ -28,6 +29,9 @@ const SYSTEM: [&str; 8] = [
     "/nix/store",
     "/gnu/store",
 ];
+
+/// Entries beside the open places of a denied folder that are denied one by one; a folder of more is denied whole.
+const MAX_AROUND: usize = 256;
 
 /// What a state directory holds.
 const OWN: [&str; 9] = [
@@ -70,6 +74,31 @@ impl Default for Limits {
             max_output_bytes: 1 << 20,
         }
     }
+}
+
+/// Adds what of `place` leads to none of `open`. False: it can't be told, or is too much.
+fn around(place: &Path, open: &BTreeSet<PathBuf>, all: &mut Vec<PathBuf>) -> bool {
+    if open.contains(place) {
+        return true;
+    }
+    if !open.iter().any(|inner| inner.starts_with(place)) {
+        all.push(place.to_owned());
+        return true;
+    }
+    let Ok(entries) = place.read_dir() else {
+        return false;
+    };
+    let mut left = MAX_AROUND;
+    for entry in entries {
+        let Some(rest) = left.checked_sub(1) else {
+            return false;
+        };
+        left = rest;
+        if !entry.is_ok_and(|entry| around(&entry.path(), open, all)) {
+            return false;
+        }
+    }
+    true
 }
 
 /// `capabilities.network.mode`.
@@ -416,6 +445,23 @@ impl Plan {
         let same = filesystem.resolve_denied(base).is_ok()
             && filesystem.denied.len() == self.filesystem.denied.len();
         (!same).then(|| self.clone().resolved(base))
+    }
+
+    /// This plan without places that a policy closes: `denied`, absolute, with all below them but `open`. What of a denied
+    /// folder is not on the way to an open one is denied by its name; what is made beside them later is not.
+    #[must_use]
+    pub fn denying(mut self, denied: &BTreeSet<PathBuf>, open: &BTreeSet<PathBuf>) -> Self {
+        let mut rules = Vec::new();
+        for place in denied {
+            let mut all = Vec::new();
+            // What can't be told apart is denied whole.
+            if !around(place, open, &mut all) {
+                all = vec![place.clone()];
+            }
+            rules.append(&mut all);
+        }
+        self.filesystem.denied.extend(rules.iter().map(Denied::place));
+        self
     }
 
     /// This plan without `hidden`: denied wherever a mount would show it.

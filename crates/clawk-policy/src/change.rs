@@ -220,6 +220,8 @@ impl Situation {
         };
         let subject = Subject {
             arguments: &self.arguments,
+            // Of other paths nobody knows where they lead.
+            places: subject.places.filter(|_| *subject.arguments == self.arguments),
             ..*subject
         };
         Some(take(&layers.explain(&engine, &subject)))

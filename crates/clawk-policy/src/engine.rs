@@ -1,8 +1,8 @@
 //! The engine: every rule of a manifest, compiled once, asked for each call.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clawk_manifest::model;
@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use crate::explain::{Explanation, Step, WhyNot};
 use crate::index::Index;
-use crate::path::CallPaths;
-use crate::rule::{Rule, Scope};
+use crate::path::{CallPaths, Places, Roots};
+use crate::rule::{Rule, Scope, from_workdir};
 use crate::source::{self, CompileError, Warning};
 use crate::verdict::{Effect, Verdict};
 
@@ -35,6 +35,8 @@ pub struct Subject<'a> {
     pub workdir: &'a Path,
     /// What has been spent so far, for rules with `rate_limit`.
     pub usage: UsageView,
+    /// Where the paths of the call and the roots of the rules really lead; `None`: nobody looked, and words alone count.
+    pub places: Option<&'a Places>,
 }
 
 impl<'a> Subject<'a> {
@@ -60,6 +62,8 @@ pub struct UsageView {
 /// A subject with what is worked out from it once, and only if a rule asks.
 pub(crate) struct Call<'a> {
     pub(crate) subject: &'a Subject<'a>,
+    /// Strings that nothing says to be paths count for rules that ask, as they always do for rules that deny.
+    pub(crate) guesses: bool,
     paths: OnceCell<CallPaths>,
 }
 
@@ -67,8 +71,22 @@ impl<'a> Call<'a> {
     pub(crate) const fn new(subject: &'a Subject<'a>) -> Self {
         Self {
             subject,
+            guesses: true,
             paths: OnceCell::new(),
         }
+    }
+
+    /// The same call, as it is without guesses. `None`: it holds none.
+    fn without_guesses(&self) -> Option<Self> {
+        self.paths.get()?.guesses().then(|| Self {
+            subject: self.subject,
+            guesses: false,
+            paths: self.paths.clone(),
+        })
+    }
+
+    pub(crate) fn roots(&self, roots: &[PathBuf]) -> Roots {
+        Roots::new(from_workdir(roots, self.subject.workdir), self.subject.places)
     }
 
     pub(crate) fn paths(&self) -> &CallPaths {
@@ -76,10 +94,11 @@ impl<'a> Call<'a> {
             arguments,
             schema,
             workdir,
+            places,
             ..
         } = *self.subject;
         self.paths
-            .get_or_init(|| CallPaths::of(arguments, schema, workdir))
+            .get_or_init(|| CallPaths::of(arguments, schema, workdir, places))
     }
 }
 
@@ -96,24 +115,50 @@ impl RuleSet {
         Self { rules, index }
     }
 
+    /// The rule that decides.
+    fn first(&self, call: &Call<'_>) -> Option<&Arc<Rule>> {
+        let applies = |at| {
+            self.rules
+                .get(at)
+                .is_some_and(|rule: &Arc<Rule>| rule.applies(call).is_ok())
+        };
+        self.rules.get(self.index.first(call.subject, applies)?)
+    }
+
+    fn answer(&self, call: &Call<'_>) -> Verdict {
+        self.first(call)
+            .map_or_else(|| self.no_rule(), |rule| rule.verdict())
+    }
+
     fn decide(&self, subject: &Subject<'_>) -> Verdict {
         let call = Call::new(subject);
-        match self.index.first(subject, |at| {
-            self.rules.get(at).is_some_and(|rule| rule.applies(&call).is_ok())
-        }) {
-            Some(at) => self
-                .rules
-                .get(at)
-                .map_or_else(|| self.no_rule(), |rule| rule.verdict()),
-            None => self.no_rule(),
+        let verdict = self.answer(&call);
+        match again(&call, &verdict) {
+            Some(named) => verdict.stricter(self.answer(&named)),
+            None => verdict,
         }
     }
 
     fn explain<'e>(&'e self, subject: &Subject<'_>) -> Explanation<'e> {
         let call = Call::new(subject);
+        let explained = self.account(&call);
+        let Some(named) = again(&call, &explained.verdict) else {
+            return explained;
+        };
+        let further = self.account(&named);
+        let verdict = explained.verdict.clone().stricter(further.verdict.clone());
+        let steps = if verdict.rule_id == explained.verdict.rule_id {
+            explained.steps
+        } else {
+            further.steps
+        };
+        Explanation { verdict, steps }
+    }
+
+    fn account<'e>(&'e self, call: &Call<'_>) -> Explanation<'e> {
         let mut steps = Vec::new();
         for rule in &self.rules {
-            let why_not = rule.applies(&call).err();
+            let why_not = rule.applies(call).err();
             let decided = why_not.is_none();
             let detail = matches!(why_not, Some(WhyNot::Path))
                 .then(|| call.paths_detail(rule))
@@ -147,6 +192,32 @@ impl RuleSet {
     }
 }
 
+/// A question that may rest on a guess must not stand before a refusal: the call to be decided again without guesses.
+fn again<'a>(call: &Call<'a>, verdict: &Verdict) -> Option<Call<'a>> {
+    matches!(verdict.effect, Effect::Ask(_))
+        .then(|| call.without_guesses())
+        .flatten()
+}
+
+/// Places that no tool's enclosure may show, by what rules about reading files say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Closed {
+    /// Roots that are denied.
+    pub denied: BTreeSet<PathBuf>,
+    /// Roots within them that a rule opens to this tool.
+    pub open: BTreeSet<PathBuf>,
+}
+
+impl Closed {
+    /// What is closed to both: for a process that serves several tools.
+    #[must_use]
+    pub fn shared(mut self, other: &Self) -> Self {
+        self.denied.retain(|root| other.denied.contains(root));
+        self.open.extend(other.open.iter().cloned());
+        self
+    }
+}
+
 /// Every rule of a manifest's policies, compiled once.
 #[derive(Debug, Clone)]
 pub struct Engine {
@@ -154,6 +225,8 @@ pub struct Engine {
     all: RuleSet,
     /// Each policy alone, for narrowing (R15).
     named: HashMap<Box<str>, RuleSet>,
+    /// The rules of all policies that speak of places.
+    placed: RuleSet,
     warnings: Vec<Warning>,
 }
 
@@ -185,9 +258,19 @@ impl Engine {
                 (name.into(), RuleSet::new(own))
             })
             .collect();
+        let placed = rules
+            .iter()
+            .filter(|rule| rule.speaks_of_places())
+            .cloned()
+            .collect();
         let all = RuleSet::new(rules);
         warnings.extend(all.index.unreachable(&all.rules));
-        Self { all, named, warnings }
+        Self {
+            all,
+            named,
+            placed: RuleSet::new(placed),
+            warnings,
+        }
     }
 
     /// Decides a call by the whole rule list; the first rule that applies decides (CKP §5.8).
@@ -266,6 +349,65 @@ impl Engine {
         false
     }
 
+    /// The roots, absolute, of every rule about places that the tool fits: where an answer may change; true: one of the rules
+    /// denies or asks. None: no rule looks at the call's paths.
+    #[must_use]
+    pub fn roots(&self, subject: &Subject<'_>) -> BTreeMap<PathBuf, bool> {
+        let mut roots = BTreeMap::new();
+        let _none = self.placed.index.first(subject, |at| {
+            let rule = self.placed.rules.get(at);
+            for rule in rule.into_iter().filter(|rule| rule.looks_at_arguments(subject)) {
+                for root in rule.roots(subject.workdir) {
+                    *roots.entry(root).or_default() |= !rule.is_permissive();
+                }
+            }
+            false
+        });
+        roots
+    }
+
+    /// The roots of every rule about places, absolute.
+    #[must_use]
+    pub fn all_roots(&self, workdir: &Path) -> BTreeSet<PathBuf> {
+        let rules = self.placed.rules.iter();
+        rules.flat_map(|rule| rule.roots(workdir)).collect()
+    }
+
+    /// What the tool's enclosure must not show: what rules deny to the tool itself, and what they deny to whoever reads
+    /// files, unless a rule opens it to this very tool. `named`: the policies that narrow it besides.
+    #[must_use]
+    pub fn closed(&self, subject: &Subject<'_>, named: &[&str]) -> Closed {
+        let mut closed = Closed::default();
+        let reader = Reader::new();
+        let reader = reader.subject(subject.workdir);
+        let roots = [self.roots(subject), self.roots(&reader)];
+        let roots: BTreeSet<PathBuf> = roots.into_iter().flat_map(BTreeMap::into_keys).collect();
+        let narrowing: Vec<&RuleSet> = named.iter().filter_map(|name| self.named.get(*name)).collect();
+        for root in roots {
+            let Some(path) = root.to_str() else { continue };
+            let arguments = Map::from_iter([("path".to_owned(), Value::from(path))]);
+            let said = |rules: &RuleSet, of: &Subject<'_>| {
+                let subject = Subject {
+                    arguments: &arguments,
+                    schema: None,
+                    places: None,
+                    ..*of
+                };
+                let rule = rules.first(&Call::new(&subject))?;
+                rule.speaks_of_places().then_some(rule.effect == Effect::Deny)
+            };
+            let own = said(&self.all, subject);
+            let narrowed = narrowing.iter().any(|rules| said(rules, subject) == Some(true));
+            match (own, said(&self.all, &reader)) {
+                (Some(true), _) | (None, Some(true)) => drop(closed.denied.insert(root)),
+                _ if narrowed => drop(closed.denied.insert(root)),
+                (Some(false), _) => drop(closed.open.insert(root)),
+                (None, Some(false) | None) => {}
+            }
+        }
+        closed
+    }
+
     /// What the author of the policies should know: rules that can never decide, conditions that nothing understands.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
@@ -281,6 +423,36 @@ impl Engine {
     #[must_use]
     pub const fn rule_count(&self) -> usize {
         self.all.rules.len()
+    }
+}
+
+/// Whoever reads files: what rules deny to it, a command line or a server must not see either.
+struct Reader {
+    labels: BTreeMap<String, String>,
+    annotations: Map<String, Value>,
+    arguments: Map<String, Value>,
+}
+
+impl Reader {
+    fn new() -> Self {
+        Self {
+            labels: BTreeMap::from([("category".to_owned(), "filesystem".to_owned())]),
+            annotations: Map::from_iter([("readOnlyHint".to_owned(), Value::Bool(true))]),
+            arguments: Map::new(),
+        }
+    }
+
+    fn subject<'a>(&'a self, workdir: &'a Path) -> Subject<'a> {
+        Subject {
+            tool: "file-read",
+            labels: &self.labels,
+            annotations: &self.annotations,
+            arguments: &self.arguments,
+            schema: None,
+            workdir,
+            usage: UsageView::default(),
+            places: None,
+        }
     }
 }
 

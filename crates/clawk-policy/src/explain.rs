@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::engine::Call;
-use crate::rule::{Condition, Rule, from_workdir};
+use crate::rule::{Condition, Rule};
 use crate::verdict::{Effect, Verdict};
 
 /// The first thing that kept a rule from applying.
@@ -94,7 +94,7 @@ impl Call<'_> {
         }
         rule.conditions.iter().find_map(|condition| match condition {
             Condition::PathWithin(roots) => paths
-                .outside(&from_workdir(roots, self.subject.workdir))
+                .outside(&self.roots(roots))
                 .map(|path| format!("`{}` lies outside", path.display())),
             Condition::Unknown(_) => None,
         })

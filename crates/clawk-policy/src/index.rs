@@ -92,7 +92,11 @@ impl Index {
     }
 
     /// The smallest position for which `applies` holds. `applies` is asked only for rules that may match.
-    pub(crate) fn first(&self, subject: &Subject<'_>, applies: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(crate) fn first(
+        &self,
+        subject: &Subject<'_>,
+        mut applies: impl FnMut(usize) -> bool,
+    ) -> Option<usize> {
         let mut best = usize::MAX;
         self.each_bucket(subject, |bucket| {
             for &at in bucket.iter().take_while(|&&at| at < best) {
@@ -186,6 +190,7 @@ impl Index {
                 schema: None,
                 workdir: Path::new("/"),
                 usage: UsageView::default(),
+                places: None,
             };
             let by = self.first(&least, |other| {
                 other < at && rules.get(other).is_some_and(|other| covers(other, rule, &least))

@@ -25,7 +25,7 @@ pub mod verdict;
 mod tests;
 
 pub use change::{Change, Edit, Outcome, Situation};
-pub use engine::{Engine, Subject, UsageView};
+pub use engine::{Closed, Engine, Subject, UsageView};
 pub use explain::{Explanation, Step, WhyNot};
 pub use layers::{Account, Layer, Layers, Said};
 pub use screen::{Injection, Screen};

@@ -10,82 +10,50 @@
 //! 3. any other string without white space that reads as one: it begins with `/`, `~`, `./`, `../` or `file:`, or has a
 //!    `..` component. A tool that hides its path under an unusual key doesn't escape that way.
 //!
-//! A call without any path acts in its working directory, which then is its path.
+//! A call without any path acts in its working directory, which then is its path. For rules that deny or ask, every other
+//! string counts as well that lies in a root and has a separator or names something that is there.
 //!
-//! **Where it lies.** Purely lexical: `.` components vanish; NUL, `..`, an empty component (`//`), a component that begins
-//! with `~`, and `file:` are *refused*, never resolved. Relative paths start at the call's own `workdir`/`cwd` argument, where
-//! it has one, else at [`Subject::workdir`](crate::Subject). Links are not followed here: the sandbox's view protects against them.
+//! **Where it lies.** Twice: by its words, and by the place that would be opened. By words, `.` components vanish; NUL, `..`,
+//! an empty component (`//`), a component that begins with `~`, and `file:` are *refused*, never resolved. Relative paths start
+//! at the call's own `workdir`/`cwd` argument, where it has one, else at [`Subject::workdir`](crate::Subject). The places are
+//! facts ([`Places`]): the kernel follows the links and hands in what it found. Without facts only words are judged.
 //!
-//! **Which way it fails.** For `allow` and `audit-only` rules every path must lie inside and none be refused. For `deny`
-//! and `require-approval` rules one path inside, or one refused, is enough. Command lines are no paths: a rule that allows
-//! `shell` with `path_within` bounds its working directory only.
+//! **Which way it fails.** For `allow` and `audit-only` rules every path must lie inside, by words and by place, and none be
+//! refused. For `deny` and `require-approval` rules one path inside, by words or by place, or one refused, is enough. Command
+//! lines are no paths: a rule that allows `shell` with `path_within` bounds its working directory only.
 
-use std::path::{Path, PathBuf};
+mod collect;
+mod places;
+
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
+
+use collect::Collector;
+pub(crate) use collect::arguments;
+pub use collect::{Named, named};
+pub use places::{Place, Places, RootPlace, Roots};
 
 /// Arguments nested deeper count as a refused path.
 pub const MAX_DEPTH: usize = 64;
 
-const NAMES: &[&str] = &[
-    "path",
-    "file",
-    "filename",
-    "dir",
-    "directory",
-    "folder",
-    "source",
-    "src",
-    "destination",
-    "dest",
-    "dst",
-    "workdir",
-    "workingdirectory",
-    "cwd",
-    "root",
-    "base",
-    "location",
-];
-const PLURALS: &[&str] = &[
-    "paths",
-    "files",
-    "filenames",
-    "dirs",
-    "directories",
-    "folders",
-    "sources",
-    "destinations",
-    "roots",
-    "locations",
-];
-const ENDINGS: &[&str] = &[
-    "path",
-    "paths",
-    "file",
-    "files",
-    "filename",
-    "dir",
-    "dirs",
-    "directory",
-    "directories",
-];
-const FORMATS: &[&str] = &[
-    "path",
-    "file",
-    "file-path",
-    "filepath",
-    "directory",
-    "directory-path",
-    "dir",
-    "folder",
-];
-const WORKDIRS: &[&str] = &["workdir", "workingdirectory", "cwd"];
+/// Paths that one call may name, and working directories of its own; with more of them it is refused.
+const MAX_PATHS: usize = 1024;
+const MAX_BASES: usize = 4;
 
 /// The paths of one call, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPaths {
     /// Absolute, lexically normal; never empty unless something was refused.
     inside: Vec<PathBuf>,
+    /// Where each of them leads; empty without facts.
+    places: Vec<PathBuf>,
+    /// Strings that may be paths, by words and by place.
+    guesses: Vec<Vec<PathBuf>>,
+    /// Paths that lead elsewhere than they say, with where; also those that are refused.
+    elsewhere: Vec<(PathBuf, Vec<PathBuf>)>,
+    /// There were more strings than are looked at.
+    overfull: bool,
     /// Why a path could not be resolved, with the JSON pointer of the first such argument.
     refused: Option<String>,
 }
@@ -93,15 +61,29 @@ pub struct CallPaths {
 impl CallPaths {
     /// Collects and resolves the paths of `arguments`.
     #[must_use]
-    pub fn of(arguments: &Map<String, Value>, schema: Option<&Value>, workdir: &Path) -> Self {
-        let mut found = Collector::default();
-        found.object(arguments, schema, &mut String::new(), 0);
+    pub fn of(
+        arguments: &Map<String, Value>,
+        schema: Option<&Value>,
+        workdir: &Path,
+        places: Option<&Places>,
+    ) -> Self {
+        let found = Collector::of(arguments, schema);
         let mut paths = Self {
             inside: Vec::new(),
+            places: Vec::new(),
+            guesses: Vec::new(),
+            elsewhere: Vec::new(),
+            overfull: found.overfull,
             refused: found.refused.clone(),
         };
         if !workdir.is_absolute() {
             paths.refuse("the working directory is not absolute".to_owned());
+            return paths;
+        }
+        if found.paths.len() > MAX_PATHS || found.workdirs.len() > MAX_BASES {
+            paths.refuse(format!(
+                "it names more than {MAX_PATHS} paths or {MAX_BASES} working directories"
+            ));
             return paths;
         }
         let mut bases = Vec::new();
@@ -114,9 +96,9 @@ impl CallPaths {
         if bases.is_empty() {
             bases.push(workdir.components().collect());
         }
-        if found.paths.is_empty() {
-            paths.inside.append(&mut bases);
-            return paths;
+        for text in &found.guesses {
+            let counted = bases.iter().filter_map(|base| guess(text, base, places));
+            paths.guesses.extend(counted);
         }
         for (pointer, text) in &found.paths {
             for base in &bases {
@@ -124,37 +106,82 @@ impl CallPaths {
                     Ok(path) => paths.inside.push(path),
                     Err(why) => paths.refuse(format!("`{pointer}`: {why}")),
                 }
+                let path = base.join(plain(text));
+                if let Some(Place { at, .. }) = places.and_then(|places| places.of(&path))
+                    && at != [lexical(&path)]
+                {
+                    paths.elsewhere.push((path, at));
+                }
             }
         }
+        if found.paths.is_empty() || !found.workdirs.is_empty() {
+            paths.inside.append(&mut bases);
+        }
+        if let Some(places) = places {
+            paths.follow(places);
+        }
         paths
-            .inside
-            .extend(bases.into_iter().filter(|_| !found.workdirs.is_empty()));
-        paths
+    }
+
+    /// Where the paths lead. One of which nothing is known is refused.
+    fn follow(&mut self, places: &Places) {
+        for path in &self.inside {
+            let unknown = match places.of(path) {
+                Some(Place {
+                    at, unknown: None, ..
+                }) => {
+                    self.places.extend(at);
+                    continue;
+                }
+                Some(place) => place.unknown,
+                None => None,
+            };
+            let why = unknown.unwrap_or_else(|| "nobody looked where it leads".to_owned());
+            self.refused
+                .get_or_insert_with(|| format!("`{}`: {why}", path.display()));
+        }
     }
 
     fn refuse(&mut self, why: String) {
         self.refused.get_or_insert(why);
     }
 
-    /// Every path lies inside one of the roots and none is refused: what lets a permissive rule apply.
+    /// Every path lies inside one of the roots, by its words and by its place, and none is refused: what lets a permissive
+    /// rule apply. A further string whose words lie inside must not lead out through a link.
     #[must_use]
-    pub fn all_within(&self, roots: &[PathBuf]) -> bool {
-        self.refused.is_none() && self.outside(roots).is_none()
+    pub fn all_within(&self, roots: &Roots) -> bool {
+        let out = |guess: &Vec<PathBuf>| match guess.split_first() {
+            Some((words, places)) => roots.name(words) && !places.iter().all(|place| roots.place(place)),
+            None => false,
+        };
+        self.refused.is_none() && self.outside(roots).is_none() && !self.guesses.iter().any(out)
     }
 
-    /// A path lies inside one of the roots, or one is refused: what makes a restrictive rule apply.
+    /// A path lies inside one of the roots, by its words or by its place, or one is refused: what makes a restrictive rule
+    /// apply. `guesses`: so does every other string that may be a path.
     #[must_use]
-    pub fn any_within(&self, roots: &[PathBuf]) -> bool {
-        self.refused.is_some() || self.inside.iter().any(|path| within(path, roots))
+    pub fn any_within(&self, roots: &Roots, guesses: bool) -> bool {
+        let touches = |path: &PathBuf| roots.touches(path);
+        self.refused.is_some()
+            || self.inside.iter().chain(&self.places).any(touches)
+            || (guesses && (self.overfull || self.guesses.iter().flatten().any(touches)))
     }
 
-    /// The first path that lies outside, for explanations.
+    /// There are strings of which nothing says that they are paths.
+    pub(crate) const fn guesses(&self) -> bool {
+        self.overfull || !self.guesses.is_empty()
+    }
+
+    /// The first path or place that lies outside, for explanations.
     #[must_use]
-    pub fn outside(&self, roots: &[PathBuf]) -> Option<&Path> {
-        self.inside
-            .iter()
-            .find(|path| !within(path, roots))
-            .map(PathBuf::as_path)
+    pub fn outside(&self, roots: &Roots) -> Option<&Path> {
+        let named = self.inside.iter().find(|path| !roots.name(path));
+        let place = || {
+            self.places
+                .iter()
+                .find(|path| roots.looked() && !roots.place(path))
+        };
+        named.or_else(place).map(PathBuf::as_path)
     }
 
     /// Why a path was refused, with its pointer.
@@ -162,11 +189,79 @@ impl CallPaths {
     pub fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
+
+    /// The paths by their words.
+    #[must_use]
+    pub fn names(&self) -> &[PathBuf] {
+        &self.inside
+    }
+
+    /// The paths that lead elsewhere than they say, with where.
+    #[must_use]
+    pub fn elsewhere(&self) -> &[(PathBuf, Vec<PathBuf>)] {
+        &self.elsewhere
+    }
+
+    /// The places that the paths lead to, as far as they are known.
+    #[must_use]
+    pub fn places(&self) -> &[PathBuf] {
+        &self.places
+    }
 }
 
-/// `Path::starts_with` compares whole components, so `/workspace-2` is not inside `/workspace`.
-fn within(path: &Path, roots: &[PathBuf]) -> bool {
-    roots.iter().any(|root| path.starts_with(root))
+/// A string that may be a path, by its words and then by its places: if it has a separator or names something.
+fn guess(text: &str, base: &Path, places: Option<&Places>) -> Option<Vec<PathBuf>> {
+    let path = base.join(plain(text));
+    let found = places.and_then(|places| places.of(&path));
+    let exists = found.as_ref().is_some_and(|place| place.exists);
+    (exists || text.contains('/')).then(|| {
+        let mut all = vec![lexical(&path)];
+        all.extend(found.into_iter().flat_map(|place| place.at));
+        all
+    })
+}
+
+/// What has to be looked up for a decision about a call's paths: the paths that it names, then all other strings that may be
+/// paths; absolute, and otherwise as they are written.
+#[must_use]
+pub fn wanted(arguments: &Map<String, Value>, schema: Option<&Value>, workdir: &Path) -> Vec<PathBuf> {
+    let found = Collector::of(arguments, schema);
+    if found.paths.len() > MAX_PATHS || found.workdirs.len() > MAX_BASES {
+        return Vec::new();
+    }
+    let mut bases: Vec<PathBuf> = found
+        .workdirs
+        .iter()
+        .filter_map(|(_, text)| resolve(text, workdir).ok()) // silent-ok: what is refused is not looked up
+        .collect();
+    if bases.is_empty() {
+        bases.push(workdir.to_path_buf());
+    }
+    let mut all = bases.clone();
+    for base in &bases {
+        // As they were given: only who follows links knows where `..` leads.
+        all.extend(found.paths.iter().map(|(_, text)| base.join(plain(text))));
+        all.extend(found.guesses.iter().map(|text| base.join(plain(text))));
+    }
+    all
+}
+
+/// `file:` URIs name files, too.
+fn plain(text: &str) -> &str {
+    text.strip_prefix("file://").unwrap_or(text)
+}
+
+/// `.` and `..` taken out by the text alone.
+fn lexical(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(out.pop()),
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => out.push(part),
+        }
+    }
+    out
 }
 
 /// The lexically normal absolute form of `text`, relative ones from `base` (absolute, normal).
@@ -199,129 +294,7 @@ pub fn resolve(text: &str, base: &Path) -> Result<PathBuf, &'static str> {
     Ok(path)
 }
 
-/// The arguments that are paths, as given: JSON pointer and text.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Named {
-    /// The call's own working directory; relative paths start there.
-    pub workdirs: Vec<(String, String)>,
-    /// All others.
-    pub paths: Vec<(String, String)>,
-}
-
-/// Collects the arguments that are paths, unresolved: for who must look at the files themselves.
-#[must_use]
-pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> Named {
-    let mut found = Collector::default();
-    found.object(arguments, schema, &mut String::new(), 0);
-    Named {
-        workdirs: found.workdirs,
-        paths: found.paths,
-    }
-}
-
-/// JSON pointer and text of every argument that is a path, the call's own working directory among them.
-pub(crate) fn arguments(arguments: &Map<String, Value>, schema: Option<&Value>) -> Vec<(String, String)> {
-    let mut found = Collector::default();
-    found.object(arguments, schema, &mut String::new(), 0);
-    found.workdirs.append(&mut found.paths);
-    found.workdirs
-}
-
 fn is_file_uri(text: &str) -> bool {
     text.get(..5)
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"))
-}
-
-#[derive(Default)]
-struct Collector {
-    /// JSON pointer and text.
-    paths: Vec<(String, String)>,
-    workdirs: Vec<(String, String)>,
-    refused: Option<String>,
-}
-
-impl Collector {
-    fn object(
-        &mut self,
-        map: &Map<String, Value>,
-        schema: Option<&Value>,
-        pointer: &mut String,
-        depth: usize,
-    ) {
-        for (key, value) in map {
-            let length = pointer.len();
-            pointer.push('/');
-            pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
-            let folded = fold(key);
-            match value {
-                Value::String(text) if depth == 0 && WORKDIRS.contains(&folded.as_str()) => {
-                    self.workdirs.push((pointer.clone(), text.clone()));
-                }
-                _ => {
-                    let named =
-                        is_path_name(&folded) || schema.is_some_and(|schema| has_path_format(schema, key));
-                    self.value(value, named, pointer, depth + 1);
-                }
-            }
-            pointer.truncate(length);
-        }
-    }
-
-    fn value(&mut self, value: &Value, named: bool, pointer: &mut String, depth: usize) {
-        match value {
-            _ if depth > MAX_DEPTH => {
-                self.refused
-                    .get_or_insert_with(|| format!("`{pointer}`: arguments are nested too deep"));
-            }
-            Value::String(text) if named || reads_as_path(text) => {
-                self.paths.push((pointer.clone(), text.clone()));
-            }
-            Value::Array(items) => {
-                for (at, item) in items.iter().enumerate() {
-                    let length = pointer.len();
-                    pointer.push_str(&format!("/{at}"));
-                    self.value(item, named, pointer, depth + 1);
-                    pointer.truncate(length);
-                }
-            }
-            Value::Object(map) => self.object(map, None, pointer, depth),
-            Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
-    }
-}
-
-/// Lower case, without `_` and `-`.
-fn fold(key: &str) -> String {
-    key.chars()
-        .filter(|c| !matches!(c, '_' | '-'))
-        .map(|c| c.to_ascii_lowercase())
-        .collect()
-}
-
-fn is_path_name(folded: &str) -> bool {
-    NAMES.contains(&folded) || PLURALS.contains(&folded) || ENDINGS.iter().any(|end| folded.ends_with(end))
-}
-
-fn has_path_format(schema: &Value, key: &str) -> bool {
-    let Some(property) = schema
-        .get("properties")
-        .and_then(|properties| properties.get(key))
-    else {
-        return false;
-    };
-    [Some(property), property.get("items")]
-        .into_iter()
-        .flatten()
-        .filter_map(|part| part.get("format").and_then(Value::as_str))
-        .any(|format| FORMATS.contains(&format))
-}
-
-fn reads_as_path(text: &str) -> bool {
-    if text.contains(char::is_whitespace) {
-        return false;
-    }
-    text.starts_with(['/', '~'])
-        || text.starts_with("./")
-        || is_file_uri(text)
-        || text.split('/').any(|component| component == "..")
 }

@@ -129,11 +129,25 @@ impl Rule {
 
     /// The tool fits, and then it depends on the call's arguments whether the rule applies.
     pub(crate) fn looks_at_arguments(&self, subject: &Subject<'_>) -> bool {
+        self.matches(subject).is_ok() && self.speaks_of_places()
+    }
+
+    /// The roots of its `path_within`, absolute.
+    pub(crate) fn roots<'r>(&'r self, workdir: &'r Path) -> impl Iterator<Item = PathBuf> + 'r {
+        let of = |condition: &'r Condition| match condition {
+            Condition::PathWithin(roots) => Some(from_workdir(roots, workdir)),
+            Condition::Unknown(_) => None,
+        };
+        self.conditions.iter().filter_map(of).flatten()
+    }
+
+    /// It speaks of places: it has a `path_within`.
+    pub(crate) fn speaks_of_places(&self) -> bool {
         let of_paths = |condition: &Condition| match condition {
             Condition::PathWithin(_) => true,
             Condition::Unknown(_) => false,
         };
-        self.matches(subject).is_ok() && self.conditions.iter().any(of_paths)
+        self.conditions.iter().any(of_paths)
     }
 
     /// `scope` and `match` alone.
@@ -153,12 +167,12 @@ impl Rule {
             Condition::Unknown(key) if permissive => Err(WhyNot::UnknownCondition(key)),
             Condition::Unknown(_) => Ok(()),
             Condition::PathWithin(roots) => {
-                let roots = from_workdir(roots, call.subject.workdir);
+                let roots = call.roots(roots);
                 let paths = call.paths();
                 let holds = if permissive {
                     paths.all_within(&roots)
                 } else {
-                    paths.any_within(&roots)
+                    paths.any_within(&roots, call.guesses || self.effect == Effect::Deny)
                 };
                 if holds { Ok(()) } else { Err(WhyNot::Path) }
             }

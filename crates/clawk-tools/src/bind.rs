@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clawk_egress::{Client, Deadlines, Rules, Url};
-use clawk_manifest::model::{Manifest, McpUri, Tool};
+use clawk_kernel::place;
+use clawk_manifest::model::{Manifest, McpUri, Sandbox, Tool};
 use clawk_plan::{Defaults, Own, Plan, plan::MINIMAL_PATH};
 use clawk_sandbox::{Launcher, Spec};
 use clawk_secrets::{Resolver, Secret};
@@ -318,8 +319,9 @@ impl Binder<'_> {
         if let Some(server) = self.servers.get(&place) {
             return Ok(server.clone());
         }
-        let plan = Arc::new(self.plan_of(Some(tool)));
         let sharing = self.sharing(&place);
+        let plan = self.plan_for(sandbox, &sharing)?;
+        let sharing: Vec<&str> = sharing.iter().map(|tool| tool.name.as_str()).collect();
         let configs: Vec<&ToolConfig> = sharing
             .iter()
             .filter_map(|name| self.config.tools.get(*name))
@@ -386,13 +388,21 @@ impl Binder<'_> {
     }
 
     /// The declared tools that one server serves.
-    fn sharing(&self, (uri, sandbox): &Place) -> Vec<&str> {
+    fn sharing(&self, (uri, sandbox): &Place) -> Vec<&Tool> {
         let here = |tool: &&Tool| {
             let own = self.manifest.sandbox_of(tool).map(|own| &own.name);
             tool.mcp_source.as_ref().is_some_and(|source| source.uri == *uri) && own == sandbox.as_ref()
         };
-        let tools = self.manifest.tools.iter().filter(here);
-        tools.map(|tool| tool.name.as_str()).collect()
+        self.manifest.tools.iter().filter(here).collect()
+    }
+
+    /// The plan of a server's process: without what policies close to every tool that it serves.
+    fn plan_for(&self, sandbox: Option<&Sandbox>, served: &[&Tool]) -> Result<Arc<Plan>, String> {
+        let Host { own, workdir, .. } = self.host;
+        let closed = place::closed_to_all(&self.manifest.policies, served, workdir)
+            .map_err(|error| error.to_string())?;
+        let plan = Plan::compile(sandbox, &self.host.defaults).denying(&closed.denied, &closed.open);
+        Ok(Arc::new(plan.keeping(own, workdir)))
     }
 
     /// The client to an MCP endpoint: under the network rules of the sandbox that its tools run in.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clawk_kernel::place::Apart;
 use clawk_kernel::ports::{Connections, RunError, RunOutcome};
 use clawk_kernel::witness::Mark;
 use clawk_plan::{Obtained, Plan};
@@ -24,6 +25,8 @@ pub(crate) struct Call<'a> {
     pub(crate) key: Option<(http::HeaderName, String)>,
     /// The files that were shown to a person, as they were.
     pub(crate) marks: &'a [Mark],
+    /// What the call leaves out.
+    pub(crate) apart: &'a Apart,
     /// The tool's name.
     pub(crate) tool: &'a str,
     /// Where to tell what it reached.

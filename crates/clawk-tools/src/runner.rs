@@ -338,6 +338,7 @@ impl ToolRunner for Runner {
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
                 marks: permit.marks(),
+                apart: permit.apart(),
                 tool: permit.tool(),
                 connections: permit.connections().clone(),
                 stop: cancel.child_token(),
@@ -406,6 +407,7 @@ impl ToolRunner for Runner {
                 tool: permit.tool(),
                 connections: permit.connections().clone(),
                 marks: permit.marks(),
+                apart: permit.apart(),
                 stop: cancel.child_token(),
             };
             let _stop = call.stop.clone().drop_guard();

@@ -161,6 +161,7 @@ impl Ran {
             workdir: dir,
             timeout_ms: self.timeout_ms,
             marks: &[],
+            apart: &clawk_kernel::place::Apart::default(),
             tool,
             connections: clawk_kernel::ports::Connections::default(),
             stop: self.cancel.child_token(),

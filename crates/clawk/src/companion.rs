@@ -227,6 +227,8 @@ impl Tests {
                 tokens_today: case.tokens_today,
                 cost_today_microusd: case.cost_today_microusd,
             },
+            // The cases' files need not be there.
+            places: None,
         };
         let layers = Layers {
             autonomy: case.autonomy.unwrap_or(self.autonomy),

@@ -1,7 +1,7 @@
 //! A question to a person, from being put to the leave it gives. What the person sees is what the grant is bound to, and
 //! the grant is compared with what is there right before the call goes on.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clawk_manifest::model::Autonomy;
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::approval::{Breadth, Delivery, Reply, Seat};
-use super::grant::{Grant, Leave, files, plan_digest};
+use super::grant::{Grant, Leave, files, folder, plan_digest};
 use super::leads;
 use super::record::Record;
 use super::standing::{Held, Lasting};
@@ -211,6 +211,7 @@ impl Asking<'_> {
                 Breadth::Exact => None,
                 Breadth::Folder => question.folder.clone(),
             },
+            led: record.led,
             parameters: record.parameters,
             plan: plan_digest(self.tool),
             by: reply.person.name.clone(),
@@ -281,11 +282,7 @@ impl Asking<'_> {
             return None;
         }
         let workdir = &self.agent.options.workdir;
-        let named = files(&self.request.arguments, &self.described.input_schema, workdir);
-        let mut parents = named.iter().map(|file| file.parent());
-        let first = parents.next()??;
-        let same = parents.all(|parent| parent == Some(first));
-        (same && first != Path::new("/")).then(|| first.to_path_buf())
+        folder(&self.request.arguments, &self.described.input_schema, workdir)
     }
 }
 

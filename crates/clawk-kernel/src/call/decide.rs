@@ -1,15 +1,23 @@
 //! What may be done: every layer is asked, the strictest holds (R12, R13).
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use clawk_manifest::model::Skill;
+use clawk_policy::path::{CallPaths, Places, wanted};
 use clawk_policy::{Effect, Layer, Layers, Subject, Verdict};
 use clawk_proto::Digest;
+use serde_json::{Map, Value};
 
 use super::grant::plan_digest;
-use super::standing::Shape;
+use super::standing::{Shape, led};
 use super::{Caller, Request};
 use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::error::{CallError, DeniedBy};
+use crate::event::{canonical, digest};
+use crate::place::{Apart, Search};
+use crate::ports::Look;
 use crate::roles;
 use crate::skill;
 
@@ -21,6 +29,11 @@ pub(super) struct Judged {
 }
 
 impl Judged {
+    /// What the layers say together.
+    pub(super) const fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
     fn and(self, by: DeniedBy, further: Verdict) -> Self {
         let refused = self.verdict.effect != Effect::Deny && further.effect == Effect::Deny;
         Self {
@@ -50,90 +63,215 @@ impl Judged {
     }
 }
 
-/// Asks the layers in order.
-pub(super) fn decide(
-    agent: &Agent,
-    caller: &Caller,
-    request: &Request,
-    tool: &Entry,
-    described: &Described,
-    parameters: Digest,
-    atlas: Option<Verdict>,
-) -> Judged {
-    let arguments = &request.arguments;
-    let subject = Subject {
-        tool: &tool.name,
-        labels: &described.labels,
-        annotations: &described.annotations,
-        arguments,
-        schema: Some(&described.input_schema),
-        workdir: &agent.options.workdir,
-        usage: agent.usage(),
-    };
-    let named = [tool.spec.policy_ref.as_deref(), request.policy.as_deref()];
-    let named: Vec<&str> = named.into_iter().flatten().collect();
-    let layers = Layers {
-        autonomy: agent.manifest.identity.autonomy,
-        named: &named,
-    };
-    let mut judged = Judged {
-        verdict: Verdict::allow(),
-        by: DeniedBy::Autonomy,
-    };
-    // What the manifest says, by the same code that explains it; the role stands behind the autonomy (R12).
-    for (layer, verdict) in layers.words(&agent.engine, &subject) {
-        judged = match layer {
-            Layer::Autonomy(_) => {
-                Judged { verdict, ..judged }.and(DeniedBy::Role, roles::verdict(caller.role))
-            }
-            // What it reads was let through to this conversation before; a rule that names it denies it all the same.
-            Layer::Rules if tool.reads_output => {
-                let verdict = agent.engine.denies_by_name(&tool.name);
-                judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
-            }
-            // A rule that refuses the declared tool by its name refuses all that it stands for.
-            Layer::Rules => {
-                let declared = tool.from.as_ref();
-                let refused = declared.and_then(|from| agent.engine.denies_by_name(from));
-                let judged = judged.and(DeniedBy::Policy, verdict);
-                match refused {
-                    Some(refused) => judged.and(DeniedBy::Policy, refused),
-                    None => judged,
-                }
-            }
-            Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
-        };
-    }
-    for ceiling in &caller.ceilings {
-        judged = judged.and(
-            DeniedBy::Skill,
-            ceiling.judge(described, arguments, &agent.options.workdir),
-        );
-    }
-    if let Some(skill) = tool.skill.as_ref().filter(|skill| needs_approval(skill)) {
-        judged = judged.and(DeniedBy::Skill, skill::asking(&skill.name));
-    }
-    if let Some(atlas) = atlas {
-        judged = judged.and(DeniedBy::Atlas, atlas);
-    }
-    // What spares people is a standing grant that a person gave, never a rule (R13).
-    if matches!(judged.verdict.effect, Effect::Ask(_)) {
-        let shape = Shape {
-            session: caller.thread.session,
-            tool: &request.tool,
-            parameters,
-            plan: plan_digest(tool),
+/// A call, as the layers look at it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Case<'a> {
+    pub(super) agent: &'a Agent,
+    pub(super) caller: &'a Caller,
+    pub(super) request: &'a Request,
+    pub(super) tool: &'a Entry,
+    pub(super) described: &'a Described,
+}
+
+impl<'a> Case<'a> {
+    fn subject<'s>(&'s self, arguments: &'s Map<String, Value>, places: Option<&'s Places>) -> Subject<'s> {
+        Subject {
+            tool: &self.tool.name,
+            labels: &self.described.labels,
+            annotations: &self.described.annotations,
             arguments,
-            schema: &described.input_schema,
-            workdir: &agent.options.workdir,
-        };
-        if let Some(held) = agent.desk.standing.covering(&shape) {
-            judged.verdict.effect = Effect::Allow;
-            let why = format!("{} allowed it before (grant {})", held.by, held.id);
-            judged.verdict.reason = Some(why.into());
+            schema: Some(&self.described.input_schema),
+            workdir: &self.agent.options.workdir,
+            usage: self.agent.usage(),
+            places,
         }
     }
-    judged
+
+    /// Where the call's paths lead, if anything that decides looks at them.
+    pub(super) async fn look(&self) -> Option<Places> {
+        let roots = self
+            .agent
+            .engine
+            .roots(&self.subject(&self.request.arguments, None));
+        let folders = self.agent.desk.standing.of_tool(&self.request.tool);
+        let ceilings = self.caller.ceilings.iter().any(|ceiling| ceiling.judges_places());
+        if roots.is_empty() && folders.is_none() && !ceilings {
+            return None;
+        }
+        let mut all: BTreeMap<PathBuf, bool> = folders
+            .into_iter()
+            .flatten()
+            .map(|folder| (folder, false))
+            .collect();
+        all.extend(roots);
+        Some(self.find(all).await)
+    }
+
+    /// Where the call's paths lead.
+    pub(super) async fn find(&self, mut roots: BTreeMap<PathBuf, bool>) -> Places {
+        let Self {
+            agent,
+            request,
+            described,
+            ..
+        } = *self;
+        let workdir = &agent.options.workdir;
+        roots.entry(workdir.clone()).or_default();
+        // A grant's folder is the place itself.
+        let then = |root: &PathBuf| {
+            (
+                root.clone(),
+                agent.catalog.roots.get(root).unwrap_or(root).clone(),
+            )
+        };
+        let search = Search {
+            paths: wanted(&request.arguments, Some(&described.input_schema), workdir),
+            then: roots.keys().map(then).collect(),
+            roots,
+        };
+        let look = Look {
+            tool: &self.tool.name,
+            arguments: &request.arguments,
+            plan: &self.tool.plan,
+            workdir,
+        };
+        agent.runner.places(look, search).await
+    }
+
+    /// Asks the layers in order.
+    pub(super) fn decide(
+        &self,
+        parameters: Digest,
+        places: Option<&Places>,
+        atlas: Option<Verdict>,
+    ) -> Judged {
+        self.decide_on(&self.request.arguments, parameters, places, atlas)
+    }
+
+    fn decide_on(
+        &self,
+        arguments: &Map<String, Value>,
+        parameters: Digest,
+        places: Option<&Places>,
+        atlas: Option<Verdict>,
+    ) -> Judged {
+        let Self {
+            agent,
+            caller,
+            request,
+            tool,
+            described,
+        } = *self;
+        let subject = self.subject(arguments, places);
+        let named = [tool.spec.policy_ref.as_deref(), request.policy.as_deref()];
+        let named: Vec<&str> = named.into_iter().flatten().collect();
+        let layers = Layers {
+            autonomy: agent.manifest.identity.autonomy,
+            named: &named,
+        };
+        let mut judged = Judged {
+            verdict: Verdict::allow(),
+            by: DeniedBy::Autonomy,
+        };
+        // What the manifest says, by the same code that explains it; the role stands behind the autonomy (R12).
+        for (layer, verdict) in layers.words(&agent.engine, &subject) {
+            judged = match layer {
+                Layer::Autonomy(_) => {
+                    Judged { verdict, ..judged }.and(DeniedBy::Role, roles::verdict(caller.role))
+                }
+                // What it reads was let through to this conversation before; a rule that names it denies it all the same.
+                Layer::Rules if tool.reads_output => {
+                    let verdict = agent.engine.denies_by_name(&tool.name);
+                    judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
+                }
+                // A rule that refuses the declared tool by its name refuses all that it stands for.
+                Layer::Rules => {
+                    let declared = tool.from.as_ref();
+                    let refused = declared.and_then(|from| agent.engine.denies_by_name(from));
+                    let judged = judged.and(DeniedBy::Policy, verdict);
+                    match refused {
+                        Some(refused) => judged.and(DeniedBy::Policy, refused),
+                        None => judged,
+                    }
+                }
+                Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
+            };
+        }
+        for ceiling in &caller.ceilings {
+            judged = judged.and(
+                DeniedBy::Skill,
+                ceiling.judge(described, arguments, &agent.options.workdir, places),
+            );
+        }
+        if let Some(skill) = tool.skill.as_ref().filter(|skill| needs_approval(skill)) {
+            judged = judged.and(DeniedBy::Skill, skill::asking(&skill.name));
+        }
+        if let Some(atlas) = atlas {
+            judged = judged.and(DeniedBy::Atlas, atlas);
+        }
+        // What spares people is a standing grant that a person gave, never a rule (R13).
+        if matches!(judged.verdict.effect, Effect::Ask(_)) {
+            let shape = Shape {
+                session: caller.thread.session,
+                tool: &request.tool,
+                parameters,
+                plan: plan_digest(tool),
+                arguments,
+                schema: &described.input_schema,
+                workdir: &agent.options.workdir,
+                places,
+            };
+            if let Some(held) = agent.desk.standing.covering(&shape) {
+                judged.verdict.effect = Effect::Allow;
+                let why = format!("{} allowed it before (grant {})", held.by, held.id);
+                judged.verdict.reason = Some(why.into());
+            }
+        }
+        judged
+    }
+
+    fn paths(&self, places: &Places) -> CallPaths {
+        let (arguments, schema) = (&self.request.arguments, &self.described.input_schema);
+        CallPaths::of(arguments, Some(schema), &self.agent.options.workdir, Some(places))
+    }
+
+    /// Where the call's paths lead, if that is elsewhere than they say: a grant for exactly this call is bound to it.
+    pub(super) fn led(&self, places: &Places) -> Option<Digest> {
+        led(&self.paths(places))
+    }
+
+    /// What the call leaves out: every root of a rule is judged as if the call had named it.
+    pub(super) fn apart(&self, places: &Places, verdict: &Verdict) -> Apart {
+        let roots = self
+            .agent
+            .engine
+            .roots(&self.subject(&self.request.arguments, None));
+        let paths = self.paths(places);
+        let named: Vec<_> = paths.names().iter().chain(paths.places()).collect();
+        let mut apart = Apart::default();
+        for (root, place) in places.roots.iter().filter(|(root, _)| roots.contains_key(*root)) {
+            let Some(text) = root.to_str() else { continue };
+            let arguments = Map::from_iter([("path".to_owned(), Value::from(text))]);
+            let parameters = digest(&canonical(&arguments));
+            let judged = self.decide_on(&arguments, parameters, Some(places), None);
+            let word = judged.verdict();
+            let stricter = match word.effect {
+                Effect::Allow | Effect::AuditOnly => false,
+                Effect::Deny => true,
+                // The question about the call was about this, too.
+                Effect::Ask(_) => (&word.policy, &word.rule_id) != (&verdict.policy, &verdict.rule_id),
+            };
+            let forms = [root, &place.then, &place.now];
+            let holds = |path: &&PathBuf| forms.iter().any(|form| path.starts_with(form));
+            let into = if stricter && !named.iter().any(holds) {
+                &mut apart.out
+            } else {
+                &mut apart.open
+            };
+            into.extend(forms.into_iter().cloned());
+        }
+        apart
+    }
 }
 
 fn needs_approval(skill: &Skill) -> bool {

@@ -14,6 +14,7 @@ use crate::agent::Agent;
 use crate::catalog::{Described, Entry};
 use crate::error::{CallError, DeniedBy};
 use crate::event::digest;
+use crate::place;
 use crate::ports::Look;
 use crate::witness::{self, Fact, Mark};
 
@@ -114,6 +115,17 @@ pub(crate) fn files(arguments: &Map<String, Value>, schema: &Value, workdir: &Pa
     }
     all.dedup();
     all
+}
+
+/// The folder that all files lie in that a call names, by where they really are: no link is on the way to it.
+pub(super) fn folder(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Option<PathBuf> {
+    let named = files(arguments, schema, workdir);
+    let mut parents = named
+        .iter()
+        .map(|file| place::real(file).parent().map(Path::to_path_buf));
+    let first = parents.next()??;
+    let same = parents.all(|parent| parent.as_ref() == Some(&first));
+    (same && first != Path::new("/")).then_some(first)
 }
 
 /// The files that a call works on, without its working directory; as they are written, so that two names of one file are two.

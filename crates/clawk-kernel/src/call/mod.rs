@@ -23,6 +23,7 @@ mod spend;
 mod standing;
 mod suggest;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -39,6 +40,7 @@ pub(crate) use answers::{history, reply, reply_plan, revoke, withdraw};
 pub use approval::{Breadth, Person, Reception, Reply};
 pub(crate) use approval::{Desk, Seat};
 use ask::Asking;
+use decide::Case;
 pub(crate) use dedup::{Claim, Dedup, Keyed, Stored, key, keyed};
 pub(crate) use grant::Grant;
 use grant::Leave;
@@ -193,7 +195,14 @@ async fn path(
     record.know(&described);
     let held = hold(agent, caller, &described, request, cancel)?;
     let cancel = &held.cancel;
-    let (verdict, asked) = judge(agent, caller, request, gate.as_ref(), (&tool, &described), record)?;
+    let case = Case {
+        agent,
+        caller,
+        request,
+        tool: &tool,
+        described: &described,
+    };
+    let (verdict, asked) = judge(case, gate.as_ref(), record).await?;
     check_audit(agent, request, &verdict)?;
     record.hold(spend::reserve(agent, caller, request, &tool, &described)?);
     agent.rates.take_call(&request.tool, agent.scribe.now())?;
@@ -245,14 +254,13 @@ async fn path(
 }
 
 /// The verdict of all layers, the Atlases' among them, unless it is a refusal; and whether the Atlases ask a person.
-fn judge(
-    agent: &Agent,
-    caller: &Caller,
-    request: &Request,
+async fn judge(
+    case: Case<'_>,
     gate: Option<&Gate>,
-    (tool, described): (&Entry, &Described),
     record: &mut Record<'_>,
 ) -> Result<(Verdict, bool), CallError> {
+    let Case { agent, request, .. } = case;
+    let mut places = case.look().await;
     let atlas = gate
         .map(|gate| gate.judge(agent, &request.arguments))
         .transpose()?;
@@ -260,7 +268,15 @@ fn judge(
         record.governed(gate, atlas);
     }
     let ours = atlas.as_ref().map(|atlas| atlas.verdict.clone());
-    let judged = decide::decide(agent, caller, request, tool, described, record.parameters, ours);
+    let judged = case.decide(record.parameters, places.as_ref(), ours);
+    if let Some(places) = &places {
+        record.apart = Arc::new(case.apart(places, judged.verdict()));
+    }
+    // A person's grant is for where the call leads.
+    if places.is_none() && matches!(judged.verdict().effect, Effect::Ask(_)) {
+        places = Some(case.find(BTreeMap::new()).await);
+    }
+    record.led = places.as_ref().and_then(|places| case.led(places));
     let verdict = judged.permitted(&request.tool).map_err(|error| match &atlas {
         Some(atlas) => atlas.words(error),
         None => error,
@@ -425,6 +441,7 @@ async fn run(
             request_id: request.request_id.clone(),
             session: caller.thread.session,
             marks: Arc::clone(&leave.marks),
+            apart: Arc::clone(&record.apart),
             connections: record.connections.clone(),
         };
         let outcome = match &tool.skill {

@@ -7,6 +7,7 @@ use clawk_plan::Plan;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde_json::{Map, Value};
 
+use crate::place::Apart;
 use crate::ports::Connections;
 use crate::witness::Mark;
 
@@ -26,6 +27,7 @@ pub struct Permit {
     pub(super) session: SessionId,
     pub(super) marks: Arc<[Mark]>,
     pub(super) connections: Connections,
+    pub(super) apart: Arc<Apart>,
 }
 
 impl Permit {
@@ -76,6 +78,13 @@ impl Permit {
     #[must_use]
     pub fn marks(&self) -> &[Mark] {
         &self.marks
+    }
+
+    /// What the call leaves out: the rules have a stricter word there than for the call. A tool that walks through folders
+    /// passes it by, and a runner that opens files itself opens none there.
+    #[must_use]
+    pub fn apart(&self) -> &Apart {
+        &self.apart
     }
 
     /// Where to tell what it reached.

@@ -10,6 +10,7 @@ use clawk_proto::RequestId;
 
 use super::approval::Open;
 use super::ask::Asking;
+use super::decide::Case;
 use super::grant::{Grant, works_on};
 use super::record::Record;
 use super::{Caller, Request, check_arguments, check_audit, hold, judge, reach, screen, spend, tool_of};
@@ -166,14 +167,14 @@ async fn outlook<'a>(
     check_arguments(&described, request)?;
     let mut record = Record::new(agent, caller, request);
     record.know(&described);
-    let (verdict, _) = judge(
+    let case = Case {
         agent,
         caller,
         request,
-        gate.as_ref(),
-        (&tool, &described),
-        &mut record,
-    )?;
+        tool: &tool,
+        described: &described,
+    };
+    let (verdict, _) = judge(case, gate.as_ref(), &mut record).await?;
     check_audit(agent, request, &verdict)?;
     stands_against(agent, wanted, &tool, &described)?;
     let workdir = &agent.options.workdir;

@@ -158,6 +158,7 @@ async fn check(
         request_id: request.request_id.clone(),
         session: caller.thread.session,
         marks: Arc::default(),
+        apart: Arc::default(),
         connections: record.connections.clone(),
     };
     let outcome = agent.runner.check(permit, cancel).await;

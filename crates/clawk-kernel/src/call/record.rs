@@ -3,6 +3,7 @@
 mod asked;
 mod words;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clawk_policy::{Effect, Verdict};
@@ -29,6 +30,7 @@ use crate::event::{
     ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, canonical, digest, kind,
 };
 use crate::notice::{Answer, Notice, Question};
+use crate::place::Apart;
 use crate::ports::{Connections, EffectChange, OpenEffect, RunOutcome, Spent};
 use crate::purse::{Place, Purse, Warning};
 use words::error_code;
@@ -70,6 +72,10 @@ pub(super) struct Record<'a> {
     written: bool,
     /// What the call reached.
     pub(super) connections: Connections,
+    /// What the call leaves out.
+    pub(super) apart: Arc<Apart>,
+    /// Where the call's paths led, if elsewhere than they say.
+    pub(super) led: Option<Digest>,
 }
 
 /// Somebody wants the tool to run, with these arguments.
@@ -139,6 +145,8 @@ impl<'a> Record<'a> {
             screened: None,
             written: false,
             connections: Connections::default(),
+            apart: Arc::default(),
+            led: None,
         }
     }
 

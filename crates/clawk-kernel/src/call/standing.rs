@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use clawk_policy::path::CallPaths;
+use clawk_policy::path::{CallPaths, Places, Roots};
 use clawk_proto::{Digest, SessionId};
 use serde_json::{Map, Value};
 
+use crate::event::{canonical, digest};
 use crate::time::Timestamp;
 
 /// Grants that stand at a time; a further one ends the oldest.
@@ -42,8 +43,11 @@ pub struct Held {
     pub tool: String,
     /// Until when.
     pub lasting: Lasting,
-    /// Every path of the call within this folder; `None`: exactly the arguments that were shown.
+    /// Every path of the call within this folder, by its words and by where it leads; `None`: exactly the arguments that were
+    /// shown. It is the place itself: no link was on the way to it.
     pub folder: Option<PathBuf>,
+    /// Where the paths of those arguments led, if a link or another name led them elsewhere than they say.
+    pub led: Option<Digest>,
     /// The digest of those arguments.
     pub parameters: Digest,
     /// The sandbox plan that was shown.
@@ -66,6 +70,20 @@ pub(super) struct Shape<'a> {
     pub(super) arguments: &'a Map<String, Value>,
     pub(super) schema: &'a Value,
     pub(super) workdir: &'a Path,
+    /// Where its paths lead.
+    pub(super) places: Option<&'a Places>,
+}
+
+impl Shape<'_> {
+    fn paths(&self) -> CallPaths {
+        CallPaths::of(self.arguments, Some(self.schema), self.workdir, self.places)
+    }
+}
+
+/// Where a call's paths lead, if that is elsewhere than they say.
+pub(super) fn led(paths: &CallPaths) -> Option<Digest> {
+    let elsewhere = paths.elsewhere();
+    (!elsewhere.is_empty()).then(|| digest(&canonical(&elsewhere)))
 }
 
 impl Held {
@@ -78,9 +96,10 @@ impl Held {
             && self.tool == call.tool
             && self.plan == call.plan
             && match &self.folder {
-                None => self.parameters == call.parameters,
-                Some(folder) => CallPaths::of(call.arguments, Some(call.schema), call.workdir)
-                    .all_within(std::slice::from_ref(folder)),
+                None => self.parameters == call.parameters && self.led == led(&call.paths()),
+                Some(folder) => call
+                    .paths()
+                    .all_within(&Roots::new(vec![folder.clone()], call.places)),
             }
     }
 }
@@ -114,6 +133,14 @@ impl Standing {
         let before = all.len();
         all.retain(|held| held.id != id);
         all.len() < before
+    }
+
+    /// Whether a grant for this tool stands, and the folders of those that are for one.
+    pub(super) fn of_tool(&self, tool: &str) -> Option<Vec<PathBuf>> {
+        let all = self.lock();
+        let mut of_tool = all.iter().filter(|held| held.tool == tool).peekable();
+        of_tool.peek()?;
+        Some(of_tool.filter_map(|held| held.folder.clone()).collect())
     }
 
     pub(crate) fn contains(&self, id: &str) -> bool {

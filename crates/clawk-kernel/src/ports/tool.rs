@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clawk_plan::{Obtained, Plan, Refusal};
+use clawk_policy::path::Places;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::Later;
 use crate::call::Permit;
+use crate::place::{self, Search};
 use crate::sheet::Preview;
 use crate::witness::Fact;
 
@@ -150,6 +152,11 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the call would act through, beside its arguments and the files that they name: the programs that its names
     /// stand for, the place that a request goes to, with what is configured of them. An exact grant is bound to it.
     fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>>;
+
+    /// Where the paths of a call and the roots of the rules really lead.
+    fn places<'a>(&'a self, _look: Look<'a>, search: Search) -> Later<'a, Places> {
+        Box::pin(place::look(search))
+    }
 
     /// How the tool's unknown outcomes are found out.
     fn mend(&self, _tool: &str) -> Mend {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clawk_manifest::model::Store;
 use clawk_plan::{Level, Obtained, Plan, Refusal};
+use clawk_policy::path::Places;
 use clawk_proto::RequestId;
 use clawk_proto::method::{MemoryEntry, NewEntry};
 use serde_json::{Map, Value};
@@ -18,6 +19,7 @@ use super::tape::{Ended, Said, Tape, Tapes};
 use crate::call::Permit;
 use crate::error::CallError;
 use crate::event::{canonical, digest};
+use crate::place::Search;
 use crate::ports::{
     Completion, Delta, Description, FaultKind, InferRequest, Later, Look, Memory, MemoryError, Place,
     Provider, ProviderError, RunError, RunOutcome, StoreQuery, ToolRunner, Usage,
@@ -174,6 +176,11 @@ impl ToolRunner for TapedTools {
         let changed = self.tapes.changed(look.tool, digest(&canonical(look.arguments)));
         let facts = changed.map(|words| Fact::new(words, RECORDED));
         ready(facts.into_iter().collect())
+    }
+
+    /// The files are not those of then: words alone are judged.
+    fn places<'a>(&'a self, _look: Look<'a>, search: Search) -> Later<'a, Places> {
+        ready(search.unfollowed())
     }
 
     fn close(&self) -> Later<'_, ()> {

@@ -528,3 +528,66 @@ async fn a_question_says_where_its_paths_lead() {
         question.sheet
     );
 }
+
+/// Calls a write and answers its question, if it asks one; whether it did.
+async fn asks(
+    kernel: &Kernel,
+    session: clawk_proto::SessionId,
+    n: u32,
+    path: &str,
+    breadth: Breadth,
+) -> bool {
+    let mut questions = kernel.questions();
+    let call = tokio::spawn(kernel.call(session, params("write", json!({"path": path}), n)));
+    tokio::select! {
+        question = questions.recv() => {
+            question.unwrap();
+            let always = Reply { breadth, ..reply(Answer::Always) };
+            assert_eq!(kernel.reply(&id(n), always).await, Reception::Taken);
+            call.await.unwrap().unwrap();
+            true
+        }
+        () = tokio::time::sleep(std::time::Duration::from_millis(400)) => {
+            call.await.unwrap().unwrap();
+            false
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_grant_is_for_the_place_and_not_for_a_link_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap();
+    fs::create_dir_all(root.join("a/in")).unwrap();
+    fs::create_dir_all(root.join("b")).unwrap();
+    symlink("../b", root.join("a/l")).unwrap();
+    symlink("../b/f", root.join("a/exact")).unwrap();
+    fs::write(root.join("b/f"), "x").unwrap();
+    let rig = rig_in(&root);
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let (folder, exact) = (Breadth::Folder, Breadth::Exact);
+    assert!(asks(&kernel, session, 1, "a/one", folder).await);
+    assert!(!asks(&kernel, session, 2, "a/two", exact).await, "in the folder");
+    assert!(!asks(&kernel, session, 3, "a/in/deep", exact).await, "below it");
+    // Its words lie in the folder, the place does not.
+    assert!(asks(&kernel, session, 4, "a/l/f", exact).await);
+    assert!(asks(&kernel, session, 5, "a/exact", exact).await);
+    // Given for exactly this, and where it led then.
+    assert!(!asks(&kernel, session, 6, "a/exact", exact).await);
+    fs::write(root.join("b/g"), "x").unwrap();
+    fs::remove_file(root.join("a/exact")).unwrap();
+    symlink("../b/g", root.join("a/exact")).unwrap();
+    assert!(
+        asks(&kernel, session, 7, "a/exact", exact).await,
+        "it leads elsewhere now"
+    );
+    // What was offered is where the files are, not the link.
+    let held = kernel.granted();
+    assert!(
+        held.iter()
+            .any(|held| held.folder.as_ref() == Some(&root.join("a"))),
+        "{held:?}"
+    );
+    kernel.shutdown("tested", 100).await;
+}

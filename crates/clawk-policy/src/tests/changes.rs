@@ -123,6 +123,7 @@ impl Scene {
                 tokens_today: self.tokens,
                 cost_today_microusd: 0,
             },
+            places: None,
         })
     }
 }

@@ -45,6 +45,7 @@ fn decide_with<T>(call: &Value, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         schema: None,
         workdir: Path::new("/workspace"),
         usage,
+        places: None,
     })
 }
 
@@ -487,4 +488,72 @@ fn ten_thousand_rules_are_indexed() {
         });
     }
     assert!(asked.get() <= 12, "asked {} rules for 5 calls", asked.get());
+}
+
+#[test]
+fn a_guess_never_turns_a_refusal_into_a_question() {
+    let rules = json!([
+        {"id": "keys", "action": "require-approval", "scope": "tool", "conditions": {"path_within": "/workspace/keys"}},
+        {"id": "here", "action": "allow", "scope": "tool", "conditions": {"path_within": "/workspace"}},
+        {"id": "rest", "action": "deny", "scope": "all"},
+    ]);
+    let engine = engine(&rules);
+    let about = |arguments: Value| decide(&engine, &json!({"tool": "t", "arguments": arguments}));
+    for (arguments, effect, rule) in [
+        (json!({"path": "keys/a"}), "require-approval", "keys"),
+        (
+            json!({"path": "a", "note": "keys/my a"}),
+            "require-approval",
+            "keys",
+        ),
+        (json!({"path": "/etc/a", "note": "keys/my a"}), "deny", "rest"),
+        (json!({"path": "/etc/a"}), "deny", "rest"),
+        (json!({"path": "a", "note": "some/my a"}), "allow", "here"),
+    ] {
+        let verdict = about(arguments.clone());
+        assert_eq!(
+            (verdict.effect.name(), verdict.rule_id.as_deref()),
+            (effect, Some(rule)),
+            "{arguments}"
+        );
+        let explained = decide_with(&json!({"tool": "t", "arguments": arguments}), |subject| {
+            engine.explain(subject).verdict
+        });
+        assert_eq!(explained, verdict, "{arguments}");
+    }
+}
+
+#[test]
+fn what_readers_may_not_see_is_closed_to_everybody() {
+    let rules = json!([
+        {"id": "git", "action": "allow", "scope": "tool", "match": {"name": "git-*"}, "conditions": {"path_within": ".git"}},
+        {"id": "public", "action": "allow", "scope": "tool", "match": {"category": "filesystem"},
+            "conditions": {"path_within": "keys/public"}},
+        {"id": "no-git", "action": "deny", "scope": "tool", "match": {"category": "filesystem"},
+            "conditions": {"path_within": [".git", "keys"]}},
+        {"id": "no-writes", "action": "deny", "scope": "tool", "match": {"name": "file-write"}, "conditions": {"path_within": "src"}},
+        {"id": "asked", "action": "require-approval", "scope": "all", "conditions": {"path_within": "private"}},
+        {"id": "rest", "action": "allow", "scope": "all"},
+    ]);
+    let engine = engine(&rules);
+    let closed = |call: Value| {
+        let closed = decide_with(&call, |subject| engine.closed(subject, &[]));
+        let names = |roots: std::collections::BTreeSet<std::path::PathBuf>| {
+            let below = |root: &std::path::PathBuf| {
+                let below = root.strip_prefix("/workspace").expect("relative");
+                below.to_string_lossy().into_owned()
+            };
+            roots.iter().map(below).collect::<Vec<_>>()
+        };
+        (names(closed.denied), names(closed.open))
+    };
+    let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let shell = closed(json!({"tool": "shell", "category": "shell"}));
+    assert_eq!(shell.0, list(&[".git", "keys"]));
+    assert_eq!(closed(json!({"tool": "git-log"})).0, list(&["keys"]));
+    let read = closed(json!({"tool": "file-read", "category": "filesystem"}));
+    assert_eq!(read.0, list(&[".git", "keys"]));
+    assert!(read.1.contains(&"keys/public".to_owned()), "{read:?}");
+    let write = closed(json!({"tool": "file-write", "category": "filesystem"}));
+    assert_eq!(write.0, list(&[".git", "keys", "src"]));
 }

@@ -59,6 +59,7 @@ impl Scene {
             schema: None,
             workdir: Path::new("/workspace"),
             usage: self.usage,
+            places: None,
         }
     }
 }

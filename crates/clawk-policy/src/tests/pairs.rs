@@ -257,6 +257,7 @@ fn subject<'a>(pair: &'a Pair<'_>) -> Subject<'a> {
             tokens_today: pair.tokens,
             cost_today_microusd: 0,
         },
+        places: None,
     }
 }
 

@@ -4,18 +4,23 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::path::{CallPaths, MAX_DEPTH, resolve};
+use crate::path::{CallPaths, MAX_DEPTH, Place, Places, RootPlace, Roots, resolve};
 
 fn paths(arguments: &Value) -> CallPaths {
     CallPaths::of(
         arguments.as_object().expect("an object"),
         None,
         Path::new("/workspace"),
+        None,
     )
 }
 
+fn roots(roots: &[&str]) -> Roots {
+    Roots::new(roots.iter().map(PathBuf::from).collect(), None)
+}
+
 fn inside(arguments: &Value) -> bool {
-    paths(arguments).all_within(&[PathBuf::from("/workspace")])
+    paths(arguments).all_within(&roots(&["/workspace"]))
 }
 
 #[test]
@@ -82,7 +87,7 @@ fn nothing_gets_out() {
 fn the_schema_may_say_that_a_string_is_a_path() {
     let schema = json!({"properties": {"target": {"type": "string", "format": "path"},
         "many": {"type": "array", "items": {"type": "string", "format": "directory"}}}});
-    for (arguments, roots, expected) in [
+    for (arguments, root, expected) in [
         (json!({"target": "x y"}), "/workspace/a", false),
         (json!({"target": "a/x y"}), "/workspace/a", true),
         (json!({"many": ["a/b", "c"]}), "/workspace/a", false),
@@ -92,14 +97,15 @@ fn the_schema_may_say_that_a_string_is_a_path() {
             arguments.as_object().expect("object"),
             Some(&schema),
             Path::new("/workspace"),
+            None,
         );
-        assert_eq!(found.all_within(&[PathBuf::from(roots)]), expected, "{arguments}");
+        assert_eq!(found.all_within(&roots(&[root])), expected, "{arguments}");
     }
 }
 
 #[test]
 fn restrictive_rules_need_only_one_path_inside_or_one_refused() {
-    let secrets = [PathBuf::from("/workspace/secrets")];
+    let secrets = roots(&["/workspace/secrets"]);
     for (arguments, expected) in [
         (json!({"source": "secrets/key", "destination": "/tmp/x"}), true),
         (json!({"path": "/tmp/x"}), false),
@@ -110,7 +116,11 @@ fn restrictive_rules_need_only_one_path_inside_or_one_refused() {
             true,
         ),
     ] {
-        assert_eq!(paths(&arguments).any_within(&secrets), expected, "{arguments}");
+        assert_eq!(
+            paths(&arguments).any_within(&secrets, true),
+            expected,
+            "{arguments}"
+        );
     }
 }
 
@@ -121,8 +131,9 @@ fn a_relative_working_directory_and_deep_nesting_are_refused() {
         arguments.as_object().expect("object"),
         None,
         Path::new("relative"),
+        None,
     );
-    assert!(!found.all_within(&[PathBuf::from("/")]));
+    assert!(!found.all_within(&roots(&["/"])));
     let mut deep = json!("x");
     for _ in 0..=MAX_DEPTH {
         deep = json!([deep]);
@@ -140,4 +151,97 @@ fn resolving_keeps_to_the_text() {
     assert_eq!(resolve("a/./b/", base), Ok(PathBuf::from("/w/a/b")));
     assert_eq!(resolve("/a", base), Ok(PathBuf::from("/a")));
     assert_eq!(resolve("a/../b", base), Err("`..` in a path"));
+}
+
+#[test]
+fn any_string_counts_for_rules_that_restrict() {
+    let secrets = roots(&["/workspace/secrets", "/workspace/.env"]);
+    for (arguments, expected) in [
+        (json!({"target": "secrets/key"}), true),
+        (json!({"target": "secrets/my key"}), true),
+        (json!({"a": [{"b": "a b/../secrets/key"}]}), true),
+        (json!({"target": "/workspace/my folder/../.env"}), true),
+        (json!({"target": "file:///workspace/secrets/my key"}), true),
+        (json!({"cwd": "secrets", "target": "my key/x"}), true),
+        (json!({"text": "secrets"}), false), // without a separator it has to be there
+        (json!({"text": "see secrets/key"}), false),
+        (json!({"path": "a", "content": "more/../text"}), true), // it can't be judged
+    ] {
+        assert_eq!(
+            paths(&arguments).any_within(&secrets, true),
+            expected,
+            "{arguments}"
+        );
+    }
+    let many: Vec<String> = (0..5000).map(|n| format!("word {n}")).collect();
+    let many = paths(&json!({ "words": many }));
+    assert!(many.any_within(&secrets, true) && !many.any_within(&secrets, false));
+    assert!(many.all_within(&roots(&["/workspace"])));
+}
+
+fn place(at: &str, exists: bool) -> Place {
+    Place {
+        at: vec![PathBuf::from(at)],
+        exists,
+        unknown: None,
+    }
+}
+
+#[test]
+fn words_and_place_must_both_lie_inside() {
+    let root = |then: &str, now: &str| RootPlace {
+        then: then.into(),
+        now: now.into(),
+    };
+    let places = Places {
+        paths: [
+            ("/workspace/a", place("/workspace/a", true)),
+            ("/workspace/up/.env", place("/workspace/.env", true)),
+            ("/workspace/out/x", place("/etc/x", false)),
+            ("/workspace/moved/x", place("/etc/x", true)),
+            ("/workspace/key", place("/workspace/.env", true)),
+            ("/workspace/word", place("/workspace/word", false)),
+            (
+                "/workspace/odd",
+                Place {
+                    unknown: Some("too many links".to_owned()),
+                    ..Place::default()
+                },
+            ),
+        ]
+        .map(|(path, place)| (PathBuf::from(path), place))
+        .into(),
+        roots: [
+            ("/workspace", root("/workspace", "/workspace")),
+            ("/workspace/.env", root("/workspace/.env", "/workspace/.env")),
+            ("/workspace/moved", root("/workspace/moved", "/etc")),
+        ]
+        .map(|(path, root)| (PathBuf::from(path), root))
+        .into(),
+    };
+    let within = |arguments: Value, names: &[&str], all: bool| {
+        let arguments = arguments.as_object().expect("an object");
+        let found = CallPaths::of(arguments, None, Path::new("/workspace"), Some(&places));
+        let roots = Roots::new(names.iter().map(PathBuf::from).collect(), Some(&places));
+        if all {
+            found.all_within(&roots)
+        } else {
+            found.any_within(&roots, true)
+        }
+    };
+    let (all, any) = (true, false);
+    assert!(within(json!({"path": "a"}), &["/workspace"], all));
+    assert!(!within(json!({"path": "out/x"}), &["/workspace"], all));
+    assert!(!within(json!({"path": "odd"}), &["/workspace"], all));
+    assert!(!within(json!({"path": "nobody looked"}), &["/workspace"], all));
+    // A string that nothing calls a path must not lead out either.
+    assert!(!within(json!({"target": "out/x"}), &["/workspace"], all));
+    // A link that was put in the place of a root widens no rule that allows, and none that denies is narrowed by it.
+    assert!(!within(json!({"path": "moved/x"}), &["/workspace/moved"], all));
+    assert!(within(json!({"path": "moved/x"}), &["/workspace/moved"], any));
+    assert!(within(json!({"path": "up/.env"}), &["/workspace/.env"], any));
+    assert!(within(json!({"target": "key"}), &["/workspace/.env"], any));
+    assert!(!within(json!({"target": "word"}), &["/workspace/word"], any));
+    assert!(within(json!({"path": "odd"}), &["/workspace/.env"], any));
+    assert!(!within(json!({"path": "a"}), &["/workspace/.env"], any));
 }

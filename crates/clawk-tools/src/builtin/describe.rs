@@ -140,7 +140,7 @@ fn file(builtin: Builtin) -> Row {
             json!(["path", "old_text", "new_text"]),
         ),
         Builtin::FileList => (
-            "Lists a folder: name, kind and size. Bounded; links are shown and not followed.",
+            "Lists a folder: name, kind and size. Bounded; links are shown and not followed; entries that the policy closes are left out and counted.",
             "filesystem",
             READS,
             json!({"path": path, "recursive": {"type": "boolean"},
@@ -148,7 +148,7 @@ fn file(builtin: Builtin) -> Row {
             json!([]),
         ),
         Builtin::FileSearch => (
-            "Searches text files below a folder with a regular expression; returns `path:line:text`. Skips binary files and `.git`.",
+            "Searches text files below a folder with a regular expression; returns `path:line:text`. Skips binary files and `.git`; what the policy closes is left out and counted.",
             "filesystem",
             READS,
             json!({"pattern": {"type": "string"}, "path": path, "ignore_case": {"type": "boolean"},

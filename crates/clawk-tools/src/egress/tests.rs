@@ -172,6 +172,7 @@ async fn http_request_sends_a_bound_secret_and_never_shows_it() {
             workdir: dir.path(),
             timeout_ms: 5_000,
             marks: &[],
+            apart: &clawk_kernel::place::Apart::default(),
             tool,
             connections: connections.clone(),
             stop: CancellationToken::new(),

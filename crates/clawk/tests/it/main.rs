@@ -15,6 +15,7 @@ mod agent;
 mod api;
 mod atlas;
 mod between;
+mod closed;
 mod conformance;
 mod counter;
 mod cra;

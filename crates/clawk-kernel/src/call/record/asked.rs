@@ -89,6 +89,7 @@ impl Record<'_> {
             folder: folder.as_deref(),
             grant_id: &held.id,
             lasting: held.lasting.name(),
+            led_hash: held.led,
             parameters_hash: held.parameters,
             plan_hash: held.plan,
             request_id: self.request.request_id.as_str(),

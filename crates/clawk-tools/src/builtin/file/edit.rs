@@ -4,7 +4,7 @@ use clawk_kernel::ports::RunOutcome;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Job, Stop, read::whole_text, root, write::replace};
+use super::{Job, Stop, read::whole_text, write::replace};
 use crate::call::done;
 
 /// How many places are named when the old text is not unique.
@@ -19,8 +19,8 @@ struct Args {
 
 pub(super) fn edit(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
-    let place = root::place(&job.filesystem, &job.workdir, &args.path, true)?;
-    let (file, stat) = place.root.file(&place.below, true)?;
+    let place = job.place(&args.path, true)?;
+    let (file, stat) = job.file(&place.root, &place.below, true)?;
     job.same(&args.path, Some(&stat))?;
     let text = whole_text(file, &args.path)?;
     let (edited, line) = replaced(&text, &args)?;

@@ -9,8 +9,9 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::root::Root;
-use super::{Job, Stop, root};
+use super::left::note;
+use super::root::{Root, real_path};
+use super::{Job, Stop};
 use crate::call::done;
 
 /// Most entries that one listing returns.
@@ -35,11 +36,11 @@ struct Args {
 pub(super) fn list(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
     let path = args.path.as_deref().unwrap_or(".");
-    let place = root::place(&job.filesystem, &job.workdir, path, false)?;
+    let place = job.place(path, false)?;
     let fits = args.glob.as_deref().map(glob).transpose()?;
     let recursive = args.recursive || args.glob.as_deref().is_some_and(|glob| glob.contains('/'));
     let mut lines = Vec::new();
-    let complete = walk(job, &place.root, &place.below, recursive, &mut |entry| {
+    let walked = walk(job, &place.root, &place.below, recursive, &mut |entry| {
         if fits.as_ref().is_some_and(|fits| !fits.is_match(entry.inside)) {
             return ControlFlow::Continue(());
         }
@@ -61,12 +62,14 @@ pub(super) fn list(job: &Job) -> Result<RunOutcome, Stop> {
     } else {
         lines.join("\n")
     };
+    let Walked { complete, left_out } = walked;
     if !complete {
         text.push_str("\n[cut: there is more; narrow the path or give a glob]");
     }
+    text.push_str(&note(left_out));
     Ok(done(
         text,
-        json!({"path": path, "entries": count, "truncated": !complete}),
+        json!({"path": path, "entries": count, "truncated": !complete, "left_out": left_out}),
     ))
 }
 
@@ -96,21 +99,30 @@ pub(super) struct Entry<'a> {
     pub(super) stat: &'a Stat,
 }
 
-/// Walks what is admitted below `start`, sorted by name, folders after their entry, no link followed. False when it was
-/// cut short: by a bound, or by `visit`.
+/// How a walk ended.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    /// It was not cut short: by a bound, or by `visit`.
+    pub(super) complete: bool,
+    /// Entries that it came by and that are closed to it; a folder counts as one.
+    pub(super) left_out: u64,
+}
+
+/// Walks what is admitted below `start`, sorted by name, folders after their entry, no link followed.
 pub(super) fn walk(
     job: &Job,
     root: &Root<'_>,
     start: &Path,
     recursive: bool,
     visit: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
-) -> Result<bool, Stop> {
+) -> Result<Walked, Stop> {
     let mut open = vec![start.to_path_buf()];
     let mut visited = 0;
+    let mut walked = Walked::default();
     let mut complete = true;
     while let Some(folder) = open.pop() {
-        let entries = match entries(root, &folder) {
-            Ok(entries) => entries,
+        let (real, entries) = match entries(root, &folder) {
+            Ok(listing) => listing,
             // A folder below that can't be read is left out; the one that was asked for is an error.
             Err(stop) if folder == start => return Err(stop),
             Err(_) => continue, // silent-ok: see above
@@ -119,10 +131,11 @@ pub(super) fn walk(
         for (name, stat) in entries {
             visited += 1;
             if visited > MAX_VISITED || job.stop.is_cancelled() {
-                return Ok(false);
+                return Ok(walked);
             }
             let below = folder.join(&name);
-            if !root.admits(&below) {
+            if !root.admits(&below) || job.leaves_out(&root.named(&below), &real.join(&name), &stat) {
+                walked.left_out += 1;
                 continue;
             }
             let inside = below.strip_prefix(start).unwrap_or(&below);
@@ -133,7 +146,7 @@ pub(super) fn walk(
             })
             .is_break()
             {
-                return Ok(false);
+                return Ok(walked);
             }
             let deep = inside.components().count() >= MAX_DEPTH;
             if recursive
@@ -146,13 +159,16 @@ pub(super) fn walk(
         }
         open.extend(folders.into_iter().rev());
     }
-    Ok(complete)
+    walked.complete = complete;
+    Ok(walked)
 }
 
-fn entries(root: &Root<'_>, folder: &Path) -> Result<Vec<(PathBuf, Stat)>, Stop> {
+/// Where the folder really is, and what is in it.
+fn entries(root: &Root<'_>, folder: &Path) -> Result<(PathBuf, Vec<(PathBuf, Stat)>), Stop> {
     use std::os::unix::ffi::OsStrExt as _;
     let shown = root.shown(folder);
     let fd = root.open(folder, OFlags::RDONLY | OFlags::DIRECTORY, false)?;
+    let real = real_path(&fd).map_err(|error| Stop::on(&shown, error))?;
     let listing = Dir::read_from(&fd).map_err(|error| Stop::on(&shown, error))?;
     let mut all = Vec::new();
     for entry in listing.take(MAX_VISITED) {
@@ -167,5 +183,5 @@ fn entries(root: &Root<'_>, folder: &Path) -> Result<Vec<(PathBuf, Stat)>, Stop>
         }
     }
     all.sort_by(|left, right| left.0.cmp(&right.0));
-    Ok(all)
+    Ok((real, all))
 }

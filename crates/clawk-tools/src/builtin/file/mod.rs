@@ -4,6 +4,7 @@
 
 mod apart;
 mod edit;
+mod left;
 mod list;
 mod read;
 mod root;
@@ -14,6 +15,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 
+use clawk_kernel::place::Apart;
 use clawk_kernel::ports::{Look, RunError, RunOutcome};
 use clawk_kernel::witness::{self, HASHED_BYTES, Mark, State};
 use clawk_plan::{Filesystem, Level, Obtained, Refusal};
@@ -27,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use apart::{MODE, main};
 
 use crate::call::{Call, failed, plainly};
+use left::Linked;
 
 /// What holds a path in its mount, wherever the tool runs.
 const CHECKS: &str = "checks:filesystem";
@@ -72,6 +75,10 @@ struct Job {
     workdir: PathBuf,
     /// What was there when a person was asked.
     marks: Vec<Mark>,
+    /// What the call leaves out.
+    apart: Apart,
+    #[serde(default)]
+    linked: Linked,
     #[serde(skip)]
     stop: CancellationToken,
 }
@@ -107,6 +114,11 @@ impl Job {
         } else {
             Err(Stop::Changed(format!("`{path}` is not the file that was shown")))
         }
+    }
+
+    /// Admits a path and opens its mount.
+    fn place(&self, path: &str, write: bool) -> Result<root::Place<'_>, Stop> {
+        root::place(&self.filesystem, &self.apart, &self.workdir, path, write)
     }
 
     fn work(&self) -> Result<RunOutcome, Stop> {
@@ -179,7 +191,7 @@ pub(super) enum Before {
 /// What a write would replace, for a preview: looked at as the tool would reach it, and never outside of what the plan
 /// admits.
 pub(super) fn before(look: &Look<'_>, path: &str) -> Before {
-    let found = root::place(look.plan.filesystem(), look.workdir, path, true)
+    let found = root::place(look.plan.filesystem(), &Apart::default(), look.workdir, path, true)
         .and_then(|place| place.root.there(&place.below))
         .and_then(|file| file.map(|file| contents(file, path)).transpose());
     match found {
@@ -219,8 +231,13 @@ pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Res
         filesystem: call.plan.filesystem().clone(),
         workdir: call.workdir.to_path_buf(),
         marks: call.marks.to_vec(),
+        apart: call.apart.clone(),
+        linked: Linked::default(),
         stop: call.stop.clone(),
     };
+    let looked = tokio::task::spawn_blocking(move || job.with_linked()).await;
+    let job =
+        looked.map_err(|error| RunError::Unavailable(format!("its files can't be looked at: {error}")))?;
     if call.plan.level() >= Level::Process {
         return apart::run(launcher, &apart::spec(call, &job)?).await;
     }
@@ -231,5 +248,7 @@ pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Res
     }
 }
 
+#[cfg(test)]
+mod judged;
 #[cfg(test)]
 mod tests;

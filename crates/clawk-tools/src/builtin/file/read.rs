@@ -7,7 +7,7 @@ use clawk_kernel::ports::RunOutcome;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Job, Stop, root};
+use super::{Job, Stop};
 use crate::call::done;
 
 /// Most that one call returns, bytes.
@@ -33,8 +33,8 @@ struct Args {
 
 pub(super) fn read(job: &Job) -> Result<RunOutcome, Stop> {
     let args: Args = job.parse()?;
-    let place = root::place(&job.filesystem, &job.workdir, &args.path, false)?;
-    let (file, stat) = place.root.file(&place.below, false)?;
+    let place = job.place(&args.path, false)?;
+    let (file, stat) = job.file(&place.root, &place.below, false)?;
     let bytes = u64::try_from(stat.st_size).unwrap_or(0);
     let first = args.start_line.unwrap_or(1).max(1);
     let last = args.end_line.unwrap_or(u64::MAX);

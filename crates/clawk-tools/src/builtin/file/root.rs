@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use clawk_kernel::place::Apart;
 use clawk_plan::Filesystem;
 use clawk_plan::preflight::path::{Allowed, permit};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -15,6 +16,7 @@ use super::Stop;
 /// A mount, opened.
 pub(super) struct Root<'a> {
     filesystem: &'a Filesystem,
+    apart: &'a Apart,
     workdir: &'a Path,
     /// As the plan names it.
     named: PathBuf,
@@ -33,6 +35,7 @@ pub(super) struct Place<'a> {
 /// Admits `path` by the plan and opens its mount.
 pub(super) fn place<'a>(
     filesystem: &'a Filesystem,
+    apart: &'a Apart,
     workdir: &'a Path,
     path: &str,
     write: bool,
@@ -49,6 +52,7 @@ pub(super) fn place<'a>(
     Ok(Place {
         root: Root {
             filesystem,
+            apart,
             workdir,
             named,
             real,
@@ -154,10 +158,14 @@ impl Root<'_> {
 
     /// Whether the plan admits a place below this mount, as text.
     pub(super) fn admits(&self, below: &Path) -> bool {
-        self.named
-            .join(below)
+        self.named(below)
             .to_str()
             .is_some_and(|path| permit(self.filesystem, path, false, self.workdir).is_ok())
+    }
+
+    /// The place as the plan names it.
+    pub(super) fn named(&self, below: &Path) -> PathBuf {
+        self.named.join(below)
     }
 
     fn open_raw(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -183,6 +191,11 @@ impl Root<'_> {
     fn judge(&self, fd: &OwnedFd, name: Option<&OsStr>, write: bool, shown: &str) -> Result<(), Stop> {
         let mut real = real_path(fd).map_err(|error| Stop::on(shown, error))?;
         real.extend(name);
+        if self.apart.leaves_out(&real) {
+            return Err(Stop::Failed(format!(
+                "`{shown}` leads to a place for which the policy has a stricter word; name that place itself"
+            )));
+        }
         // The mount may itself lie behind a link; below it, what counts is where we are.
         let place = real
             .strip_prefix(&self.real)
@@ -197,7 +210,7 @@ impl Root<'_> {
     }
 }
 
-fn real_path(fd: &OwnedFd) -> std::io::Result<PathBuf> {
+pub(super) fn real_path(fd: &OwnedFd) -> std::io::Result<PathBuf> {
     use std::os::fd::AsRawFd as _;
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }

@@ -9,10 +9,11 @@ use rustix::fs::FileType;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::list::{Entry, glob, walk};
+use super::left::note;
+use super::list::{Entry, Walked, glob, walk};
 use super::read::is_binary;
 use super::root::Root;
-use super::{Job, Stop, root};
+use super::{Job, Stop};
 use crate::call::{cut, done};
 
 /// Results of one search when the caller names no number, and at most.
@@ -45,22 +46,25 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
         .build();
     let pattern = pattern.map_err(|error| Stop::Failed(format!("`pattern` can't be read: {error}")))?;
     let path = args.path.as_deref().unwrap_or(".");
-    let place = root::place(&job.filesystem, &job.workdir, path, false)?;
+    let place = job.place(path, false)?;
     let fits = args.glob.as_deref().map(glob).transpose()?;
     let mut found = Found {
         lines: Vec::new(),
         most: args.max_results.unwrap_or(RESULTS.0).clamp(1, RESULTS.1),
         skipped: 0,
+        refused: 0,
     };
     let start = rustix::fs::FileType::from_raw_mode(
         rustix::fs::fstat(place.root.open(&place.below, rustix::fs::OFlags::PATH, false)?)
             .map_err(|error| Stop::on(path, error))?
             .st_mode,
     );
-    let complete = if start == FileType::RegularFile {
-        found
-            .search(job, &place.root, &place.below, &pattern)?
-            .is_continue()
+    let Walked { complete, left_out } = if start == FileType::RegularFile {
+        let searched = found.search(job, &place.root, &place.below, &pattern)?;
+        Walked {
+            complete: searched.is_continue(),
+            left_out: 0,
+        }
     } else {
         walk(
             job,
@@ -77,9 +81,12 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
                     return ControlFlow::Continue(());
                 }
                 // A file that can't be read is left out.
-                found
-                    .search(job, &place.root, below, &pattern)
-                    .unwrap_or(ControlFlow::Continue(()))
+                match found.search(job, &place.root, below, &pattern) {
+                    Ok(flow) => return flow,
+                    Err(Stop::Refused(_)) => found.refused += 1,
+                    Err(Stop::Changed(_) | Stop::Failed(_)) => {} // silent-ok: see above
+                }
+                ControlFlow::Continue(())
             },
         )?
     };
@@ -98,16 +105,21 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
             found.skipped
         ));
     }
+    let left_out = left_out + found.refused;
+    text.push_str(&note(left_out));
     Ok(done(
         text,
-        json!({"matches": count, "truncated": !complete, "skipped": found.skipped}),
+        json!({"matches": count, "truncated": !complete, "skipped": found.skipped, "left_out": left_out}),
     ))
 }
 
 struct Found {
     lines: Vec<String>,
     most: usize,
+    /// Larger than what is searched.
     skipped: u64,
+    /// Where the sandbox refused what was reached.
+    refused: u64,
 }
 
 impl Found {
@@ -118,7 +130,7 @@ impl Found {
         below: &std::path::Path,
         pattern: &regex::Regex,
     ) -> Result<ControlFlow<()>, Stop> {
-        let (file, _) = root.file(below, false)?;
+        let (file, _) = job.file(root, below, false)?;
         let shown = root.shown(below);
         let mut reader = BufReader::with_capacity(64 << 10, file);
         if is_binary(reader.fill_buf().map_err(|error| Stop::on(&shown, error))?) {

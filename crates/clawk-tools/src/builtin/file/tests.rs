@@ -123,6 +123,7 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
     let call = Call {
         key: None,
         marks: &[],
+        apart: &clawk_kernel::place::Apart::default(),
         arguments: &arguments,
         plan: &plan,
         workdir: dir,
@@ -133,6 +134,8 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
     };
     let job = Job {
         marks: Vec::new(),
+        apart: clawk_kernel::place::Apart::default(),
+        linked: super::left::Linked::default(),
         tool: Tool::Write,
         arguments: arguments.clone(),
         filesystem: plan.filesystem().clone(),

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Job, Stop, root};
+use super::{Job, Stop};
 use crate::call::done;
 
 /// Largest file that is written, bytes.
@@ -31,7 +31,7 @@ pub(super) fn write(job: &Job) -> Result<RunOutcome, Stop> {
             "`content` is larger than {MAX_WRITE_BYTES} bytes"
         )));
     }
-    let place = root::place(&job.filesystem, &job.workdir, &args.path, true)?;
+    let place = job.place(&args.path, true)?;
     let (folder, name) = place.root.parent(&place.below, true)?;
     let created = replace(job, &folder, name, args.content.as_bytes(), &args.path)?;
     let verb = if created { "created" } else { "replaced" };

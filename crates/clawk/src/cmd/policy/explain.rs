@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clawk_kernel::place::{Search, find};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::Tool;
+use clawk_policy::path::wanted;
 use clawk_policy::{Account, Change, Effect, Engine, Layers, Situation, Step, Subject, UsageView};
 use serde_json::{Map, Value, json};
 
@@ -50,6 +52,16 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Asked<'_>, format:
             tokens_today: asked.tokens_today,
             cost_today_microusd: 0,
         },
+        places: None,
+    };
+    let places = find(&Search {
+        paths: wanted(&arguments, subject.schema, &workdir),
+        roots: engine.roots(&subject),
+        ..Search::default()
+    });
+    let subject = Subject {
+        places: Some(&places),
+        ..subject
     };
     let named = named(tool, asked.policy);
     let layers = Layers {

@@ -167,6 +167,8 @@ impl Again {
             schema: facts.schema.as_ref(),
             workdir: &self.workdir,
             usage: UsageView::default(),
+            // The files are not those of then.
+            places: None,
         };
         if arguments.is_none() && self.engine.arguments_matter(&subject) {
             return Ok(None);

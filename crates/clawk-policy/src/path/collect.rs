@@ -1,0 +1,208 @@
+//! Which arguments of a call are paths; see the rules in [`super`].
+
+use serde_json::{Map, Value};
+
+use super::MAX_DEPTH;
+
+/// Strings of a call that are looked at although nothing says that they are paths; with more of them every restrictive rule
+/// about paths applies.
+const MAX_GUESSES: usize = 4096;
+
+/// The longest string that can name a file, bytes: the system takes no longer one.
+const MAX_PATH_BYTES: usize = 4096;
+
+const NAMES: &[&str] = &[
+    "path",
+    "file",
+    "filename",
+    "dir",
+    "directory",
+    "folder",
+    "source",
+    "src",
+    "destination",
+    "dest",
+    "dst",
+    "workdir",
+    "workingdirectory",
+    "cwd",
+    "root",
+    "base",
+    "location",
+];
+const PLURALS: &[&str] = &[
+    "paths",
+    "files",
+    "filenames",
+    "dirs",
+    "directories",
+    "folders",
+    "sources",
+    "destinations",
+    "roots",
+    "locations",
+];
+const ENDINGS: &[&str] = &[
+    "path",
+    "paths",
+    "file",
+    "files",
+    "filename",
+    "dir",
+    "dirs",
+    "directory",
+    "directories",
+];
+const FORMATS: &[&str] = &[
+    "path",
+    "file",
+    "file-path",
+    "filepath",
+    "directory",
+    "directory-path",
+    "dir",
+    "folder",
+];
+const WORKDIRS: &[&str] = &["workdir", "workingdirectory", "cwd"];
+
+/// The arguments that are paths, as given: JSON pointer and text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Named {
+    /// The call's own working directory; relative paths start there.
+    pub workdirs: Vec<(String, String)>,
+    /// All others.
+    pub paths: Vec<(String, String)>,
+}
+
+/// Collects the arguments that are paths, unresolved: for who must look at the files themselves.
+#[must_use]
+pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> Named {
+    let found = Collector::of(arguments, schema);
+    Named {
+        workdirs: found.workdirs,
+        paths: found.paths,
+    }
+}
+
+/// JSON pointer and text of every argument that is a path, the call's own working directory among them.
+pub(crate) fn arguments(arguments: &Map<String, Value>, schema: Option<&Value>) -> Vec<(String, String)> {
+    let mut found = Collector::of(arguments, schema);
+    found.workdirs.append(&mut found.paths);
+    found.workdirs
+}
+
+#[derive(Default)]
+pub(super) struct Collector {
+    /// JSON pointer and text.
+    pub(super) paths: Vec<(String, String)>,
+    pub(super) workdirs: Vec<(String, String)>,
+    /// All other strings that could name a file.
+    pub(super) guesses: Vec<String>,
+    /// There were more strings than are looked at.
+    pub(super) overfull: bool,
+    pub(super) refused: Option<String>,
+}
+
+impl Collector {
+    pub(super) fn of(arguments: &Map<String, Value>, schema: Option<&Value>) -> Self {
+        let mut found = Self::default();
+        found.object(arguments, schema, &mut String::new(), 0);
+        found
+    }
+
+    fn guess(&mut self, text: &str) {
+        if text.is_empty() || text.len() > MAX_PATH_BYTES || text.contains('\0') {
+            return;
+        }
+        if self.guesses.len() == MAX_GUESSES {
+            self.overfull = true;
+        } else {
+            self.guesses.push(text.to_owned());
+        }
+    }
+
+    fn object(
+        &mut self,
+        map: &Map<String, Value>,
+        schema: Option<&Value>,
+        pointer: &mut String,
+        depth: usize,
+    ) {
+        for (key, value) in map {
+            let length = pointer.len();
+            pointer.push('/');
+            pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+            let folded = fold(key);
+            match value {
+                Value::String(text) if depth == 0 && WORKDIRS.contains(&folded.as_str()) => {
+                    self.workdirs.push((pointer.clone(), text.clone()));
+                }
+                _ => {
+                    let named =
+                        is_path_name(&folded) || schema.is_some_and(|schema| has_path_format(schema, key));
+                    self.value(value, named, pointer, depth + 1);
+                }
+            }
+            pointer.truncate(length);
+        }
+    }
+
+    fn value(&mut self, value: &Value, named: bool, pointer: &mut String, depth: usize) {
+        match value {
+            _ if depth > MAX_DEPTH => {
+                self.refused
+                    .get_or_insert_with(|| format!("`{pointer}`: arguments are nested too deep"));
+            }
+            Value::String(text) if named || reads_as_path(text) => {
+                self.paths.push((pointer.clone(), text.clone()));
+            }
+            Value::Array(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    let length = pointer.len();
+                    pointer.push_str(&format!("/{at}"));
+                    self.value(item, named, pointer, depth + 1);
+                    pointer.truncate(length);
+                }
+            }
+            Value::Object(map) => self.object(map, None, pointer, depth),
+            Value::String(text) => self.guess(text),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+}
+
+/// Lower case, without `_` and `-`.
+fn fold(key: &str) -> String {
+    key.chars()
+        .filter(|c| !matches!(c, '_' | '-'))
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
+}
+
+fn is_path_name(folded: &str) -> bool {
+    NAMES.contains(&folded) || PLURALS.contains(&folded) || ENDINGS.iter().any(|end| folded.ends_with(end))
+}
+
+fn has_path_format(schema: &Value, key: &str) -> bool {
+    let Some(property) = schema
+        .get("properties")
+        .and_then(|properties| properties.get(key))
+    else {
+        return false;
+    };
+    [Some(property), property.get("items")]
+        .into_iter()
+        .flatten()
+        .filter_map(|part| part.get("format").and_then(Value::as_str))
+        .any(|format| FORMATS.contains(&format))
+}
+
+fn reads_as_path(text: &str) -> bool {
+    if text.contains(char::is_whitespace) {
+        return false;
+    }
+    text.starts_with(['/', '~'])
+        || text.starts_with("./")
+        || super::is_file_uri(text)
+        || text.split('/').any(|component| component == "..")
+}

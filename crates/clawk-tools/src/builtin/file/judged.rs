@@ -1,0 +1,328 @@
+//! The rules about paths against a naive judge, over real folders with links: whatever a call names, by whatever way, no word of a
+//! file comes out that lies in a root that denies or asks, or outside of the agent's folder.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clawk_kernel::testing::{Rig, manifest};
+use clawk_kernel::{Answer, Breadth, Door, Kernel, Person, Reply};
+use clawk_proto::content::ContentBlock;
+use clawk_proto::method::{CallContext, ToolCallParams};
+use clawk_proto::{RequestId, SessionId};
+use serde_json::{Value, json};
+
+use crate::bind;
+use crate::config::ToolsConfig;
+use crate::testing::host;
+
+const TREES: u64 = 150;
+const CALLS: usize = 24;
+const NAMES: [&str; 6] = ["a", "b", "s", ".env", "k", "l"];
+
+/// A small generator with a seed (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % u64::try_from(n).unwrap()).unwrap()
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    fn way(&mut self, names: &[&str], most: usize) -> String {
+        let length = 1 + self.below(most);
+        let parts: Vec<&str> = (0..length).map(|_| self.pick(names)).collect();
+        parts.join("/")
+    }
+}
+
+/// A folder to act in, within one that no link leads out of.
+struct Tree {
+    _all: tempfile::TempDir,
+    all: PathBuf,
+    work: PathBuf,
+    /// Files by device and inode, with the word that is in them.
+    words: BTreeMap<(u64, u64), String>,
+}
+
+impl Tree {
+    fn new(dice: &mut Dice) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let all = folder.path().canonicalize().unwrap();
+        let work = all.join("deep/w");
+        std::fs::create_dir_all(&work).unwrap();
+        std::fs::create_dir_all(all.join("deep/o")).unwrap();
+        let mut tree = Self {
+            _all: folder,
+            all,
+            work,
+            words: BTreeMap::new(),
+        };
+        tree.file(&tree.all.join("deep/o/f"));
+        for _ in 0..8 + dice.below(16) {
+            let way = dice.way(&NAMES, 3);
+            tree.grow(dice, &way);
+        }
+        tree
+    }
+
+    fn file(&mut self, path: &Path) {
+        let word = format!("word{}end", self.words.len());
+        if path.symlink_metadata().is_err() && std::fs::write(path, format!("{word}\n")).is_ok() {
+            let about = path.metadata().unwrap();
+            self.words.insert((about.dev(), about.ino()), word);
+        }
+    }
+
+    fn grow(&mut self, dice: &mut Dice, way: &str) {
+        let path = self.work.join(way);
+        let parent = path.parent().unwrap();
+        let _ = std::fs::create_dir_all(parent); // a file may be in the way
+        if !parent
+            .canonicalize()
+            .is_ok_and(|parent| parent.starts_with(&self.all))
+        {
+            return;
+        }
+        match dice.below(6) {
+            0 => drop(std::fs::create_dir(&path)),
+            1 | 2 => self.file(&path),
+            3 | 4 => {
+                let whole = self.work.to_string_lossy().into_owned();
+                let inner = format!("{whole}/{}", dice.pick(&NAMES));
+                let to = [
+                    ".", "..", "a", "s", ".env", "../s", "../.env", "b/s", "a/../s", "../o", &whole, &inner,
+                ];
+                drop(symlink(dice.pick(&to), &path));
+            }
+            _ => {
+                let from = self.work.join(dice.way(&NAMES, 2));
+                drop(std::fs::hard_link(from, &path));
+            }
+        }
+    }
+
+    /// Every file below, by the naive way: no link is followed.
+    fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+        let Ok(about) = folder.symlink_metadata() else {
+            return;
+        };
+        if about.is_file() {
+            found.push(folder.to_owned());
+        } else if about.is_dir() {
+            for entry in folder.read_dir().unwrap() {
+                Self::files(&entry.unwrap().path(), found);
+            }
+        }
+    }
+
+    /// The words of all files that lie below a root, by any name, or outside.
+    fn secret(&self, roots: &[&str]) -> BTreeSet<&str> {
+        let real = roots
+            .iter()
+            .filter_map(|root| self.work.join(root).canonicalize().ok());
+        let mut files = vec![self.all.join("deep/o/f")];
+        for root in real.chain([self.all.join("deep/o")]) {
+            Self::files(&root, &mut files);
+        }
+        let id = |path: &PathBuf| {
+            let about = path.metadata().unwrap();
+            (about.dev(), about.ino())
+        };
+        files
+            .iter()
+            .filter_map(|file| self.words.get(&id(file)).map(String::as_str))
+            .collect()
+    }
+}
+
+async fn kernel(tree: &Tree, denied: &[&str], asked: &[&str]) -> Kernel {
+    let names = ["file-read", "file-list", "file-search", "file-edit"];
+    let tools: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+    let declared = manifest(json!({
+        "tools": tools,
+        "sandbox": {"name": "s", "level": "none", "capabilities": {
+            "filesystem": {"mode": "scoped", "mount_paths": [{"path": ".", "permissions": "rw"}]}}},
+        "policies": [{"name": "p", "rules": [
+            {"id": "no", "action": "deny", "scope": "tool", "conditions": {"path_within": denied}},
+            {"id": "ask", "action": "require-approval", "scope": "tool", "conditions": {"path_within": asked}},
+            {"id": "here", "action": "allow", "scope": "tool", "conditions": {"path_within": "."}},
+        ]}],
+    }));
+    let mut host = host(&tree.work);
+    host.defaults.allow_none = true;
+    let runner = bind(&declared, &ToolsConfig::default(), host).unwrap();
+    let mut rig = Rig::new(declared);
+    rig.workdir.clone_from(&tree.work);
+    let mut parts = rig.parts();
+    parts.runner = Arc::new(runner);
+    Kernel::start(parts).await.unwrap()
+}
+
+/// Whatever is asked, a person says no.
+fn refuse(kernel: &Kernel) -> tokio::task::JoinHandle<()> {
+    let mut questions = kernel.questions();
+    let kernel = kernel.clone();
+    tokio::spawn(async move {
+        while let Ok(question) = questions.recv().await {
+            let no = Reply {
+                answer: Answer::Deny,
+                breadth: Breadth::Exact,
+                person: Person::admin("terminal", "ann"),
+                reason: None,
+                seen: clawk_kernel::sheet::Seen::Short,
+            };
+            kernel.reply(&question.request_id, no).await;
+        }
+    })
+}
+
+/// What came out; `None`: the call was refused.
+async fn told(kernel: &Kernel, session: SessionId, n: usize, tool: &str, arguments: Value) -> Option<String> {
+    let params = ToolCallParams {
+        name: tool.to_owned(),
+        arguments: arguments.as_object().cloned().unwrap(),
+        context: CallContext {
+            request_id: RequestId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap(),
+            identity: "tester".to_owned(),
+            sandbox: None,
+            policy: None,
+        },
+    };
+    let outcome = kernel.call(session, params).await.ok()?;
+    let texts: Vec<_> = outcome.content.iter().map(ContentBlock::as_model_text).collect();
+    Some(texts.join("\n"))
+}
+
+fn attack(dice: &mut Dice, work: &Path) -> (&'static str, Value) {
+    let ways = [NAMES.as_slice(), &["..", ".", "f", "o", "w"]].concat();
+    let mut way = dice.way(&ways, 4);
+    if dice.below(4) == 0 {
+        way.push('/');
+    }
+    if dice.below(4) == 0 {
+        way = format!("{}/{way}", work.display());
+    }
+    match dice.below(6) {
+        0 => ("file-search", json!({"pattern": "word"})),
+        1 => ("file-search", json!({"pattern": "word", "path": way})),
+        2 => ("file-list", json!({"path": way, "recursive": true})),
+        3 => (
+            "file-edit",
+            json!({"path": way, "old_text": "word", "new_text": "taken"}),
+        ),
+        _ => ("file-read", json!({"path": way})),
+    }
+}
+
+/// Names of a listing, by where they really are.
+fn listed(work: &Path, arguments: &Value, told: &str) -> Vec<PathBuf> {
+    let folder = work.join(arguments["path"].as_str().unwrap_or("."));
+    let lines = told.lines().filter(|line| !line.starts_with(['[', '(']));
+    lines
+        .filter_map(|line| {
+            let path = folder.join(line.split("  ").next().unwrap().trim_end_matches('/'));
+            Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+        })
+        .collect()
+}
+
+/// By its real name, what is open is never refused; how many such files there are.
+async fn reads_what_is_open(
+    tree: &Tree,
+    kernel: &Kernel,
+    session: SessionId,
+    closed: &[&str],
+    secret: &BTreeSet<&str>,
+) -> usize {
+    let mut files = Vec::new();
+    Tree::files(&tree.work, &mut files);
+    let mut read = 0;
+    for (n, file) in files.iter().enumerate() {
+        let about = file.metadata().unwrap();
+        let Some(word) = tree.words.get(&(about.dev(), about.ino())) else {
+            continue;
+        };
+        let below = file.strip_prefix(&tree.work).unwrap();
+        if secret.contains(word.as_str()) || closed.iter().any(|root| below.starts_with(root)) {
+            continue;
+        }
+        let told = told(kernel, session, 1000 + n, "file-read", json!({ "path": below })).await;
+        let about = format!("closed {closed:?}: {}: {told:?}", below.display());
+        assert!(
+            told.is_some_and(|told| told.contains(word) || told.contains("taken")),
+            "{about}"
+        );
+        read += 1;
+    }
+    read
+}
+
+/// No edit came through.
+fn unchanged(tree: &Tree, closed: &[PathBuf]) {
+    let mut files = vec![tree.all.join("deep/o/f")];
+    closed.iter().for_each(|root| Tree::files(root, &mut files));
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(!text.contains("taken"), "closed {closed:?}: {}", file.display());
+    }
+}
+
+#[tokio::test]
+async fn no_way_leads_to_what_a_naive_judge_calls_closed() {
+    let (mut read, mut refused, mut closed) = (0, 0, 0);
+    for seed in 0..TREES {
+        let mut dice = Dice(seed);
+        let tree = Tree::new(&mut dice);
+        let roots = ["s", ".env", "a/s", "b", "l", "a/l"];
+        let (denied, asked) = (
+            [dice.pick(&roots), dice.pick(&roots)],
+            [dice.pick(&["k", "a/b", "a/k"])],
+        );
+        let all = [denied.as_slice(), &asked].concat();
+        let secret = tree.secret(&all);
+        let real: Vec<PathBuf> = all
+            .iter()
+            .filter_map(|root| tree.work.join(root).canonicalize().ok())
+            .collect();
+        closed += secret.len();
+        let kernel = kernel(&tree, &denied, &asked).await;
+        let session = kernel.open(Door::Cli).await.unwrap();
+        let person = refuse(&kernel);
+        for n in 0..CALLS {
+            let (tool, arguments) = attack(&mut dice, &tree.work);
+            let Some(told) = told(&kernel, session.id, n, tool, arguments.clone()).await else {
+                refused += 1;
+                continue;
+            };
+            let about = format!("seed {seed}, closed {all:?}: {tool} {arguments}: {told}");
+            assert!(!secret.iter().any(|word| told.contains(word)), "{about}");
+            if tool == "file-list" {
+                for name in listed(&tree.work, &arguments, &told) {
+                    assert!(
+                        !real.iter().any(|root| name.starts_with(root)),
+                        "{}: {about}",
+                        name.display()
+                    );
+                }
+            }
+        }
+        read += reads_what_is_open(&tree, &kernel, session.id, &all, &secret).await;
+        unchanged(&tree, &real);
+        person.abort();
+        kernel.shutdown("tested", 100).await;
+    }
+    // The generator reaches all of it.
+    assert!(
+        read > 100 && refused > 500 && closed > 100,
+        "{read} {refused} {closed}"
+    );
+}
