@@ -109,6 +109,16 @@ fn time(text: &str, member: &'static str) -> Result<Timestamp, KernelError> {
     })
 }
 
+fn check_count(count: usize) -> Result<(), KernelError> {
+    if (1..=MAX_ENTRIES).contains(&count) {
+        return Ok(());
+    }
+    Err(KernelError::BadParameter {
+        member: "entries",
+        reason: format!("holds {count} entries; 1 to {MAX_ENTRIES} are taken"),
+    })
+}
+
 /// `claw.memory.store`: once per `request_id` (R19).
 pub(crate) async fn store(
     agent: &Agent,
@@ -117,16 +127,7 @@ pub(crate) async fn store(
 ) -> Result<MemoryStoreResult, KernelError> {
     let _working = agent.life.enter().map_err(KernelError::NotReady)?;
     let (spec, memory) = find(agent, &params.store)?;
-    if params.entries.is_empty() || params.entries.len() > MAX_ENTRIES {
-        let reason = format!(
-            "holds {} entries; 1 to {MAX_ENTRIES} are taken",
-            params.entries.len()
-        );
-        return Err(KernelError::BadParameter {
-            member: "entries",
-            reason,
-        });
-    }
+    check_count(params.entries.len())?;
     // What was asked, before screening: the same request is the same, whatever has become known since.
     let asked = digest(&canonical(&params.entries));
     let request_hash = digest(&[&asked.0[..], spec.name.as_bytes()].concat());

@@ -188,10 +188,13 @@ pub(crate) async fn rebuild_until(
     Ok(fold(agent, session, Some(at)).await?.end(agent))
 }
 
+type Forked = (Option<Uuid>, Origin);
+
 /// A forked session begins where its source stood: the sources are folded first, the oldest at the start.
 async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold, JournalError> {
     let wanted = session;
-    let mut parts: Vec<(SessionId, Option<u64>, Option<(Option<Uuid>, Origin)>)> = vec![(session, at, None)];
+    // Each with its last event and, of a source, the fork of it: the turn that goes on, and who forked.
+    let mut parts: Vec<(SessionId, Option<u64>, Option<Forked>)> = vec![(session, at, None)];
     while let Some((session, _, _)) = parts.last() {
         let first = Scan {
             session: Some(*session),
@@ -226,10 +229,8 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
             }
         })
         .await?;
-        if session != wanted {
-            if let Some((turn, by)) = turn {
-                fold.fork(turn, &by);
-            }
+        if let Some((turn, by)) = turn.filter(|_| session != wanted) {
+            fold.fork(turn, &by);
         }
     }
     agent.cuts.add(wanted, std::mem::take(&mut fold.cuts));

@@ -58,7 +58,7 @@ enum Verb {
     Schema(cmd::schema::Args),
     /// Look at messages whose turn could not be finished, and say them again
     DeadLetters(cmd::dead_letters::Args),
-    /// Look at answers that are owed to conversations, and try those again that could not be delivered
+    /// Look at answers that are owed to conversations, and try dead ones again
     Outbox(cmd::outbox::Args),
     /// Look at what happened, check that the record is whole, export it
     Trace(cmd::trace::Args),

@@ -10,7 +10,7 @@ use clawk_trace::{Chain, Draft, Scratch};
 use super::boxes::{Boxes, Change};
 use crate::ports::{
     AnswerKey, Arrived, Batch, Content, ConversationKey, EffectChange, InboxChange, Journal, JournalError,
-    Later, OpenEffect, OpenMessage, OutboxRow, Recorded, Scan, SessionRow, Spent, Ticket,
+    Later, OpenEffect, OpenMessage, OutboxChange, OutboxRow, Recorded, Scan, SessionRow, Spent, Ticket,
 };
 use crate::purse::Amount;
 use crate::time::Timestamp;
@@ -274,19 +274,15 @@ impl Inner {
             .extend(batch.spent.into_iter().map(|spent| (before, spent)));
         self.effects
             .extend(batch.effects.into_iter().map(|change| (before, change)));
-        self.changes.extend(
-            batch
-                .inbox
-                .iter()
-                .map(|change| (before, Change::In(change.clone()))),
-        );
-        self.changes.extend(
-            batch
-                .outbox
-                .into_iter()
-                .map(|change| (before, Change::Out(change))),
-        );
-        for change in batch.inbox {
+        self.boxed(before, batch.inbox, batch.outbox);
+        Ok(())
+    }
+
+    fn boxed(&mut self, before: usize, inbox: Vec<InboxChange>, outbox: Vec<OutboxChange>) {
+        let changes = inbox.iter().cloned().map(Change::In);
+        let changes = changes.chain(outbox.into_iter().map(Change::Out));
+        self.changes.extend(changes.map(|change| (before, change)));
+        for change in inbox {
             match change {
                 InboxChange::Accepted { session, message, .. } => {
                     self.inbox.push((OpenMessage { session, message }, None))
@@ -294,7 +290,6 @@ impl Inner {
                 InboxChange::Closed { message, how, .. } => close(&mut self.inbox, message, how),
             }
         }
-        Ok(())
     }
 }
 

@@ -570,11 +570,42 @@ fn random(state: &mut u64, below: u64) -> u64 {
     (*state >> 33) % below
 }
 
+/// A platform that takes what comes from a process that lives.
+fn platform(seen: &Seen, alive: &Arc<AtomicBool>) -> ScriptedChannel {
+    let (seen, alive) = (Arc::clone(seen), Arc::clone(alive));
+    ScriptedChannel::new(move |out, _| {
+        if !alive.load(Ordering::SeqCst) {
+            return Delivery::Unknown {
+                reason: "dead".to_owned(),
+            };
+        }
+        let mut seen = seen.lock().unwrap();
+        seen.entry(out.text.clone()).or_default().push(out.repeat);
+        ScriptedChannel::delivered()
+    })
+}
+
+/// Sends the first `upto` messages that were not acknowledged.
+async fn hand_in(kernel: Kernel, upto: u64, acked: Arc<Mutex<Vec<u64>>>, alive: Arc<AtomicBool>) {
+    const CONVERSATIONS: u64 = 20;
+    for n in 0..upto {
+        if acked.lock().unwrap().contains(&n) {
+            continue;
+        }
+        let room = format!("room {}", n % CONVERSATIONS);
+        let taken = kernel
+            .submit(inbound(&room, &format!("p{n}"), &format!("m{n}")))
+            .await;
+        if taken.is_ok() && alive.load(Ordering::SeqCst) {
+            acked.lock().unwrap().push(n);
+        }
+    }
+}
+
 /// Processes that die at random moments, and a platform that sends again whatever was not acknowledged.
 #[tokio::test(start_paused = true)]
 async fn over_a_hundred_kills_every_message_is_answered_and_delivered_once_or_marked() {
     const MESSAGES: u64 = 200;
-    const CONVERSATIONS: u64 = 20;
     const KILLS: u64 = 100;
     let mut rig = parrot();
     let seen: Seen = Arc::default();
@@ -584,36 +615,15 @@ async fn over_a_hundred_kills_every_message_is_answered_and_delivered_once_or_ma
         let last = round == KILLS;
         let alive = Arc::new(AtomicBool::new(true));
         let kernel = rig.start().await;
-        let (platform, living) = (Arc::clone(&seen), Arc::clone(&alive));
-        let port = ScriptedChannel::new(move |out, _| {
-            if !living.load(Ordering::SeqCst) {
-                return Delivery::Unknown {
-                    reason: "dead".to_owned(),
-                };
-            }
-            let mut seen = platform.lock().unwrap();
-            seen.entry(out.text.clone()).or_default().push(out.repeat);
-            ScriptedChannel::delivered()
-        });
+        let port = platform(&seen, &alive);
         let deliveries = kernel.deliver("chat", Arc::new(port) as _);
         let upto = MESSAGES * (round + 1) / (KILLS + 1);
-        let handing_in = {
-            let (kernel, acked, alive) = (kernel.clone(), Arc::clone(&acked), Arc::clone(&alive));
-            tokio::spawn(async move {
-                for n in 0..upto {
-                    if acked.lock().unwrap().contains(&n) {
-                        continue;
-                    }
-                    let room = format!("room {}", n % CONVERSATIONS);
-                    let taken = kernel
-                        .submit(inbound(&room, &format!("p{n}"), &format!("m{n}")))
-                        .await;
-                    if taken.is_ok() && alive.load(Ordering::SeqCst) {
-                        acked.lock().unwrap().push(n);
-                    }
-                }
-            })
-        };
+        let handing_in = tokio::spawn(hand_in(
+            kernel.clone(),
+            upto,
+            Arc::clone(&acked),
+            Arc::clone(&alive),
+        ));
         if last {
             handing_in.await.unwrap();
             answered(&rig, usize::try_from(MESSAGES).unwrap()).await;
