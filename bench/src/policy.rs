@@ -32,6 +32,7 @@ pub(crate) fn nanoseconds(rules: u32) -> Result<f64> {
         schema: None,
         workdir: Path::new("/srv/agent"),
         usage: UsageView::default(),
+        places: None,
     };
     ensure!(
         engine.decide(&subject).effect == Effect::Allow,

@@ -369,7 +369,9 @@ impl Plans {
         }
         let declared = self.declared.get(&at.0).or_else(|| self.declared.get(&None));
         // INVARIANT: `None` is always declared.
-        let declared = declared.cloned().unwrap_or_else(|| Plan::compile(None, &Defaults::default()));
+        let declared = declared
+            .cloned()
+            .unwrap_or_else(|| Plan::compile(None, &Defaults::default()));
         let plan = declared.denying(&closed.denied, &closed.open);
         let plan = Arc::new(plan.keeping(&self.own, &self.workdir));
         made.insert(at, Arc::clone(&plan));

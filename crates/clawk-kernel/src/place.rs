@@ -12,9 +12,9 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use clawk_manifest::model::{Policy, Tool};
+use clawk_plan::preflight::path::lexical;
 use clawk_policy::path::{Place, Places, RootPlace};
 use clawk_policy::{Closed, CompileError, Engine, Subject, UsageView};
-use clawk_plan::preflight::path::lexical;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;

@@ -191,9 +191,15 @@ pub(super) enum Before {
 /// What a write would replace, for a preview: looked at as the tool would reach it, and never outside of what the plan
 /// admits.
 pub(super) fn before(look: &Look<'_>, path: &str) -> Before {
-    let found = root::place(look.plan.filesystem(), &Apart::default(), look.workdir, path, true)
-        .and_then(|place| place.root.there(&place.below))
-        .and_then(|file| file.map(|file| contents(file, path)).transpose());
+    let found = root::place(
+        look.plan.filesystem(),
+        &Apart::default(),
+        look.workdir,
+        path,
+        true,
+    )
+    .and_then(|place| place.root.there(&place.below))
+    .and_then(|file| file.map(|file| contents(file, path)).transpose());
     match found {
         Ok(None) => Before::Absent,
         Ok(Some(before)) => before,
