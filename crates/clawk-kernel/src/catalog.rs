@@ -344,8 +344,11 @@ struct Plans {
     declared: BTreeMap<Option<String>, Plan>,
     own: Own,
     workdir: PathBuf,
-    made: Mutex<BTreeMap<(Option<String>, Closed), Arc<Plan>>>,
+    made: Mutex<BTreeMap<Narrowed, Arc<Plan>>>,
 }
+
+/// A sandbox, and what is closed of it.
+type Narrowed = (Option<String>, Closed);
 
 impl Plans {
     fn new(manifest: &Manifest, options: &Options) -> Self {

@@ -36,19 +36,17 @@ impl Cra {
     pub async fn open(&self, new: NewSession) -> Result<SessionView, CarpError> {
         let agent = &self.agent;
         let _working = agent.life.enter().map_err(CarpError::NotReady)?;
-        for (path, text, most) in [("/agent_id", &new.agent_id, 255), ("/goal", &new.goal, 10_000)] {
-            let length = text.chars().count();
+        let given = [
+            ("/agent_id", Some(&new.agent_id), 255),
+            ("/goal", Some(&new.goal), 10_000),
+            ("/atlas_id", new.atlas_id.as_ref(), 255),
+        ];
+        for (path, text, most) in given {
+            let length = text.map_or(1, |text| text.chars().count());
             if length == 0 || length > most {
                 let message = format!("1 to {most} characters are wanted, found {length}");
                 return Err(CarpError::Invalid(fault(path, "length", message)));
             }
-        }
-        if let Some(atlas) = new.atlas_id.as_ref().filter(|id| id.chars().count() > 255) {
-            let message = format!(
-                "at most 255 characters are wanted, found {}",
-                atlas.chars().count()
-            );
-            return Err(CarpError::Invalid(fault("/atlas_id", "length", message)));
         }
         let about = (!new.metadata.is_empty()).then(|| {
             canonical(&About {

@@ -21,7 +21,7 @@ fn a_failure_begins_with_its_reason_and_keeps_the_end() {
     assert!(
         told.text.starts_with("[it failed: exit code 2]\n"),
         "{}",
-        &told.text[..80]
+        told.text.chars().take(80).collect::<String>()
     );
     assert!(told.text.contains("error: no such table `rows`"));
     assert!(told.text.contains("begin\nxx"));

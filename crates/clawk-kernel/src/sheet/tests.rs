@@ -50,7 +50,7 @@ impl Reader<'_> {
             let Some(line) = self.lines.next_if(|line| line.starts_with(&indent)) else {
                 break;
             };
-            let line = &line[indent.len()..];
+            let line = line.get(indent.len()..).unwrap();
             let (name, value) = match line.strip_prefix('"') {
                 Some(quoted) => {
                     let (name, value) = quoted.split_once("\": ").unwrap();
@@ -86,7 +86,7 @@ impl Reader<'_> {
                 let mut all = String::new();
                 let mut read = 0;
                 while read < count {
-                    let line = &self.lines.next().unwrap()[mark.len()..];
+                    let line = self.lines.next().unwrap().get(mark.len()..).unwrap();
                     let text = unseen(line);
                     let empty = line
                         .strip_prefix('⟨')
@@ -196,7 +196,7 @@ proptest! {
                 prop_assert!(own.contains(&visible(line)), "{:?} in {}", text, own);
             }
         } else {
-            prop_assert_eq!(read_back(&whole[own.len() + 1..]), arguments);
+            prop_assert_eq!(read_back(whole.get(own.len() + 1..).unwrap()), arguments);
         }
     }
 }

@@ -39,6 +39,7 @@ fn rig() -> Rig {
 }
 
 /// One thing that happens to an agent; `n` makes its ids new.
+#[expect(clippy::too_many_lines, reason = "one arm for each thing that happens")]
 async fn step(rig: &Rig, kernel: Kernel, what: u8, n: u32) -> Kernel {
     let session = rpc(&kernel).await;
     let write = params("write", json!({"n": n}), n);

@@ -7,7 +7,7 @@ use clawk_kernel::{
 };
 use clawk_proto::{Digest, ErrorCode, MessageId, RequestId, RpcError, SessionId};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::error::ckp as error;
 use crate::rpc::questions::{self, Text};
@@ -113,6 +113,29 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
             let acknowledged = known.map_err(|e| error::from_kernel(&e))?;
             Ok(json!({"acknowledged": acknowledged}))
         }
+        "clawk.stop" => {
+            let asked: StopParams = error::decode(method, params)?;
+            let person = Person::admin("control", by);
+            let stopped = kernel
+                .stop(asked.session, asked.level, &person, asked.reason)
+                .await;
+            stopped.map_err(|error| error::from_kernel(&error))?;
+            Ok(json!({"stops": kernel.stops()}))
+        }
+        "clawk.stop.lift" => {
+            let asked: LiftParams = error::decode(method, params)?;
+            let lifted = kernel.lift(asked.session, &Person::admin("control", by)).await;
+            let lifted = lifted.map_err(|error| error::from_kernel(&error))?;
+            Ok(json!({"lifted": lifted, "stops": kernel.stops()}))
+        }
+        "clawk.stop.status" => Ok(json!({"stops": kernel.stops()})),
+        _ => approvals(method, params, kernel, by).await,
+    }
+}
+
+/// Orders about questions and grants.
+async fn approvals(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
+    match method {
         "clawk.approvals.list" => Ok(json!({"approvals": questions::listed(kernel.pending(), Text::Short)})),
         "clawk.approvals.show" => {
             let asked: ShowParams = error::decode(method, params)?;
@@ -158,22 +181,6 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
                 .collect();
             Ok(json!({"answered": past}))
         }
-        "clawk.stop" => {
-            let asked: StopParams = error::decode(method, params)?;
-            let person = Person::admin("control", by);
-            let stopped = kernel
-                .stop(asked.session, asked.level, &person, asked.reason)
-                .await;
-            stopped.map_err(|error| error::from_kernel(&error))?;
-            Ok(json!({"stops": kernel.stops()}))
-        }
-        "clawk.stop.lift" => {
-            let asked: LiftParams = error::decode(method, params)?;
-            let lifted = kernel.lift(asked.session, &Person::admin("control", by)).await;
-            let lifted = lifted.map_err(|error| error::from_kernel(&error))?;
-            Ok(json!({"lifted": lifted, "stops": kernel.stops()}))
-        }
-        "clawk.stop.status" => Ok(json!({"stops": kernel.stops()})),
         "clawk.deny" => Ok(settle(kernel, error::decode(method, params)?, Answer::Deny, by).await),
         _ => Err(unknown()),
     }
@@ -225,7 +232,7 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) 
             .then_some(&asked.request_id)
             .into_iter()
             .collect();
-        return told(reception == Reception::Taken, &unseen);
+        return told(reception == Reception::Taken, &unseen).into();
     };
     let answered = kernel.reply_plan(&plan, asked.steps.as_deref(), &reply).await;
     let taken: Vec<u32> = answered
@@ -240,21 +247,19 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) 
     let unseen: Vec<u32> = unseen.map(|(number, _)| *number).collect();
     let asked_for = asked.steps.map_or(taken.len(), |steps| steps.len());
     let mut told = told(!taken.is_empty() && taken.len() == asked_for, &unseen);
-    for (name, value) in [
-        ("plan", json!(plan)),
-        ("steps", json!(taken)),
-        ("waiting", json!(waiting)),
-    ] {
-        told[name] = value;
-    }
-    told
+    told.extend([
+        ("plan".to_owned(), json!(plan)),
+        ("steps".to_owned(), json!(taken)),
+        ("waiting".to_owned(), json!(waiting)),
+    ]);
+    told.into()
 }
 
 /// `unseen`: what waits on, because a part of it is folded and was not read.
-fn told(acknowledged: bool, unseen: &[impl serde::Serialize]) -> Value {
-    let mut told = json!({"acknowledged": acknowledged});
+fn told(acknowledged: bool, unseen: &[impl serde::Serialize]) -> Map<String, Value> {
+    let mut told = Map::from_iter([("acknowledged".to_owned(), json!(acknowledged))]);
     if !unseen.is_empty() {
-        told["unseen"] = json!(unseen);
+        told.insert("unseen".to_owned(), json!(unseen));
     }
     told
 }

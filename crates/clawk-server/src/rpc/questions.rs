@@ -153,8 +153,8 @@ pub(crate) fn facts(question: &Question, text: Text) -> Value {
         "folder": question.folder,
         "step": question.step.as_ref().map(|step| json!({"plan": step.plan, "step": step.number, "of": step.of})),
     });
-    if text == Text::Whole {
-        facts["text"] = sheet.whole().into();
+    if let (Text::Whole, Some(facts)) = (text, facts.as_object_mut()) {
+        facts.insert("text".to_owned(), sheet.whole().into());
     }
     facts
 }

@@ -22,7 +22,7 @@ fn key(n: u64) -> ConversationKey {
     ConversationKey {
         channel: format!("chat {}", n % 2),
         conversation: format!("room {}", n % 5),
-        sender: if n % 3 == 0 {
+        sender: if n.is_multiple_of(3) {
             "ann".to_owned()
         } else {
             String::new()
@@ -57,13 +57,13 @@ fn step(dice: &mut u64, n: u64) -> Batch {
         channel: key(of).channel,
         conversation: key(of).conversation,
         sender: "ann".to_owned(),
-        reply_to: (of % 2 == 0).then(|| format!("p{of}")),
-        text: (of % 4 != 0).then_some(Digest([u8::try_from(of % 250).unwrap(); 32])),
+        reply_to: of.is_multiple_of(2).then(|| format!("p{of}")),
+        text: (!of.is_multiple_of(4)).then_some(Digest([u8::try_from(of % 250).unwrap(); 32])),
     };
     let closed = InboxChange::Closed {
         message: message(of),
-        how: if of % 4 == 0 { "dead" } else { "answered" },
-        reason: (of % 4 == 0).then(|| "why".to_owned()),
+        how: if of.is_multiple_of(4) { "dead" } else { "answered" },
+        reason: of.is_multiple_of(4).then(|| "why".to_owned()),
         owed: Some((owed, at)),
     };
     let message = message(of);
@@ -90,7 +90,7 @@ fn step(dice: &mut u64, n: u64) -> Batch {
                 OutboxChange::Requeued { message, at },
             ];
             let at = usize::try_from(random(dice, 3)).unwrap();
-            (vec![accepted], changes[at..=at].to_vec())
+            (vec![accepted], changes.get(at..=at).unwrap().to_vec())
         }
     };
     Batch {

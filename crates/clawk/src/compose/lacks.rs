@@ -90,8 +90,8 @@ impl Blueprint {
         found.extend(all(TOOLS, "/spec/tools", self.runner(None, None).err()));
         let (plans, launcher) = (self.declared(), self.launcher(None));
         for level in self.levels() {
-            let here = plans.iter().filter(|plan| plan.level() == level);
-            let available = here.map(Plan::available).collect::<Result<(), _>>();
+            let mut here = plans.iter().filter(|plan| plan.level() == level);
+            let available = here.try_for_each(Plan::available);
             let available = available.and_then(|()| launcher.known(level));
             let refusal = available.err().map(|refusal| vec![refusal.to_string()]);
             found.extend(all(of_level(level), "/spec/sandbox", refusal));

@@ -84,14 +84,7 @@ impl Show {
             } => {
                 self.break_off()?;
                 let verdict = verdict_text(self.paint, verdict, rule_id.as_deref(), *refused_by);
-                let width = columns(100).saturating_sub(tool.len() + 4);
-                let arguments = clipped(&arguments_text(arguments), width);
-                self.line(&format!(
-                    "  → {} {}",
-                    self.paint.cyan(tool),
-                    self.paint.dim(&arguments)
-                ));
-                self.line(&format!("    {verdict}"));
+                self.decided(tool, arguments, &verdict);
             }
             Notice::Screened { place, action, kinds } => {
                 self.break_off()?;
@@ -130,6 +123,17 @@ impl Show {
             }
         }
         Ok(())
+    }
+
+    fn decided(&self, tool: &str, arguments: &Map<String, Value>, verdict: &str) {
+        let width = columns(100).saturating_sub(tool.len() + 4);
+        let arguments = clipped(&arguments_text(arguments), width);
+        self.line(&format!(
+            "  → {} {}",
+            self.paint.cyan(tool),
+            self.paint.dim(&arguments)
+        ));
+        self.line(&format!("    {verdict}"));
     }
 
     fn ended(&self, end: &TurnEnd) {

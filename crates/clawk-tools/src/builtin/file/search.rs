@@ -38,13 +38,17 @@ struct Args {
     max_results: Option<usize>,
 }
 
-pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
-    let args: Args = job.parse()?;
-    let pattern = RegexBuilder::new(&args.pattern)
+fn pattern(args: &Args) -> Result<Regex, Stop> {
+    RegexBuilder::new(&args.pattern)
         .case_insensitive(args.ignore_case)
         .size_limit(4 << 20)
-        .build();
-    let pattern = pattern.map_err(|error| Stop::Failed(format!("`pattern` can't be read: {error}")))?;
+        .build()
+        .map_err(|error| Stop::Failed(format!("`pattern` can't be read: {error}")))
+}
+
+pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
+    let args: Args = job.parse()?;
+    let pattern = pattern(&args)?;
     let path = args.path.as_deref().unwrap_or(".");
     let place = job.place(path, false)?;
     let fits = args.glob.as_deref().map(glob).transpose()?;
