@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
 
 use clawk_kernel::ports::RunOutcome;
-use regex::RegexBuilder;
+use regex::{Regex, RegexBuilder};
 use rustix::fs::FileType;
 use serde::Deserialize;
 use serde_json::json;
