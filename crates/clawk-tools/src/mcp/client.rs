@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_egress::Url;
-use clawk_plan::Plan;
+use clawk_plan::{FsMode, Level, Plan};
 use clawk_proto::SessionId;
 use rmcp::ClientHandler;
 use rmcp::ErrorData;
@@ -52,8 +52,11 @@ impl Drop for Here<'_> {
     }
 }
 
-/// The folders that a plan mounts, as a server sees them.
+/// The folders that a plan mounts, as a server sees them; where it shows the whole host, the host's root.
 pub(crate) fn roots(plan: &Plan, workdir: &Path) -> Vec<PathBuf> {
+    if plan.level() == Level::None || plan.filesystem().mode == FsMode::Full {
+        return vec![PathBuf::from("/")];
+    }
     let mounts = plan.filesystem().mounts.iter();
     let folders = mounts.map(|mount| workdir.join(&mount.path));
     folders

@@ -206,8 +206,8 @@ fn approve_then_swap_on_real_tools_and_a_question_over_a_kill() {
     let mut served = Served::start(&agent);
     served.call(2, "file-write", &json!({"path": "a.txt", "content": "two\n"}));
     let shown = || done(&agent, &["approvals"]);
-    until("it asks", || shown().contains("-one"));
-    assert!(shown().contains("+two"), "the difference is shown");
+    until("it asks", || shown().contains("- one"));
+    assert!(shown().contains("+ two"), "the difference is shown");
     std::fs::write(agent.path("a.txt"), "six\n").unwrap();
     done(&agent, &["approve", &request(2)]);
     let void = served.answer(2);
@@ -220,11 +220,11 @@ fn approve_then_swap_on_real_tools_and_a_question_over_a_kill() {
     // Killed while it asks; answered after the next start; the same request finds its answer.
     let write = json!({"path": "a.txt", "content": "ten\n"});
     served.call(3, "file-write", &write);
-    until("it asks", || shown().contains("+ten"));
+    until("it asks", || shown().contains("+ ten"));
     served.child.kill().unwrap();
     drop(served);
     let mut served = Served::start(&agent);
-    assert!(shown().contains("+ten"), "open again");
+    assert!(shown().contains("+ ten"), "open again");
     done(&agent, &["approve", &request(3), "--reason", "go"]);
     served.call(3, "file-write", &write);
     let wrote = served.answer(3);
