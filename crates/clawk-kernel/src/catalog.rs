@@ -1,17 +1,21 @@
 //! The tools of this agent: what the manifest says of each, completed by what its executor knows.
 
+mod plans;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use clawk_manifest::model::{Manifest, Sandbox, Skill, Tool};
-use clawk_plan::{Defaults, Own, Plan};
+use clawk_plan::Plan;
 use clawk_policy::leak::Scanner;
 use clawk_policy::{Closed, Engine};
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
+
+use plans::Plans;
 
 use crate::agent::Options;
 use crate::error::{ArgumentFault, CallError};
@@ -334,51 +338,6 @@ impl Entry {
             description: described.description.clone(),
             input_schema: described.input_schema.clone(),
         }
-    }
-}
-
-/// The plans of the manifest's sandboxes, less what rules close to a tool; tools to which the same is closed share one.
-#[derive(Debug)]
-struct Plans {
-    /// By name; without one: what stands for no sandbox.
-    declared: BTreeMap<Option<String>, Plan>,
-    own: Own,
-    workdir: PathBuf,
-    made: Mutex<BTreeMap<Narrowed, Arc<Plan>>>,
-}
-
-/// A sandbox, and what is closed of it.
-type Narrowed = (Option<String>, Closed);
-
-impl Plans {
-    fn new(manifest: &Manifest, options: &Options) -> Self {
-        let compile = |sandbox: Option<&Sandbox>| Plan::compile(sandbox, &options.sandbox);
-        let named = manifest
-            .sandboxes()
-            .map(|sandbox| (Some(sandbox.name.clone()), compile(Some(sandbox))));
-        Self {
-            declared: named.chain([(None, compile(None))]).collect(),
-            own: options.own.clone(),
-            workdir: options.workdir.clone(),
-            made: Mutex::default(),
-        }
-    }
-
-    fn without(&self, sandbox: Option<String>, closed: &Closed) -> Arc<Plan> {
-        let at = (sandbox, closed.clone());
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = made.get(&at) {
-            return Arc::clone(plan);
-        }
-        let declared = self.declared.get(&at.0).or_else(|| self.declared.get(&None));
-        // INVARIANT: `None` is always declared.
-        let declared = declared
-            .cloned()
-            .unwrap_or_else(|| Plan::compile(None, &Defaults::default()));
-        let plan = declared.denying(&closed.denied, &closed.open);
-        let plan = Arc::new(plan.keeping(&self.own, &self.workdir));
-        made.insert(at, Arc::clone(&plan));
-        plan
     }
 }
 

@@ -1,0 +1,56 @@
+//! What encloses each tool: its sandbox's plan, less what rules close to it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clawk_manifest::model::{Manifest, Sandbox};
+use clawk_plan::{Defaults, Own, Plan};
+use clawk_policy::Closed;
+
+use crate::agent::Options;
+
+/// The plans of the manifest's sandboxes, less what rules close to a tool; tools to which the same is closed share one.
+#[derive(Debug)]
+pub(super) struct Plans {
+    /// By name; without one: what stands for no sandbox.
+    declared: BTreeMap<Option<String>, Plan>,
+    own: Own,
+    workdir: PathBuf,
+    made: Mutex<BTreeMap<Narrowed, Arc<Plan>>>,
+}
+
+/// A sandbox, and what is closed of it.
+type Narrowed = (Option<String>, Closed);
+
+impl Plans {
+    pub(super) fn new(manifest: &Manifest, options: &Options) -> Self {
+        let compile = |sandbox: Option<&Sandbox>| Plan::compile(sandbox, &options.sandbox);
+        let named = manifest
+            .sandboxes()
+            .map(|sandbox| (Some(sandbox.name.clone()), compile(Some(sandbox))));
+        Self {
+            declared: named.chain([(None, compile(None))]).collect(),
+            own: options.own.clone(),
+            workdir: options.workdir.clone(),
+            made: Mutex::default(),
+        }
+    }
+
+    pub(super) fn without(&self, sandbox: Option<String>, closed: &Closed) -> Arc<Plan> {
+        let at = (sandbox, closed.clone());
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = made.get(&at) {
+            return Arc::clone(plan);
+        }
+        let declared = self.declared.get(&at.0).or_else(|| self.declared.get(&None));
+        // INVARIANT: `None` is always declared.
+        let declared = declared
+            .cloned()
+            .unwrap_or_else(|| Plan::compile(None, &Defaults::default()));
+        let plan = declared.denying(&closed.denied, &closed.open);
+        let plan = Arc::new(plan.keeping(&self.own, &self.workdir));
+        made.insert(at, Arc::clone(&plan));
+        plan
+    }
+}
