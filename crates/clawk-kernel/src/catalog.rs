@@ -1,5 +1,6 @@
 //! The tools of this agent: what the manifest says of each, completed by what its executor knows.
 
+mod fault;
 mod plans;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
+use fault::{bounded, one_line};
 use plans::Plans;
 
 use crate::agent::Options;
@@ -26,8 +28,6 @@ use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
 
 /// Faults listed of one call's arguments; the rest is not told.
 const MAX_FAULTS: usize = 16;
-/// Bytes of one fault's words.
-const MAX_FAULT_BYTES: usize = 512;
 
 /// One tool.
 #[derive(Debug)]
@@ -169,32 +169,6 @@ fn without_known(scanner: &Scanner, known: &mut Description) {
     {
         let _told = scanner.redact_json(schema);
     }
-}
-
-/// A fault with its place.
-fn one_line(fault: &jsonschema::ValidationError<'_>) -> String {
-    let (path, words) = (fault.instance_path().to_string(), bounded(&fault.to_string()));
-    if path.is_empty() {
-        words
-    } else {
-        format!("at {}: {words}", bounded(&path))
-    }
-}
-
-/// A fault quotes what it is about, which may be long: its beginning and its end, where the fault itself stands.
-fn bounded(words: &str) -> String {
-    if words.len() <= MAX_FAULT_BYTES {
-        return words.to_owned();
-    }
-    let half = MAX_FAULT_BYTES / 2;
-    let first = words.get(..words.floor_char_boundary(half)).unwrap_or_default();
-    let last = words
-        .get(words.ceil_char_boundary(words.len() - half)..)
-        .unwrap_or_default();
-    format!(
-        "{first} [… {} bytes …] {last}",
-        words.len() - first.len() - last.len()
-    )
 }
 
 impl Entry {
