@@ -177,7 +177,11 @@ async fn r25_calls_that_wait_for_a_person_do_not_block_reading() {
     // All places would be taken twice over; status, calls and answers still pass.
     assert_eq!(client.state().await, "READY");
     client.result("claw.tool.call", call("echo", &fresh())).await;
-    assert_eq!(client.agent.kernel().pending().len(), ids.len());
+    let end = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+    while client.agent.kernel().pending().len() < ids.len() {
+        assert!(tokio::time::Instant::now() < end, "every call asks");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
     for (id, request) in ids.iter().zip(asked) {
         assert_eq!(
             client.result("claw.tool.approve", about(id)).await,

@@ -168,10 +168,7 @@ async fn kernel(tree: &Tree, denied: &[&str], asked: &[&str]) -> Kernel {
 }
 
 /// Whatever is asked, a person says no.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test answers beside the calls that it makes"
-)]
+#[expect(clippy::disallowed_methods, reason = "the test ends it itself")]
 fn refuse(kernel: &Kernel) -> tokio::task::JoinHandle<()> {
     let mut questions = kernel.questions();
     let kernel = kernel.clone();

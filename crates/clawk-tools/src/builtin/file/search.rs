@@ -94,27 +94,7 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
             },
         )?
     };
-    let count = found.lines.len();
-    let mut text = if count == 0 {
-        "nothing found".to_owned()
-    } else {
-        found.lines.join("\n")
-    };
-    if !complete {
-        text.push_str("\n[cut: there is more; narrow the pattern, the path or the glob]");
-    }
-    if found.skipped > 0 {
-        text.push_str(&format!(
-            "\n[{} files over {MAX_FILE_BYTES} bytes were not searched]",
-            found.skipped
-        ));
-    }
-    let left_out = left_out + found.refused;
-    text.push_str(&note(left_out));
-    Ok(done(
-        text,
-        json!({"matches": count, "truncated": !complete, "skipped": found.skipped, "left_out": left_out}),
-    ))
+    Ok(found.told(complete, left_out))
 }
 
 struct Found {
@@ -127,6 +107,31 @@ struct Found {
 }
 
 impl Found {
+    /// The answer, with what is not in it.
+    fn told(self, complete: bool, left_out: u64) -> RunOutcome {
+        let count = self.lines.len();
+        let mut text = if count == 0 {
+            "nothing found".to_owned()
+        } else {
+            self.lines.join("\n")
+        };
+        if !complete {
+            text.push_str("\n[cut: there is more; narrow the pattern, the path or the glob]");
+        }
+        if self.skipped > 0 {
+            text.push_str(&format!(
+                "\n[{} files over {MAX_FILE_BYTES} bytes were not searched]",
+                self.skipped
+            ));
+        }
+        let left_out = left_out + self.refused;
+        text.push_str(&note(left_out));
+        done(
+            text,
+            json!({"matches": count, "truncated": !complete, "skipped": self.skipped, "left_out": left_out}),
+        )
+    }
+
     fn search(
         &mut self,
         job: &Job,
