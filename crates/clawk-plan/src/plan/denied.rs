@@ -13,6 +13,8 @@ use crate::preflight::path::lexical;
 
 /// Links on one way, as the kernel's limit.
 const MAX_LINKS: usize = 40;
+/// Links after which a chain of them is taken for a circle.
+const MAX_CHAIN: usize = 1_024;
 
 /// Entries of folders that are looked at for links that fit a pattern, for one entry of `denied_paths`.
 const MAX_ENTRIES: usize = 50_000;
@@ -338,6 +340,41 @@ impl Way {
     }
 }
 
+impl Way {
+    /// Past a link: its target comes before what follows.
+    fn through(&mut self, target: &Path) {
+        self.links += 1;
+        if target.is_absolute() {
+            self.done = PathBuf::from("/");
+        }
+        for part in Part::of_path(target).into_iter().rev() {
+            self.ahead.push_front(part);
+        }
+        self.elsewhere = true;
+    }
+
+    /// Whether its links go on for ever: more of them than any chain of links that ends here would have.
+    fn is_endless(mut self) -> bool {
+        while let Some(part) = self.ahead.pop_front() {
+            match part {
+                Part::Up => {
+                    self.done.pop();
+                }
+                Part::Name(name) => {
+                    let next = self.done.join(name);
+                    match next.read_link() {
+                        Ok(_) if self.links >= MAX_CHAIN => return true,
+                        Ok(target) => self.through(&target),
+                        Err(_) => self.done = next, // silent-ok: no link
+                    }
+                }
+                Part::Pattern(_) => return false,
+            }
+        }
+        false
+    }
+}
+
 /// All ways of one entry.
 #[derive(Default)]
 struct Ways {
@@ -357,7 +394,11 @@ impl Ways {
                 Part::Name(name) => {
                     let next = way.done.join(name);
                     match next.read_link() {
-                        Ok(target) => self.enter(&mut way, next, &target)?,
+                        Ok(target) => {
+                            if !self.enter(&mut way, next, &target)? {
+                                return Ok(());
+                            }
+                        }
                         Err(_) => way.done = next, // silent-ok: no link
                     }
                 }
@@ -370,23 +411,21 @@ impl Ways {
         }
     }
 
-    /// A link: its target comes before what follows. The last one is a place itself.
-    fn enter(&mut self, way: &mut Way, link: PathBuf, target: &Path) -> Result<(), String> {
-        way.links += 1;
-        if way.links > MAX_LINKS {
-            return Err(format!("more than {MAX_LINKS} links lie on its way"));
+    /// A link: its target comes before what follows. The last one is a place itself. `false`: the links go round in a circle,
+    /// so nothing can be opened by this name.
+    fn enter(&mut self, way: &mut Way, link: PathBuf, target: &Path) -> Result<bool, String> {
+        if way.links >= MAX_LINKS {
+            way.through(target);
+            return match way.clone().is_endless() {
+                true => Ok(false),
+                false => Err(format!("more than {MAX_LINKS} links lie on its way")),
+            };
         }
         if way.ahead.is_empty() {
             self.add(link, Vec::new())?;
         }
-        if target.is_absolute() {
-            way.done = PathBuf::from("/");
-        }
-        for part in Part::of_path(target).into_iter().rev() {
-            way.ahead.push_front(part);
-        }
-        way.elsewhere = true;
-        Ok(())
+        way.through(target);
+        Ok(true)
     }
 
     /// A part that is a pattern: the rule itself in its real folder, and what the links that fit the part lead to. `**` is not walked:
