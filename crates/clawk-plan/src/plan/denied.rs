@@ -354,7 +354,7 @@ impl Way {
     }
 
     /// Whether its links go on for ever: more of them than any chain of links that ends here would have.
-    fn is_endless(mut self) -> bool {
+    fn never_ends(mut self) -> bool {
         while let Some(part) = self.ahead.pop_front() {
             match part {
                 Part::Up => {
@@ -416,7 +416,7 @@ impl Ways {
     fn enter(&mut self, way: &mut Way, link: PathBuf, target: &Path) -> Result<bool, String> {
         if way.links >= MAX_LINKS {
             way.through(target);
-            return match way.clone().is_endless() {
+            return match way.clone().never_ends() {
                 true => Ok(false),
                 false => Err(format!("more than {MAX_LINKS} links lie on its way")),
             };
