@@ -11,6 +11,7 @@ use clawk_proto::method::{
     Acknowledged, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Peer, PeerStatus,
     ReportParams, Task, TaskStatus,
 };
+use clawk_proto::uri::ClawUri;
 use clawk_proto::{RequestId, SessionId};
 use serde_json::{Value, json};
 
@@ -439,6 +440,14 @@ pub(crate) async fn broadcast(
     Ok(())
 }
 
+/// A peer's identity as the wire names it: canonical, whichever form the manifest uses (CKP §7).
+fn canonical_uri(identity: &str) -> String {
+    match ClawUri::parse(identity) {
+        Ok(uri) => uri.to_string(),
+        Err(_) => format!("claw://local/identity/{identity}"), // silent-ok: it is a plain name
+    }
+}
+
 /// `claw.swarm.discover`: the peers of this process, busy ones as such. An unknown swarm has none.
 pub(crate) fn discover(agent: &Agent, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
     let _working = agent.life.enter().map_err(KernelError::NotReady)?;
@@ -447,7 +456,7 @@ pub(crate) fn discover(agent: &Agent, params: &DiscoverParams) -> Result<Discove
     let inner = agent.board.lock();
     let peers = swarm.into_iter().flat_map(seats).map(|(at, peer)| Peer {
         identity: peer.identity_ref.clone(),
-        uri: format!("claw://local/identity/{}", peer.identity_ref),
+        uri: canonical_uri(&peer.identity_ref),
         status: if inner.running.values().any(|taken| *taken == at) {
             PeerStatus::Busy
         } else {

@@ -238,6 +238,17 @@ async fn r22_orphans_are_recorded_and_unknown_swarms_refused() {
 }
 
 #[tokio::test]
+async fn the_wire_names_every_peer_by_its_canonical_uri() {
+    for named in ["lead", "claw://identity/lead", "claw://local/identity/lead"] {
+        let mut spec = team();
+        spec["swarm"]["agents"][0]["identity_ref"] = json!(named);
+        let kernel = rig(spec).start().await;
+        let peers = kernel.discover(&DiscoverParams::default()).unwrap().peers;
+        assert_eq!(peers[0].uri, "claw://local/identity/lead", "{named}");
+    }
+}
+
+#[tokio::test]
 async fn peers_are_found_and_hear_broadcasts() {
     let rig = rig(team());
     let kernel = rig.start().await;
