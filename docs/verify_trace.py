@@ -8,7 +8,6 @@ UUID, HEX = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), re
 IDS, HASHES = ("event_id", "trace_id", "span_id", "session_id"), ("event_hash", "previous_event_hash")
 TEXTS = ("trace_version", "timestamp", "event_type") + IDS + HASHES
 HASHED = "trace_version event_id trace_id span_id parent_span_id session_id sequence timestamp event_type".split()
-
 def refuse(what):
     raise ValueError(what)
 def unique(pairs):
@@ -74,6 +73,7 @@ def verify(lines):
         fault = judge(text, tips) if text and not error else None
         error, error_at = (fault, count) if fault else (error, error_at)
         count += bool(text)
+    error = error if count else "empty"  # nothing is no proof
     return {"valid": error is None, "event_count": count, "error": error, "error_at": error_at}
 if __name__ == "__main__":
     report = verify(open(sys.argv[1], "rb"))

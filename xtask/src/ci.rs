@@ -56,6 +56,7 @@ pub(crate) fn run() -> Result<()> {
                     .env("RUSTDOCFLAGS", "-D warnings"),
             )
         }),
+        ("book", |_| crate::docs::build(&run::root()).map(|()| true)),
         ("real parts", |_| parts::install().map(|_| true)),
         ("tests", tests),
         ("doc tests", |tally| {
@@ -66,6 +67,8 @@ pub(crate) fn run() -> Result<()> {
         }),
         ("conformance ckp", |tally| conformance("ckp", tally)),
         ("conformance cra", |tally| conformance("cra", tally)),
+        ("footprint", |_| crate::footprint::run().map(|()| true)),
+        ("left out", |_| left_out()),
     ];
     for (name, step) in steps {
         say(&format!("\n==> {name}"));
@@ -92,7 +95,7 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// What a build has only when asked, and CI always tests.
-const FEATURES: &str = "clawk/wasm";
+const FEATURES: &str = "clawk/wasm,clawk/vm,clawk/conformance,clawk/nats,clawk/redis";
 
 type Step = fn(&mut Tally) -> Result<bool>;
 
@@ -156,6 +159,17 @@ fn tests(tally: &mut Tally) -> Result<bool> {
 
 fn conformance(suite: &str, tally: &mut Tally) -> Result<bool> {
     counted(command(built("clawk")?).args(["conformance", suite]), tally)
+}
+
+/// The release program, which `footprint` built without features, names the feature of a verb that it leaves out.
+fn left_out() -> Result<bool> {
+    let program = crate::footprint::program()?;
+    let told = command(&program).args(["conformance", "ckp"]).output()?;
+    let error = String::from_utf8_lossy(&told.stderr);
+    if told.status.success() || !error.contains("--features conformance") {
+        bail!("a build without `conformance` does not name the feature: {error}");
+    }
+    Ok(true)
 }
 
 /// A program that the `build` step made.

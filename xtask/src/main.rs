@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask tidy | docs | ci | parts | bench`.
+//! The project's own chores: `cargo xtask tidy | docs | ci | parts | dist | footprint | bench`.
 //!
 //! *Owns:* checks of the tree that no compiler makes, and the order of CI.
 //! *Depends on:* nothing of ours; it runs tools.
@@ -7,7 +7,9 @@
 
 mod bench;
 mod ci;
-mod coverage;
+mod dist;
+mod docs;
+mod footprint;
 mod parts;
 mod run;
 mod tidy;
@@ -20,10 +22,12 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   tidy    check what no compiler checks: layers, file sizes, crate headers, docs that name what exists
-  docs    write the pages that are made from data: docs/reference/coverage.md
+  docs    write the pages that are made from data (coverage, claw.yaml, command line), check every link, render target/book
   ci      run everything CI runs; installs what the tests need (cargo, pip, npm, apt-get) and prints a summary
   parts   only install the real parts that tests run against, and print where they are
-  bench   measure the numbers of DESIGN §8 on this machine: [--quick] [--format json]
+  dist    build the program that is shipped (profile `dist`, every feature but wasm): [--features LIST]
+  footprint  compare the release program's size and its dependencies with xtask/footprint.toml; 5 % more fails
+  bench   measure the shipped program on this machine: [--quick] [--format json]
 ";
 
 fn main() -> ExitCode {
@@ -31,8 +35,10 @@ fn main() -> ExitCode {
     let command = args.first().map(String::as_str).unwrap_or_default();
     let done = match (command, args.len()) {
         ("tidy", 1) => tidy::check(&run::root()),
-        ("docs", 1) => coverage::write(&run::root()),
+        ("docs", 1) => docs::run(&run::root()),
         ("ci", 1) => ci::run(),
+        ("dist", _) => dist::run(args.get(1..).unwrap_or_default()),
+        ("footprint", 1) => footprint::run(),
         ("bench", _) => bench::run(args.get(1..).unwrap_or_default()),
         ("parts", 1) => parts::install().map(|dir| say(&dir.display().to_string())),
         ("help" | "--help" | "-h", 1) => {

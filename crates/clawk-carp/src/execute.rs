@@ -114,11 +114,11 @@ impl Issued {
 pub struct Grant<'s> {
     /// What to run, and with which timeout.
     pub action: &'s Action,
-    /// What to charge to the agent.
+    /// The cost to charge to the agent.
     pub spends: Vec<Spend>,
     /// For the `policy.evaluated` event.
     pub evaluation: Evaluation,
-    /// It runs because a person agreed: call [`Issued::use_approval`].
+    /// A person agreed to the run: call [`Issued::use_approval`].
     pub by_approval: bool,
 }
 
@@ -162,7 +162,7 @@ pub enum Refusal {
         evaluation: Evaluation,
         /// For the `policy.violated` event.
         violation: Violation,
-        /// For a limit: when to try again.
+        /// If a limit refused the call: when to try again.
         retry_after_ms: Option<u64>,
     },
 }
@@ -218,7 +218,7 @@ fn offered<'s>(set: &'s AtlasSet, issued: &Issued, action_id: &str) -> Result<&'
     })
 }
 
-/// What policy says of an execution whose resolution is known to be alive and whose parameters fit.
+/// The policies' verdict on an execution whose resolution is alive and whose parameters fit.
 pub(crate) fn judge<'s>(
     set: &'s AtlasSet,
     issued: &Issued,

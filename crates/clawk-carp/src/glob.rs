@@ -85,7 +85,7 @@ pub(crate) struct Glob {
     head: Box<str>,
     /// Between the stars.
     middle: Vec<Box<str>>,
-    /// Behind the last star; absent when there is no star.
+    /// The text behind the last star; absent without a star.
     tail: Option<Box<str>>,
 }
 

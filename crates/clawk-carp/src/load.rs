@@ -21,7 +21,7 @@ pub enum LoadError {
         cause: io::Error,
     },
     /// The manifest, or a file that it names, is wrong.
-    #[error("`{path}` is no valid Atlas: {faults}")]
+    #[error("`{path}` is not a valid Atlas: {faults}")]
     Invalid {
         /// Which file.
         path: PathBuf,
@@ -87,10 +87,11 @@ fn warn_of_unread(atlas: &mut Atlas, root: &Path) {
 }
 
 fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let file = fs::File::open(path)?;
-    if !file.metadata()?.is_file() {
+    // Looked at before it is opened: a pipe would be waited for without end.
+    if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
+    let file = fs::File::open(path)?;
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)

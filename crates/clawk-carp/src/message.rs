@@ -34,7 +34,7 @@ pub fn parse(bytes: &[u8], shape: Shape) -> Result<Request, Faults> {
 /// Reads a request from a JSON value.
 ///
 /// # Errors
-/// As [`parse`].
+/// The same errors as [`parse`].
 pub fn read(value: &Value, shape: Shape) -> Result<Request, Faults> {
     let mut report = Report::default();
     let request = request(&mut report, value, shape);
@@ -139,7 +139,11 @@ fn atlas_ids(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<
         .enumerate()
         .filter(|(_, id)| !crate::atlas::is_atlas_id(id))
     {
-        report.fault(&at.index(index), "pattern", format!("`{id}` is no Atlas id"));
+        report.fault(
+            &at.index(index),
+            "pattern",
+            format!("`{id}` is not a valid Atlas id"),
+        );
     }
     ids
 }

@@ -184,7 +184,7 @@ impl Ledger {
         self.windows == 0
     }
 
-    /// Drops what counts no longer; at most once a second, so that a full ledger costs nobody much.
+    /// Drops entries that no longer count, at most once a second, so that a full ledger stays cheap.
     fn sweep(&mut self, now: i64) {
         if now.saturating_sub(self.swept_at) < 1_000_000 && self.swept_at != 0 {
             return;

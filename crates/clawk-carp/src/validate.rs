@@ -44,7 +44,7 @@ pub fn validate(
             .enumerate()
             .filter(|(_, id)| unknown.contains(id))
         {
-            let message = format!("`{id}` is no capability of the Atlases asked");
+            let message = format!("`{id}` is not a capability of the Atlases asked");
             report.fault(&capabilities_at.index(index), "unknown_capability", message);
         }
     }
@@ -52,7 +52,7 @@ pub fn validate(
         let at = root.key("execution");
         match (set.action(&execution.action_id), issued) {
             (None, _) => {
-                let message = format!("`{}` is no action of the loaded Atlases", execution.action_id);
+                let message = format!("`{}` is not an action of the loaded Atlases", execution.action_id);
                 report.fault(&at.key("action_id"), "unknown_action", message);
             }
             (Some(action), None) => {

@@ -161,7 +161,7 @@ fn clock(report: &mut Report, value: &Value, at: &At<'_>, most: u32) -> Option<u
         report.fault(
             at,
             "pattern",
-            format!("`{text}` is no time of day (`HH:MM` or `HH:MM:SS`)"),
+            format!("`{text}` is not a valid time of day (`HH:MM` or `HH:MM:SS`)"),
         );
     }
     found
@@ -181,7 +181,11 @@ fn zone(report: &mut Report, name: &str, at: &At<'_>) -> Option<TimeZone> {
                 || "an IANA name such as `Europe/Berlin`".to_owned(),
                 |near| format!("did you mean `{near}`?"),
             );
-            report.fault(at, "time_zone", format!("`{name}` is no time zone ({hint})"));
+            report.fault(
+                at,
+                "time_zone",
+                format!("`{name}` is not a valid time zone ({hint})"),
+            );
             None
         }
     }

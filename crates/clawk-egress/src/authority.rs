@@ -1,5 +1,5 @@
 //! The certificate authority of one run: it lets the proxy read requests to hosts that a secret is bound to. Its key exists in
-//! memory only, and nobody outside of the sandbox trusts it.
+//! memory only, and only the sandbox trusts it.
 
 use std::collections::HashMap;
 use std::fmt;

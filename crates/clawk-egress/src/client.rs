@@ -86,7 +86,7 @@ impl fmt::Debug for Request {
 /// Answers for a name with its addresses.
 pub type Ask = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
 
-/// Who answers for names: the system, or a fixed table (tests, simulation).
+/// The resolver of names: the system, or a fixed table (tests, simulation).
 #[derive(Clone, Default)]
 pub enum Names {
     /// The system's resolver.
@@ -239,7 +239,7 @@ impl Client {
     /// [`Client::guarded`] with another source of names.
     ///
     /// # Errors
-    /// As [`Client::guarded`].
+    /// The same errors as [`Client::guarded`].
     pub fn guarded_with(
         rules: Rules,
         env: &Env,
@@ -280,7 +280,7 @@ impl Client {
     /// when its response is dropped. Bytes are those of heads and bodies as they are handed over, TLS apart.
     ///
     /// # Errors
-    /// As [`Client::send`].
+    /// The same errors as [`Client::send`].
     pub async fn send_told(&self, request: Request, ledger: &Arc<Ledger>) -> Result<Response, EgressError> {
         let clock = Clock::start(self.deadlines);
         let (response, open) = match &self.kind {

@@ -14,6 +14,8 @@ mod client;
 
 mod response;
 
+mod stream;
+
 pub mod record;
 
 pub mod screen;
@@ -33,3 +35,5 @@ pub use record::{Connection, Ledger, Reached};
 pub use reqwest::Url;
 pub use response::Response;
 pub use screen::{Screen, Screened, Screening};
+pub use stream::Stream;
+pub use tls::verified as tls_config;

@@ -50,7 +50,7 @@ pub struct Connection {
     pub address: Option<IpAddr>,
     /// The entry that let it pass.
     pub rule: Option<String>,
-    /// It may go into the own network, because an entry says so.
+    /// An entry allows the connection into the own network.
     pub private: bool,
     /// Its TLS ends here, so that requests and answers were seen.
     pub terminated: bool,
@@ -62,7 +62,7 @@ pub struct Connection {
     pub duration_ms: u64,
     /// Names of secrets that were put in.
     pub secrets: Vec<Arc<str>>,
-    /// What the screen found in it, and did not block.
+    /// What the screen found and did not block.
     pub findings: Vec<String>,
     /// Why it was refused or ended; `None` for an ordinary end.
     pub refused: Option<Denial>,
@@ -86,7 +86,7 @@ pub struct Ledger(Mutex<Reached>);
 pub struct Reached {
     /// One by one, in the order of their ends.
     pub connections: Vec<Connection>,
-    /// Those beyond the first ones.
+    /// Connections beyond those that are listed one by one.
     pub more: More,
 }
 
@@ -182,7 +182,7 @@ impl Open {
         }
     }
 
-    /// What was asked for; shortened, because the tool chose it.
+    /// The requested host, shortened, because the tool chose it.
     pub(crate) fn asked(&mut self, host: &str, port: u16) {
         self.connection.host = host.chars().filter(|c| !c.is_control()).take(255).collect();
         self.connection.port = port;

@@ -79,7 +79,7 @@ impl Response {
     /// The whole body.
     ///
     /// # Errors
-    /// As [`Response::chunk`].
+    /// The same errors as [`Response::chunk`].
     pub async fn bytes(mut self) -> Result<Bytes, EgressError> {
         let mut body = BytesMut::new();
         while let Some(piece) = self.chunk().await? {

@@ -22,6 +22,15 @@ pub(crate) fn config(verified: bool, env: &Env) -> Result<ClientConfig, EgressEr
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
+/// A client configuration that verifies servers by the platform's roots, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`; for
+/// protocols other than HTTP.
+///
+/// # Errors
+/// [`EgressError::Setup`] when the roots are not usable.
+pub fn verified(env: &Env) -> Result<ClientConfig, EgressError> {
+    config(true, env)
+}
+
 /// The certificates of the roots, as PEM, for a trust file inside a sandbox; empty when only the built-in set is there, which
 /// holds keys and no certificates.
 pub(crate) fn bundle(env: &Env) -> String {
@@ -39,7 +48,7 @@ pub(crate) fn bundle(env: &Env) -> String {
 }
 
 /// The roots that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; else the platform's, read once per process. The built-in set helps
-/// only where nobody chose: roots that were asked for and cannot be read are an error, never a weaker run.
+/// only if the operator named none: named roots that can't be read are an error, never a weaker run.
 fn roots(env: &Env) -> Result<Arc<RootCertStore>, EgressError> {
     static PLATFORM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));

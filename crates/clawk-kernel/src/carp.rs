@@ -1,20 +1,18 @@
 //! Atlases in the kernel: the set in force, sessions with their resolutions, what has been spent (DESIGN §2, R12, R29).
 //!
 //! A turn resolves before its model is asked (`turn`); an action's call passes `gate` on the one path; whoever speaks
-//! CRA itself comes through [`Cra`]. Everything that happens is in the journal, and what must outlive a restart is folded
+//! CRA itself comes through [`crate::Cra`]. Everything that happens is in the journal, and what must outlive a restart is folded
 //! from it (`restore`).
 
-mod atlases;
-mod book;
-mod cra;
-mod error;
+pub(crate) mod atlases;
+pub(crate) mod book;
+pub(crate) mod error;
 pub(crate) mod event;
-mod execute;
 mod gate;
 mod replay;
-mod resolve;
+pub(crate) mod resolve;
 mod restore;
-mod turn;
+pub(crate) mod turn;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -23,12 +21,12 @@ use clawk_carp::atlas::{Action, Executor};
 use clawk_carp::set::SetError;
 use clawk_carp::{Atlas, AtlasSet};
 use clawk_proto::carp::{Requester, Task};
+use jiff::Timestamp;
 use uuid::Uuid;
 
 pub use atlases::{AtlasView, Origin};
 pub(crate) use book::Books;
 pub use book::{ApprovalState, ApprovalView, NewSession, SessionView};
-pub use cra::Cra;
 pub use error::CarpError;
 pub use event::resolution_events;
 pub(crate) use gate::{Gate, Judgement, Pended, pend};
@@ -38,6 +36,7 @@ pub(crate) use restore::restore;
 pub(crate) use turn::{Granted, for_turn, goal_of};
 
 use crate::catalog::Catalog;
+use crate::event::{Scribe, Thread};
 
 /// What the configuration says about Atlases.
 #[derive(Debug, Clone)]
@@ -118,6 +117,11 @@ impl Loaded {
 /// The kernel's CRA side. Empty, it costs nothing and changes nothing.
 #[derive(Debug)]
 pub(crate) struct Carp {
+    /// The Identity's name: who asks in the agent's own requests.
+    agent_id: String,
+    /// The runtime's own chain.
+    root: Thread,
+    pub(crate) scribe: Scribe,
     pub(crate) config: Atlases,
     loaded: RwLock<Arc<Loaded>>,
     books: Mutex<Books>,
@@ -130,7 +134,12 @@ impl Carp {
     ///
     /// # Errors
     /// The Atlases don't go together.
-    pub(crate) fn new(config: Atlases) -> Result<Self, SetError> {
+    pub(crate) fn new(
+        config: Atlases,
+        agent_id: &str,
+        root: Thread,
+        scribe: Scribe,
+    ) -> Result<Self, SetError> {
         let origins = config
             .loaded
             .iter()
@@ -138,11 +147,30 @@ impl Carp {
             .collect();
         let loaded = Loaded::new(config.loaded.clone(), origins, 0, &config)?;
         Ok(Self {
+            agent_id: agent_id.to_owned(),
+            root,
+            scribe,
             config,
             loaded: RwLock::new(Arc::new(loaded)),
             books: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
         })
+    }
+
+    /// The clock as CARP reads it.
+    pub(crate) fn now(&self) -> Timestamp {
+        // silent-ok: a clock beyond the year 9999 makes every resolution expired, never valid
+        Timestamp::from_microsecond(self.scribe.now().0).unwrap_or(Timestamp::MAX)
+    }
+
+    /// An id of the clock's.
+    pub(crate) fn uuid(&self) -> Uuid {
+        self.scribe.clock().uuid()
+    }
+
+    /// A thread of the runtime's own chain.
+    pub(crate) const fn root(&self, span: Uuid) -> Thread {
+        self.root.child(span)
     }
 
     pub(crate) fn loaded(&self) -> Arc<Loaded> {

@@ -1,4 +1,6 @@
 //! The tools of this agent: what the manifest says of each, completed by what its executor knows.
+//!
+//! Long because what a tool is comes from six sources, and this is the one place that joins them.
 
 mod fault;
 mod plans;
@@ -19,12 +21,13 @@ use tokio::sync::OnceCell;
 use fault::{bounded, one_line};
 use plans::Plans;
 
-use crate::agent::Options;
 use crate::error::{ArgumentFault, CallError};
 use crate::narrow;
+use crate::options::Options;
 use crate::output;
 use crate::place;
 use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
+use crate::team;
 
 /// Faults listed of one call's arguments; the rest is not told.
 const MAX_FAULTS: usize = 16;
@@ -43,6 +46,8 @@ pub(crate) struct Entry {
     pub(crate) skill: Option<Arc<Skill>>,
     /// It is `output-read`, which the kernel runs itself.
     pub(crate) reads_output: bool,
+    /// It is one of the swarm's, which the kernel runs itself.
+    pub(crate) of_team: bool,
     /// The declared tool whose server serves it, where the manifest does not name it itself.
     pub(crate) from: Option<Arc<str>>,
     /// Whether it stands for all tools of its server, once that is known.
@@ -203,6 +208,7 @@ impl Entry {
             closed: Closed::default(),
             skill: None,
             reads_output: false,
+            of_team: false,
             from: None,
             stands_for: OnceCell::new(),
             described: OnceCell::new(),
@@ -241,15 +247,18 @@ impl Entry {
     ) -> Result<Arc<Described>, CallError> {
         let complete = self.spec.description.is_some() && self.spec.input_schema.is_some();
         // A complete MCP tool needs no server before its first call.
-        let mut known =
-            if self.reads_output || self.skill.is_some() || (complete && self.spec.mcp_source.is_some()) {
-                Description::default()
-            } else {
-                runner
-                    .describe(&self.name)
-                    .await
-                    .map_err(|error| self.unavailable(&error))?
-            };
+        let mut known = if self.reads_output
+            || self.of_team
+            || self.skill.is_some()
+            || (complete && self.spec.mcp_source.is_some())
+        {
+            Description::default()
+        } else {
+            runner
+                .describe(&self.name)
+                .await
+                .map_err(|error| self.unavailable(&error))?
+        };
         without_known(&scanner(), &mut known);
         let mut annotations = known.trusted_annotations;
         annotations.extend(self.spec.annotations.clone());
@@ -323,6 +332,8 @@ pub(crate) struct Catalog {
     taken: RwLock<BTreeMap<Arc<str>, Arc<Entry>>>,
     /// Offered after a cut; absent where the manifest has a tool of this name.
     output_read: Option<Arc<Entry>>,
+    /// `delegate`, `ask-peer`, `report`; absent where the manifest has a tool of the name, or no swarm.
+    team: Vec<Arc<Entry>>,
     /// Every declared sandbox; `context.sandbox` may name one.
     sandboxes: BTreeMap<String, Sandbox>,
     plans: Plans,
@@ -366,11 +377,24 @@ impl Catalog {
             entry.reads_output = true;
             Arc::new(entry)
         });
+        let team = team::specs()
+            .into_iter()
+            .filter(|spec| manifest.swarm.is_some() && manifest.tool(&spec.name).is_none());
+        let team = team.map(|spec| {
+            let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
+            let plan = plans.without(sandbox, &Closed::default());
+            let mut entry = Entry::new(spec, &plan);
+            entry.of_team = true;
+            entry.timeout_ms = team::WAIT_MS;
+            Arc::new(entry)
+        });
+        let team = team.collect();
         let named = |sandbox: &Sandbox| (sandbox.name.clone(), sandbox.clone());
         Self {
             tools,
             taken: RwLock::default(),
             output_read,
+            team,
             sandboxes: manifest.sandboxes().map(named).collect(),
             plans,
             roots: place::roots(engine.all_roots(workdir).into_iter().chain([workdir.clone()])),
@@ -380,6 +404,11 @@ impl Catalog {
     /// The built-in that reads what a cut left out.
     pub(crate) const fn output_read(&self) -> Option<&Arc<Entry>> {
         self.output_read.as_ref()
+    }
+
+    /// The swarm's tool of this name.
+    pub(crate) fn of_team(&self, name: &str) -> Option<Arc<Entry>> {
+        self.team.iter().find(|entry| *entry.name == *name).cloned()
     }
 
     /// The tool as it runs in this sandbox, which may only narrow (R15); `None`: there is no such sandbox.

@@ -3,27 +3,36 @@
 use clawk_manifest::model::Skill;
 use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agent;
-use crate::call::{Caller, Permit};
+use crate::call::{Caller, Calls, Permit};
 use crate::drive::Run;
-use crate::ports::{RunError, RunOutcome};
+use crate::ports::{Later, RunError, RunOutcome};
 use crate::prompt;
 use crate::purse::Purse;
 use crate::skill::Ceiling;
 use crate::turn::{Effect, End, Turn};
 
-/// Composite tools within composite tools.
-pub(crate) const MAX_DEPTH: u8 = 4;
-
 /// How long what a timeout cancels may take to end.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Runs the skill as an inner turn. Its permissions are a ceiling below those of the skills above.
-pub(crate) async fn run(
-    agent: &Agent,
+pub(crate) fn run<'a>(
+    calls: &'a Calls,
+    caller: &'a Caller,
+    skill: &'a Skill,
+    permit: Permit,
+    purse: Purse,
+    cancel: &'a CancellationToken,
+) -> Later<'a, Result<RunOutcome, RunError>> {
+    Box::pin(inner(calls, caller, skill, permit, purse, cancel))
+}
+
+async fn inner(
+    calls: &Calls,
     caller: &Caller,
     skill: &Skill,
     permit: Permit,
@@ -31,31 +40,37 @@ pub(crate) async fn run(
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, RunError> {
     let inner = cancel.child_token();
-    let turn_id = agent.clock().uuid();
+    let turn_id = calls.clock().uuid();
     let mut ceilings = caller.ceilings.clone();
     ceilings.extend(Ceiling::of(skill).map(Ceiling::approved));
     let mut run = Run {
-        agent,
+        calls,
         thread: caller.thread.child(turn_id),
         turn_id,
         door: "skill",
         role: caller.role,
-        provider: agent.primary_provider(),
-        system: prompt::system(&agent.manifest, Some(skill), &[]),
+        provider: calls.models.primary(),
+        system: prompt::system(&calls.manifest, Some(skill), &[]),
         granted: None,
         only: Some(&skill.tools_required),
         skills: false,
+        client: &[],
         ceilings,
         depth: caller.depth + 1,
         requests: std::collections::BTreeMap::new(),
         planned: false,
-        notices: crate::session::Notices::default(),
+        spent_out: std::sync::atomic::AtomicBool::new(false),
+        notices: crate::watch::Notices::default(),
         purse,
+        base: caller.context.taint.iter().cloned().collect(),
+        context: Arc::clone(&caller.context),
+        member: caller.member.clone(),
+        early: std::collections::BTreeMap::new(),
         cancel: &inner,
     };
     let input = Value::Object(permit.arguments().clone());
     let mut turn =
-        Turn::start(Vec::new(), format!("Run the skill with this input: {input}")).within(agent.bounds());
+        Turn::start(Vec::new(), format!("Run the skill with this input: {input}")).within(calls.bounds());
     let timeout_ms = permit.timeout_ms();
     let limit = std::time::Duration::from_millis(timeout_ms);
     let mut driven = Box::pin(run.drive(&mut turn, vec![Effect::Infer]));

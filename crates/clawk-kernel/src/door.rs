@@ -4,9 +4,11 @@ use clawk_manifest::model::Role;
 use clawk_proto::{Digest, MessageId, SessionId};
 use serde::Deserialize;
 
-use crate::ingress::REMEMBERED_DAYS;
-use crate::ports::{Arrival, ConversationKey, Owed};
+use crate::ports::{Arrival, ConversationKey, Owed, ToolOffer};
 use crate::time::Timestamp;
+
+/// How long a platform's id of a message is remembered where the channel does not say, days.
+pub const REMEMBERED_DAYS: u32 = 7;
 
 /// By which door somebody comes in. Every door says with which role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +124,8 @@ pub(crate) struct Origin {
     pub(crate) platform_ids: Vec<String>,
     /// So long a message with one of these ids is the same message.
     pub(crate) remembered_days: u32,
+    /// The client's own tools, for the turn of this message.
+    pub(crate) tools: Vec<ToolOffer>,
 }
 
 /// What `ckp.message.accepted` says of it.
@@ -145,6 +149,7 @@ impl From<Door> for Origin {
             door,
             platform_ids: Vec::new(),
             remembered_days: REMEMBERED_DAYS,
+            tools: Vec::new(),
         }
     }
 }
@@ -191,6 +196,7 @@ impl Origin {
             door,
             platform_ids,
             remembered_days: REMEMBERED_DAYS,
+            tools: Vec::new(),
         }
     }
 

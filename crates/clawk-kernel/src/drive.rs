@@ -1,16 +1,23 @@
 //! The driver: performs what the turn machine asks for and feeds the answers back.
+//!
+//! Long because a turn is one way through inference, calls, memory and the record, and is read downward.
 
-use std::collections::{BTreeMap, VecDeque};
+mod beside;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Autonomy, Role, Skill};
+use clawk_proto::method::ToolCallResult;
 use clawk_proto::{MessageId, RequestId};
+use clawk_swarm::coord::Kind;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::agent::Agent;
-use crate::call::{Caller, Request, call};
+use crate::attach::Said;
+use crate::call::{Caller, Calls, Context, Request, call};
 use crate::carp::{self, Granted};
 use crate::door::{Door, Origin};
 use crate::error::CallError;
@@ -19,25 +26,39 @@ use crate::event::{
     canonical, digest, kind,
 };
 use crate::infer::{self, NoAnswer};
-use crate::notice::{Notice, TurnEnd};
+use crate::member::Member;
+use crate::notice::{Notice, Stop, TurnEnd};
+use crate::open_turn::OpenTurn;
+use crate::outbox::Outbox;
+use crate::output;
 use crate::ports::{InboxChange, InferRequest, Message, ToolOffer, ToolUse};
 use crate::prompt;
 use crate::purse::{Amount, Purse};
-use crate::recover::OpenTurn;
+use crate::recall::{self, Recalled};
 use crate::roles;
-use crate::session::{Notices, State};
 use crate::skill::{self, Ceiling};
+use crate::state::State;
 use crate::stop::Level;
+use crate::taint::{self, Brings};
 use crate::turn::{self, Effect, End, Event, Turn};
+use crate::watch::Notices;
 
 /// Tokens of conversation that a model is shown when its provider sets no `max_context_window`.
 const DEFAULT_CONTEXT_TOKENS: usize = 100_000;
 /// How often an interrupted turn is taken up again before its message is given up as dead.
 pub(crate) const MAX_RESUMES: u32 = 3;
 
+/// What the turns of messages need.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns {
+    pub(crate) calls: Arc<Calls>,
+    /// Told of every answer.
+    pub(crate) outbox: Arc<Outbox>,
+}
+
 /// Everything that stays the same while one turn runs.
 pub(crate) struct Run<'a> {
-    pub(crate) agent: &'a Agent,
+    pub(crate) calls: &'a Calls,
     pub(crate) thread: Thread,
     pub(crate) turn_id: Uuid,
     pub(crate) door: &'static str,
@@ -49,15 +70,27 @@ pub(crate) struct Run<'a> {
     /// Only these tools; `None`: all of the agent's.
     pub(crate) only: Option<&'a [String]>,
     pub(crate) skills: bool,
+    /// The client's own tools.
+    pub(crate) client: &'a [ToolOffer],
     pub(crate) ceilings: Vec<Ceiling>,
     pub(crate) depth: u8,
     /// Calls of an interrupted turn keep their ids.
     pub(crate) requests: BTreeMap<String, RequestId>,
     /// The calls of the model's last answer have been looked at together.
     pub(crate) planned: bool,
+    /// A purse had no room for the model's answer.
+    pub(crate) spent_out: AtomicBool,
     pub(crate) notices: Notices,
     /// What pays for it.
     pub(crate) purse: Purse,
+    /// Origins of untrusted text that stands beside the conversation.
+    pub(crate) base: BTreeSet<String>,
+    /// What the model was shown when it was last asked.
+    pub(crate) context: Arc<Context>,
+    /// Whose turn it is, where that is a member of the swarm at its task.
+    pub(crate) member: Option<Arc<Member>>,
+    /// Calls that ran beside the one before them, and their ends.
+    pub(crate) early: BTreeMap<String, Event>,
     pub(crate) cancel: &'a CancellationToken,
 }
 
@@ -65,15 +98,21 @@ impl Run<'_> {
     /// Drives a turn to its end.
     pub(crate) async fn drive(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> End {
         let mut queue = VecDeque::from(effects);
+        self.look_back(turn).await;
         while let Some(effect) = queue.pop_front() {
             let event = match effect {
                 Effect::Infer => {
                     self.planned = false;
+                    self.look_back(turn).await;
                     self.infer(turn).await
                 }
                 Effect::Call(wanted) => {
                     self.plan(&wanted, turn).await;
-                    self.call(wanted).await
+                    Box::pin(self.side_by_side(&wanted, turn)).await;
+                    match self.early.remove(&wanted.id) {
+                        Some(event) => event,
+                        None => self.call(wanted).await,
+                    }
                 }
                 Effect::Say(text) => {
                     self.notices.send(Notice::Said(text)).await;
@@ -96,6 +135,55 @@ impl Run<'_> {
         End::Failed("the turn ended without an end".to_owned())
     }
 
+    /// What ended the turn.
+    fn stop(&self, end: &End, turn: &Turn) -> Stop {
+        match end {
+            End::Answered if turn.declined() => Stop::Refused,
+            End::Answered => Stop::Answered,
+            End::Cancelled => Stop::Cancelled,
+            End::Failed(_) if turn.stopped().is_some() => Stop::Stopped,
+            End::Failed(_) if self.spent_out.load(Ordering::Relaxed) => Stop::Budget,
+            End::Failed(_) => Stop::Failed,
+        }
+    }
+
+    /// What the context is made of (R46): all of the conversation, shown or not, and what stands beside it.
+    async fn look_back(&mut self, turn: &Turn) {
+        let mut brings: BTreeMap<&str, Brings> = BTreeMap::new();
+        let asked = turn.messages().iter().flat_map(|message| match message {
+            Message::Assistant { calls, .. } => calls.as_slice(),
+            Message::User { .. } | Message::ToolResult { .. } => &[],
+        });
+        for wanted in asked {
+            if !brings.contains_key(wanted.name.as_str()) {
+                let found = self.brings(&wanted.name).await;
+                brings.insert(&wanted.name, found);
+            }
+        }
+        let of = |tool: &str| brings.get(tool).copied().unwrap_or(Brings::Web);
+        let mut taint = taint::of_messages(turn.messages(), of);
+        taint.extend(self.base.iter().cloned());
+        self.context = Arc::new(Context {
+            taint: taint.into_iter().collect(),
+            origin: self.context.origin.clone(),
+        });
+    }
+
+    /// What kind of text a tool's results are. Of what nobody knows, the worst.
+    async fn brings(&self, name: &str) -> Brings {
+        if name == output::NAME || self.skill(name).is_some() {
+            return Brings::Nothing; // what it brings was brought before
+        }
+        let action = self.granted.as_ref().and_then(|granted| granted.action(name));
+        let Some(entry) = self.calls.catalog.get(action.unwrap_or(name)) else {
+            return Brings::Web;
+        };
+        match self.calls.described(&entry).await {
+            Ok(described) => taint::brings(&entry, &described),
+            Err(_) => Brings::Web, // silent-ok: said so where it is offered
+        }
+    }
+
     /// The loop guard's word, in the trace.
     fn note_stop(&self, turn: &Turn) {
         let Some(stopped) = turn.stopped() else { return };
@@ -104,7 +192,7 @@ impl Run<'_> {
             reason: &stopped.reason,
             turn: self.turn_id,
         };
-        let scribe = &self.agent.scribe;
+        let scribe = &self.calls.scribe;
         let draft = scribe.entry(&self.thread, kind::TURN_STOPPED, &payload);
         if let Err(error) = scribe.submit(vec![draft]) {
             tracing::warn!(%error, "a turn's stop could not be recorded");
@@ -113,7 +201,7 @@ impl Run<'_> {
 
     /// Asks the model, unless the session is frozen: then it waits where it is, and asks again what a stop cut short.
     async fn infer(&self, turn: &Turn) -> Event {
-        let brake = &self.agent.brake;
+        let brake = &self.calls.brake;
         let session = self.thread.session;
         loop {
             tokio::select! {
@@ -134,36 +222,45 @@ impl Run<'_> {
         let tools = self.offers().await;
         let messages = self.fit(turn.messages()).await;
         let request = InferRequest {
-            system: self.system.clone(),
+            system: self.prompt(),
             messages,
             tools,
             max_output_tokens: 0,
         };
-        let place = infer::Place {
+        let place = infer::Site {
             thread: self.thread,
             turn: self.turn_id,
             notices: &self.notices,
             purse: &self.purse,
+            member: self.member.as_deref(),
         };
-        match infer::infer(self.agent, place, self.provider, request, cancel).await {
+        match infer::infer(&self.calls.models, place, self.provider, request, cancel).await {
             Ok(completion) => Event::Inferred(completion),
             Err(NoAnswer::Cancelled) => Event::Cancelled,
             Err(NoAnswer::Failed(reason)) => Event::Failed(reason),
+            Err(NoAnswer::Quota(reason)) => {
+                self.spent_out.store(true, Ordering::Relaxed);
+                Event::Failed(reason)
+            }
         }
     }
 
     /// What the model may ask for. An observer is offered nothing (R13).
     async fn offers(&self) -> Vec<ToolOffer> {
-        if self.agent.manifest.identity.autonomy == Autonomy::Observer {
+        let claw = self.calls.manifest.identity.autonomy;
+        let autonomy = self.member.as_ref().map_or(claw, |member| member.autonomy(claw));
+        if autonomy == Autonomy::Observer {
             return Vec::new();
         }
+        let may = |name: &str| self.member.as_ref().is_none_or(|member| member.may_use(name));
         let mut offers = Vec::new();
-        for declared in self.agent.catalog.iter() {
+        for declared in self.calls.catalog.iter() {
             let wanted = |only: &[String]| only.iter().any(|name| **name == *declared.name);
-            if self.agent.carp.hides(&declared.name) || !self.only.is_none_or(wanted) {
+            if self.calls.carp.hides(&declared.name) || !self.only.is_none_or(wanted) || !may(&declared.name)
+            {
                 continue;
             }
-            let found = match self.agent.catalog.offered(declared, &*self.agent.runner).await {
+            let found = match self.calls.catalog.offered(declared, &*self.calls.runner).await {
                 Ok(found) => found,
                 Err(error) => {
                     self.not_offered(&declared.name, &error).await;
@@ -171,21 +268,31 @@ impl Run<'_> {
                 }
             };
             for entry in found {
-                if self.agent.carp.hides(&entry.name) {
+                if self.calls.carp.hides(&entry.name) || !may(&entry.name) {
                     continue;
                 }
-                match self.agent.described(&entry).await {
+                match self.calls.described(&entry).await {
                     Ok(described) => offers.push(entry.offer(&described)),
                     Err(error) => self.not_offered(&entry.name, &error).await,
                 }
             }
         }
         // The one tool that no manifest declares: it reads what this session's tools said.
-        if self.agent.cuts.any(self.thread.session)
-            && let Some(entry) = self.agent.catalog.output_read()
-            && let Ok(described) = self.agent.described(entry).await
+        if self.calls.cuts.any(self.thread.session)
+            && let Some(entry) = self.calls.catalog.output_read()
+            && let Ok(described) = self.calls.described(entry).await
         {
             offers.push(entry.offer(&described));
+        }
+        if self.only.is_none() && roles::triggers(self.role) {
+            for entry in self.calls.team_offers(true, self.member.as_deref()) {
+                if let Ok(described) = self.calls.described(&entry).await {
+                    offers.push(entry.offer(&described));
+                }
+            }
+        }
+        if matches!(&self.member, Some(member) if matches!(member.kind, Kind::Judge { .. })) {
+            return Vec::new();
         }
         offers.extend(
             self.granted
@@ -193,8 +300,9 @@ impl Run<'_> {
                 .flat_map(|granted| granted.offers.iter().cloned()),
         );
         if self.skills {
-            offers.extend(self.agent.manifest.skills.iter().map(skill::offer));
+            offers.extend(self.calls.manifest.skills.iter().map(skill::offer));
         }
+        offers.extend(self.client_offers(&offers));
         offers
     }
 
@@ -205,11 +313,10 @@ impl Run<'_> {
 
     /// The latest messages that fit the model's window, cut at a user message; the record keeps all of them.
     async fn fit(&self, messages: &[Message]) -> Vec<Message> {
-        let window = self
-            .agent
-            .context_tokens(self.provider)
-            .unwrap_or(DEFAULT_CONTEXT_TOKENS);
-        let budget = window.saturating_sub(window / 4) * 4;
+        let window = window(self.calls, self.provider);
+        // A quarter is left for the answer and the tools; the system prompt has its own part of the rest.
+        let parts = window.saturating_sub(window / 4) * recall::TOKEN_BYTES;
+        let budget = parts.saturating_sub(self.system.len()).max(parts / 2);
         let sizes: Vec<usize> = messages.iter().map(|message| canonical(message).len()).collect();
         let mut total: usize = sizes.iter().sum();
         let mut first = 0;
@@ -231,14 +338,42 @@ impl Run<'_> {
                 turn: self.turn_id,
             };
             let draft = self
-                .agent
+                .calls
                 .scribe
                 .entry(&self.thread, kind::CONTEXT_TRIMMED, &payload);
-            if let Err(error) = self.agent.scribe.submit(vec![draft]) {
+            if let Err(error) = self.calls.scribe.submit(vec![draft]) {
                 tracing::warn!(%error, "a trimmed context could not be recorded");
             }
         }
         kept
+    }
+
+    /// The system prompt as it is now: what the others of an event bus have reported since is in it.
+    fn prompt(&self) -> String {
+        let heard = self
+            .member
+            .as_ref()
+            .map(|member| member.heard())
+            .unwrap_or_default();
+        match heard.is_empty() {
+            true => self.system.clone(),
+            false => format!("{}\n\n{}", self.system, heard.join("\n")),
+        }
+    }
+
+    fn request_id(&mut self, call_id: &str) -> RequestId {
+        let known = self.requests.remove(call_id);
+        known.unwrap_or_else(|| RequestId::from(self.calls.clock().uuid()))
+    }
+
+    fn told(&self, call_id: String, outcome: &Result<ToolCallResult, CallError>) -> Event {
+        let told = prompt::result_text(outcome, self.calls.shown);
+        self.calls.cuts.add(self.thread.session, told.cut);
+        Event::CallDone {
+            call_id,
+            text: told.text,
+            is_error: told.is_error,
+        }
     }
 
     async fn call(&mut self, wanted: ToolUse) -> Event {
@@ -258,27 +393,21 @@ impl Run<'_> {
             let skill = skill.clone();
             return self.invoke(&id, &skill, arguments).await;
         }
-        let request_id = self
-            .requests
-            .remove(&id)
-            .unwrap_or_else(|| RequestId::from(self.agent.clock().uuid()));
-        let (caller, request) = self.request(id.clone(), name, arguments, request_id);
-        let outcome = call(self.agent, &caller, request, self.cancel).await;
-        let told = prompt::result_text(&outcome, self.agent.options.shown);
-        self.agent.cuts.add(self.thread.session, told.cut);
-        Event::CallDone {
-            call_id: id,
-            text: told.text,
-            is_error: told.is_error,
+        if self.is_clients(&name) {
+            return self.hand_over(id, name, &arguments).await;
         }
+        let request_id = self.request_id(&id);
+        let (caller, request) = self.request(id.clone(), name, arguments, request_id);
+        let outcome = call(self.calls, &caller, request, self.cancel).await;
+        self.told(id, &outcome)
     }
 
     /// The skill that this name invokes here.
     pub(crate) fn skill(&self, name: &str) -> Option<&Skill> {
-        let is_skill = self.skills && self.agent.catalog.get(name).is_none();
+        let is_skill = self.skills && self.calls.catalog.get(name).is_none();
         name.strip_prefix(skill::PREFIX)
             .filter(|_| is_skill && roles::triggers(self.role))
-            .and_then(|name| self.agent.manifest.skill(name))
+            .and_then(|name| self.calls.manifest.skill(name))
     }
 
     /// What the path is asked for when the model asks for a tool.
@@ -291,15 +420,15 @@ impl Run<'_> {
     ) -> (Caller, Request) {
         let action = self.granted.as_ref().and_then(|granted| granted.action(&name));
         let name = action.map_or(name.clone(), str::to_owned);
-        let under = self.granted.as_ref().filter(|_| self.agent.carp.is_action(&name));
+        let under = self.granted.as_ref().filter(|_| self.calls.carp.is_action(&name));
         let request = Request {
             tool: name,
             arguments,
             request_id,
-            identity: self.agent.manifest.identity.name.clone(),
+            identity: self.calls.manifest.identity.name.clone(),
             sandbox: None,
             policy: None,
-            under: under.map(|granted| granted.under(self.agent)),
+            under: under.map(|granted| granted.under(&self.calls.carp)),
         };
         let caller = Caller {
             thread: self.thread,
@@ -312,6 +441,8 @@ impl Run<'_> {
             notices: self.notices.clone(),
             pends: false,
             purse: self.purse.clone(),
+            context: Arc::clone(&self.context),
+            member: self.member.clone(),
         };
         (caller, request)
     }
@@ -326,8 +457,8 @@ impl Run<'_> {
         let (text, is_error) = match check_input(skill, &arguments) {
             Ok(()) => {
                 self.ceilings.extend(Ceiling::of(skill));
-                let now = self.agent.scribe.now();
-                self.purse = self.agent.purses.skill(&self.purse, &skill.name, now);
+                let now = self.calls.scribe.now();
+                self.purse = self.calls.purses.skill(&self.purse, &skill.name, now);
                 (skill::instruction(skill, &arguments), false)
             }
             Err(fault) => (format!("not done: {fault}"), true),
@@ -341,11 +472,11 @@ impl Run<'_> {
             turn: self.turn_id,
         };
         let draft = self
-            .agent
+            .calls
             .scribe
             .entry(&self.thread, kind::SKILL_INVOKED, &payload);
         let draft = draft.content(payload.text_hash, text.clone().into_bytes());
-        if let Err(error) = self.agent.scribe.write(vec![draft]).await {
+        if let Err(error) = self.calls.scribe.write(vec![draft]).await {
             return Event::Failed(error.to_string());
         }
         Event::CallDone {
@@ -371,40 +502,36 @@ pub(crate) fn check_input(skill: &Skill, arguments: &serde_json::Map<String, Val
 
 /// A new message's turn.
 pub(crate) async fn turn(
-    agent: &Arc<Agent>,
+    turns: &Turns,
     state: &State,
     (message, origin): (MessageId, Origin),
-    text: String,
+    said: Said,
     cancel: &CancellationToken,
 ) {
     let open = OpenTurn {
         message,
         origin,
-        turn: Turn::start(state.history(), text).within(agent.bounds()),
+        turn: Turn::start_with(state.history(), said.text, said.images).within(turns.calls.bounds()),
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
         requests: BTreeMap::new(),
         skills: Vec::new(),
         spent: Amount::default(),
         resumes: 0,
+        early: BTreeMap::new(),
     };
-    finish(agent, state, open, cancel).await;
+    finish(turns, state, open, cancel).await;
 }
 
 /// The rest of an interrupted turn.
-pub(crate) async fn resume(
-    agent: &Arc<Agent>,
-    state: &State,
-    mut open: OpenTurn,
-    cancel: &CancellationToken,
-) {
+pub(crate) async fn resume(turns: &Turns, state: &State, mut open: OpenTurn, cancel: &CancellationToken) {
     // One that had come and not begun answers what was said before it as well.
     open.turn.go_behind(state.history());
     let (message, resumes) = (open.message, open.resumes);
     let waiting = open.effects.iter().any(|effect| match effect {
         Effect::Call(wanted) => {
             let asked = open.requests.get(&wanted.id);
-            asked.is_some_and(|id| agent.desk.waits(id))
+            asked.is_some_and(|id| turns.calls.desk.waits(id))
         }
         Effect::Infer | Effect::Say(_) | Effect::Done(_) => false,
     });
@@ -418,26 +545,69 @@ pub(crate) async fn resume(
             role: open.origin.role.as_str(),
             waiting,
         };
-        let draft = agent.scribe.entry(&state.thread, kind::MESSAGE_RESUMED, &payload);
-        match agent.scribe.write(vec![draft]).await {
+        let scribe = &turns.calls.scribe;
+        let draft = scribe.entry(&state.thread, kind::MESSAGE_RESUMED, &payload);
+        match scribe.write(vec![draft]).await {
             Ok(()) => open.effects,
             Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
         }
     };
-    finish(agent, state, OpenTurn { effects, ..open }, cancel).await;
+    finish(turns, state, OpenTurn { effects, ..open }, cancel).await;
 }
 
 /// The system prompt, and behind it what the Atlases give as context.
-fn system(agent: &Agent, state: &State, granted: Option<&Granted>) -> String {
-    let mut system = prompt::system(&agent.manifest, None, &state.peer_messages);
+fn system(calls: &Calls, state: &State, granted: Option<&Granted>, recalled: &Recalled) -> String {
+    let mut system = match &state.member {
+        Some(member) => prompt::member(&calls.manifest, member, &state.peer_messages),
+        None => prompt::system(&calls.manifest, None, &state.peer_messages),
+    };
     if let Some(granted) = granted.filter(|granted| !granted.context.is_empty()) {
         system.push_str("\n\n");
         system.push_str(&granted.context);
     }
+    if !recalled.text.is_empty() {
+        system.push_str("\n\n");
+        system.push_str(&recalled.text);
+    }
     system
 }
 
-async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &CancellationToken) {
+/// The message that a turn answers.
+fn asked(turn: &Turn) -> String {
+    let said = turn.messages().iter().rev().find_map(|message| match message {
+        Message::User { text, .. } => Some(text.clone()),
+        Message::Assistant { .. } | Message::ToolResult { .. } => None,
+    });
+    said.unwrap_or_default()
+}
+
+/// Tokens that the model's window holds.
+fn window(calls: &Calls, provider: &str) -> usize {
+    calls
+        .models
+        .context_tokens(provider)
+        .unwrap_or(DEFAULT_CONTEXT_TOKENS)
+}
+
+/// Origins of untrusted text beside the conversation: what this turn and earlier ones of the session recalled, and peers' words.
+async fn base(calls: &Calls, state: &State, origin: &Origin, recalled: &Recalled) -> BTreeSet<String> {
+    let mut base = recall::of_session(calls, state).await;
+    base.extend(recalled.untrusted.iter().cloned());
+    state.remember_labels(base.clone());
+    if let Door::Peer { identity, .. } = &origin.door {
+        base.insert(format!("peer {identity}"));
+    }
+    if !state.peer_messages.is_empty() {
+        base.insert("peer swarm".to_owned());
+    }
+    base
+}
+
+#[expect(
+    clippy::too_many_lines,
+    reason = "a turn from its first question to its record, read downward: to split it would hide the order"
+)]
+async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &CancellationToken) {
     let OpenTurn {
         message,
         origin,
@@ -445,31 +615,51 @@ async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &Canc
         effects,
         ceilings,
         requests,
+        early,
         ..
     } = open;
-    let now = agent.scribe.now();
-    let own = agent.purses.turn(&state.purse, &message.to_string(), now);
+    let calls = &*turns.calls;
+    let now = calls.scribe.now();
+    let own = calls.purses.turn(&state.purse, &message.to_string(), now);
     own.recall(open.spent);
     let purse = open
         .skills
         .iter()
-        .fold(own, |purse, skill| agent.purses.skill(&purse, skill, now));
-    let started_us = agent.clock().monotonic_us();
+        .fold(own, |purse, skill| calls.purses.skill(&purse, skill, now));
+    let started_us = calls.clock().monotonic_us();
     state.notices.send(Notice::TurnStarted { message }).await;
-    let (granted, effects) = match carp::for_turn(agent, state.id, turn.messages()).await {
-        Ok(granted) => (granted, effects),
-        // Without its resolution a turn would not be governed.
+    let (granted, effects) =
+        match carp::for_turn((&calls.carp, &calls.catalog), state.id, turn.messages()).await {
+            Ok(granted) => (granted, effects),
+            // Without its resolution a turn would not be governed.
+            Err(error) => (
+                None,
+                vec![Effect::Done(End::Failed(format!(
+                    "the Atlases could not be asked: {error}"
+                )))],
+            ),
+        };
+    let thread = state.thread.child(message.0);
+    let asked = asked(&turn);
+    let about = recall::Turn {
+        thread,
+        message,
+        origin: &origin,
+        notices: &state.notices,
+    };
+    let window = window(calls, &state.provider);
+    let (recalled, effects) = match recall::before(calls, about, &asked, window, cancel).await {
+        Ok(recalled) => (recalled, effects),
         Err(error) => (
-            None,
-            vec![Effect::Done(End::Failed(format!(
-                "the Atlases could not be asked: {error}"
-            )))],
+            Recalled::default(),
+            vec![Effect::Done(End::Failed(error.to_string()))],
         ),
     };
-    let system = system(agent, state, granted.as_deref());
+    let base = base(calls, state, &origin, &recalled).await;
+    let system = system(calls, state, granted.as_deref(), &recalled);
     let mut run = Run {
-        agent,
-        thread: state.thread.child(message.0),
+        calls,
+        thread,
         turn_id: message.0,
         door: origin.door.name(),
         role: origin.role,
@@ -478,27 +668,49 @@ async fn finish(agent: &Arc<Agent>, state: &State, open: OpenTurn, cancel: &Canc
         granted,
         only: None,
         skills: true,
+        client: &origin.tools,
         ceilings,
         depth: 0,
         requests,
         planned: false,
+        spent_out: AtomicBool::new(false),
         notices: state.notices.clone(),
         purse,
+        base,
+        context: Arc::new(Context {
+            taint: Vec::new(),
+            origin: Some(origin.clone()),
+        }),
+        member: state.member.clone(),
+        early,
         cancel,
     };
     let end = run.drive(&mut turn, effects).await;
-    if agent.stop.is_cancelled() && end == End::Cancelled {
+    if calls.life.stop.is_cancelled() && end == End::Cancelled {
         // The agent is being stopped, not the turn: the message stays open and is taken up after the next start.
         return;
     }
     let usage = turn.usage();
-    let recorded = close(agent, &run, (message, &origin), &end, &turn, started_us).await;
-    agent.outbox.wake();
+    let stop = run.stop(&end, &turn);
+    if end == End::Answered {
+        // Before the answer is acknowledged: what was said is remembered, or said again.
+        let untrusted = run.context.taint.iter().cloned().collect();
+        recall::after(calls, about, (&asked, turn.said()), &untrusted).await;
+    }
+    let recorded = close(calls, &run, (message, &origin), (&end, stop), &turn, started_us).await;
+    turns.outbox.wake();
     state.set_history(turn.into_messages());
+    // An end that is on no record is none.
+    let stop = if recorded.is_ok() { stop } else { Stop::Failed };
     let end = told(end, recorded, (message, &state.door));
     state
         .notices
-        .send(Notice::TurnEnded { message, end, usage })
+        .send(Notice::TurnEnded {
+            message,
+            end,
+            stop,
+            usage,
+        })
         .await;
 }
 
@@ -522,14 +734,14 @@ fn told<E: std::fmt::Display>(
 
 /// Closes the message in the inbox with its end, in one commit.
 async fn close(
-    agent: &Agent,
+    calls: &Calls,
     run: &Run<'_>,
     (message, origin): (MessageId, &Origin),
-    end: &End,
+    (end, stop): (&End, Stop),
     turn: &Turn,
     started_us: u64,
 ) -> Result<(), crate::ports::JournalError> {
-    let scribe = &agent.scribe;
+    let scribe = &calls.scribe;
     if let End::Failed(reason) = end {
         let dead = scribe.entry(
             &run.thread,
@@ -537,6 +749,7 @@ async fn close(
             &MessageDead {
                 message_id: message.0,
                 reason,
+                why: stop.why(),
             },
         );
         let change = InboxChange::Closed {
@@ -551,7 +764,8 @@ async fn close(
     }
     let text = turn.said().as_bytes().to_vec();
     let payload = MessageAnswered {
-        duration_ms: agent.clock().monotonic_us().saturating_sub(started_us) / 1000,
+        declined: stop == Stop::Refused,
+        duration_ms: calls.clock().monotonic_us().saturating_sub(started_us) / 1000,
         end: if *end == End::Answered {
             "answered"
         } else {

@@ -25,6 +25,8 @@ pub enum DeniedBy {
     Stop,
     /// An Atlas's policy, or the resolution that an action was called under.
     Atlas,
+    /// What the task of a swarm's member was given with.
+    Task,
 }
 
 /// What is wrong with one argument.
@@ -274,9 +276,20 @@ pub enum KernelError {
         /// For people: what and where, never the text found.
         detail: String,
     },
-    /// No peer is free.
-    #[error("no peer of swarm `{0}` can take the task now")]
-    PeersBusy(String),
+    /// The swarm does not take the task (-32040, -32602).
+    #[error("{message}")]
+    Swarm {
+        /// The wire's number.
+        code: i64,
+        /// The swarm.
+        swarm: String,
+        /// The task.
+        task_id: RequestId,
+        /// A stable word: `busy`, `circuit_open`, `unknown_member` …
+        reason: String,
+        /// For people.
+        message: String,
+    },
     /// The memory failed.
     #[error(transparent)]
     Memory(#[from] MemoryError),

@@ -9,16 +9,19 @@
 use std::sync::Arc;
 
 use clawk_proto::{Digest, SessionId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::ports::{
-    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, OutboxChange, Spent,
-    Ticket, Told,
+    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, OutboxChange,
+    Recorded, Scan, Spent, Ticket, Told,
 };
 use crate::time::{Clock, Timestamp};
+
+/// Events read at a time.
+const PAGE: usize = 1000;
 
 /// Event types.
 pub mod kind {
@@ -34,6 +37,12 @@ pub mod kind {
     pub const LIFECYCLE: &str = "ckp.lifecycle.transition";
     /// An inbound message was taken.
     pub const MESSAGE_ACCEPTED: &str = "ckp.message.accepted";
+    /// A picture of the message that is taken next; its content is the picture.
+    pub const MESSAGE_ATTACHED: &str = "ckp.message.attached";
+    /// The client's own tools that came with a message; they are the content.
+    pub const MESSAGE_TOOLS: &str = "ckp.message.tools";
+    /// A call of a client's own tool was handed to the client, which runs it; it is the content.
+    pub const CLIENT_CALLED: &str = "ckp.client.called";
     /// An inbound message was not taken.
     pub const MESSAGE_REFUSED: &str = "ckp.message.refused";
     /// A message's turn ended with an answer.
@@ -124,10 +133,28 @@ pub mod kind {
     pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
     /// Entries were kept.
     pub const MEMORY_STORED: &str = "ckp.memory.stored";
+    /// The agent wrote one of its context files.
+    pub const CONTEXT_WRITTEN: &str = "ckp.context.written";
     /// A store was asked.
     pub const MEMORY_QUERIED: &str = "ckp.memory.queried";
+    /// What was recalled before a turn; its content is what the prompt was given.
+    pub const MEMORY_RECALLED: &str = "ckp.memory.recalled";
     /// A store was compacted.
     pub const MEMORY_COMPACTED: &str = "ckp.memory.compacted";
+    /// A task was given to the whole swarm; its content, as that of the swarm's other events, is the fact that a start folds.
+    pub const SWARM_RUN: &str = "ckp.swarm.run";
+    /// A try of a member at a task began or ended.
+    pub const SWARM_TRY: &str = "ckp.swarm.try";
+    /// A report was not taken.
+    pub const SWARM_REFUSED: &str = "ckp.swarm.refused";
+    /// A seat's circuit breaker changed.
+    pub const SWARM_CIRCUIT: &str = "ckp.swarm.circuit";
+    /// A task went to the dead-letter box.
+    pub const SWARM_DEAD_LETTERED: &str = "ckp.swarm.dead_lettered";
+    /// Answers became one.
+    pub const SWARM_AGGREGATED: &str = "ckp.swarm.aggregated";
+    /// A run ended.
+    pub const SWARM_ENDED: &str = "ckp.swarm.ended";
     /// A task was given to a peer.
     pub const SWARM_DELEGATED: &str = "ckp.swarm.delegated";
     /// A task's end was reported.
@@ -142,6 +169,12 @@ pub mod kind {
     pub const SCREEN_INPUT: &str = "ckp.screen.input";
     /// A model judged a text.
     pub const SCREEN_JUDGED: &str = "ckp.screen.judged";
+    /// A channel let somebody or something not in.
+    pub const CHANNEL_REFUSED: &str = "ckp.channel.refused";
+    /// A code was given out, approved, denied or lapsed; somebody's pairing was revoked.
+    pub const CHANNEL_PAIRING: &str = "ckp.channel.pairing";
+    /// A trigger began a run, or did not.
+    pub const CHANNEL_RUN: &str = "ckp.channel.run";
 }
 
 macro_rules! payloads {
@@ -154,7 +187,7 @@ payloads! {
     /// `session.started`.
     SessionStarted<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, goal: &'a str, role: &'a str, run: Uuid }
     /// `session.started` of a session that goes on from a step of another.
-    SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a crate::fork::ForkPoint, goal: &'a str, role: &'a str, run: Uuid }
+    SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a ForkPoint, goal: &'a str, role: &'a str, run: Uuid }
     /// `ckp.agent.described`.
     AgentDescribed<'a> { agent: &'a str, agent_hash: Digest }
     /// `ckp.tool.described`.
@@ -168,12 +201,20 @@ payloads! {
         channel: Option<&'a str>, conversation: Option<&'a str>, direct: Option<bool>, door: &'a str, message_id: Uuid,
         platform_ids: &'a [String], role: &'a str, sender: &'a str, size_bytes: u64, task_id: Option<&'a str>, text_hash: Digest,
     }
+    /// `ckp.message.attached`.
+    MessageAttached<'a> { content_hash: Digest, message_id: Uuid, mime_type: &'a str, name: Option<&'a str>, size_bytes: u64 }
+    /// `ckp.message.tools`.
+    MessageTools { message_id: Uuid, tools_hash: Digest }
+    /// `ckp.client.called`.
+    ClientCalled<'a> { call_hash: Digest, call_id: &'a str, tool: &'a str, turn: Uuid }
     /// `ckp.message.refused`.
     MessageRefused<'a> { door: &'a str, message_id: Uuid, reason: &'a str, size_bytes: u64 }
     /// `ckp.message.answered`.
-    MessageAnswered<'a> { duration_ms: u64, end: &'a str, input_tokens: u64, message_id: Uuid, output_tokens: u64, text_hash: Digest }
+    MessageAnswered<'a> {
+        #[serde(skip_serializing_if = "std::ops::Not::not")] declined: bool,
+        duration_ms: u64, end: &'a str, input_tokens: u64, message_id: Uuid, output_tokens: u64, text_hash: Digest }
     /// `ckp.message.dead`.
-    MessageDead<'a> { message_id: Uuid, reason: &'a str }
+    MessageDead<'a> { message_id: Uuid, reason: &'a str, #[serde(skip_serializing_if = "Option::is_none")] why: Option<&'a str> }
     /// `ckp.delivery.started`.
     DeliveryStarted<'a> { attempt: u32, channel: &'a str, message_id: Uuid, repeat: bool }
     /// `ckp.delivery.ended`.
@@ -194,6 +235,7 @@ payloads! {
         duration_ms: u64, estimated: bool, inference_id: Uuid, input_tokens: u64,
         model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
         turn: Uuid,
     }
     /// `ckp.provider.failed`.
@@ -203,6 +245,7 @@ payloads! {
         #[serde(skip_serializing_if = "Option::is_none")] retry_after_ms: Option<u64>,
         status: Option<u16>,
         #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
         turn: Uuid,
     }
     /// `ckp.provider.unreachable`.
@@ -216,7 +259,9 @@ payloads! {
     /// `action.requested`.
     ActionRequested<'a> {
         action_id: &'a str, call_id: Option<&'a str>, door: &'a str, identity: &'a str, parameters_hash: Digest,
-        policy: Option<&'a str>, request_id: &'a str, sandbox: Option<&'a str>, turn: Option<Uuid>,
+        policy: Option<&'a str>, request_id: &'a str, sandbox: Option<&'a str>,
+        #[serde(skip_serializing_if = "<[String]>::is_empty")] taint: &'a [String],
+        turn: Option<Uuid>,
     }
     /// `action.approved`.
     ActionApproved<'a> {
@@ -231,12 +276,15 @@ payloads! {
     /// `action.executed`.
     ActionExecuted<'a> {
         action_id: &'a str, attempts: u32, duration_ms: u64, execution_id: Uuid, is_error: bool, level: &'a str,
-        mechanisms: &'a [String], missing: &'a [String], request_hash: Digest, request_id: &'a str, result_hash: Digest, turn: Option<Uuid>,
+        mechanisms: &'a [String], missing: &'a [String], request_hash: Digest, request_id: &'a str, result_hash: Digest,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
+        turn: Option<Uuid>,
     }
     /// `action.failed`.
     ActionFailed<'a> {
         action_id: &'a str, duration_ms: u64, error_code: &'a str, error_message: &'a str, request_hash: Digest, request_id: &'a str,
-        result_hash: Digest, turn: Option<Uuid>,
+        result_hash: Digest, #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
+        turn: Option<Uuid>,
     }
     /// `ckp.approval.requested`.
     ApprovalRequested<'a> {
@@ -252,7 +300,8 @@ payloads! {
     ApprovalVoided<'a> { action_id: &'a str, changed: &'a str, request_id: &'a str }
     /// `ckp.approval.granted`.
     ApprovalGranted<'a> {
-        action_id: &'a str, by: &'a str, channel: &'a str, folder: Option<&'a str>, grant_id: &'a str, lasting: &'a str,
+        action_id: &'a str, #[serde(skip_serializing_if = "Option::is_none")] basis_hash: Option<Digest>,
+        by: &'a str, channel: &'a str, folder: Option<&'a str>, grant_id: &'a str, lasting: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")] led_hash: Option<Digest>,
         parameters_hash: Digest, plan_hash: Digest, request_id: &'a str, shown: &'a str,
     }
@@ -270,18 +319,46 @@ payloads! {
     MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
     /// `ckp.context.trimmed`.
     ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
+    /// `ckp.context.written`.
+    ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
     /// `ckp.memory.requested`.
     MemoryRequested<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.stored`.
-    MemoryStored<'a> { count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
+    MemoryStored<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.queried`.
     MemoryQueried<'a> { found: usize, query: &'a str, store: &'a str }
+    /// `ckp.memory.recalled`: `untrusted` names the origins of what was not the user's own word.
+    MemoryRecalled<'a> {
+        left_out: usize, query_hash: Digest, recalled_hash: Digest, searches: &'a [crate::recall::Told], tokens: usize, turn: Uuid,
+        untrusted: &'a [String],
+    }
     /// `ckp.memory.compacted`.
     MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
-    /// `ckp.swarm.delegated`.
-    SwarmDelegated<'a> { peer: &'a str, peer_session: Uuid, request_hash: Digest, request_id: &'a str, role: &'a str, seat: usize, swarm: &'a str, task_hash: Digest, task_id: &'a str }
     /// `ckp.swarm.reported`.
     SwarmReported<'a> { cost_microusd: u64, duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
+    /// Every other event of a swarm; what it has nothing to say of is not there.
+    #[derive(Default)]
+    SwarmEvent<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")] attempt: Option<u32>,
+        #[serde(skip_serializing_if = "Option::is_none")] cost_microusd: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")] duration_ms: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")] fact_hash: Option<Digest>,
+        #[serde(skip_serializing_if = "Option::is_none")] member: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] orphan: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")] parent: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] peer_session: Option<Uuid>,
+        #[serde(skip_serializing_if = "Option::is_none")] reason: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] request_hash: Option<Digest>,
+        #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] role: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] run: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] run_tokens: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")] state: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] status: Option<&'a str>,
+        swarm: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] task_id: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] token_usage: Option<u64>,
+    }
     /// `ckp.swarm.broadcast`.
     SwarmBroadcast<'a> { message_hash: Digest, peers: usize, swarm: &'a str }
     /// `ckp.screen.secret`, `ckp.screen.injection`: of what kind, how many, and what was done. Never the text found.
@@ -290,6 +367,45 @@ payloads! {
     ScreenInput<'a> { action: &'a str, at: &'a str, fault: &'a str, place: &'a str, subject: &'a str }
     /// `ckp.screen.judged`.
     ScreenJudged<'a> { duration_ms: u64, place: &'a str, provider: &'a str, subject: &'a str, verdict: &'a str }
+}
+
+/// Where a session was forked; stands in its first event. Fields in alphabetical order, as in every payload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkPoint {
+    /// The hash of the last event that counts.
+    pub event_hash: Digest,
+    /// Its sequence.
+    pub sequence: u64,
+    /// The source.
+    pub session_id: SessionId,
+    /// The source's trace.
+    pub trace_id: Uuid,
+    /// The id under which the turn that was under way there goes on here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Uuid>,
+}
+
+/// What a call or an inference took from a purse that keeps it, with the hour that it counts in. Fields in alphabetical order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Took {
+    pub(crate) busy_ms: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) calls: u64,
+    pub(crate) hour: i64,
+    pub(crate) purse: Arc<str>,
+}
+
+impl Took {
+    pub(crate) fn of(told: &[Spent]) -> Vec<Self> {
+        let of = |spent: &Spent| Self {
+            busy_ms: spent.amount.busy_ms,
+            bytes_out: spent.amount.bytes_out,
+            calls: spent.amount.calls,
+            hour: spent.hour,
+            purse: Arc::clone(&spent.purse),
+        };
+        told.iter().map(of).collect()
+    }
 }
 
 /// SHA-256.
@@ -313,6 +429,15 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
+    /// A chain's own thread.
+    pub(crate) const fn of(session: SessionId) -> Self {
+        Self {
+            session,
+            span: session.0,
+            parent: None,
+        }
+    }
+
     /// A thread below this one.
     pub(crate) const fn child(self, span: Uuid) -> Self {
         Self {
@@ -411,9 +536,34 @@ impl Scribe {
         })
     }
 
+    /// Reads all events that fit, page by page.
+    pub(crate) async fn each(
+        &self,
+        mut scan: Scan,
+        mut see: impl FnMut(&Recorded),
+    ) -> Result<(), JournalError> {
+        scan.limit = PAGE;
+        loop {
+            let page = self.journal.scan(scan.clone()).await?;
+            page.iter().for_each(&mut see);
+            match page.last() {
+                Some(last) if page.len() == PAGE => scan.after_row = last.row,
+                Some(_) | None => return Ok(()),
+            }
+        }
+    }
+
     /// Queues entries and waits until they are durable.
     pub(crate) async fn write(&self, entries: Vec<Draft>) -> Result<(), JournalError> {
         self.submit(entries)?.durable().await
+    }
+}
+
+/// Entries that another part commits, with what is its own.
+pub(crate) fn together(drafts: Vec<Draft>) -> Batch {
+    Batch {
+        entries: drafts.into_iter().map(|draft| draft.0).collect(),
+        ..Batch::default()
     }
 }
 

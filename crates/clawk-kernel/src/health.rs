@@ -7,12 +7,13 @@ use clawk_proto::method::LifecycleState;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::agent::Agent;
 use crate::event::{ProviderUnreachable, kind};
+use crate::infer::Models;
+use crate::lifecycle::Life;
 use crate::notice::Notice;
 use crate::ports::Provider;
 use crate::screen::answer;
-use crate::session::State;
+use crate::state::{State, Table};
 
 /// How long one look at all providers may take, milliseconds: who refuses is tried again until then, since a server may be about
 /// to start as well.
@@ -24,16 +25,30 @@ const FIRST_WAIT_MS: u64 = 1_000;
 const MAX_WAIT_MS: u64 = 30_000;
 
 /// What is known of the providers; for sessions that open later.
-#[derive(Debug, Default)]
-pub(crate) struct Health(Mutex<Option<String>>);
+#[derive(Debug)]
+pub(crate) struct Health {
+    models: Arc<Models>,
+    life: Arc<Life>,
+    table: Arc<Table>,
+    said: Mutex<Option<String>>,
+}
 
 impl Health {
+    pub(crate) fn new(models: Arc<Models>, life: Arc<Life>, table: Arc<Table>) -> Self {
+        Self {
+            models,
+            life,
+            table,
+            said: Mutex::default(),
+        }
+    }
+
     fn set(&self, said: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = said;
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
     fn said(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -41,35 +56,39 @@ impl Health {
 type Down = (String, String);
 
 /// Looks at the providers beside the agent's work: the start does not wait for it.
-pub(crate) fn watch(agent: &Arc<Agent>) {
-    if !agent.options.reach_providers || agent.providers.is_empty() {
+pub(crate) fn watch(health: &Arc<Health>) {
+    if health.models.providers.is_empty() {
         return;
     }
-    let own = Arc::clone(agent);
-    agent.tracker.spawn(async move {
+    let own = Arc::clone(health);
+    health.life.tracker.spawn(async move {
         tokio::select! {
-            () = own.closing.cancelled() => {}
+            () = own.life.closing.cancelled() => {}
             () = until_one_answers(&own) => {}
         }
     });
 }
 
-async fn until_one_answers(agent: &Agent) {
+async fn until_one_answers(health: &Health) {
     let mut wait_ms = FIRST_WAIT_MS;
     let mut before: Option<usize> = None;
     loop {
-        let down = look(agent).await;
-        let none_answers = down.len() == agent.providers.len();
+        let down = look(health).await;
+        let none_answers = down.len() == health.models.providers.len();
         let said = (!down.is_empty()).then(|| words(&down, none_answers));
         if before != Some(down.len()) {
-            record(agent, &down);
-            tell(agent, said.as_deref()).await;
+            record(health, &down);
+            tell(health, said.as_deref()).await;
         }
-        agent.health.set(said.clone());
+        health.set(said.clone());
         let moved = if none_answers {
-            agent.advance(LifecycleState::Error, said.as_deref().unwrap_or_default())
+            health
+                .life
+                .advance(LifecycleState::Error, said.as_deref().unwrap_or_default())
         } else if before.is_some() {
-            agent.advance(LifecycleState::Ready, "a provider can be reached again")
+            health
+                .life
+                .advance(LifecycleState::Ready, "a provider can be reached again")
         } else {
             Ok(())
         };
@@ -80,22 +99,25 @@ async fn until_one_answers(agent: &Agent) {
             return;
         }
         before = Some(down.len());
-        tokio::time::sleep(Duration::from_millis(agent.clock().patience_ms(wait_ms))).await;
+        tokio::time::sleep(Duration::from_millis(
+            health.models.scribe.clock().patience_ms(wait_ms),
+        ))
+        .await;
         wait_ms = wait_ms.saturating_mul(2).min(MAX_WAIT_MS);
     }
 }
 
 /// Everybody at once; who has not answered in time is not reached.
-async fn look(agent: &Agent) -> Vec<Down> {
-    let each = agent.providers.iter().map(|(name, provider)| async move {
-        let reason = unreached(agent, name, &**provider).await?;
+async fn look(health: &Health) -> Vec<Down> {
+    let each = health.models.providers.iter().map(|(name, provider)| async move {
+        let reason = unreached(health, name, &**provider).await?;
         Some((name.clone(), reason))
     });
     join_all(each).await.into_iter().flatten().collect()
 }
 
 /// Why this provider can't be reached; `None`: it can.
-async fn unreached(agent: &Agent, name: &str, provider: &dyn Provider) -> Option<String> {
+async fn unreached(health: &Health, name: &str, provider: &dyn Provider) -> Option<String> {
     let deadline = Instant::now() + Duration::from_millis(LOOK_MS);
     let again = Duration::from_millis(AGAIN_MS);
     let mut reason = format!("provider `{name}`: no answer within {LOOK_MS} ms");
@@ -103,7 +125,7 @@ async fn unreached(agent: &Agent, name: &str, provider: &dyn Provider) -> Option
         match tokio::time::timeout_at(deadline, provider.reach()).await {
             Ok(Ok(())) => return None,
             Ok(Err(mut error)) => {
-                answer::failure(agent, &mut error);
+                answer::failure(&health.models.screens, &mut error);
                 reason = error.message;
             }
             Err(_) => return Some(reason),
@@ -125,33 +147,36 @@ fn words(down: &[Down], all: bool) -> String {
     }
 }
 
-fn record(agent: &Agent, down: &[Down]) {
-    let thread = agent.root.child(agent.root.span);
+fn record(health: &Health, down: &[Down]) {
+    let thread = health.life.root.child(health.life.root.span);
     let event = |(provider, reason): &Down| {
         tracing::warn!(provider, reason, "it can't be reached");
         let payload = ProviderUnreachable { provider, reason };
-        agent.scribe.entry(&thread, kind::PROVIDER_UNREACHABLE, &payload)
+        health
+            .models
+            .scribe
+            .entry(&thread, kind::PROVIDER_UNREACHABLE, &payload)
     };
     let drafts: Vec<_> = down.iter().map(event).collect();
     if !drafts.is_empty()
-        && let Err(error) = agent.scribe.submit(drafts)
+        && let Err(error) = health.models.scribe.submit(drafts)
     {
         tracing::error!(%error, "unreachable providers could not be recorded");
     }
 }
 
 /// Tells whoever is connected now.
-async fn tell(agent: &Agent, said: Option<&str>) {
+async fn tell(health: &Health, said: Option<&str>) {
     let Some(said) = said else { return };
-    let open: Vec<Arc<State>> = agent.sessions_lock().values().cloned().collect();
+    let open: Vec<Arc<State>> = health.table.open().values().cloned().collect();
     for state in open {
         state.notices.send(Notice::Unreachable(said.to_owned())).await;
     }
 }
 
 /// Tells a session that opens what was found before.
-pub(crate) async fn greet(agent: &Agent, state: &State) {
-    if let Some(said) = agent.health.said() {
+pub(crate) async fn greet(health: &Health, state: &State) {
+    if let Some(said) = health.said() {
         state.notices.send(Notice::Unreachable(said)).await;
     }
 }

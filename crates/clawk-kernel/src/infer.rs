@@ -1,27 +1,83 @@
 //! Asking models: limits before, the record after, retries with back-off, and the fallback chain in order (CKP §5.2).
+//!
+//! Long because an inference is one way through purse, provider, retries and record, and is read downward.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_manifest::model::Provider as Spec;
+use clawk_manifest::model::{Manifest, Modality, Provider as Spec};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::agent::Agent;
+use crate::attach;
+use crate::error::CallError;
 use crate::event::{
-    Draft, ProviderCompleted, ProviderFailed, ProviderRequested, Thread, canonical, digest, kind,
+    Draft, ProviderCompleted, ProviderFailed, ProviderRequested, Scribe, Thread, Took, canonical, digest,
+    kind,
 };
+use crate::member::{Member, Trouble};
 use crate::notice::Notice;
-use crate::ports::{Completion, Delta, FaultKind, InferRequest, ProviderError, StopReason, Usage};
-use crate::purse::{Amount, NoRoom, Purse, Set};
+use crate::ports::{Completion, Delta, FaultKind, InferRequest, Provider, ProviderError, StopReason, Usage};
+use crate::purse::{Amount, NoRoom, Purse, Purses, Set, warned};
+use crate::screen::Screens;
 use crate::screen::answer::{self, Words};
-use crate::session::Notices;
+use crate::watch::Notices;
 
-mod patience;
+pub(crate) mod patience;
 
 pub use patience::ModelOptions;
 use patience::Patience;
-pub(crate) use patience::backoff_ms;
+
+/// What asking a model needs.
+#[derive(Debug)]
+pub(crate) struct Models {
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) providers: BTreeMap<String, Arc<dyn Provider>>,
+    /// What is local about asking them, by name.
+    pub(crate) options: BTreeMap<String, ModelOptions>,
+    pub(crate) purses: Arc<Purses>,
+    pub(crate) screens: Arc<Screens>,
+    pub(crate) scribe: Scribe,
+}
+
+impl Models {
+    /// The first provider of the manifest; validation says that there is one.
+    pub(crate) fn primary(&self) -> &str {
+        self.manifest
+            .providers
+            .first()
+            .map(|provider| provider.name.as_str())
+            .unwrap_or_default()
+    }
+
+    /// A provider and its fallbacks in order, each once (CKP §5.2).
+    fn chain(&self, provider: &str) -> Vec<&Spec> {
+        let Some(first) = self.manifest.provider(provider) else {
+            return Vec::new();
+        };
+        let mut chain = vec![first];
+        for fallback in &first.fallback {
+            if let Some(next) = self.manifest.provider(&fallback.provider_ref)
+                && !chain.iter().any(|known| known.name == next.name)
+            {
+                chain.push(next);
+            }
+        }
+        chain
+    }
+
+    /// What is local about asking this provider.
+    fn local(&self, provider: &str) -> ModelOptions {
+        self.options.get(provider).cloned().unwrap_or_default()
+    }
+
+    /// The provider's own window, tokens.
+    pub(crate) fn context_tokens(&self, provider: &str) -> Option<usize> {
+        let limit = self.manifest.provider(provider)?.limits.max_context_window?;
+        usize::try_from(limit).ok() // silent-ok: more than the address space is no limit
+    }
+}
 
 /// Why no model answered.
 #[derive(Debug)]
@@ -29,32 +85,45 @@ pub(crate) enum NoAnswer {
     Cancelled,
     /// For people: why, and what would mend it.
     Failed(String),
+    /// A purse has no room; for people.
+    Quota(String),
 }
 
 /// Where an inference belongs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Site<'a> {
     pub(crate) thread: Thread,
     pub(crate) turn: Uuid,
     pub(crate) notices: &'a Notices,
     /// What pays for it.
     pub(crate) purse: &'a Purse,
+    /// The member of the swarm that asks.
+    pub(crate) member: Option<&'a Member>,
+}
+
+impl Site<'_> {
+    /// What the swarm is told of a turn that fails.
+    fn note(&self, trouble: Trouble) {
+        if let Some(member) = self.member {
+            member.note(trouble);
+        }
+    }
 }
 
 /// One answer, from the first provider of the chain that gives one.
 pub(crate) async fn infer(
-    agent: &Agent,
-    place: Place<'_>,
+    models: &Models,
+    place: Site<'_>,
     provider: &str,
     mut request: InferRequest,
     cancel: &CancellationToken,
 ) -> Result<Completion, NoAnswer> {
-    answer::prompt(agent, &mut request);
-    let chain = agent.chain(provider);
+    answer::prompt(&models.screens, &mut request);
+    let chain = models.chain(provider);
     let mut troubles = Vec::new();
     for (at, spec) in chain.iter().enumerate() {
         let next = chain.get(at + 1).map(|next| next.name.as_str());
-        match exhaust(agent, place, spec, next, &request, cancel).await? {
+        match exhaust(models, place, spec, next, &request, cancel).await? {
             Ok(completion) => return Ok(completion),
             Err(trouble) => troubles.push(trouble),
         }
@@ -67,36 +136,39 @@ pub(crate) async fn infer(
 
 /// All attempts at one provider. The outer error ends the whole chain, the inner one only this provider.
 async fn exhaust(
-    agent: &Agent,
-    place: Place<'_>,
+    models: &Models,
+    place: Site<'_>,
     spec: &Spec,
     next: Option<&str>,
     request: &InferRequest,
     cancel: &CancellationToken,
 ) -> Result<Result<Completion, String>, NoAnswer> {
-    let time_ms = agent.model_options(&spec.name).retry_time_ms;
+    let time_ms = models.local(&spec.name).retry_time_ms;
     let mut patience = Patience::new(spec.retry.clone().unwrap_or_default(), time_ms, next.is_none());
     for attempt in 1..=u32::MAX {
-        let error = match once(agent, place, spec, attempt, request, cancel).await? {
+        let error = match once(models, place, spec, attempt, request, cancel).await? {
             Ok(completion) => return Ok(Ok(completion)),
             Err(error) => error,
         };
-        let Some(wait_ms) = patience.after(&error, agent.clock().random()) else {
+        let Some(wait_ms) = patience.after(&error, models.scribe.clock().random()) else {
             if let Some(next) = next {
                 tell(place, spec, &error, 0, next).await;
+            }
+            if error.kind != FaultKind::Unpriced {
+                place.note(Trouble::NoProvider);
             }
             return Ok(Err(error.message + &patience.tried()));
         };
         tell(place, spec, &error, wait_ms, &spec.name).await;
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(agent.clock().patience_ms(wait_ms))) => {}
+            () = tokio::time::sleep(Duration::from_millis(models.scribe.clock().patience_ms(wait_ms))) => {}
             () = cancel.cancelled() => return Err(NoAnswer::Cancelled),
         }
     }
     Ok(Err(format!("provider `{}`: no attempts are left", spec.name)))
 }
 
-async fn tell(place: Place<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64, next: &str) {
+async fn tell(place: Site<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64, next: &str) {
     let notice = Notice::Retrying {
         provider: spec.name.clone(),
         reason: error.message.clone(),
@@ -108,14 +180,14 @@ async fn tell(place: Place<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64
 
 /// One attempt: set aside and recorded before, settled and recorded after.
 async fn once(
-    agent: &Agent,
-    place: Place<'_>,
+    models: &Models,
+    place: Site<'_>,
     spec: &Spec,
     attempt: u32,
     request: &InferRequest,
     cancel: &CancellationToken,
 ) -> Result<Result<Completion, ProviderError>, NoAnswer> {
-    let Some(provider) = agent.providers.get(&spec.name).map(Arc::clone) else {
+    let Some(provider) = models.providers.get(&spec.name).map(Arc::clone) else {
         return Ok(Err(fault(
             FaultKind::Rejected,
             format!("provider `{}` is not connected", spec.name),
@@ -125,19 +197,24 @@ async fn once(
     let bytes = canonical(request);
     // The bound on output, still 0 here, will usually have four digits.
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).saturating_add(3);
-    let set = match set_aside(agent, place, spec, attempt, (digest(&bytes), size)).await? {
+    let takes_images = spec.capabilities.contains(&Modality::Image);
+    let size = size.saturating_add(attach::counted(request, takes_images));
+    let set = match set_aside(models, place, spec, attempt, (digest(&bytes), size)).await? {
         Ok(set) => set,
         Err(error) => return Ok(Err(error)),
     };
+    let journal = &**models.scribe.journal();
     let request = InferRequest {
         max_output_tokens: set.max_output_tokens,
-        ..request.clone()
+        ..attach::shown(journal, request.clone(), takes_images)
+            .await
+            .map_err(|error| NoAnswer::Failed(error.to_string()))?
     };
     let limit_ms = set.reservation.amount.busy_ms;
-    let open = Open::begin(agent, place, spec, attempt, digest(&bytes), set)
+    let open = Open::begin(models, place, spec, attempt, digest(&bytes), set)
         .await
         .map_err(|error| NoAnswer::Failed(error.to_string()))?;
-    let on_delta = telling(agent, place.notices);
+    let on_delta = telling(models, place.notices);
     let limit = Duration::from_millis(limit_ms);
     let mut outcome = match tokio::time::timeout(limit, provider.infer(&request, &on_delta, cancel)).await {
         Ok(outcome) => outcome,
@@ -155,9 +232,9 @@ async fn once(
         Err(error) => error.usage = error.usage.map(|usage| open.settled(usage)),
     }
     if let Ok(completion) = &outcome {
-        agent.purses.learn(&spec.name, size, &completion.usage);
+        models.purses.learn(&spec.name, size, &completion.usage);
     }
-    let found = screened(agent, place, spec, &mut outcome).await;
+    let found = screened(models, place, spec, &mut outcome).await;
     // What a model said counts only once it is recorded: a restart must find the same conversation.
     open.end(&outcome, found)
         .await
@@ -170,14 +247,14 @@ async fn once(
 
 /// What one attempt may take. The outer error ends the whole chain, the inner one only this attempt.
 async fn set_aside(
-    agent: &Agent,
-    place: Place<'_>,
+    models: &Models,
+    place: Site<'_>,
     spec: &Spec,
     attempt: u32,
     (request_hash, size): (clawk_proto::Digest, u64),
 ) -> Result<Result<Set, ProviderError>, NoAnswer> {
-    let now = agent.scribe.now();
-    match agent.purses.infer(place.purse, &spec.name, size, now) {
+    let now = models.scribe.now();
+    match models.purses.infer(place.purse, &spec.name, size, now) {
         Ok(set) => Ok(Ok(set)),
         Err(NoRoom::Later { wait_ms }) => {
             let message = format!("provider `{}`: requests_per_minute is used up", spec.name);
@@ -186,19 +263,25 @@ async fn set_aside(
         // What can't be paid for knowingly is not asked: it counts as tried and failed, and the next is tried (CKP §5.2).
         Err(NoRoom::Unpriced(reason)) => {
             let error = fault(FaultKind::Unpriced, reason, None);
-            unpriced(agent, place, spec, attempt, request_hash, &error)
+            unpriced(models, place, spec, attempt, request_hash, &error)
                 .await
                 .map_err(|error| NoAnswer::Failed(error.to_string()))?;
+            place.note(Trouble::Unpriced);
             Ok(Err(error))
         }
         // A limit is the operator's word, not a fault: no fallback goes around it.
-        Err(NoRoom::Quota(error)) => Err(NoAnswer::Failed(error.to_string())),
+        Err(NoRoom::Quota(error)) => {
+            if let CallError::Quota { limit_name, .. } = &error {
+                place.note(Trouble::Quota(limit_name.clone()));
+            }
+            Err(NoAnswer::Quota(error.to_string()))
+        }
     }
 }
 
 /// Pieces go out as they may be shown.
-fn telling(agent: &Agent, notices: &Notices) -> impl Fn(Delta<'_>) + Send + Sync + use<> {
-    let (notices, words) = (notices.clone(), Words::new(agent));
+fn telling(models: &Models, notices: &Notices) -> impl Fn(Delta<'_>) + Send + Sync + use<> {
+    let (notices, words) = (notices.clone(), Words::new(&models.screens));
     move |delta| match delta {
         Delta::Text(text) => {
             let shown = words.piece(text);
@@ -212,17 +295,24 @@ fn telling(agent: &Agent, notices: &Notices) -> impl Fn(Delta<'_>) + Send + Sync
 
 /// What came, as it may be kept and told; what is to be recorded of it.
 async fn screened(
-    agent: &Agent,
-    place: Place<'_>,
+    models: &Models,
+    place: Site<'_>,
     spec: &Spec,
     outcome: &mut Result<Completion, ProviderError>,
 ) -> Vec<Draft> {
     match outcome {
         Ok(completion) => {
-            answer::completion(agent, place.thread, &spec.name, place.notices, completion).await
+            answer::completion(
+                &models.screens,
+                place.thread,
+                &spec.name,
+                place.notices,
+                completion,
+            )
+            .await
         }
         Err(error) => {
-            answer::failure(agent, error);
+            answer::failure(&models.screens, error);
             Vec::new()
         }
     }
@@ -230,14 +320,14 @@ async fn screened(
 
 /// A provider that was not asked, on record as an attempt that took nothing.
 async fn unpriced(
-    agent: &Agent,
-    place: Place<'_>,
+    models: &Models,
+    place: Site<'_>,
     spec: &Spec,
     attempt: u32,
     request_hash: clawk_proto::Digest,
     error: &ProviderError,
 ) -> Result<(), crate::ports::JournalError> {
-    let inference_id = agent.clock().uuid();
+    let inference_id = models.scribe.clock().uuid();
     let requested = ProviderRequested {
         attempt,
         bytes_out: 0,
@@ -266,9 +356,10 @@ async fn unpriced(
         retry_after_ms: None,
         status: None,
         told: None,
+        took: &[],
         turn: place.turn,
     };
-    let scribe = &agent.scribe;
+    let scribe = &models.scribe;
     let requested = scribe.entry(&place.thread, kind::PROVIDER_REQUESTED, &requested);
     let failed = scribe.entry(&place.thread, kind::PROVIDER_FAILED, &failed);
     scribe.write(vec![requested, failed]).await
@@ -276,8 +367,8 @@ async fn unpriced(
 
 /// An attempt under way. Dropped before its end, it is settled at what was set aside: the server may have worked.
 struct Open<'a> {
-    agent: &'a Agent,
-    place: Place<'a>,
+    models: &'a Models,
+    place: Site<'a>,
     spec: &'a Spec,
     attempt: u32,
     id: Uuid,
@@ -289,14 +380,14 @@ struct Open<'a> {
 impl<'a> Open<'a> {
     /// Records what is set aside, durably: what the process takes with it when it dies is settled by the next start.
     async fn begin(
-        agent: &'a Agent,
-        place: Place<'a>,
+        models: &'a Models,
+        place: Site<'a>,
         spec: &'a Spec,
         attempt: u32,
         request_hash: clawk_proto::Digest,
         set: Set,
     ) -> Result<Self, crate::ports::JournalError> {
-        let id = agent.clock().uuid();
+        let id = models.scribe.clock().uuid();
         let estimate = set.estimate();
         let purses = set.reservation.kept();
         let payload = ProviderRequested {
@@ -314,18 +405,18 @@ impl<'a> Open<'a> {
             request_hash,
             turn: place.turn,
         };
-        let draft = agent
+        let draft = models
             .scribe
             .entry(&place.thread, kind::PROVIDER_REQUESTED, &payload);
-        agent.scribe.write(vec![draft]).await?;
+        models.scribe.write(vec![draft]).await?;
         Ok(Self {
-            agent,
+            models,
             place,
             spec,
             attempt,
             id,
             request_hash,
-            started_us: agent.clock().monotonic_us(),
+            started_us: models.scribe.clock().monotonic_us(),
             set: Some(set),
         })
     }
@@ -336,7 +427,12 @@ impl<'a> Open<'a> {
     }
 
     fn duration_ms(&self) -> u64 {
-        self.agent.clock().monotonic_us().saturating_sub(self.started_us) / 1000
+        self.models
+            .scribe
+            .clock()
+            .monotonic_us()
+            .saturating_sub(self.started_us)
+            / 1000
     }
 
     /// Settles and records how it ended, in one commit.
@@ -353,15 +449,16 @@ impl<'a> Open<'a> {
         };
         let cost = set.cost(&usage);
         let took = set.took(&usage, duration_ms);
+        let settled = set.reservation.settle(took, self.models.scribe.now());
+        let told = Took::of(&settled.told);
         let draft = match outcome {
-            Ok(completion) => self.completed(completion, cost, took, duration_ms),
-            Err(error) => self.failed(error, usage, cost, took),
+            Ok(completion) => self.completed(completion, cost, (took, &told), duration_ms),
+            Err(error) => self.failed(error, usage, cost, (took, &told)),
         };
-        let settled = set.reservation.settle(took, self.agent.scribe.now());
         let mut drafts = found;
         drafts.push(draft);
-        drafts.extend(self.agent.warned(&self.place.thread, &settled.warnings));
-        self.agent
+        drafts.extend(warned(&self.models.scribe, &self.place.thread, &settled.warnings));
+        self.models
             .scribe
             .account(drafts, settled.spent, Vec::new())?
             .durable()
@@ -376,7 +473,7 @@ impl<'a> Open<'a> {
         &self,
         completion: &Completion,
         cost_microusd: Option<u64>,
-        took: Amount,
+        (took, told): (Amount, &[Took]),
         duration_ms: u64,
     ) -> Draft {
         let bytes = canonical(completion);
@@ -404,15 +501,22 @@ impl<'a> Open<'a> {
                 StopReason::Refusal => "refusal",
             },
             told: usage.told,
+            took: told,
             turn: self.place.turn,
         };
-        self.agent
+        self.models
             .scribe
             .entry(&self.place.thread, kind::PROVIDER_COMPLETED, &payload)
             .content(completion_hash, bytes)
     }
 
-    fn failed(&self, error: &ProviderError, spent: Usage, cost_microusd: Option<u64>, took: Amount) -> Draft {
+    fn failed(
+        &self,
+        error: &ProviderError,
+        spent: Usage,
+        cost_microusd: Option<u64>,
+        (took, told): (Amount, &[Took]),
+    ) -> Draft {
         let payload = ProviderFailed {
             attempt: self.attempt,
             bytes_out: took.bytes_out,
@@ -428,9 +532,10 @@ impl<'a> Open<'a> {
             retry_after_ms: error.retry_after_ms,
             status: error.status,
             told: error.usage.and_then(|usage| usage.told),
+            took: told,
             turn: self.place.turn,
         };
-        self.agent
+        self.models
             .scribe
             .entry(&self.place.thread, kind::PROVIDER_FAILED, &payload)
     }
@@ -446,9 +551,10 @@ impl Drop for Open<'_> {
             "nobody waits for it any more; settled at what was set aside".to_owned(),
             None,
         );
-        let draft = self.failed(&error, usage, set.cost(&usage), took);
-        let settled = set.reservation.settle(took, self.agent.scribe.now());
-        if let Err(error) = self.agent.scribe.account(vec![draft], settled.spent, Vec::new()) {
+        let cost = set.cost(&usage);
+        let settled = set.reservation.settle(took, self.models.scribe.now());
+        let draft = self.failed(&error, usage, cost, (took, &Took::of(&settled.told)));
+        if let Err(error) = self.models.scribe.account(vec![draft], settled.spent, Vec::new()) {
             tracing::error!(%error, "an abandoned inference could not be recorded; the next start settles it");
         }
     }

@@ -1,6 +1,12 @@
 //! The handle by which every door reaches an agent.
+//!
+//! Long because each function of the kernel that others may call stands here, with what it promises.
 
+mod channels;
 mod doors;
+mod outside;
+
+pub use channels::{ChannelFact, Pairing};
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,28 +17,32 @@ use clawk_manifest::model::Manifest;
 use clawk_proto::method::{
     Acknowledged, AgentInfo, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Group,
     LifecycleState, MemoryCompactParams, MemoryCompactResult, MemoryQueryParams, MemoryQueryResult,
-    MemoryStoreParams, MemoryStoreResult, ReportParams, StatusResult, ToolCallParams, ToolCallResult,
+    MemoryStoreParams, MemoryStoreResult, ReportParams, StatusResult, Task, ToolCallParams, ToolCallResult,
 };
 use clawk_proto::{MessageId, RequestId, SessionId};
+use clawk_swarm::coord::RunResult;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
 use crate::agent::{Agent, Parts};
-use crate::call::{self, Caller, Held, Person, Reception, Reply, Request, call};
-use crate::carp::{Cra, Outside};
+use crate::call::{self, Caller, Calls, Held, Reception, Reply, Request, call};
+use crate::carp::Outside;
+use crate::cra::Cra;
 use crate::door::Door;
 use crate::effect::{self, How, Outcome};
 use crate::error::{CallError, KernelError, StartError};
-use crate::event::{Thread, kind};
-use crate::fork::ForkPoint;
+use crate::event::{ForkPoint, Scribe, Thread, kind};
 use crate::notice::{Answer, Notice, Question};
 use crate::ports::{OpenEffect, Recorded, Scan};
 use crate::purse::{Amount, Budget};
-use crate::session::{Notices, Opening, Session};
+use crate::roles::Person;
+use crate::session::{Opening, Session};
 use crate::sheet::Seen;
-use crate::talk::{self, Talk, Told};
-use crate::watch::Watcher;
-use crate::{fork, health, memory, recover, start, stop, swarm};
+use crate::stop::Brake;
+use crate::swarm::SwarmView;
+use crate::talk::told::{Talk, Told};
+use crate::watch::{Notices, Watcher};
+use crate::{fork, health, memory, recover, start, stop, swarm, talk};
 
 /// How long a shutdown drains when nobody says, milliseconds.
 pub const DEFAULT_DRAIN_MS: u64 = 10_000;
@@ -60,7 +70,10 @@ impl Kernel {
     /// The lifecycle state and the uptime; cheap.
     #[must_use]
     pub fn status(&self) -> StatusResult {
-        let uptime_ms = self.agent.life.uptime_ms(self.agent.clock().monotonic_us());
+        let uptime_ms = self
+            .agent
+            .life
+            .uptime_ms(self.agent.scribe.clock().monotonic_us());
         StatusResult {
             state: self.agent.life.state(),
             uptime_ms,
@@ -125,16 +138,17 @@ impl Kernel {
         let opening = Opening {
             id: None,
             door,
-            provider: self.agent.primary_provider().to_owned(),
+            provider: self.agent.calls.models.primary().to_owned(),
             goal: "conversation".to_owned(),
             history: Vec::new(),
             under: None,
             spent: Amount::default(),
             surface: true,
             peer_messages: Vec::new(),
+            member: None,
         };
-        let session = Session::open(&self.agent, opening).await?;
-        health::greet(&self.agent, session.inside().1).await;
+        let session = Session::open(&self.agent.sessions, opening).await?;
+        health::greet(&self.agent.health, session.inside().1).await;
         Ok(session)
     }
 
@@ -145,31 +159,32 @@ impl Kernel {
     /// There is no such session for somebody of this role, the agent is not READY, or the journal can't be read.
     pub async fn reopen(&self, id: SessionId, door: Door) -> Result<Session, KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
-        let live = self.agent.sessions_lock().get(&id).cloned();
+        let live = self.agent.sessions.table.get(id);
         if let Some(state) = live {
             // What the session may do is its opener's: nobody with fewer rights comes into it.
             if door.role() < state.door.role() {
                 return Err(KernelError::UnknownSession(id.to_string()));
             }
-            return Ok(Session::join(&self.agent, state, door));
+            return Ok(Session::join(&self.agent.sessions, state, door));
         }
-        let rebuilt = recover::rebuild(&self.agent, id).await?;
+        let rebuilt = recover::rebuild(&self.agent.calls, id).await?;
         if !rebuilt.exists {
             return Err(KernelError::UnknownSession(id.to_string()));
         }
         let opening = Opening {
             id: Some(id),
             door,
-            provider: self.agent.primary_provider().to_owned(),
+            provider: self.agent.calls.models.primary().to_owned(),
             goal: String::new(),
             history: rebuilt.history,
             under: None,
             spent: rebuilt.spent,
             surface: true,
             peer_messages: Vec::new(),
+            member: None,
         };
-        let session = Session::open(&self.agent, opening).await?;
-        health::greet(&self.agent, session.inside().1).await;
+        let session = Session::open(&self.agent.sessions, opening).await?;
+        health::greet(&self.agent.health, session.inside().1).await;
         Ok(session)
     }
 
@@ -185,7 +200,7 @@ impl Kernel {
         go_on: bool,
     ) -> Result<(Session, bool), KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
-        fork::fork(&self.agent, point, door, go_on).await
+        fork::fork(&self.agent.sessions, point, door, go_on).await
     }
 
     /// Says something to the agent and waits for its answer (`claw.message.send`). `tell` hears what happens in this turn; it
@@ -200,14 +215,14 @@ impl Kernel {
         asked: Talk,
         tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
     ) -> Result<Told, KernelError> {
-        talk::talk(&self.agent, door, asked, tell).await
+        talk::talk(&self.agent.sessions, door, asked, tell).await
     }
 
     /// One more watcher of an open session, told what happens from now on; none where no such session is open.
     #[must_use]
     pub fn watch(&self, session: SessionId) -> Option<Watcher> {
-        let state = self.agent.sessions_lock().get(&session).cloned()?;
-        Some(state.notices.watch(self.agent.over.clone()))
+        let state = self.agent.sessions.table.get(session)?;
+        Some(state.notices.watch(self.agent.life.over.clone()))
     }
 
     /// Calls a tool, governed (`claw.tool.call`). The call is registered when this is called, before the first poll:
@@ -220,26 +235,24 @@ impl Kernel {
         session: SessionId,
         params: ToolCallParams,
     ) -> impl Future<Output = Result<ToolCallResult, CallError>> + Send + use<> {
-        let agent = Arc::clone(&self.agent);
+        let calls = Arc::clone(&self.agent.calls);
         // Seated twice: here, synchronously; the path's own seat finds this one and leaves it alone until both are gone.
-        let early = EarlySeat::new(Arc::clone(&agent), &params.context.request_id);
+        let early = EarlySeat::new(Arc::clone(&calls), &params.context.request_id);
         async move {
             let _early = early;
             let caller = Caller {
-                thread: Thread {
-                    session,
-                    span: session.0,
-                    parent: None,
-                },
+                thread: Thread::of(session),
                 door: "rpc",
                 turn: None,
                 call_id: None,
                 ceilings: Vec::new(),
                 depth: 0,
-                role: agent.role_of(session),
+                role: calls.table.role_of(session),
                 notices: Notices::default(),
                 pends: false,
-                purse: agent.purse_of(session),
+                purse: calls.table.purse_of(session),
+                context: Arc::default(),
+                member: None,
             };
             let context = params.context;
             let request = Request {
@@ -251,21 +264,22 @@ impl Kernel {
                 policy: context.policy,
                 under: None,
             };
-            let cancel = agent.stop.child_token();
-            call(&agent, &caller, request, &cancel).await
+            let cancel = calls.life.stop.child_token();
+            call(&calls, &caller, request, &cancel).await
         }
     }
 
     /// The agent as a CRA runtime.
     #[must_use]
     pub fn cra(&self) -> Cra {
-        Cra::new(Arc::clone(&self.agent))
+        Cra::new(Arc::clone(&self.agent.calls))
     }
 
     /// Does again what happened beside a session that is replayed.
     pub(crate) async fn repeat(&self, event: &Recorded, session: SessionId) {
         if let Some(outside) = Outside::of(event, session) {
-            outside.apply(&self.cra(), &self.agent.carp, event.at).await;
+            let calls = &self.agent.calls;
+            outside.apply((&calls.carp, &calls.catalog), event.at).await;
         }
     }
 
@@ -285,7 +299,7 @@ impl Kernel {
     /// Answers a question, as [`Self::answer`] does, as somebody with a role: only an admin may say yes, and a viewer may
     /// not even say no (CKP §5.3).
     pub async fn reply(&self, id: &RequestId, reply: Reply) -> Reception {
-        call::reply(&self.agent, id, reply).await
+        call::reply(&self.agent.calls, id, reply).await
     }
 
     /// Answers several steps of a plan, all where `only` names none: what became of each. Every answer is that step's own.
@@ -295,7 +309,7 @@ impl Kernel {
         only: Option<&[u32]>,
         reply: &Reply,
     ) -> Vec<(u32, Reception)> {
-        call::reply_plan(&self.agent, plan, only, reply).await
+        call::reply_plan(&self.agent.calls, plan, only, reply).await
     }
 
     /// Emergency stop: ends what runs and refuses what is new, from now on and after restarts, until an admin lifts it.
@@ -309,7 +323,12 @@ impl Kernel {
         by: &Person,
         reason: Option<String>,
     ) -> Result<stop::Stop, KernelError> {
-        stop::engage(&self.agent, session, level, by, reason).await
+        stop::engage(self.brake(), session, level, by, reason).await
+    }
+
+    fn brake(&self) -> (&Brake, &Scribe, &Thread) {
+        let agent = &self.agent;
+        (&agent.calls.brake, &agent.scribe, &agent.life.root)
     }
 
     /// Lifts a stop; `false` when there is none or `by` may not.
@@ -317,19 +336,19 @@ impl Kernel {
     /// # Errors
     /// It could not be recorded: it still holds.
     pub async fn lift(&self, session: Option<SessionId>, by: &Person) -> Result<bool, KernelError> {
-        stop::lift(&self.agent, session, by).await
+        stop::lift(self.brake(), session, by).await
     }
 
     /// The stops in force.
     #[must_use]
     pub fn stops(&self) -> Vec<stop::Stop> {
-        self.agent.brake.stops()
+        self.agent.calls.brake.stops()
     }
 
     /// Standing grants: what people are not asked about again, and who said so.
     #[must_use]
     pub fn granted(&self) -> Vec<Held> {
-        self.agent.desk.standing.all()
+        self.agent.calls.desk.standing.all()
     }
 
     /// Ends a standing grant, durably. `false`: there is none of this id, or `by` may not.
@@ -337,7 +356,7 @@ impl Kernel {
     /// # Errors
     /// The journal can't be written: the grant stands.
     pub async fn revoke(&self, grant: &str, by: &Person) -> Result<bool, KernelError> {
-        call::revoke(&self.agent, grant, by).await
+        call::revoke(&self.agent.calls, grant, by).await
     }
 
     /// Questions of the past with their answers, the latest last.
@@ -345,19 +364,25 @@ impl Kernel {
     /// # Errors
     /// The journal can't be read.
     pub async fn answered(&self, limit: usize) -> Result<Vec<call::Past>, KernelError> {
-        call::history(&self.agent, limit).await
+        call::history(&self.agent.calls, limit).await
+    }
+
+    /// Tasks that the agent has going: a worker for each open session, and what works beside them.
+    #[cfg(test)]
+    pub(crate) fn tasks(&self) -> usize {
+        self.agent.life.tracker.len()
     }
 
     /// What waits for a person now, the most urgent first.
     #[must_use]
     pub fn pending(&self) -> Vec<Question> {
-        self.agent.desk.pending(self.agent.scribe.now())
+        self.agent.calls.desk.pending(self.agent.scribe.now())
     }
 
     /// Every question from now on.
     #[must_use]
     pub fn questions(&self) -> broadcast::Receiver<Question> {
-        self.agent.desk.questions()
+        self.agent.calls.desk.questions()
     }
 
     /// The sessions that are open now, oldest first, with the doors they came in by.
@@ -365,7 +390,9 @@ impl Kernel {
     pub fn sessions(&self) -> Vec<(SessionId, Door)> {
         let mut open: Vec<(SessionId, Door)> = self
             .agent
-            .sessions_lock()
+            .sessions
+            .table
+            .open()
             .iter()
             .map(|(id, state)| (*id, state.door.clone()))
             .collect();
@@ -382,7 +409,7 @@ impl Kernel {
         session: SessionId,
         params: MemoryQueryParams,
     ) -> Result<MemoryQueryResult, KernelError> {
-        memory::query(&self.agent, session, params).await
+        memory::query(&self.agent.memories, session, params).await
     }
 
     /// `claw.memory.store`.
@@ -394,7 +421,7 @@ impl Kernel {
         session: SessionId,
         params: MemoryStoreParams,
     ) -> Result<MemoryStoreResult, KernelError> {
-        memory::store(&self.agent, session, params).await
+        memory::store(&self.agent.memories, session, params).await
     }
 
     /// `claw.memory.compact`.
@@ -406,7 +433,7 @@ impl Kernel {
         session: SessionId,
         params: MemoryCompactParams,
     ) -> Result<MemoryCompactResult, KernelError> {
-        memory::compact(&self.agent, session, params).await
+        memory::compact(&self.agent.memories, session, params).await
     }
 
     /// `claw.swarm.delegate`.
@@ -418,7 +445,7 @@ impl Kernel {
         session: SessionId,
         params: DelegateParams,
     ) -> Result<Acknowledged, KernelError> {
-        swarm::delegate(&self.agent, session, params).await
+        swarm::delegate(&self.agent.peers, session, params).await
     }
 
     /// `claw.swarm.report`.
@@ -430,7 +457,7 @@ impl Kernel {
         session: SessionId,
         params: ReportParams,
     ) -> Result<Acknowledged, KernelError> {
-        swarm::report(&self.agent, session, params).await
+        swarm::report(&self.agent.peers, session, params).await
     }
 
     /// `claw.swarm.broadcast`.
@@ -438,7 +465,7 @@ impl Kernel {
     /// # Errors
     /// See [`KernelError`].
     pub async fn broadcast(&self, session: SessionId, params: BroadcastParams) -> Result<(), KernelError> {
-        swarm::broadcast(&self.agent, session, params).await
+        swarm::broadcast(&self.agent.peers, session, params).await
     }
 
     /// `claw.swarm.discover`.
@@ -446,7 +473,28 @@ impl Kernel {
     /// # Errors
     /// See [`KernelError`].
     pub fn discover(&self, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
-        swarm::discover(&self.agent, params)
+        swarm::discover(&self.agent.peers, params)
+    }
+
+    /// Gives the swarm, or the members that `to` names, a task and waits for the result. The same id again is the same run.
+    ///
+    /// # Errors
+    /// There is no swarm, the task is refused, its id was used for another one, or the agent ended first: asked again after the
+    /// next start, the run goes on.
+    pub async fn swarm_run(
+        &self,
+        session: &Session,
+        id: RequestId,
+        task: Task,
+        to: Option<String>,
+    ) -> Result<RunResult, KernelError> {
+        swarm::run(&self.agent.peers, (session.id, session.role()), id, task, to).await
+    }
+
+    /// The swarm as it is now; none where the manifest has none.
+    #[must_use]
+    pub fn swarm(&self) -> Option<SwarmView> {
+        swarm::view(&self.agent.peers)
     }
 
     /// Effects whose outcome is unknown, oldest first (promise 4).
@@ -474,7 +522,7 @@ impl Kernel {
     /// What is spent, set aside and left, in every purse.
     #[must_use]
     pub fn budget(&self) -> Budget {
-        self.agent.purses.report(self.agent.scribe.now())
+        self.agent.calls.purses.report(self.agent.scribe.now())
     }
 
     /// Messages whose turn could not be finished: id, session, why; the latest last, at most `limit`.
@@ -493,47 +541,49 @@ impl Kernel {
 
     /// Ends a session in order.
     pub async fn end_session(&self, id: SessionId, reason: &str) {
-        self.agent.end_session(id, reason).await;
+        self.agent.sessions.end_session(id, reason).await;
     }
 
     /// STOPPING: takes nothing new, drains for at most `timeout_ms`, cancels the rest, records the end, STOPPED.
     /// `true`: all that was in flight ended in time. Messages that still wait are answered after the next start.
     pub async fn shutdown(&self, reason: &str, timeout_ms: u64) -> bool {
         let agent = &self.agent;
-        if let Err(error) = agent.advance(LifecycleState::Stopping, reason) {
+        if let Err(error) = agent.life.advance(LifecycleState::Stopping, reason) {
             tracing::error!(%error, "stopping could not be recorded");
         }
-        agent.closing.cancel();
+        agent.life.closing.cancel();
         let drained = agent.life.drained(Duration::from_millis(timeout_ms)).await;
-        agent.stop.cancel();
+        agent.life.stop.cancel();
         if !drained {
             let ended = agent.life.drained(Duration::from_millis(LAST_CALL_MS)).await;
             tracing::warn!(ended, "work in flight was cancelled");
         }
-        agent.tracker.close();
-        let tasks = tokio::time::timeout(Duration::from_millis(LAST_CALL_MS), agent.tracker.wait()).await;
+        agent.life.tracker.close();
+        let tasks =
+            tokio::time::timeout(Duration::from_millis(LAST_CALL_MS), agent.life.tracker.wait()).await;
         if tasks.is_err() {
             tracing::error!("some tasks did not end when cancelled");
         }
-        agent.runner.close().await;
-        let open: Vec<SessionId> = agent.sessions_lock().keys().copied().collect();
+        agent.calls.runner.close().await;
+        let open: Vec<SessionId> = agent.sessions.table.open().keys().copied().collect();
         for id in open {
             agent
+                .sessions
                 .end_session(id, if drained { "completed" } else { "cancelled" })
                 .await;
         }
-        if agent.owes.load(Ordering::SeqCst)
-            && let Err(error) = recover::report_owed(agent).await
+        if agent.calls.owes.load(Ordering::SeqCst)
+            && let Err(error) = recover::report_owed(&agent.scribe, &agent.calls.catalog).await
         {
             tracing::error!(%error, "outcomes that are not known could not be recorded");
         }
-        if let Err(error) = agent.advance(LifecycleState::Stopped, reason) {
+        if let Err(error) = agent.life.advance(LifecycleState::Stopped, reason) {
             tracing::error!(%error, "the stop could not be recorded");
         }
         if let Err(error) = agent.scribe.journal().flush().await {
             tracing::error!(%error, "the journal could not be flushed");
         }
-        agent.over.cancel();
+        agent.life.over.cancel();
         drained
     }
 }
@@ -566,15 +616,15 @@ impl DeadLetter {
 
 /// A call's place at the desk before its future is first polled.
 struct EarlySeat {
-    agent: Arc<Agent>,
+    calls: Arc<Calls>,
     request_id: RequestId,
 }
 
 impl EarlySeat {
-    fn new(agent: Arc<Agent>, request_id: &RequestId) -> Self {
-        agent.desk.hold(request_id);
+    fn new(calls: Arc<Calls>, request_id: &RequestId) -> Self {
+        calls.desk.hold(request_id);
         Self {
-            agent,
+            calls,
             request_id: request_id.clone(),
         }
     }
@@ -582,6 +632,6 @@ impl EarlySeat {
 
 impl Drop for EarlySeat {
     fn drop(&mut self) {
-        self.agent.desk.release(&self.request_id);
+        self.calls.desk.release(&self.request_id);
     }
 }

@@ -3,12 +3,30 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use clawk_proto::SessionId;
 use clawk_proto::method::LifecycleState;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-/// The state machine. Every move is journalled by the agent; this holds the state and the drain.
+use crate::event::{Scribe, Thread, Transition, kind};
+use crate::ports::JournalError;
+
+/// An agent's life: the state machine, whose every move is journalled, what is in flight, and what tells work that it ends.
 #[derive(Debug)]
 pub(crate) struct Life {
+    agent: String,
+    scribe: Scribe,
+    started_us: u64,
+    /// The runtime's own chain: lifecycle.
+    pub(crate) root: Thread,
+    pub(crate) tracker: TaskTracker,
+    /// Nothing new begins: workers end after the turn that they are in.
+    pub(crate) closing: CancellationToken,
+    /// What runs is cancelled.
+    pub(crate) stop: CancellationToken,
+    /// STOPPED: surfaces may go.
+    pub(crate) over: CancellationToken,
     state: AtomicU8,
     ready_at_us: AtomicU64,
     in_flight: AtomicUsize,
@@ -54,8 +72,16 @@ pub(crate) const fn may_move(from: LifecycleState, to: LifecycleState) -> bool {
 }
 
 impl Life {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(scribe: Scribe, root: SessionId, agent: &str) -> Self {
         Self {
+            agent: agent.to_owned(),
+            started_us: scribe.clock().monotonic_us(),
+            scribe,
+            root: Thread::of(root),
+            tracker: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            over: CancellationToken::new(),
             state: AtomicU8::new(index(LifecycleState::Init)),
             ready_at_us: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
@@ -69,8 +95,27 @@ impl Life {
         STATES.get(at).copied().unwrap_or(LifecycleState::Error)
     }
 
-    /// Moves on; `None` when the move is not one of the machine's, which changes nothing.
-    pub(crate) fn advance(&self, to: LifecycleState, now_us: u64) -> Option<LifecycleState> {
+    /// Moves on and records the move (CKP §8). A move that is not one of the machine's changes nothing.
+    pub(crate) fn advance(&self, to: LifecycleState, reason: &str) -> Result<(), JournalError> {
+        let now_us = self.scribe.clock().monotonic_us();
+        let Some(from) = self.step(to, now_us) else {
+            return Ok(());
+        };
+        let payload = Transition {
+            agent: &self.agent,
+            duration_ms: now_us.saturating_sub(self.started_us) / 1000,
+            from: from.name(),
+            reason,
+            to: to.name(),
+        };
+        let draft = self
+            .scribe
+            .entry(&self.root.child(self.root.span), kind::LIFECYCLE, &payload);
+        let _ticket = self.scribe.submit(vec![draft])?; // order is kept by the journal; `start` and `shutdown` flush
+        Ok(())
+    }
+
+    fn step(&self, to: LifecycleState, now_us: u64) -> Option<LifecycleState> {
         let mut from = self.state();
         loop {
             if !may_move(from, to) {

@@ -7,18 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawk_proto::{Digest, MessageId};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use crate::attach::Said;
 use crate::door::Origin;
-use crate::recover::OpenTurn;
+use crate::open_turn::OpenTurn;
+use crate::ports::Image;
 
 /// Messages that wait in one session with their text.
 pub const MAILBOX: usize = 32;
 
 /// One thing to do for the worker.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "at most 32 of them wait in one session")]
 pub(crate) enum Mail {
     Message {
         id: MessageId,
         text: Text,
+        images: Vec<Image>,
         origin: Origin,
     },
     Resume {
@@ -46,12 +50,16 @@ struct Inner {
     mail: VecDeque<Mail>,
     /// Messages with their text, and places for such that are reserved.
     here: usize,
+    /// Places that are reserved and neither filled nor given up.
+    reserved: usize,
     closed: bool,
+    /// The session has ended: what waits is answered, and nothing more is taken.
+    ended: bool,
 }
 
 /// A place for one message, kept while it becomes durable.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Slot<'a> {
     mailbox: &'a Mailbox,
     beyond: Option<OwnedSemaphorePermit>,
     filled: bool,
@@ -63,9 +71,9 @@ impl Mailbox {
     }
 
     /// A place here, or one of those beyond all mailboxes; `None`: there is none left, or the session is over.
-    pub(crate) fn reserve(&self, beyond: &Arc<Semaphore>) -> Option<Place<'_>> {
+    pub(crate) fn reserve(&self, beyond: &Arc<Semaphore>) -> Option<Slot<'_>> {
         let mut inner = self.lock();
-        if inner.closed {
+        if inner.closed || inner.ended {
             return None;
         }
         let beyond = if inner.here < MAILBOX {
@@ -74,7 +82,8 @@ impl Mailbox {
         } else {
             Some(Arc::clone(beyond).try_acquire_owned().ok()?) // silent-ok: none is left
         };
-        Some(Place {
+        inner.reserved += 1;
+        Some(Slot {
             mailbox: self,
             beyond,
             filled: false,
@@ -97,15 +106,33 @@ impl Mailbox {
         true
     }
 
-    /// The next one, when there is one. One worker asks at a time.
-    pub(crate) async fn next(&self) -> Mail {
+    /// The next one, when there is one; `None`: the session has ended, and nothing waits. One worker asks at a time.
+    pub(crate) async fn next(&self) -> Option<Mail> {
         loop {
             // A notification that comes between the look and the wait is kept.
             if let Some(mail) = self.take() {
-                return mail;
+                return Some(mail);
+            }
+            if self.is_done() {
+                return None;
             }
             self.came.notified().await;
         }
+    }
+
+    fn is_done(&self) -> bool {
+        let inner = self.lock();
+        inner.ended && inner.mail.is_empty() && inner.reserved == 0
+    }
+
+    /// The session has ended: its worker ends when it has answered what waits.
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+        self.came.notify_one();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().ended
     }
 
     fn take(&self) -> Option<Mail> {
@@ -128,30 +155,40 @@ impl Mailbox {
     /// The same, if nothing waits and no place is reserved.
     pub(crate) fn close_if_empty(&self) -> bool {
         let mut inner = self.lock();
-        let empty = inner.mail.is_empty() && inner.here == 0;
+        let empty = inner.mail.is_empty() && inner.reserved == 0;
         inner.closed |= empty;
         empty
     }
 }
 
-impl Place<'_> {
+impl Slot<'_> {
     /// Fills the place with a message that is durable.
-    pub(crate) fn fill(mut self, id: MessageId, text: String, digest: Digest, origin: Origin) {
+    pub(crate) fn fill(mut self, id: MessageId, said: Said, digest: Digest, origin: Origin) {
+        let Said { text, images } = said;
         self.filled = true;
         let text = match self.beyond.take() {
             None => Text::Here(text),
             Some(slot) => Text::Kept(digest, slot),
         };
         // `false`: the agent ends, and the message is taken up after the next start.
-        self.mailbox.push(Mail::Message { id, text, origin });
+        self.mailbox.push(Mail::Message {
+            id,
+            text,
+            images,
+            origin,
+        });
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Slot<'_> {
     fn drop(&mut self) {
+        let mut inner = self.mailbox.lock();
+        inner.reserved = inner.reserved.saturating_sub(1);
         if !self.filled && self.beyond.is_none() {
-            let mut inner = self.mailbox.lock();
             inner.here = inner.here.saturating_sub(1);
         }
+        drop(inner);
+        // Who waits for the end of an ended session may have waited for this.
+        self.mailbox.came.notify_one();
     }
 }

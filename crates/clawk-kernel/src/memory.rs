@@ -1,32 +1,55 @@
 //! Memory operations (CKP §9.3.4): checked, done once per request, recorded.
 
-use clawk_manifest::model::Store;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use clawk_manifest::model::{Manifest, Role, Store};
 use clawk_proto::method::{
     MemoryCompactParams, MemoryCompactResult, MemoryQuery, MemoryQueryParams, MemoryQueryResult,
     MemoryStoreParams, MemoryStoreResult, NewEntry,
 };
 use clawk_proto::{Digest, SessionId};
+use clawk_recall::entry::{Mark, New};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::agent::Agent;
-use crate::call::{Claim, Keyed, Stored, key};
+use crate::dedup::{Claim, Dedup, Keyed, Stored, key};
 use crate::error::KernelError;
 use crate::event::{
-    Draft, MemoryCompacted, MemoryQueried, MemoryRequested, MemoryStored, Thread, canonical, digest, kind,
+    Draft, MemoryCompacted, MemoryQueried, MemoryRequested, MemoryStored, Scribe, Thread, canonical, digest,
+    kind, together,
 };
-use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Memory, Place, StoreQuery};
-use crate::screen::{self, Look, Spot};
-use crate::session::Notices;
+use crate::judge::{self, Classifier};
+use crate::lifecycle::Life;
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, Memory, Scope, StoreQuery};
+use crate::screen::{Look, Spot};
 use crate::time::Timestamp;
+use crate::watch::Notices;
 
 /// Entries of one answer.
 const MAX_TOP_K: usize = 1000;
 /// Entries of one `claw.memory.store`.
 const MAX_ENTRIES: usize = 1000;
 
-fn find<'a>(agent: &'a Agent, name: &str) -> Result<(&'a Store, &'a dyn Memory), KernelError> {
-    let stores = agent
+/// What memory operations need.
+#[derive(Debug)]
+pub(crate) struct Memories {
+    pub(crate) manifest: Arc<Manifest>,
+    /// Keeps the stores.
+    pub(crate) backend: Option<Arc<dyn Memory>>,
+    pub(crate) classifier: Classifier,
+    pub(crate) dedup: Arc<Dedup>,
+    pub(crate) life: Arc<Life>,
+    pub(crate) scribe: Scribe,
+    /// Stores whose entries a turn may recall whoever said them: `[memory.NAME] across_senders`.
+    pub(crate) across_senders: BTreeSet<String>,
+}
+
+pub(crate) fn find<'a>(
+    memories: &'a Memories,
+    name: &str,
+) -> Result<(&'a Store, &'a dyn Memory), KernelError> {
+    let stores = memories
         .manifest
         .memory
         .as_ref()
@@ -35,7 +58,7 @@ fn find<'a>(agent: &'a Agent, name: &str) -> Result<(&'a Store, &'a dyn Memory),
     let found = stores
         .iter()
         .find(|store| store.name == name)
-        .zip(agent.memory.as_deref());
+        .zip(memories.backend.as_deref());
     found.ok_or_else(|| {
         let names: Vec<&str> = stores.iter().map(|store| store.name.as_str()).collect();
         let known = if names.is_empty() {
@@ -50,33 +73,34 @@ fn find<'a>(agent: &'a Agent, name: &str) -> Result<(&'a Store, &'a dyn Memory),
     })
 }
 
-fn place(agent: &Agent) -> Place {
-    Place {
-        identity: agent.manifest.identity.name.clone(),
+fn scope(memories: &Memories) -> Scope {
+    Scope {
+        identity: memories.manifest.identity.name.clone(),
         channel: String::new(),
     }
 }
 
-fn thread(agent: &Agent, session: SessionId) -> Thread {
-    Thread {
-        session,
-        span: session.0,
-        parent: None,
-    }
-    .child(agent.clock().uuid())
+fn thread(memories: &Memories, session: SessionId) -> Thread {
+    Thread::of(session).child(memories.scribe.clock().uuid())
 }
 
 /// `claw.memory.query`.
 pub(crate) async fn query(
-    agent: &Agent,
+    memories: &Memories,
     session: SessionId,
     params: MemoryQueryParams,
 ) -> Result<MemoryQueryResult, KernelError> {
-    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    let (store, memory) = find(agent, &params.store)?;
+    let _working = memories.life.enter().map_err(KernelError::NotReady)?;
+    let (store, memory) = find(memories, &params.store)?;
     let (name, query, top_k) = match params.query {
-        MemoryQuery::Semantic { text, top_k } => ("semantic", StoreQuery::Text(text), top_k),
-        MemoryQuery::Key { key, top_k } => ("key", StoreQuery::Key(key), top_k),
+        MemoryQuery::Semantic { mut text, top_k } => {
+            memories.classifier.models.screens.without_known(&mut text);
+            ("semantic", StoreQuery::Text(text), top_k)
+        }
+        MemoryQuery::Key { mut key, top_k } => {
+            memories.classifier.models.screens.without_known(&mut key);
+            ("key", StoreQuery::Key(key), top_k)
+        }
         MemoryQuery::TimeRange { time_range, top_k } => {
             let from = time(&time_range.from, "query.time_range.from")?;
             let to = time(&time_range.to, "query.time_range.to")?;
@@ -87,18 +111,30 @@ pub(crate) async fn query(
     let limit = top_k
         .map_or(default, |k| usize::try_from(k).unwrap_or(MAX_TOP_K))
         .min(MAX_TOP_K);
-    let mut entries = memory.query(store, &place(agent), query, limit).await?;
-    let thread = thread(agent, session);
-    let mut look = Look::new(agent, thread, Spot::Memory, &store.name, &Notices::default());
-    screen::memory(&mut look, &mut entries, &agent.stop.child_token()).await;
+    let mut entries = memory.query(store, &scope(memories), query, limit).await?;
+    let thread = thread(memories, session);
+    let mut look = Look::new(
+        &memories.classifier.models.screens,
+        thread,
+        Spot::Memory,
+        &store.name,
+        &Notices::default(),
+    );
+    judge::memory(
+        &memories.classifier,
+        &mut look,
+        &mut entries,
+        &memories.life.stop.child_token(),
+    )
+    .await;
     let mut drafts = look.drafts;
     let payload = MemoryQueried {
         found: entries.len(),
         query: name,
         store: &store.name,
     };
-    drafts.push(agent.scribe.entry(&thread, kind::MEMORY_QUERIED, &payload));
-    let _ticket = agent.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
+    drafts.push(memories.scribe.entry(&thread, kind::MEMORY_QUERIED, &payload));
+    let _ticket = memories.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
     Ok(MemoryQueryResult { entries })
 }
 
@@ -121,21 +157,22 @@ fn check_count(count: usize) -> Result<(), KernelError> {
 
 /// `claw.memory.store`: once per `request_id` (R19).
 pub(crate) async fn store(
-    agent: &Agent,
+    memories: &Memories,
     session: SessionId,
     mut params: MemoryStoreParams,
 ) -> Result<MemoryStoreResult, KernelError> {
-    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    let (spec, memory) = find(agent, &params.store)?;
+    let _working = memories.life.enter().map_err(KernelError::NotReady)?;
+    let (spec, memory) = find(memories, &params.store)?;
     check_count(params.entries.len())?;
     // What was asked, before screening: the same request is the same, whatever has become known since.
     let asked = digest(&canonical(&params.entries));
     let request_hash = digest(&[&asked.0[..], spec.name.as_bytes()].concat());
     let request_id = params.context.request_id;
     let key = key(Keyed::MemoryStore, &request_id);
-    let claim = agent
+    let (scribe, now) = (&memories.scribe, memories.scribe.now());
+    let claim = memories
         .dedup
-        .claim(key, request_hash, &**agent.scribe.journal(), agent.scribe.now())
+        .claim(key, request_hash, &**scribe.journal(), now)
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
@@ -144,83 +181,163 @@ pub(crate) async fn store(
             return Err(KernelError::RequestIdReused(request_id));
         }
     };
-    let (count, now) = (params.entries.len(), agent.scribe.now());
-    let thread = thread(agent, session);
-    let mut drafts = screened(agent, thread, &spec.name, &mut params.entries).await?;
-    let bytes = canonical(&params.entries);
-    let entries_hash = digest(&bytes);
-    let (id, name) = (request_id.as_str(), spec.name.as_str());
+    let (count, thread) = (params.entries.len(), thread(memories, session));
+    let drafts = screened(memories, thread, &spec.name, &mut params.entries).await?;
+    let entries_hash = digest(&canonical(&params.entries));
     let begun = self::key(Keyed::MemoryBegun, &request_id);
-    let batch = batch(agent, begun, request_hash).await?;
-    let requested = MemoryRequested {
-        batch,
+    let about = About {
+        batch: batch(memories, begun, request_hash).await?,
         count,
         entries_hash,
         request_hash,
-        request_id: id,
-        store: name,
+        request_id: request_id.as_str(),
+        store: &spec.name,
     };
-    let draft = agent
-        .scribe
-        .entry(&thread, kind::MEMORY_REQUESTED, &requested)
-        .content(entries_hash, bytes)
-        .answers(Some(begun));
-    drafts.push(draft);
-    agent.scribe.write(drafts).await?;
-    let ids = (0..count).map(|at| format!("{batch}-{at}")).collect();
-    let ids = memory
-        .store(spec, &place(agent), params.entries, ids, now)
-        .await?;
-    let result = MemoryStoreResult {
+    let entries = marked(memories, session, about.batch, params.entries);
+    let place = scope(memories);
+    let result = if memory.joins(spec) {
+        // Entries and their record in one commit: the ids follow from the record.
+        let mut record = drafts;
+        record.push(
+            scribe
+                .entry(&thread, kind::MEMORY_STORED, &about.stored())
+                .answers(Some(key)),
+        );
+        let ids = memory.keep(spec, &place, entries, now, together(record)).await?;
+        result_of(ids)
+    } else {
+        let mut first = drafts;
+        first.push(
+            scribe
+                .entry(&thread, kind::MEMORY_REQUESTED, &about.requested())
+                .answers(Some(begun)),
+        );
+        scribe.write(first).await?;
+        let result = result_of(memory.keep(spec, &place, entries, now, Batch::default()).await?);
+        let answer = canonical(&result);
+        let draft = scribe.entry(&thread, kind::MEMORY_STORED, &about.stored());
+        scribe
+            .write(vec![draft.content(digest(&answer), answer).answers(Some(key))])
+            .await?;
+        result
+    };
+    guard.settle(Stored::Memory(result.clone()), scribe.now());
+    Ok(result)
+}
+
+/// What the record says of a request: never the entries themselves, which the store has.
+struct About<'a> {
+    batch: Uuid,
+    count: usize,
+    entries_hash: Digest,
+    request_hash: Digest,
+    request_id: &'a str,
+    store: &'a str,
+}
+
+impl About<'_> {
+    fn requested(&self) -> MemoryRequested<'_> {
+        let Self {
+            batch,
+            count,
+            entries_hash,
+            request_hash,
+            request_id,
+            store,
+        } = *self;
+        MemoryRequested {
+            batch,
+            count,
+            entries_hash,
+            request_hash,
+            request_id,
+            store,
+        }
+    }
+
+    fn stored(&self) -> MemoryStored<'_> {
+        let Self {
+            batch,
+            count,
+            entries_hash,
+            request_hash,
+            request_id,
+            store,
+        } = *self;
+        MemoryStored {
+            batch,
+            count,
+            entries_hash,
+            request_hash,
+            request_id,
+            store,
+        }
+    }
+}
+
+fn result_of(ids: Vec<String>) -> MemoryStoreResult {
+    MemoryStoreResult {
         stored: u64::try_from(ids.len()).unwrap_or(u64::MAX),
         ids,
+    }
+}
+
+/// The answer to a request whose entries are `count` of `batch`.
+pub(crate) fn stored_as(batch: Uuid, count: usize) -> MemoryStoreResult {
+    result_of((0..count).map(|at| format!("{batch}-{at}")).collect())
+}
+
+/// Entries as they come over the wire: the word of whoever may store, whatever their metadata says.
+fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: Vec<NewEntry>) -> Vec<New> {
+    let role = memories.classifier.table.role_of(session);
+    let new = |(at, entry)| New {
+        id: format!("{batch}-{at}"),
+        entry,
+        mark: Mark {
+            origin: "user".to_owned(),
+            untrusted: role < Role::User,
+            session: session.to_string(),
+            ..Mark::default()
+        },
     };
-    let payload = MemoryStored {
-        count,
-        entries_hash,
-        request_hash,
-        request_id: id,
-        store: name,
-    };
-    let answer = canonical(&result);
-    let draft = agent.scribe.entry(&thread, kind::MEMORY_STORED, &payload);
-    agent
-        .scribe
-        .write(vec![draft.content(digest(&answer), answer).answers(Some(key))])
-        .await?;
-    guard.settle(Stored::Memory(result.clone()), agent.scribe.now());
-    Ok(result)
+    entries.into_iter().enumerate().map(new).collect()
 }
 
 /// What the ids of a request's entries are made of. The same request again finds what it was begun with, so a repetition after a
 /// crash between the two commits doubles nothing. A request whose id was used longer ago is another one, with entries of its own.
-async fn batch(agent: &Agent, begun: AnswerKey, request_hash: Digest) -> Result<Uuid, KernelError> {
+async fn batch(memories: &Memories, begun: AnswerKey, request_hash: Digest) -> Result<Uuid, KernelError> {
     #[derive(Deserialize)]
     struct Begun {
         batch: Uuid,
         request_hash: Digest,
     }
-    let now = agent.scribe.now();
-    let known = agent.scribe.journal().answer_to(begun).await?;
+    let now = memories.scribe.now();
+    let known = memories.scribe.journal().answer_to(begun).await?;
     let known = known
         .filter(|event| now.0 - event.at.0 < ANSWER_KEPT_MS * 1000)
         .and_then(|event| serde_json::from_str::<Begun>(&event.payload).ok()) // silent-ok: an earlier version's has no batch
         .filter(|begun| begun.request_hash == request_hash);
-    Ok(known.map_or_else(|| agent.clock().uuid(), |begun| begun.batch))
+    Ok(known.map_or_else(|| memories.scribe.clock().uuid(), |begun| begun.batch))
 }
 
 /// Entries as they may be kept; the refusal is recorded before it is told.
 async fn screened(
-    agent: &Agent,
+    memories: &Memories,
     thread: Thread,
     store: &str,
     entries: &mut [NewEntry],
 ) -> Result<Vec<Draft>, KernelError> {
-    let mut look = Look::new(agent, thread, Spot::Memory, store, &Notices::default());
-    match screen::remembered(&mut look, entries).await {
+    let mut look = Look::new(
+        &memories.classifier.models.screens,
+        thread,
+        Spot::Memory,
+        store,
+        &Notices::default(),
+    );
+    match judge::remembered(&mut look, entries).await {
         Ok(()) => Ok(look.drafts),
         Err(refused) => {
-            agent.scribe.write(look.drafts).await?;
+            memories.scribe.write(look.drafts).await?;
             Err(refused.into())
         }
     }
@@ -228,22 +345,24 @@ async fn screened(
 
 /// `claw.memory.compact`.
 pub(crate) async fn compact(
-    agent: &Agent,
+    memories: &Memories,
     session: SessionId,
     params: MemoryCompactParams,
 ) -> Result<MemoryCompactResult, KernelError> {
-    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    let (store, memory) = find(agent, &params.store)?;
-    let (entries_before, entries_after) = memory.compact(store, &place(agent), agent.scribe.now()).await?;
+    let _working = memories.life.enter().map_err(KernelError::NotReady)?;
+    let (store, memory) = find(memories, &params.store)?;
+    let (entries_before, entries_after) = memory
+        .compact(store, &scope(memories), memories.scribe.now(), None)
+        .await?;
     let payload = MemoryCompacted {
         entries_after,
         entries_before,
         store: &store.name,
     };
-    agent
+    memories
         .scribe
-        .write(vec![agent.scribe.entry(
-            &thread(agent, session),
+        .write(vec![memories.scribe.entry(
+            &thread(memories, session),
             kind::MEMORY_COMPACTED,
             &payload,
         )])

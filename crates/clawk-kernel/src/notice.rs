@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::ports::Usage;
 use crate::sheet::Sheet;
+use crate::talk::told::ClientCall;
 use crate::time::Timestamp;
 
 /// A question to a person: may this call run?
@@ -67,27 +68,27 @@ impl Plan {
     /// The steps among `questions`, plan by plan, in the order of the first of each; a question that is no step stands
     /// alone.
     #[must_use]
-    pub fn group(questions: Vec<Question>) -> Vec<Asked> {
-        let mut all: Vec<Asked> = Vec::new();
+    pub fn group(questions: Vec<Question>) -> Vec<Waiting> {
+        let mut all: Vec<Waiting> = Vec::new();
         for question in questions {
             let Some(id) = question.step.as_ref().map(|step| step.plan.clone()) else {
-                all.push(Asked::One(Box::new(question)));
+                all.push(Waiting::One(Box::new(question)));
                 continue;
             };
             let known = all.iter_mut().find_map(|asked| match asked {
-                Asked::Plan(plan) if plan.id == id => Some(plan),
-                Asked::Plan(_) | Asked::One(_) => None,
+                Waiting::Plan(plan) if plan.id == id => Some(plan),
+                Waiting::Plan(_) | Waiting::One(_) => None,
             });
             match known {
                 Some(plan) => plan.steps.push(question),
-                None => all.push(Asked::Plan(Self {
+                None => all.push(Waiting::Plan(Self {
                     id,
                     steps: vec![question],
                 })),
             }
         }
         for asked in &mut all {
-            if let Asked::Plan(plan) = asked {
+            if let Waiting::Plan(plan) = asked {
                 plan.steps.sort_by_key(Question::number);
             }
         }
@@ -104,7 +105,7 @@ impl Plan {
 
 /// What waits: one call, or a plan.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asked {
+pub enum Waiting {
     /// A call.
     One(Box<Question>),
     /// Several.
@@ -116,6 +117,34 @@ impl Question {
     #[must_use]
     pub fn number(&self) -> u32 {
         self.step.as_ref().map_or(1, |step| step.number)
+    }
+}
+
+/// What ended a turn (R40).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// An answer.
+    Answered,
+    /// The model declined to answer.
+    Refused,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// A budget was used up.
+    Budget,
+    /// The loop guard, or the limit of model answers in a turn.
+    Stopped,
+    /// It could not be finished.
+    Failed,
+}
+
+impl Stop {
+    /// The word in the record of a message that could not be answered; none: it failed.
+    pub(crate) const fn why(self) -> Option<&'static str> {
+        match self {
+            Self::Budget => Some("budget"),
+            Self::Stopped => Some("stopped"),
+            Self::Answered | Self::Refused | Self::Cancelled | Self::Failed => None,
+        }
     }
 }
 
@@ -212,6 +241,8 @@ pub enum Notice {
         /// The sandbox level really obtained, or `built-in` or `remote` where none applies; empty when it did not run.
         level: String,
     },
+    /// A call of a client's own tool, which the client runs; the turn ends with it.
+    Handed(ClientCall),
     /// A limit is nearly used up; for people: which, how far, until when.
     Warned(String),
     /// Providers that could not be reached after the start; for people: which, why, and what becomes of messages.
@@ -222,6 +253,8 @@ pub enum Notice {
         message: MessageId,
         /// How.
         end: TurnEnd,
+        /// What ended it.
+        stop: Stop,
         /// Tokens of the whole turn.
         usage: Usage,
     },

@@ -14,11 +14,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::agent::Agent;
 use crate::event::{DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, Scribe, Thread, kind};
-use crate::infer::backoff_ms;
+use crate::infer::patience::backoff_ms;
+use crate::lifecycle::Life;
 use crate::ports::{Deliver, Delivery, Journal, JournalError, OutboxChange, OutboxRow, Outgoing};
-use crate::stop::Level;
+use crate::stop::{Brake, Level};
 use crate::time::{Clock, Timestamp};
 
 /// How long one attempt may take, milliseconds; past that nobody knows whether the platform has the answer.
@@ -56,9 +56,13 @@ impl Default for OutboxLimits {
     }
 }
 
-/// Wakes those who deliver, and sees to it that a channel has one of them.
+/// What delivering needs. Wakes those who deliver, and sees to it that a channel has one of them.
 #[derive(Debug)]
 pub(crate) struct Outbox {
+    life: Arc<Life>,
+    brake: Arc<Brake>,
+    pub(crate) scribe: Scribe,
+    limits: OutboxLimits,
     woken: watch::Sender<u64>,
     lanes: Mutex<HashMap<String, Lane>>,
 }
@@ -69,16 +73,18 @@ struct Lane {
     stop: CancellationToken,
 }
 
-impl Default for Outbox {
-    fn default() -> Self {
+impl Outbox {
+    pub(crate) fn new(life: Arc<Life>, brake: Arc<Brake>, scribe: Scribe, limits: OutboxLimits) -> Self {
         Self {
+            life,
+            brake,
+            scribe,
+            limits,
             woken: watch::channel(0).0,
             lanes: Mutex::default(),
         }
     }
-}
 
-impl Outbox {
     /// Something is owed that was not.
     pub(crate) fn wake(&self) {
         self.woken.send_modify(|count| *count += 1);
@@ -114,11 +120,11 @@ pub struct Deliveries {
 }
 
 /// Begins to deliver a channel's answers, in the place of whoever did so before.
-pub(crate) fn attach(agent: &Arc<Agent>, channel: &str, port: Arc<dyn Deliver>) -> Deliveries {
-    let stop = agent.stop.child_token();
-    let alone = agent.outbox.lane(channel, &stop);
-    let (own, name, over) = (Arc::clone(agent), channel.to_owned(), stop.clone());
-    agent.tracker.spawn(async move {
+pub(crate) fn attach(outbox: &Arc<Outbox>, channel: &str, port: Arc<dyn Deliver>) -> Deliveries {
+    let stop = outbox.life.stop.child_token();
+    let alone = outbox.lane(channel, &stop);
+    let (own, name, over) = (Arc::clone(outbox), channel.to_owned(), stop.clone());
+    outbox.life.tracker.spawn(async move {
         tokio::select! {
             _alone = alone.lock() => work(&own, &name, &*port, &over).await,
             () = over.cancelled() => {}
@@ -132,14 +138,27 @@ pub(crate) fn attach(agent: &Arc<Agent>, channel: &str, port: Arc<dyn Deliver>) 
 /// What an attempt leaves behind: its conversation is free, and its message waits so long.
 type Left = (String, MessageId, Option<Duration>);
 
-async fn work(agent: &Agent, channel: &str, port: &dyn Deliver, stop: &CancellationToken) {
-    let mut woken = agent.outbox.woken.subscribe();
+async fn work(outbox: &Outbox, channel: &str, port: &dyn Deliver, stop: &CancellationToken) {
+    let mut woken = outbox.woken.subscribe();
     let mut sending = FuturesUnordered::new();
     let mut busy: HashSet<String> = HashSet::new();
     let mut due: HashMap<MessageId, Instant> = HashMap::new();
     loop {
-        let read = agent.scribe.journal().owed(channel, PAGE).await;
-        let (now, clock) = (Instant::now(), agent.scribe.now());
+        let read = {
+            let mut reading = outbox.scribe.journal().owed(channel, PAGE);
+            loop {
+                // Attempts go on beside the look: one that waits for the journal, too, would hold its place there for ever.
+                // What was read before one ended may still name its answer as owed, so it is read again.
+                tokio::select! {
+                    read = &mut reading => break read,
+                    Some(left) = sending.next() => {
+                        settle(left, &mut busy, &mut due);
+                        reading = outbox.scribe.journal().owed(channel, PAGE);
+                    }
+                }
+            }
+        };
+        let (now, clock) = (Instant::now(), outbox.scribe.now());
         // Without one, the next look is when something ends or is owed.
         let (rows, mut soonest) = match read {
             Ok(rows) => (rows, None),
@@ -163,24 +182,31 @@ async fn work(agent: &Agent, channel: &str, port: &dyn Deliver, stop: &Cancellat
             }
             busy.insert(row.owed.conversation.clone());
             due.remove(&row.owed.message);
-            sending.push(attempt(agent, port, row, stop));
+            sending.push(attempt(outbox, port, row, stop));
         }
         let look = soonest
             .unwrap_or(now + Duration::from_millis(ATTEMPT_MS))
             .max(now + MIN_WAIT);
         tokio::select! {
             () = stop.cancelled() => break,
-            () = agent.closing.cancelled() => break,
-            Some((conversation, message, wait)) = sending.next() => {
-                busy.remove(&conversation);
-                due.extend(wait.map(|wait| (message, Instant::now() + wait)));
-            }
+            () = outbox.life.closing.cancelled() => break,
+            Some(left) = sending.next() => settle(left, &mut busy, &mut due),
             _ = woken.changed() => {}
             () = tokio::time::sleep_until(look) => {}
         }
     }
     // What was begun has an end, and the end a record.
     while sending.next().await.is_some() {}
+}
+
+/// An attempt has ended.
+fn settle(
+    (conversation, message, wait): Left,
+    busy: &mut HashSet<String>,
+    due: &mut HashMap<MessageId, Instant>,
+) {
+    busy.remove(&conversation);
+    due.extend(wait.map(|wait| (message, Instant::now() + wait)));
 }
 
 /// Between two looks, where nothing ends and nothing new comes.
@@ -190,10 +216,10 @@ fn until(now: Timestamp, at: Timestamp) -> Duration {
     Duration::from_micros(u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0)) // silent-ok: past means now
 }
 
-async fn attempt(agent: &Agent, port: &dyn Deliver, row: OutboxRow, stop: &CancellationToken) -> Left {
-    let _working = agent.life.join();
+async fn attempt(outbox: &Outbox, port: &dyn Deliver, row: OutboxRow, stop: &CancellationToken) -> Left {
+    let _working = outbox.life.join();
     let (conversation, message) = (row.owed.conversation.clone(), row.owed.message);
-    let wait = match once(agent, port, row, stop).await {
+    let wait = match once(outbox, port, row, stop).await {
         Ok(wait) => wait,
         Err(error) => {
             tracing::warn!(%error, "a delivery could not be recorded");
@@ -205,18 +231,18 @@ async fn attempt(agent: &Agent, port: &dyn Deliver, row: OutboxRow, stop: &Cance
 
 /// One attempt: how long the next one waits, where there is one.
 async fn once(
-    agent: &Agent,
+    outbox: &Outbox,
     port: &dyn Deliver,
     row: OutboxRow,
     stop: &CancellationToken,
 ) -> Result<Option<Duration>, JournalError> {
     // A stop that takes the network from tools takes it from answers, too.
-    let Ok(held) = agent.brake.hold(row.owed.session, Level::NoNetwork, stop) else {
+    let Ok(held) = outbox.brake.hold(row.owed.session, Level::NoNetwork, stop) else {
         return Ok(Some(Duration::from_millis(HELD_UP_MS)));
     };
-    let Some(text) = text_of(agent, &row).await? else {
+    let Some(text) = text_of(outbox, &row).await? else {
         let reason = "its text was erased before it was delivered".to_owned();
-        end(agent, &row, row.attempts, Delivery::Failed { reason }).await?;
+        end(outbox, &row, row.attempts, Delivery::Failed { reason }).await?;
         return Ok(None);
     };
     let attempt = row.attempts.saturating_add(1);
@@ -236,11 +262,11 @@ async fn once(
         message_id: out.id.0,
         repeat: out.repeat,
     };
-    let draft = agent
+    let draft = outbox
         .scribe
-        .entry(&thread(agent, &row), kind::DELIVERY_STARTED, &payload);
+        .entry(&thread(outbox, &row), kind::DELIVERY_STARTED, &payload);
     let begun = OutboxChange::Begun { message: out.id };
-    agent.scribe.owe(vec![draft], vec![begun])?.durable().await?;
+    outbox.scribe.owe(vec![draft], vec![begun])?.durable().await?;
     let outcome = tokio::select! {
         outcome = port.deliver(&out, &held.cancel) => outcome,
         () = tokio::time::sleep(Duration::from_millis(ATTEMPT_MS)) => Delivery::Unknown {
@@ -251,7 +277,7 @@ async fn once(
             reason: "the attempt was cut short".to_owned(),
         },
     };
-    end(agent, &row, attempt, outcome).await
+    end(outbox, &row, attempt, outcome).await
 }
 
 /// Ends a while after a cancellation.
@@ -261,7 +287,7 @@ async fn after(cancel: &CancellationToken) {
 }
 
 /// The answer; where the turn failed, that it did. `None`: erased.
-async fn text_of(agent: &Agent, row: &OutboxRow) -> Result<Option<String>, JournalError> {
+async fn text_of(outbox: &Outbox, row: &OutboxRow) -> Result<Option<String>, JournalError> {
     let Some(digest) = row.owed.text else {
         // Why it failed is the operator's to know.
         let id = row.owed.message;
@@ -269,32 +295,32 @@ async fn text_of(agent: &Agent, row: &OutboxRow) -> Result<Option<String>, Journ
             "This message could not be answered. It is kept ({id})."
         )));
     };
-    let bytes = agent.scribe.journal().content(digest).await?;
+    let bytes = outbox.scribe.journal().content(digest).await?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-fn thread(agent: &Agent, row: &OutboxRow) -> Thread {
+fn thread(outbox: &Outbox, row: &OutboxRow) -> Thread {
     Thread {
         session: row.owed.session,
-        span: agent.clock().uuid(),
+        span: outbox.scribe.clock().uuid(),
         parent: Some(row.owed.message.0),
     }
 }
 
 /// Records what an attempt came to, durably.
 async fn end(
-    agent: &Agent,
+    outbox: &Outbox,
     row: &OutboxRow,
     attempt: u32,
     outcome: Delivery,
 ) -> Result<Option<Duration>, JournalError> {
     let message = row.owed.message;
-    let limits = agent.options.outbox;
+    let limits = outbox.limits;
     let own_ms = backoff_ms(
         Backoff::Exponential,
         limits.first_wait_ms,
         attempt,
-        agent.clock().random(),
+        outbox.scribe.clock().random(),
     );
     let unknown = matches!(outcome, Delivery::Unknown { .. });
     let (word, platform_id, reason, wait_ms) = match outcome {
@@ -308,7 +334,7 @@ async fn end(
     };
     let wait_ms = wait_ms.filter(|_| attempt < limits.max_attempts.max(1));
     let next_at = wait_ms.map(|ms| {
-        agent
+        outbox
             .scribe
             .now()
             .plus_millis(i64::try_from(ms).unwrap_or(i64::MAX))
@@ -334,10 +360,10 @@ async fn end(
         platform_id: platform_id.as_deref(),
         reason: reason.as_deref(),
     };
-    let draft = agent
+    let draft = outbox
         .scribe
-        .entry(&thread(agent, row), kind::DELIVERY_ENDED, &payload);
-    agent.scribe.owe(vec![draft], vec![change])?.durable().await?;
+        .entry(&thread(outbox, row), kind::DELIVERY_ENDED, &payload);
+    outbox.scribe.owe(vec![draft], vec![change])?.durable().await?;
     Ok(wait_ms.map(Duration::from_millis))
 }
 
@@ -355,8 +381,8 @@ pub struct Undelivered {
 }
 
 /// What is owed at this surface.
-pub(crate) async fn undelivered(agent: &Agent, surface: &str) -> Result<Vec<Undelivered>, JournalError> {
-    let rows = agent.scribe.journal().outbox(LOOKED_AT).await?;
+pub(crate) async fn undelivered(outbox: &Outbox, surface: &str) -> Result<Vec<Undelivered>, JournalError> {
+    let rows = outbox.scribe.journal().outbox(LOOKED_AT).await?;
     let mut found = Vec::new();
     for row in rows {
         if !row.owed.channel.is_empty() || row.owed.conversation != surface {
@@ -364,7 +390,7 @@ pub(crate) async fn undelivered(agent: &Agent, surface: &str) -> Result<Vec<Unde
         }
         let text = match row.owed.text {
             None => Err(row.reason.clone().unwrap_or_default()),
-            Some(_) => text_of(agent, &row)
+            Some(_) => text_of(outbox, &row)
                 .await?
                 .ok_or_else(|| "its text was erased".to_owned()),
         };
@@ -378,8 +404,12 @@ pub(crate) async fn undelivered(agent: &Agent, surface: &str) -> Result<Vec<Unde
     Ok(found)
 }
 
-/// Somebody at a surface of the process's own has the answer. Not waited for: at worst it is shown once more.
-pub(crate) fn delivered(agent: &Agent, session: SessionId, message: MessageId) -> Result<(), JournalError> {
+/// Somebody at a surface of the process's own has the answer. Waited for: what is owed is looked up right behind a turn.
+pub(crate) async fn delivered(
+    outbox: &Outbox,
+    session: SessionId,
+    message: MessageId,
+) -> Result<(), JournalError> {
     let payload = DeliveryEnded {
         attempt: 1,
         channel: "",
@@ -392,14 +422,14 @@ pub(crate) fn delivered(agent: &Agent, session: SessionId, message: MessageId) -
     };
     let thread = Thread {
         session,
-        span: agent.clock().uuid(),
+        span: outbox.scribe.clock().uuid(),
         parent: Some(message.0),
     };
-    let draft = agent.scribe.entry(&thread, kind::DELIVERY_ENDED, &payload);
-    let _ticket = agent
+    let draft = outbox.scribe.entry(&thread, kind::DELIVERY_ENDED, &payload);
+    let ticket = outbox
         .scribe
         .owe(vec![draft], vec![OutboxChange::Delivered { message }])?;
-    Ok(())
+    ticket.durable().await
 }
 
 /// Lets a dead letter of the outbox be tried again. `false`: there is none of this message.

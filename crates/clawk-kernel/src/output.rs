@@ -13,9 +13,7 @@ use clawk_proto::{Digest, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::agent::Agent;
-use crate::call::{Caller, Permit};
-use crate::event::{canonical, digest};
+use crate::event::{Scribe, canonical, digest};
 use crate::ports::{RunError, RunOutcome};
 
 /// The built-in that reads what a cut left out.
@@ -235,7 +233,12 @@ pub(crate) fn tool() -> Tool {
 }
 
 /// Runs `output-read`: a piece of a result that this session produced and that was cut.
-pub(crate) async fn read(agent: &Agent, caller: &Caller, permit: Permit) -> Result<RunOutcome, RunError> {
+pub(crate) async fn read(
+    scribe: &Scribe,
+    (cuts, shown): (&Cuts, Shown),
+    session: SessionId,
+    arguments: &Map<String, Value>,
+) -> Result<RunOutcome, RunError> {
     #[derive(Deserialize)]
     struct Args {
         digest: Digest,
@@ -244,20 +247,19 @@ pub(crate) async fn read(agent: &Agent, caller: &Caller, permit: Permit) -> Resu
         #[serde(default)]
         limit: Option<usize>,
     }
-    let arguments: Map<String, Value> = permit.arguments().clone();
     let Args {
         digest,
         offset,
         limit,
-    } = match serde_json::from_value(Value::Object(arguments)) {
+    } = match serde_json::from_value(Value::Object(arguments.clone())) {
         Ok(args) => args,
         Err(error) => return Ok(reply(format!("bad arguments: {error}"), true)),
     };
-    if !agent.cuts.has(caller.thread.session, digest) {
+    if !cuts.has(session, digest) {
         let text = "no output with this digest was cut in this session; take the digest from where the output was cut";
         return Ok(reply(text.to_owned(), true));
     }
-    let kept = agent.scribe.journal().content(digest).await;
+    let kept = scribe.journal().content(digest).await;
     let kept = kept.map_err(|error| RunError::Unavailable(error.to_string()))?;
     let result = kept.and_then(|bytes| serde_json::from_slice::<ToolCallResult>(&bytes).ok()); // silent-ok: erased content is an ordinary state
     let Some(result) = result else {
@@ -265,7 +267,7 @@ pub(crate) async fn read(agent: &Agent, caller: &Caller, permit: Permit) -> Resu
     };
     let text = whole(&result);
     // A piece is never cut itself.
-    let most = agent.options.shown.bytes().saturating_sub(NOTES_BYTES);
+    let most = shown.bytes().saturating_sub(NOTES_BYTES);
     let start = text.floor_char_boundary(offset.min(text.len()));
     let rest = text.get(start..).unwrap_or_default();
     let piece = before(rest, limit.unwrap_or(most).clamp(4, most));

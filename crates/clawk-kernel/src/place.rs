@@ -194,6 +194,7 @@ pub fn closed(engine: &Engine, tool: &Tool, known: &Description, workdir: &Path)
         workdir,
         usage: UsageView::default(),
         places: None,
+        taint: Some(&[]),
     };
     let named: Vec<&str> = tool.policy_ref.as_deref().into_iter().collect();
     engine.closed(&subject, &named)

@@ -24,7 +24,7 @@ impl Run<'_> {
             return;
         }
         let ids: Vec<RequestId> = all.iter().map(|wanted| self.id_of(wanted)).collect();
-        let (asked, open) = self.agent.desk.open_of(&ids);
+        let (asked, open) = self.calls.desk.open_of(&ids);
         if asked {
             // Of an earlier run of the agent: it is shown again as it was.
             let steps: Vec<_> = open
@@ -38,20 +38,23 @@ impl Run<'_> {
             return;
         }
         let of = u32::try_from(all.len()).unwrap_or(u32::MAX);
-        let mut calls = Vec::with_capacity(all.len());
+        let mut planned = Vec::with_capacity(all.len());
         for ((number, wanted), id) in (1..).zip(&all).zip(ids) {
             let (Ok(arguments), None) = (&wanted.arguments, self.skill(&wanted.name)) else {
                 continue;
             };
+            if self.is_clients(&wanted.name) {
+                continue;
+            }
             let (caller, request) =
                 self.request(wanted.id.clone(), wanted.name.clone(), arguments.clone(), id);
-            calls.push(PlannedCall {
+            planned.push(PlannedCall {
                 number,
                 caller,
                 request,
             });
         }
-        match call::plan(self.agent, &calls, of).await {
+        match call::plan(self.calls, &planned, of).await {
             Ok(Some(plan)) => self.notices.send(Notice::Planned(plan)).await,
             Ok(None) => {}
             Err(error) => {
@@ -62,16 +65,16 @@ impl Run<'_> {
 
     /// The id that the call will have.
     fn id_of(&mut self, wanted: &ToolUse) -> RequestId {
-        let agent = self.agent;
+        let calls = self.calls;
         let id = self.requests.entry(wanted.id.clone());
-        id.or_insert_with(|| RequestId::from(agent.clock().uuid()))
+        id.or_insert_with(|| RequestId::from(calls.clock().uuid()))
             .clone()
     }
 
     /// The turn is over: what was asked about and did not come to its turn is asked no more. When the agent stops, it stays.
     pub(crate) async fn give_up_plan(&self) {
-        if !self.agent.stop.is_cancelled() {
-            call::withdraw(self.agent, self.requests.values()).await;
+        if !self.calls.life.stop.is_cancelled() {
+            call::withdraw(self.calls, self.requests.values()).await;
         }
     }
 }

@@ -7,11 +7,11 @@ use clawk_proto::{MessageId, RequestId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::call::{Keyed, key};
+use crate::dedup::{Keyed, key};
 use crate::effect::{self, Ledger};
-use crate::event::kind;
+use crate::event::{Took, kind};
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, OpenEffect, Recorded, Spent};
-use crate::purse::hour_of;
+use crate::purse::{Amount, Unit, hour_of};
 use crate::time::Timestamp;
 
 /// Differences that are named one by one.
@@ -28,13 +28,6 @@ pub struct Kept {
     pub answers: Vec<(AnswerKey, u64)>,
     /// Effects whose outcome is unknown.
     pub effects: Vec<OpenEffect>,
-}
-
-/// Tokens and money.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sum {
-    tokens: u64,
-    cost_microusd: u64,
 }
 
 /// A message as the events tell it.
@@ -64,7 +57,7 @@ pub struct Fold {
     inbox: BTreeMap<MessageId, Told>,
     /// The purses of inferences under way.
     asked: HashMap<Uuid, Vec<String>>,
-    spent: BTreeMap<(String, i64), Sum>,
+    spent: BTreeMap<(String, i64), Amount>,
     ledger: Ledger,
     /// Answers of the last minutes, which must be found.
     recent: VecDeque<(AnswerKey, u64, Timestamp)>,
@@ -86,6 +79,8 @@ struct Fields {
     #[serde(default)]
     output_tokens: u64,
     cost_microusd: Option<u64>,
+    #[serde(default)]
+    took: Vec<Took>,
     request_id: Option<RequestId>,
     fork: Option<Forked>,
 }
@@ -128,6 +123,15 @@ impl Fold {
         };
         self.message(&event.kind, &found);
         self.answer(event, found.request_id.as_ref());
+        for took in &found.took {
+            let sum = self.spent.entry((took.purse.to_string(), took.hour)).or_default();
+            *sum = sum.plus(Amount {
+                busy_ms: took.busy_ms,
+                bytes_out: took.bytes_out,
+                calls: took.calls,
+                ..Amount::default()
+            });
+        }
         self.inference(event, found);
         if effect::KINDS.contains(&event.kind.as_str()) {
             self.ledger.see(&event.kind, event.session, "", &event.payload);
@@ -159,7 +163,7 @@ impl Fold {
         let method = match event.kind.as_str() {
             kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => Keyed::Call,
             kind::MEMORY_STORED => Keyed::MemoryStore,
-            kind::SWARM_DELEGATED => Keyed::Delegate,
+            kind::SWARM_RUN | kind::SWARM_DELEGATED => Keyed::Delegate,
             _ => return,
         };
         let Some(request_id) = request_id else { return };
@@ -182,11 +186,14 @@ impl Fold {
             }
             kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED => {
                 let hour = hour_of(event.at);
+                let amount = Amount {
+                    tokens: found.input_tokens.saturating_add(found.output_tokens),
+                    cost_microusd: found.cost_microusd.unwrap_or(0),
+                    ..Amount::default()
+                };
                 for purse in self.asked.remove(&id).unwrap_or_default() {
                     let sum = self.spent.entry((purse, hour)).or_default();
-                    let tokens = found.input_tokens.saturating_add(found.output_tokens);
-                    sum.tokens = sum.tokens.saturating_add(tokens);
-                    sum.cost_microusd = sum.cost_microusd.saturating_add(found.cost_microusd.unwrap_or(0));
+                    *sum = sum.plus(amount);
                 }
             }
             _ => {}
@@ -237,26 +244,25 @@ impl Fold {
         let since = |purse: &str, hour: i64| {
             let rows = kept.spent.iter().filter(move |spent| spent.hour >= hour);
             rows.filter(|spent| &*spent.purse == purse)
-                .fold(Sum::default(), |sum, spent| Sum {
-                    tokens: sum.tokens.saturating_add(spent.amount.tokens),
-                    cost_microusd: sum.cost_microusd.saturating_add(spent.amount.cost_microusd),
-                })
+                .fold(Amount::default(), |sum, spent| sum.plus(spent.amount))
         };
-        let mut told: BTreeMap<&str, Sum> = BTreeMap::new();
+        let mut told: BTreeMap<&str, Amount> = BTreeMap::new();
         for ((purse, hour), sum) in self.spent.iter().rev() {
             // The hour that a fold begins in is not seen whole.
             if !self.whole && self.first_hour.is_none_or(|first| *hour <= first) {
                 continue;
             }
             let told = told.entry(purse).or_default();
-            told.tokens = told.tokens.saturating_add(sum.tokens);
-            told.cost_microusd = told.cost_microusd.saturating_add(sum.cost_microusd);
+            *told = told.plus(*sum);
             let have = since(purse, *hour);
-            if have.tokens < told.tokens || have.cost_microusd < told.cost_microusd {
-                found.push(format!(
-                    "spent: purse `{purse}` since hour {hour}: {} tokens and {} millionths of a dollar are kept, the events say {} and {}",
-                    have.tokens, have.cost_microusd, told.tokens, told.cost_microusd
-                ));
+            for unit in Unit::ALL {
+                let (kept, said) = (have.get(unit), told.get(unit));
+                if kept < said {
+                    let unit = unit.name();
+                    found.push(format!(
+                        "spent: purse `{purse}` since hour {hour}: {kept} {unit} are kept, the events say {said}"
+                    ));
+                }
             }
         }
     }

@@ -3,10 +3,11 @@
 use std::io::Read as _;
 use std::path::{Component, Path};
 
-use clawk_manifest::model::{Manifest, Skill};
+use clawk_manifest::model::{Identity, Manifest, Skill};
 use clawk_proto::method::ToolCallResult;
 
 use crate::error::CallError;
+use crate::member::Member;
 use crate::output::{self, Shown, Told};
 
 /// Bytes of one context file that join the prompt.
@@ -21,7 +22,16 @@ tool that only reads, or ask the person.";
 
 /// The system prompt of an agent, for one turn.
 pub(crate) fn system(manifest: &Manifest, skill: Option<&Skill>, peers: &[String]) -> String {
-    let identity = &manifest.identity;
+    of(manifest, &manifest.identity, skill, peers)
+}
+
+/// The same of a member of the swarm: by its own Identity where it has one, and with the words who it is.
+pub(crate) fn member(manifest: &Manifest, member: &Member, peers: &[String]) -> String {
+    let identity = member.identity.as_deref().unwrap_or(&manifest.identity);
+    format!("{}\n\n{}", of(manifest, identity, None, peers), member.words())
+}
+
+fn of(manifest: &Manifest, identity: &Identity, skill: Option<&Skill>, peers: &[String]) -> String {
     let mut parts = vec![identity.personality.trim().to_owned()];
     if identity.locale != "en-US" {
         parts.push(format!(

@@ -9,42 +9,26 @@ use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::agent::Agent;
+use crate::attach::Said;
+use crate::call::Calls;
 use crate::door::Origin;
 use crate::error::CallError;
-use crate::event::kind;
-use crate::fork::{ForkPoint, MAX_DEPTH};
+use crate::event::{ForkPoint, Scribe, kind};
+use crate::open_turn::OpenTurn;
 use crate::output::Told;
-use crate::ports::{Completion, JournalError, Message, Recorded, Scan};
+use crate::ports::{Completion, Image, JournalError, Message, Recorded, Scan};
 use crate::prompt;
 use crate::purse::Amount;
+use crate::rates::Rates;
 use crate::skill::Ceiling;
 use crate::turn::{Effect, Event, Turn};
 
 pub(crate) use lost::{LOST, report_owed, report_unknown, settle_lost};
 
-/// Events read at a time.
-const PAGE: usize = 1000;
+/// Forks of forks.
+const MAX_DEPTH: usize = 64;
 
 pub(crate) const ERASED: &str = "[erased]";
-
-/// A turn that was interrupted, ready to go on.
-#[derive(Debug)]
-pub(crate) struct OpenTurn {
-    pub(crate) message: MessageId,
-    /// Whose message it answers, with exactly the rights that were recorded (R39).
-    pub(crate) origin: Origin,
-    pub(crate) turn: Turn,
-    pub(crate) effects: Vec<Effect>,
-    pub(crate) ceilings: Vec<Ceiling>,
-    /// Skills that joined it, whose budgets hold from there on.
-    pub(crate) skills: Vec<String>,
-    /// What it spent before it was interrupted.
-    pub(crate) spent: Amount,
-    pub(crate) resumes: u32,
-    /// The ids of calls that were asked for and have not ended, by the model's id: their questions are found by them.
-    pub(crate) requests: BTreeMap<String, RequestId>,
-}
 
 /// A session as its chain tells it.
 #[derive(Debug, Default)]
@@ -122,39 +106,22 @@ pub(crate) fn text(event: &Recorded) -> String {
         .unwrap_or_else(|| ERASED.to_owned()) // silent-ok: erased content is an ordinary state
 }
 
-/// Reads all events that fit, page by page.
-pub(crate) async fn all(
-    agent: &Agent,
-    mut scan: Scan,
-    mut see: impl FnMut(&Recorded),
-) -> Result<(), JournalError> {
-    scan.limit = PAGE;
-    loop {
-        let page = agent.scribe.journal().scan(scan.clone()).await?;
-        page.iter().for_each(&mut see);
-        match page.last() {
-            Some(last) if page.len() == PAGE => scan.after_row = last.row,
-            Some(_) | None => return Ok(()),
-        }
-    }
-}
-
 /// What the rates' windows still hold of earlier runs.
-pub(crate) async fn restore_rates(agent: &Agent) -> Result<(), JournalError> {
-    let Some(window_ms) = agent.rates.window_ms() else {
+pub(crate) async fn restore_rates(scribe: &Scribe, rates: &Rates) -> Result<(), JournalError> {
+    let Some(window_ms) = rates.window_ms() else {
         return Ok(());
     };
     let scan = Scan {
         kinds: &[kind::ACTION_APPROVED],
-        since: Some(agent.scribe.now().plus_millis(-window_ms)),
+        since: Some(scribe.now().plus_millis(-window_ms)),
         ..Scan::default()
     };
-    all(agent, scan, |event| agent.rates.restore_call(event.at)).await
+    scribe.each(scan, |event| rates.restore_call(event.at)).await
 }
 
 /// The row after which the last run's calls stand; `None`: that run ended in order, or there was none.
-pub(crate) async fn unclean_since(agent: &Agent) -> Result<Option<u64>, JournalError> {
-    let Some(last) = agent.scribe.journal().last_row_of(kind::LIFECYCLE).await? else {
+pub(crate) async fn unclean_since(scribe: &Scribe) -> Result<Option<u64>, JournalError> {
+    let Some(last) = scribe.journal().last_row_of(kind::LIFECYCLE).await? else {
         return Ok(None);
     };
     let mut ready = None;
@@ -163,35 +130,36 @@ pub(crate) async fn unclean_since(agent: &Agent) -> Result<Option<u64>, JournalE
         kinds: &[kind::LIFECYCLE],
         ..Scan::default()
     };
-    all(agent, scan, |event| {
-        let to = fields(event).to;
-        if to.as_deref() == Some("READY") {
-            ready = Some(event.row);
-        }
-        clean = event.row == last && to.as_deref() == Some("STOPPED");
-    })
-    .await?;
+    scribe
+        .each(scan, |event| {
+            let to = fields(event).to;
+            if to.as_deref() == Some("READY") {
+                ready = Some(event.row);
+            }
+            clean = event.row == last && to.as_deref() == Some("STOPPED");
+        })
+        .await?;
     Ok(if clean { None } else { Some(ready.unwrap_or(0)) })
 }
 
 /// Folds a session's chain into its conversation and its interrupted turns.
-pub(crate) async fn rebuild(agent: &Agent, session: SessionId) -> Result<Rebuilt, JournalError> {
-    Ok(fold(agent, session, None).await?.end(agent))
+pub(crate) async fn rebuild(calls: &Calls, session: SessionId) -> Result<Rebuilt, JournalError> {
+    Ok(fold(calls, session, None).await?.end(calls))
 }
 
 /// The same, up to and including event `at`.
 pub(crate) async fn rebuild_until(
-    agent: &Agent,
+    calls: &Calls,
     session: SessionId,
     at: u64,
 ) -> Result<Rebuilt, JournalError> {
-    Ok(fold(agent, session, Some(at)).await?.end(agent))
+    Ok(fold(calls, session, Some(at)).await?.end(calls))
 }
 
 type Forked = (Option<Uuid>, Origin);
 
 /// A forked session begins where its source stood: the sources are folded first, the oldest at the start.
-async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold, JournalError> {
+async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold, JournalError> {
     let wanted = session;
     // Each with its last event and, of a source, the fork of it: the turn that goes on, and who forked.
     let mut parts: Vec<(SessionId, Option<u64>, Option<Forked>)> = vec![(session, at, None)];
@@ -201,7 +169,7 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
             limit: 1,
             ..Scan::default()
         };
-        let first = agent.scribe.journal().scan(first).await?;
+        let first = calls.scribe.journal().scan(first).await?;
         let Some(first) = first.first() else { break };
         // silent-ok: a payload of ours always reads; of a foreign one the least role is left
         let by = Origin::recorded(serde_json::from_str(&first.payload).unwrap_or_default());
@@ -223,17 +191,19 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
             with_content: true,
             ..Scan::default()
         };
-        all(agent, scan, |event| {
-            if until.is_none_or(|until| event.sequence <= until) {
-                fold.see(agent, event);
-            }
-        })
-        .await?;
+        calls
+            .scribe
+            .each(scan, |event| {
+                if until.is_none_or(|until| event.sequence <= until) {
+                    fold.see(calls, event);
+                }
+            })
+            .await?;
         if let Some((turn, by)) = turn.filter(|_| session != wanted) {
             fold.fork(turn, &by);
         }
     }
-    agent.cuts.add(wanted, std::mem::take(&mut fold.cuts));
+    calls.cuts.add(wanted, std::mem::take(&mut fold.cuts));
     Ok(fold)
 }
 
@@ -241,7 +211,9 @@ async fn fold(agent: &Agent, session: SessionId, at: Option<u64>) -> Result<Fold
 struct Fold {
     history: Vec<Message>,
     running: Option<OpenTurn>,
-    waiting: Vec<(MessageId, String, Origin)>,
+    waiting: Vec<(MessageId, Said, Origin)>,
+    /// Pictures of the message that is taken next.
+    attached: Vec<Image>,
     calls: BTreeMap<String, String>,
     spent: Amount,
     exists: bool,
@@ -250,7 +222,7 @@ struct Fold {
 }
 
 impl Fold {
-    fn see(&mut self, agent: &Agent, event: &Recorded) {
+    fn see(&mut self, calls: &Calls, event: &Recorded) {
         self.exists = true;
         let found = fields(event);
         let spent = found.spent(&event.kind);
@@ -260,24 +232,32 @@ impl Fold {
             open.spent = open.spent.plus(spent);
         }
         match event.kind.as_str() {
+            // silent-ok: a payload of ours always reads
+            kind::MESSAGE_ATTACHED => self.attached.extend(image(event)),
             kind::MESSAGE_ACCEPTED => {
+                let images = std::mem::take(&mut self.attached);
                 if let Some(id) = found.message_id {
                     // silent-ok: a payload of ours always reads; of a foreign one the least role is left
                     let came = serde_json::from_str(&event.payload).unwrap_or_default();
                     let origin = Origin::recorded(came);
-                    self.waiting.push((MessageId(id), text(event), origin));
+                    let said = Said {
+                        text: text(event),
+                        images,
+                    };
+                    self.waiting.push((MessageId(id), said, origin));
                 }
             }
+            kind::MESSAGE_TOOLS | kind::CLIENT_CALLED => self.clients(calls, found, event),
             // Taken up to wait on for a person, it has not failed.
             kind::MESSAGE_RESUMED if found.waiting => {}
-            kind::MESSAGE_RESUMED => self.with(agent, found.message_id, |open| open.resumes += 1),
+            kind::MESSAGE_RESUMED => self.with(calls, found.message_id, |open| open.resumes += 1),
             kind::PROVIDER_COMPLETED => {
                 let completion = event
                     .content
                     .as_ref()
                     .and_then(|c| serde_json::from_slice::<Completion>(&c.bytes).ok()); // silent-ok: erased or foreign: the turn is asked again
                 if let Some(completion) = completion {
-                    self.with(agent, found.turn, |open| {
+                    self.with(calls, found.turn, |open| {
                         open.effects = open.turn.step(Event::Inferred(completion))
                     });
                 }
@@ -287,18 +267,18 @@ impl Fold {
                     self.calls.insert(request, call);
                 }
             }
-            kind::ACTION_EXECUTED => self.called(agent, found, read::<ToolCallResult>(event).map(Ok)),
+            kind::ACTION_EXECUTED => self.called(calls, found, read::<ToolCallResult>(event).map(Ok)),
             kind::ACTION_DENIED | kind::ACTION_FAILED => {
-                self.called(agent, found, read::<CallError>(event).map(Err))
+                self.called(calls, found, read::<CallError>(event).map(Err))
             }
-            kind::SKILL_INVOKED => self.skill(agent, found, text(event)),
+            kind::SKILL_INVOKED => self.skill(calls, found, text(event)),
             kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
                 let ended = if event.kind == kind::MESSAGE_ANSWERED {
                     Event::Cancelled
                 } else {
                     Event::Failed(String::new())
                 };
-                self.with(agent, found.message_id, |open| {
+                self.with(calls, found.message_id, |open| {
                     open.effects = open.turn.step(ended)
                 });
                 if let Some(open) = self
@@ -314,25 +294,39 @@ impl Fold {
         }
     }
 
+    /// The client's own tools: those that came with a message, and a call that was handed over.
+    fn clients(&mut self, calls: &Calls, found: Fields, event: &Recorded) {
+        let id = found.message_id.map(MessageId);
+        let came = self.waiting.iter_mut().find(|(message, ..)| Some(*message) == id);
+        if let (Some((.., origin)), Some(tools)) = (came, read(event)) {
+            origin.tools = tools;
+        }
+        if let Some(call_id) = found.call_id {
+            self.with(calls, found.turn, |open| {
+                open.effects = open.turn.step(Event::Handed { call_id });
+            });
+        }
+    }
+
     /// The turn of this message, begun if it has not: messages are answered in the order they came.
-    fn with(&mut self, agent: &Agent, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
+    fn with(&mut self, calls: &Calls, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
         if self.running.as_ref().is_none_or(|open| open.message.0 != id)
             && let Some(at) = self.waiting.iter().position(|(message, ..)| message.0 == id)
         {
-            let (message, text, origin) = self.waiting.remove(at);
-            self.running = Some(begin(agent, self.history.clone(), (message, origin), text));
+            let (message, said, origin) = self.waiting.remove(at);
+            self.running = Some(begin(calls, self.history.clone(), (message, origin), said));
         }
         if let Some(open) = self.running.as_mut().filter(|open| open.message.0 == id) {
             change(open);
         }
     }
 
-    fn called(&mut self, agent: &Agent, found: Fields, outcome: Option<Result<ToolCallResult, CallError>>) {
+    fn called(&mut self, calls: &Calls, found: Fields, outcome: Option<Result<ToolCallResult, CallError>>) {
         let call = found.request_id.and_then(|request| self.calls.remove(&request));
         let Some(call_id) = call else { return };
         let told = match &outcome {
-            Some(outcome) => prompt::result_text(outcome, agent.options.shown),
+            Some(outcome) => prompt::result_text(outcome, calls.shown),
             None => Told {
                 text: ERASED.to_owned(),
                 is_error: found.is_error,
@@ -341,23 +335,17 @@ impl Fold {
         };
         self.cuts.extend(told.cut);
         let (text, is_error) = (told.text, told.is_error);
-        self.with(agent, found.turn, |open| {
-            open.effects = open.turn.step(Event::CallDone {
-                call_id,
-                text,
-                is_error,
-            })
-        });
+        self.with(calls, found.turn, |open| called(open, call_id, text, is_error));
     }
 
-    fn skill(&mut self, agent: &Agent, found: Fields, text: String) {
+    fn skill(&mut self, calls: &Calls, found: Fields, text: String) {
         let Some(call_id) = found.call_id else { return };
         let name = found.skill;
         let ceiling = name
             .as_ref()
-            .and_then(|name| agent.manifest.skill(name).and_then(Ceiling::of));
+            .and_then(|name| calls.manifest.skill(name).and_then(Ceiling::of));
         let is_error = found.is_error;
-        self.with(agent, found.turn, |open| {
+        self.with(calls, found.turn, |open| {
             if !is_error {
                 open.ceilings.extend(ceiling);
                 open.skills.extend(name);
@@ -392,7 +380,7 @@ impl Fold {
             (None, Some(id)) => {
                 self.waiting = waiting
                     .next()
-                    .map(|(_, text, origin)| (MessageId(id), text, by.clone().at_most(origin.role)))
+                    .map(|(_, said, origin)| (MessageId(id), said, by.clone().at_most(origin.role)))
                     .into_iter()
                     .collect()
             }
@@ -400,7 +388,7 @@ impl Fold {
         }
     }
 
-    fn end(self, agent: &Agent) -> Rebuilt {
+    fn end(self, calls: &Calls) -> Rebuilt {
         let mut open: Vec<OpenTurn> = self.running.into_iter().collect();
         let requests = self.calls;
         if let Some(running) = open.first_mut() {
@@ -412,7 +400,7 @@ impl Fold {
         open.extend(
             self.waiting
                 .into_iter()
-                .map(|(message, text, origin)| begin(agent, Vec::new(), (message, origin), text)),
+                .map(|(message, said, origin)| begin(calls, Vec::new(), (message, origin), said)),
         );
         Rebuilt {
             history: self.history,
@@ -423,13 +411,32 @@ impl Fold {
     }
 }
 
+/// The picture that an event tells of.
+fn image(event: &Recorded) -> Option<Image> {
+    #[derive(Deserialize)]
+    struct Attachment {
+        content_hash: Digest,
+        mime_type: String,
+        name: Option<String>,
+        size_bytes: u64,
+    }
+    let found: Attachment = serde_json::from_str(&event.payload).ok()?; // silent-ok: a payload of ours always reads
+    Some(Image {
+        digest: found.content_hash,
+        mime_type: found.mime_type,
+        name: found.name,
+        size_bytes: found.size_bytes,
+        data: None,
+    })
+}
+
 fn begin(
-    agent: &Agent,
+    calls: &Calls,
     history: Vec<Message>,
     (message, origin): (MessageId, Origin),
-    text: String,
+    said: Said,
 ) -> OpenTurn {
-    let turn = Turn::start(history, text).within(agent.bounds());
+    let turn = Turn::start_with(history, said.text, said.images).within(calls.bounds());
     OpenTurn {
         message,
         origin,
@@ -440,6 +447,27 @@ fn begin(
         spent: Amount::default(),
         resumes: 0,
         requests: BTreeMap::new(),
+        early: BTreeMap::new(),
+    }
+}
+
+/// A call's end, in the order in which the model asked: what ended before a call ahead of it waits for that one.
+fn called(open: &mut OpenTurn, call_id: String, text: String, is_error: bool) {
+    let done = Event::CallDone {
+        call_id: call_id.clone(),
+        text,
+        is_error,
+    };
+    match open.effects.last() {
+        Some(Effect::Call(next)) if next.id != call_id => {
+            open.early.insert(call_id, done);
+        }
+        _ => open.effects = open.turn.step(done),
+    }
+    while let [.., Effect::Call(next)] = open.effects.as_slice()
+        && let Some(event) = open.early.remove(&next.id)
+    {
+        open.effects = open.turn.step(event);
     }
 }
 

@@ -3,15 +3,39 @@
 use clawk_manifest::model::{AccessControl, Channel, Role};
 use clawk_policy::Verdict;
 
+/// Somebody, as the door that they came by knows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Person {
+    /// `terminal`, `control`, `rpc`, or a channel's name.
+    pub channel: String,
+    /// Their name there.
+    pub name: String,
+    /// What they may do (CKP §5.3).
+    pub role: Role,
+}
+
+impl Person {
+    /// The owner of this process, or the operator at its wire: an admin.
+    #[must_use]
+    pub fn admin(channel: &str, name: &str) -> Self {
+        Self {
+            channel: channel.to_owned(),
+            name: name.to_owned(),
+            role: Role::Admin,
+        }
+    }
+}
+
 /// Whether a sender may come in by a channel, and as what. `None`: refused.
 ///
-/// `open`, and a channel without access control, let everybody in as `user`; so does `allowlist` with whom it lists;
-/// `role-based` says it itself; `pairing` lets in whom an admin has paired, which `paired` tells. Nobody becomes an admin
-/// but by a `roles` entry.
+/// `open` lets everybody in as `user`; so does `allowlist` with whom it lists; `role-based` says it itself; `pairing` lets in whom
+/// an admin has paired, which `paired` tells; a channel without access control lets nobody in (C3). Nobody becomes an admin but by
+/// a `roles` entry.
 #[must_use]
 pub fn admit(channel: &Channel, sender: &str, paired: bool) -> Option<Role> {
     match &channel.access_control {
-        None | Some(AccessControl::Open) => Some(Role::User),
+        None => None,
+        Some(AccessControl::Open) => Some(Role::User),
         Some(AccessControl::Allowlist { allowed_ids }) => {
             allowed_ids.iter().any(|id| id == sender).then_some(Role::User)
         }
@@ -56,6 +80,9 @@ mod tests {
 
     #[test]
     fn access_control_gives_roles() {
+        let mut nothing = channel(json!({"mode": "open"}));
+        nothing.access_control = None;
+        assert_eq!(admit(&nothing, "U1", true), None);
         let open = channel(json!({"mode": "open"}));
         assert_eq!(admit(&open, "U1", false), Some(Role::User));
         let list = channel(json!({"mode": "allowlist", "allowed_ids": ["U1"]}));

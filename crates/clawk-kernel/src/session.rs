@@ -1,72 +1,97 @@
 //! Sessions: one conversation each, one bounded mailbox each, so that turns are serial by construction.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clawk_manifest::model::Role;
 use clawk_proto::{Digest, MessageId, SessionId};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agent;
+use crate::attach::{self, Attached, Incoming, Said};
+use crate::call::Calls;
 use crate::door::{Door, Origin};
-use crate::drive;
+use crate::drive::{self, Turns};
 use crate::error::KernelError;
-use crate::event::{Draft, MessageAccepted, MessageRefused, SessionStarted, Thread, digest, kind};
-use crate::mailbox::{MAILBOX, Mail, Mailbox, Place, Text};
+use crate::event::{
+    Draft, MessageAccepted, MessageAttached, MessageRefused, MessageTools, Scribe, SessionEnded,
+    SessionStarted, Thread, canonical, digest, kind,
+};
+use crate::judge;
+use crate::lifecycle::Life;
+use crate::mailbox::{MAILBOX, Mail, Mailbox, Slot, Text};
+use crate::member::Member;
 use crate::notice::Notice;
-use crate::ports::{InboxChange, Message};
+use crate::open_turn::OpenTurn;
+use crate::options::InboxLimits;
+use crate::ports::{Image, InboxChange, Message};
 use crate::purse::{Amount, Purse};
-use crate::recover::{self, OpenTurn};
-use crate::screen::{self, Look, Spot};
-use crate::watch::Watcher;
-
-pub(crate) use crate::watch::Notices;
+use crate::recover;
+use crate::screen::{Look, Spot};
+use crate::state::{State, Table};
+use crate::watch::{Notices, Watcher};
 
 /// Bytes of one inbound message.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// A session's inside.
+/// What opening and working sessions needs.
 #[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) id: SessionId,
-    pub(crate) door: Door,
-    pub(crate) thread: Thread,
-    pub(crate) provider: String,
-    pub(crate) notices: Notices,
-    pub(crate) purse: Purse,
-    pub(crate) started_us: u64,
-    pub(crate) peer_messages: Vec<String>,
-    pub(crate) mailbox: Mailbox,
-    /// Messages of a channel come in one at a time.
-    pub(crate) arriving: tokio::sync::Mutex<()>,
-    /// Opened without a surface: it leaves memory when nothing is said.
-    leaves: bool,
-    history: Mutex<Vec<Message>>,
-    turn: Mutex<CancellationToken>,
+pub(crate) struct Sessions {
+    pub(crate) turns: Turns,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) table: Arc<Table>,
+    pub(crate) life: Arc<Life>,
+    pub(crate) scribe: Scribe,
+    /// SHA-256 of what `ckp.agent.described` holds.
+    pub(crate) agent_hash: Digest,
+    limits: InboxLimits,
+    /// One permit per turn that runs.
+    seats: Semaphore,
+    /// One permit per message that waits beyond the mailboxes.
+    beyond: Arc<Semaphore>,
+    /// Held while a conversation's session is looked for and opened.
+    pub(crate) looking: tokio::sync::Mutex<()>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl State {
-    pub(crate) fn history(&self) -> Vec<Message> {
-        lock(&self.history).clone()
+impl Sessions {
+    pub(crate) fn new(turns: Turns, agent_hash: Digest, limits: InboxLimits) -> Self {
+        let calls = Arc::clone(&turns.calls);
+        Self {
+            table: Arc::clone(&calls.table),
+            life: Arc::clone(&calls.life),
+            scribe: calls.scribe.clone(),
+            calls,
+            turns,
+            agent_hash,
+            limits,
+            seats: Semaphore::new(limits.turns.clamp(1, Semaphore::MAX_PERMITS)),
+            beyond: Arc::new(Semaphore::new(limits.waiting.min(Semaphore::MAX_PERMITS))),
+            looking: tokio::sync::Mutex::default(),
+        }
     }
 
-    pub(crate) fn set_history(&self, messages: Vec<Message>) {
-        *lock(&self.history) = messages;
-    }
-
-    /// A fresh token for the turn that begins.
-    fn begin_turn(&self, agent: &Agent) -> CancellationToken {
-        let token = agent.stop.child_token();
-        *lock(&self.turn) = token.clone();
-        token
-    }
-
-    pub(crate) fn cancel_turn(&self) {
-        lock(&self.turn).cancel();
+    /// Ends a session: its chain gets its last event, its grants lapse.
+    pub(crate) async fn end_session(&self, id: SessionId, reason: &str) {
+        let Some(state) = self.table.open().remove(&id) else {
+            return;
+        };
+        state.mailbox.end();
+        self.calls.desk.forget(id);
+        self.calls.cuts.forget(id);
+        let duration_ms = self
+            .scribe
+            .clock()
+            .monotonic_us()
+            .saturating_sub(state.started_us)
+            / 1000;
+        let draft = self.scribe.entry(
+            &state.thread.child(id.0),
+            kind::SESSION_ENDED,
+            &SessionEnded { duration_ms, reason },
+        );
+        if let Err(error) = self.scribe.write(vec![draft]).await {
+            tracing::error!(%error, session = %id, "a session's end could not be recorded");
+        }
     }
 }
 
@@ -84,20 +109,24 @@ pub(crate) struct Opening {
     pub(crate) spent: Amount,
     pub(crate) surface: bool,
     pub(crate) peer_messages: Vec<String>,
+    /// Whose turns it has, where it is the session of a task of the swarm.
+    pub(crate) member: Option<Arc<Member>>,
 }
 
 /// Opens a session, records it (a resumed one has its record already), and starts its worker.
 pub(crate) async fn open(
-    agent: &Arc<Agent>,
+    sessions: &Arc<Sessions>,
     opening: Opening,
 ) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
-    let id = opening.id.unwrap_or_else(|| SessionId(agent.clock().uuid()));
-    open_as(agent, opening, id).await
+    let id = opening
+        .id
+        .unwrap_or_else(|| SessionId(sessions.scribe.clock().uuid()));
+    open_as(sessions, opening, id).await
 }
 
 /// The same under this id, also where the session is a new one.
 pub(crate) async fn open_as(
-    agent: &Arc<Agent>,
+    sessions: &Arc<Sessions>,
     opening: Opening,
     id: SessionId,
 ) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
@@ -107,11 +136,14 @@ pub(crate) async fn open_as(
         span: id.0,
         parent: None,
     };
-    let above = opening.under.as_ref().unwrap_or(agent.purses.root());
-    let purse = agent.purses.session(above, &id.to_string(), agent.scribe.now());
+    let above = opening.under.as_ref().unwrap_or(sessions.calls.purses.root());
+    let purse = sessions
+        .calls
+        .purses
+        .session(above, &id.to_string(), sessions.scribe.now());
     purse.recall(opening.spent);
     let notices = Notices::new();
-    let watcher = opening.surface.then(|| notices.watch(agent.over.clone()));
+    let watcher = opening.surface.then(|| notices.watch(sessions.life.over.clone()));
     let state = Arc::new(State {
         id,
         door: opening.door,
@@ -119,42 +151,51 @@ pub(crate) async fn open_as(
         provider: opening.provider,
         notices,
         purse,
-        started_us: agent.clock().monotonic_us(),
+        started_us: sessions.scribe.clock().monotonic_us(),
         peer_messages: opening.peer_messages,
+        member: opening.member,
         mailbox: Mailbox::default(),
         arriving: tokio::sync::Mutex::default(),
         leaves: !opening.surface,
         history: Mutex::new(opening.history),
         turn: Mutex::new(CancellationToken::new()),
+        labels: Mutex::default(),
     });
     if !resumed {
         let payload = SessionStarted {
-            agent_hash: agent.agent_hash,
-            agent_id: &agent.manifest.identity.name,
+            agent_hash: sessions.agent_hash,
+            agent_id: &sessions.calls.manifest.identity.name,
             door: state.door.name(),
             goal: &opening.goal,
             role: state.door.role().as_str(),
-            run: agent.root.session.0,
+            run: sessions.life.root.session.0,
         };
         // Later entries of this chain are queued behind it, so there is nothing to wait for here.
-        let _ticket =
-            agent
-                .scribe
-                .submit(vec![agent.scribe.entry(&thread, kind::SESSION_STARTED, &payload)])?;
+        let _ticket = sessions.scribe.submit(vec![sessions.scribe.entry(
+            &thread,
+            kind::SESSION_STARTED,
+            &payload,
+        )])?;
     }
-    agent.sessions_lock().insert(id, Arc::clone(&state));
-    agent.tracker.spawn(work(Arc::clone(agent), Arc::clone(&state)));
+    sessions.table.open().insert(id, Arc::clone(&state));
+    sessions
+        .life
+        .tracker
+        .spawn(work(Arc::clone(sessions), Arc::clone(&state)));
     Ok((state, watcher))
 }
 
 /// One session's worker: mail by mail, until the agent stops or nobody needs the session in memory.
-async fn work(agent: Arc<Agent>, state: Arc<State>) {
+async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
     loop {
         let mail = tokio::select! {
-            mail = state.mailbox.next() => mail,
-            () = agent.closing.cancelled() => break,
-            () = idle(&agent, &state) => {
-                if leave(&agent, &state) {
+            mail = state.mailbox.next() => match mail {
+                Some(mail) => mail,
+                None => break,
+            },
+            () = sessions.life.closing.cancelled() => break,
+            () = idle(&sessions, &state) => {
+                if leave(&sessions, &state) {
                     break;
                 }
                 continue;
@@ -162,27 +203,39 @@ async fn work(agent: Arc<Agent>, state: Arc<State>) {
         };
         // A frozen session keeps its mail; what waits when the agent ends is taken up after the next start.
         tokio::select! {
-            () = agent.brake.thawed(state.id) => {}
-            () = agent.closing.cancelled() => break,
+            () = sessions.calls.brake.thawed(state.id) => {}
+            () = sessions.life.closing.cancelled() => break,
         }
         // So does one whose agent reaches no model.
         tokio::select! {
-            () = agent.life.recovered() => {}
-            () = agent.closing.cancelled() => break,
+            () = sessions.life.recovered() => {}
+            () = sessions.life.closing.cancelled() => break,
         }
-        let _seat = tokio::select! {
-            seat = agent.seats.acquire() => seat,
-            () = agent.closing.cancelled() => break,
+        // How many members work at once the swarm says: one that waited for a seat here could wait for who waits for it.
+        let _seat = match &state.member {
+            Some(_) => None,
+            None => tokio::select! {
+                seat = sessions.seats.acquire() => Some(seat),
+                () = sessions.life.closing.cancelled() => break,
+            },
         };
-        let working = agent.life.join();
-        let cancel = state.begin_turn(&agent);
+        let working = sessions.life.join();
+        let cancel = state.begin_turn(&sessions.life.stop);
         match mail {
-            Mail::Message { id, text, origin } => match text_of(&agent, text).await {
-                Ok(text) => drive::turn(&agent, &state, (id, origin), text, &cancel).await,
+            Mail::Message {
+                id,
+                text,
+                images,
+                origin,
+            } => match text_of(&sessions, text).await {
+                Ok(text) => {
+                    let said = Said { text, images };
+                    drive::turn(&sessions.turns, &state, (id, origin), said, &cancel).await;
+                }
                 // Still open in the inbox: it is taken up after the next start.
                 Err(error) => tracing::error!(%error, message = %id, "a message that waited can't be read"),
             },
-            Mail::Resume { open } => drive::resume(&agent, &state, *open, &cancel).await,
+            Mail::Resume { open } => drive::resume(&sessions.turns, &state, *open, &cancel).await,
         }
         drop(working);
     }
@@ -191,11 +244,11 @@ async fn work(agent: Arc<Agent>, state: Arc<State>) {
 }
 
 /// The text of a message that had waited.
-async fn text_of(agent: &Agent, text: Text) -> Result<String, KernelError> {
+async fn text_of(sessions: &Sessions, text: Text) -> Result<String, KernelError> {
     match text {
         Text::Here(text) => Ok(text),
         Text::Kept(digest, _place) => {
-            let bytes = agent.scribe.journal().content(digest).await?;
+            let bytes = sessions.scribe.journal().content(digest).await?;
             Ok(bytes.map_or_else(
                 || recover::ERASED.to_owned(),
                 |bytes| String::from_utf8_lossy(&bytes).into_owned(),
@@ -205,29 +258,27 @@ async fn text_of(agent: &Agent, text: Text) -> Result<String, KernelError> {
 }
 
 /// Completes when nothing was said for so long that the session may leave memory. One that a surface opened stays.
-async fn idle(agent: &Agent, state: &State) {
+async fn idle(sessions: &Sessions, state: &State) {
     if state.leaves {
-        tokio::time::sleep(Duration::from_millis(agent.options.inbox.idle_ms)).await;
+        tokio::time::sleep(Duration::from_millis(sessions.limits.idle_ms)).await;
     } else {
         std::future::pending::<()>().await;
     }
 }
 
 /// Takes the session out of memory, unless somebody holds it. Its chain goes on with the next message.
-fn leave(agent: &Agent, state: &Arc<State>) -> bool {
-    let mut sessions = agent.sessions_lock();
-    let own = sessions
-        .get(&state.id)
-        .is_some_and(|open| Arc::ptr_eq(open, state));
+fn leave(sessions: &Sessions, state: &Arc<State>) -> bool {
+    let mut open = sessions.table.open();
+    let own = open.get(&state.id).is_some_and(|known| Arc::ptr_eq(known, state));
     // The table and this worker hold it; anybody else may still say something.
     let holders = if own { 2 } else { 1 };
     if Arc::strong_count(state) > holders || !state.mailbox.close_if_empty() {
         return false;
     }
     if own {
-        sessions.remove(&state.id);
+        open.remove(&state.id);
         if let Some(key) = state.door.key() {
-            agent.ingress.forget(&key);
+            sessions.table.conversations().remove(&key);
         }
     }
     true
@@ -238,7 +289,7 @@ fn leave(agent: &Agent, state: &Arc<State>) -> bool {
 pub struct Session {
     /// Its id.
     pub id: SessionId,
-    agent: Arc<Agent>,
+    sessions: Arc<Sessions>,
     state: Arc<State>,
     /// By which whoever holds this comes in.
     door: Door,
@@ -247,11 +298,27 @@ pub struct Session {
 }
 
 impl Session {
-    pub(crate) async fn open(agent: &Arc<Agent>, opening: Opening) -> Result<Self, KernelError> {
-        let (state, watcher) = open(agent, opening).await?;
+    pub(crate) async fn open(sessions: &Arc<Sessions>, opening: Opening) -> Result<Self, KernelError> {
+        let (state, watcher) = open(sessions, opening).await?;
         Ok(Self {
             id: state.id,
-            agent: Arc::clone(agent),
+            sessions: Arc::clone(sessions),
+            door: state.door.clone(),
+            state,
+            watcher,
+        })
+    }
+
+    /// The same under this id.
+    pub(crate) async fn open_as(
+        sessions: &Arc<Sessions>,
+        opening: Opening,
+        id: SessionId,
+    ) -> Result<Self, KernelError> {
+        let (state, watcher) = open_as(sessions, opening, id).await?;
+        Ok(Self {
+            id: state.id,
+            sessions: Arc::clone(sessions),
             door: state.door.clone(),
             state,
             watcher,
@@ -259,18 +326,18 @@ impl Session {
     }
 
     /// Somebody else comes into a session that is in memory.
-    pub(crate) fn join(agent: &Arc<Agent>, state: Arc<State>, door: Door) -> Self {
+    pub(crate) fn join(sessions: &Arc<Sessions>, state: Arc<State>, door: Door) -> Self {
         Self {
             id: state.id,
-            agent: Arc::clone(agent),
+            sessions: Arc::clone(sessions),
             door,
-            watcher: Some(state.notices.watch(agent.over.clone())),
+            watcher: Some(state.notices.watch(sessions.life.over.clone())),
             state,
         }
     }
 
-    pub(crate) fn inside(&self) -> (&Agent, &State) {
-        (&self.agent, &self.state)
+    pub(crate) fn inside(&self) -> (&Sessions, &State) {
+        (&self.sessions, &self.state)
     }
 
     /// Hands in a message. When this returns `Ok`, the message is durable and will end answered or in the dead-letter box.
@@ -278,12 +345,13 @@ impl Session {
     /// # Errors
     /// It was refused: empty, too long, too many waiting, or the agent does not take work. The refusal is recorded.
     pub async fn send(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
-        self.say(Origin::from(self.door.clone()), text.into()).await
+        self.say(Origin::from(self.door.clone()), Incoming::from(text.into()))
+            .await
     }
 
     /// The same of somebody else than who opened the session.
-    pub(crate) async fn say(&self, origin: Origin, text: String) -> Result<MessageId, KernelError> {
-        accept(&self.agent, &self.state, origin, text).await
+    pub(crate) async fn say(&self, origin: Origin, said: Incoming) -> Result<MessageId, KernelError> {
+        accept(&self.sessions, &self.state, origin, said).await
     }
 
     /// The next notice; `None` when the session is over, or was opened without a surface.
@@ -294,7 +362,7 @@ impl Session {
     /// One more watcher, told what happens from now on.
     #[must_use]
     pub fn watch(&self) -> Watcher {
-        self.state.notices.watch(self.agent.over.clone())
+        self.state.notices.watch(self.sessions.life.over.clone())
     }
 
     /// What who holds this may do.
@@ -321,59 +389,73 @@ impl Session {
 
 /// A message as it may be kept, with its place in the mailbox; or why not.
 async fn admit<'s>(
-    agent: &Agent,
+    sessions: &Sessions,
     state: &'s State,
     origin: &Origin,
-    text: String,
+    Incoming { text, images }: &Incoming,
     drafts: &mut Vec<Draft>,
-) -> Result<(Place<'s>, String), KernelError> {
-    if text.trim().is_empty() {
+) -> Result<(Slot<'s>, Said), KernelError> {
+    if text.trim().is_empty() && images.is_empty() {
         return Err(KernelError::Refused("it is empty".to_owned()));
     }
     if text.len() > MAX_MESSAGE_BYTES {
         let reason = format!("it has {} bytes, the limit is {MAX_MESSAGE_BYTES}", text.len());
         return Err(KernelError::Refused(reason));
     }
+    let images = attach::images(images, |name| sessions.calls.screens.without_known(name))?;
     let spot = match origin.door {
         Door::Peer { .. } => Spot::Peer,
         Door::Rpc { .. } | Door::Cli | Door::Channel { .. } | Door::Unknown { .. } => Spot::Message,
     };
-    let mut look = Look::new(agent, state.thread, spot, origin.door.sender(), &state.notices);
-    let screened = screen::message(&mut look, text, &agent.stop.child_token()).await;
+    let mut look = Look::new(
+        &sessions.calls.screens,
+        state.thread,
+        spot,
+        origin.door.sender(),
+        &state.notices,
+    );
+    let screened = judge::message(
+        &sessions.calls.classifier,
+        &mut look,
+        text.clone(),
+        &sessions.life.stop.child_token(),
+    )
+    .await;
     drafts.append(&mut look.drafts);
     let text = screened?;
-    match state.mailbox.reserve(&agent.beyond) {
-        Some(place) => Ok((place, text)),
+    match state.mailbox.reserve(&sessions.beyond) {
+        Some(place) => Ok((place, Said { text, images })),
+        None if state.mailbox.has_ended() => Err(KernelError::UnknownSession(state.id.to_string())),
         None => Err(KernelError::Refused(format!(
             "{MAILBOX} messages wait in this conversation, and {} beyond them in all; say it again later",
-            agent.options.inbox.waiting
+            sessions.limits.waiting
         ))),
     }
 }
 
 /// Takes a message into a session's mailbox, durably, or refuses it, on the record.
 pub(crate) async fn accept(
-    agent: &Agent,
+    sessions: &Sessions,
     state: &State,
     origin: Origin,
-    text: String,
+    said: Incoming,
 ) -> Result<MessageId, KernelError> {
-    let id = MessageId(agent.clock().uuid());
-    accept_as(agent, state, id, origin, text).await
+    let id = MessageId(sessions.scribe.clock().uuid());
+    accept_as(sessions, state, id, origin, said).await
 }
 
 /// The same under this id: it names one message for ever.
 pub(crate) async fn accept_as(
-    agent: &Agent,
+    sessions: &Sessions,
     state: &State,
     id: MessageId,
     origin: Origin,
-    text: String,
+    said: Incoming,
 ) -> Result<MessageId, KernelError> {
-    let working = agent.life.enter().map_err(KernelError::NotReady)?;
-    let size_bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    let working = sessions.life.enter().map_err(KernelError::NotReady)?;
+    let size_bytes = u64::try_from(said.text.len()).unwrap_or(u64::MAX);
     let mut drafts = Vec::new();
-    let (place, text) = match admit(agent, state, &origin, text, &mut drafts).await {
+    let (place, taken) = match admit(sessions, state, &origin, &said, &mut drafts).await {
         Ok(admitted) => admitted,
         Err(error) => {
             let reason = match &error {
@@ -386,32 +468,76 @@ pub(crate) async fn accept_as(
                 reason: &reason,
                 size_bytes,
             };
-            drafts.push(agent.scribe.entry(&state.thread, kind::MESSAGE_REFUSED, &payload));
-            agent.scribe.write(drafts).await?;
+            drafts.push(
+                sessions
+                    .scribe
+                    .entry(&state.thread, kind::MESSAGE_REFUSED, &payload),
+            );
+            sessions.scribe.write(drafts).await?;
             return Err(error);
         }
     };
-    let text_hash = digest(text.as_bytes());
-    let draft = accepted(agent, state, (id, &origin), (size_bytes, text_hash));
-    drafts.push(draft.content(text_hash, text.clone().into_bytes()));
+    let text_hash = digest(taken.text.as_bytes());
+    drafts.extend(attachments(
+        sessions,
+        state,
+        id,
+        taken.images.iter().zip(said.images),
+    ));
+    let draft = accepted(sessions, state, (id, &origin), (size_bytes, text_hash));
+    drafts.push(draft.content(text_hash, taken.text.clone().into_bytes()));
+    if !origin.tools.is_empty() {
+        let bytes = canonical(&origin.tools);
+        let payload = MessageTools {
+            message_id: id.0,
+            tools_hash: digest(&bytes),
+        };
+        let tools = sessions
+            .scribe
+            .entry(&state.thread, kind::MESSAGE_TOOLS, &payload);
+        drafts.push(tools.content(payload.tools_hash, bytes));
+    }
     let accepted = InboxChange::Accepted {
         session: state.id,
         message: id,
-        arrival: origin.arrival(agent.scribe.now()),
+        arrival: origin.arrival(sessions.scribe.now()),
     };
-    agent
+    sessions
         .scribe
         .submit_with(drafts, vec![accepted])?
         .durable()
         .await?;
-    place.fill(id, text, text_hash, origin);
+    place.fill(id, taken, text_hash, origin);
     drop(working);
     Ok(id)
 }
 
+/// The record of a message's pictures: before the message itself, each with its bytes.
+fn attachments<'a>(
+    sessions: &Sessions,
+    state: &State,
+    id: MessageId,
+    images: impl Iterator<Item = (&'a Image, Attached)>,
+) -> Vec<Draft> {
+    let draft = |(image, attached): (&Image, Attached)| {
+        let payload = MessageAttached {
+            content_hash: image.digest,
+            message_id: id.0,
+            mime_type: &image.mime_type,
+            name: image.name.as_deref(),
+            size_bytes: image.size_bytes,
+        };
+        let draft = sessions
+            .scribe
+            .entry(&state.thread, kind::MESSAGE_ATTACHED, &payload);
+        draft.content(image.digest, attached.data)
+    };
+    images.map(draft).collect()
+}
+
 /// The record of a message that is taken: with the whole door (R39).
 fn accepted(
-    agent: &Agent,
+    sessions: &Sessions,
     state: &State,
     (id, origin): (MessageId, &Origin),
     (size_bytes, text_hash): (u64, Digest),
@@ -434,16 +560,16 @@ fn accepted(
         task_id: origin.task_id(),
         text_hash,
     };
-    agent
+    sessions
         .scribe
         .entry(&state.thread, kind::MESSAGE_ACCEPTED, &payload)
 }
 
 /// Queues the rest of an interrupted turn.
-pub(crate) fn resume(agent: &Agent, state: &State, open: OpenTurn) -> Result<(), KernelError> {
+pub(crate) fn resume(sessions: &Sessions, state: &State, open: OpenTurn) -> Result<(), KernelError> {
     if state.mailbox.resume(open) {
         Ok(())
     } else {
-        Err(KernelError::NotReady(agent.life.state()))
+        Err(KernelError::NotReady(sessions.life.state()))
     }
 }

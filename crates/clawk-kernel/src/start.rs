@@ -1,66 +1,77 @@
 //! From parts to READY: what can't be served is refused, what a crash left is taken up.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
-use clawk_manifest::model::{Manifest, Role};
+use clawk_manifest::model::{Identity, Manifest, Role};
 use clawk_policy::Engine;
-use clawk_proto::SessionId;
 use clawk_proto::method::LifecycleState;
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use clawk_proto::{Digest, SessionId};
 
-use crate::agent::{Agent, Options, Parts};
-use crate::call::{self, Dedup, Desk};
+use crate::agent::{Agent, Parts};
+use crate::call::{self, Calls, Desk};
 use crate::carp::{self, Atlases, Carp};
 use crate::catalog::Catalog;
+use crate::composite;
+use crate::dedup::Dedup;
 use crate::door::Door;
+use crate::drive::Turns;
 use crate::error::StartError;
 use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
 use crate::health::{self, Health};
-use crate::ingress::Ingress;
+use crate::infer::Models;
+use crate::judge::Classifier;
 use crate::lifecycle::Life;
-use crate::outbox::Outbox;
-use crate::ports::ANSWER_KEPT_MS;
+use crate::memory::Memories;
+use crate::options::{InboxLimits, Options};
+use crate::outbox::{Outbox, OutboxLimits};
+use crate::output::Cuts;
+use crate::ports::{ANSWER_KEPT_MS, ToolRunner};
 use crate::purse::{Purses, hour_of};
 use crate::rates::Rates;
 use crate::recover::{self, Rebuilt};
-use crate::replay::AgentFacts;
+use crate::replay::facts::AgentFacts;
 use crate::screen::Screens;
-use crate::session::{self, Opening};
-use crate::stop::{self, Brake};
-use crate::swarm::{self, Board, OpenTask};
+use crate::session::{self, Opening, Sessions};
+use crate::state::Table;
+use crate::stop;
+use crate::swarm::{self, Peers};
+use crate::team::Team;
+use crate::turn::{Effect, End};
 
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     check(&parts)?;
-    let agent = Arc::new(assemble(parts).await?);
+    let reach_providers = parts.options.reach_providers;
+    let (agent, facts) = assemble(parts).await?;
+    let agent = Arc::new(agent);
+    let (calls, scribe) = (&*agent.calls, &agent.scribe);
     let draft = SessionStarted {
-        agent_hash: agent.agent_hash,
+        agent_hash: agent.sessions.agent_hash,
         agent_id: &agent.manifest.identity.name,
         door: "runtime",
         goal: "lifecycle",
         role: Role::Admin.as_str(),
-        run: agent.root.session.0,
+        run: agent.life.root.session.0,
     };
     let _ticket = agent.scribe.submit(vec![agent.scribe.entry(
-        &agent.root,
+        &agent.life.root,
         kind::SESSION_STARTED,
         &draft,
     )])?;
-    agent_facts(&agent)?;
-    let unclean = recover::unclean_since(&agent).await?;
-    agent.advance(LifecycleState::Starting, "start")?;
+    agent_facts(&agent, facts)?;
+    let unclean = recover::unclean_since(scribe).await?;
+    agent.life.advance(LifecycleState::Starting, "start")?;
     if let Some(row) = unclean {
-        let lost = recover::settle_lost(&agent, row).await?;
+        let lost = recover::settle_lost(scribe, row).await?;
         if lost > 0 {
             tracing::warn!(
                 lost,
                 "inferences of the last run have no known cost; they are settled at what was set aside"
             );
         }
-        let unknown = recover::report_unknown(&agent, row).await?;
+        let unknown = recover::report_unknown(scribe, &calls.catalog, row).await?;
         if unknown > 0 {
             tracing::warn!(
                 unknown,
@@ -70,24 +81,24 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     }
     let (month, _) = agent.scribe.now().month();
     let kept = agent.scribe.journal().spent_since(hour_of(month)).await?;
-    agent.purses.restore(&kept, agent.scribe.now());
-    recover::restore_rates(&agent).await?;
-    call::restore(&agent).await?;
-    stop::restore(&agent).await?;
-    carp::restore(&agent).await?;
-    agent.advance(LifecycleState::Ready, "started")?;
+    calls.purses.restore(&kept, agent.scribe.now());
+    recover::restore_rates(scribe, &calls.rates).await?;
+    call::restore(calls).await?;
+    stop::restore(&calls.brake, scribe).await?;
+    carp::restore(&calls.carp).await?;
+    agent.life.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
-    let tasks = swarm::open_tasks(&agent).await?;
-    resume_open(&agent, &tasks).await?;
-    swarm::take_up(&agent, tasks)
-        .await
-        .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
-    let own = Arc::clone(&agent);
-    agent.tracker.spawn(async move {
+    let busy = swarm::restore(&agent.peers).await?;
+    resume_open(&agent.sessions, &busy).await?;
+    swarm::go_on(&agent.peers)?;
+    let own = Arc::clone(&agent.calls);
+    agent.life.tracker.spawn(async move {
         let _working = own.life.join();
         call::reconcile(&own).await;
     });
-    health::watch(&agent);
+    if reach_providers {
+        health::watch(&agent.health);
+    }
     Ok(agent)
 }
 
@@ -104,23 +115,17 @@ fn facts(manifest: &Manifest, options: &Options, atlases: &Atlases, screens: &Sc
 }
 
 /// Tells the record what a replay needs of the agent.
-fn agent_facts(agent: &Agent) -> Result<(), StartError> {
-    let facts = facts(
-        &agent.manifest,
-        &agent.options,
-        &agent.carp.config,
-        &agent.screens,
-    );
+fn agent_facts(agent: &Agent, facts: Vec<u8>) -> Result<(), StartError> {
+    let agent_hash = agent.sessions.agent_hash;
     let payload = AgentDescribed {
         agent: &agent.manifest.metadata.name,
-        agent_hash: agent.agent_hash,
+        agent_hash,
     };
-    let thread = agent.root.child(agent.root.span);
+    let root = agent.life.root;
+    let thread = root.child(root.span);
     let draft = agent.scribe.entry(&thread, kind::AGENT_DESCRIBED, &payload);
-    let _ticket = agent
-        .scribe
-        .submit(vec![draft.content(agent.agent_hash, facts)])?;
-    carp::facts(agent)
+    let _ticket = agent.scribe.submit(vec![draft.content(agent_hash, facts)])?;
+    carp::facts(&agent.calls.carp)
 }
 
 /// Everything that keeps this agent from starting here, at once.
@@ -153,7 +158,8 @@ fn check(parts: &Parts) -> Result<(), StartError> {
     }
 }
 
-async fn assemble(parts: Parts) -> Result<Agent, StartError> {
+/// The parts, put together from below; and what a replay needs of the agent.
+async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let Parts {
         manifest,
         providers,
@@ -165,57 +171,136 @@ async fn assemble(parts: Parts) -> Result<Agent, StartError> {
         atlases,
         options,
     } = parts;
-    let engine =
-        Engine::compile(&manifest.policies).map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
-    let carp = Carp::new(atlases).map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
-    let screens = Screens::new(&manifest, &options.judge, secrets)
-        .map_err(|reason| StartError::Unserved(vec![reason]))?;
+    let unserved = |reason: String| StartError::Unserved(vec![reason]);
+    let engine = Engine::compile(&manifest.policies).map_err(|error| unserved(error.to_string()))?;
     let scribe = Scribe::new(Arc::clone(&journal), clock);
-    let id = SessionId(scribe.clock().uuid());
+    let root = SessionId(scribe.clock().uuid());
+    let (agent_id, name) = (&manifest.identity.name, &manifest.metadata.name);
+    let carp = Carp::new(atlases, agent_id, Thread::of(root), scribe.clone())
+        .map_err(|error| unserved(error.to_string()))?;
+    let screens = Screens::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
     let since = scribe.now().plus_millis(-ANSWER_KEPT_MS);
     // A chain that went on lately may hold answers: to ask the journal once too often costs less than to look through it here.
     let latest = journal.sessions(1).await?;
     let cold = latest.iter().any(|session| session.last >= since);
-    let agent_hash = digest(&facts(&manifest, &options, &carp.config, &screens));
-    Ok(Agent {
-        agent_hash,
-        catalog: Catalog::new(&manifest, &options, &engine, &*runner).await,
-        purses: Purses::new(&manifest, &options, scribe.now()),
-        rates: Rates::new(&manifest.policies),
-        brake: Brake::default(),
-        dedup: Dedup::new(scribe.now(), cold),
-        started_us: scribe.clock().monotonic_us(),
-        root: Thread {
-            session: id,
-            span: id.0,
-            parent: None,
-        },
-        life: Life::new(),
-        health: Health::default(),
-        desk: Desk::default(),
-        board: Board::default(),
-        cuts: Default::default(),
-        carp,
-        screens,
-        tracker: TaskTracker::new(),
-        closing: CancellationToken::new(),
-        stop: CancellationToken::new(),
-        over: CancellationToken::new(),
-        owes: AtomicBool::new(false),
-        sessions: Mutex::default(),
-        talking: tokio::sync::Mutex::default(),
-        ingress: Ingress::default(),
-        outbox: Outbox::default(),
-        seats: Semaphore::new(options.inbox.turns.clamp(1, Semaphore::MAX_PERMITS)),
-        beyond: Arc::new(Semaphore::new(options.inbox.waiting.min(Semaphore::MAX_PERMITS))),
-        manifest,
-        engine,
+    let facts = facts(&manifest, &options, &carp.config, &screens);
+    let catalog = Catalog::new(&manifest, &options, &engine, &*runner).await;
+    let local = (&options.prices, &options.models);
+    let purses = Arc::new(Purses::new(&manifest, &options.budgets, local, scribe.now()));
+    let table = Arc::new(Table::new(purses.root().clone()));
+    let dedup = Arc::new(Dedup::new(scribe.now(), cold));
+    let life = Arc::new(Life::new(scribe.clone(), root, name));
+    let models = Arc::new(Models {
+        manifest: Arc::clone(&manifest),
         providers,
-        runner,
-        memory,
+        options: options.models.clone(),
+        purses: Arc::clone(&purses),
+        screens: Arc::new(screens),
+        scribe: scribe.clone(),
+    });
+    let team = team(&manifest, &options, &purses, (&scribe, root))?;
+    let classifier = Classifier { models, table };
+    let memories = Arc::new(Memories {
+        across_senders: options.across_senders.clone(),
+        manifest,
+        backend: memory,
+        classifier: classifier.clone(),
+        dedup: Arc::clone(&dedup),
+        life: Arc::clone(&life),
         scribe,
-        options,
-    })
+    });
+    let limits = (options.inbox, options.outbox, options.swarm.identities.clone());
+    let calls = calls(
+        (classifier, life, dedup, Arc::clone(&memories)),
+        (engine, catalog, carp, runner),
+        (options, team),
+    );
+    Ok((above(Arc::new(calls), memories, digest(&facts), limits), facts))
+}
+
+/// The manifest's swarm; none in a replay.
+fn team(
+    manifest: &Manifest,
+    options: &Options,
+    purses: &Purses,
+    (scribe, root): (&Scribe, SessionId),
+) -> Result<Option<Arc<Team>>, StartError> {
+    if options.swarm.taped {
+        return Ok(None);
+    }
+    let plan = swarm::plan(manifest, &options.swarm, purses)?;
+    Ok(plan.map(|plan| Arc::new(Team::new(plan, scribe.clone(), Thread::of(root)))))
+}
+
+/// What the path of a call needs, of what is below it and of what is its own.
+fn calls(
+    (classifier, life, dedup, memories): (Classifier, Arc<Life>, Arc<Dedup>, Arc<Memories>),
+    (engine, catalog, carp, runner): (Engine, Catalog, Carp, Arc<dyn ToolRunner>),
+    (options, team): (Options, Option<Arc<Team>>),
+) -> Calls {
+    let models = Arc::clone(&classifier.models);
+    Calls {
+        rates: Rates::new(&models.manifest.policies),
+        manifest: Arc::clone(&models.manifest),
+        screens: Arc::clone(&models.screens),
+        purses: Arc::clone(&models.purses),
+        scribe: models.scribe.clone(),
+        table: Arc::clone(&classifier.table),
+        models,
+        classifier,
+        engine,
+        catalog,
+        carp,
+        runner,
+        composite: composite::run,
+        team,
+        life,
+        dedup,
+        brake: Arc::default(),
+        desk: Desk::default(),
+        cuts: Cuts::default(),
+        owes: AtomicBool::new(false),
+        workdir: options.workdir,
+        origin: options.origin,
+        suggestions: options.suggestions,
+        audit_writable: options.audit_writable,
+        shown: options.shown,
+        memories,
+    }
+}
+
+/// What calls, and what has those that call.
+fn above(
+    calls: Arc<Calls>,
+    memories: Arc<Memories>,
+    agent_hash: Digest,
+    (inbox, outbox, identities): (InboxLimits, OutboxLimits, BTreeMap<String, Arc<Identity>>),
+) -> Agent {
+    let (life, scribe) = (Arc::clone(&calls.life), calls.scribe.clone());
+    let outbox = Outbox::new(
+        Arc::clone(&life),
+        Arc::clone(&calls.brake),
+        scribe.clone(),
+        outbox,
+    );
+    let outbox = Arc::new(outbox);
+    let turns = Turns {
+        calls: Arc::clone(&calls),
+        outbox: Arc::clone(&outbox),
+    };
+    let sessions = Arc::new(Sessions::new(turns, agent_hash, inbox));
+    let (models, table) = (Arc::clone(&calls.models), Arc::clone(&calls.table));
+    Agent {
+        manifest: Arc::clone(&calls.manifest),
+        peers: Arc::new(Peers::new(Arc::clone(&sessions), identities)),
+        health: Arc::new(Health::new(models, Arc::clone(&life), table)),
+        scribe,
+        life,
+        calls,
+        sessions,
+        memories,
+        outbox,
+    }
 }
 
 /// Who comes in by a session that goes on by itself: the door of the message that is answered first. Each turn has the
@@ -231,29 +316,34 @@ fn opened_by(rebuilt: &Rebuilt) -> Door {
 }
 
 /// Takes up the turns that a crash or a stop interrupted; those of tasks go on with their tasks.
-async fn resume_open(agent: &Arc<Agent>, tasks: &[OpenTask]) -> Result<(), StartError> {
-    let mut seen: Vec<SessionId> = tasks.iter().map(|task| task.peer_session).collect();
-    for open in agent.scribe.journal().open_messages().await? {
+async fn resume_open(sessions: &Arc<Sessions>, busy: &[SessionId]) -> Result<(), StartError> {
+    let mut seen: Vec<SessionId> = busy.to_vec();
+    for open in sessions.scribe.journal().open_messages().await? {
         if seen.contains(&open.session) {
             continue;
         }
         seen.push(open.session);
-        let rebuilt = recover::rebuild(agent, open.session).await?;
+        let rebuilt = recover::rebuild(&sessions.calls, open.session).await?;
         let opening = Opening {
             id: Some(open.session),
             door: opened_by(&rebuilt),
-            provider: agent.primary_provider().to_owned(),
+            provider: sessions.calls.models.primary().to_owned(),
             goal: String::new(),
             history: rebuilt.history,
             under: None,
             spent: rebuilt.spent,
             surface: false,
             peer_messages: Vec::new(),
+            member: None,
         };
-        let (state, _) = session::open(agent, opening)
+        let (state, _) = session::open(sessions, opening)
             .await
             .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
-        for turn in rebuilt.open {
+        for mut turn in rebuilt.open {
+            // The task of a member has ended: its turn has no rights of its own.
+            if matches!(turn.origin.door, Door::Peer { .. }) {
+                turn.effects = vec![Effect::Done(End::Failed("its task has ended".to_owned()))];
+            }
             state.mailbox.resume(turn);
         }
     }

@@ -11,11 +11,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::agent::Agent;
-use crate::call::Person;
 use crate::error::{CallError, DeniedBy, KernelError};
 use crate::event::{Scribe, SessionStarted, StopEngaged, StopLifted, Thread, kind};
 use crate::ports::{Journal, JournalError, Scan};
+use crate::roles::Person;
 use crate::time::Clock;
 
 /// How far a stop goes. Ordered: a later one stops more.
@@ -88,14 +87,14 @@ pub(crate) struct Brake {
 
 /// Something that runs under the brake; it leaves when dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct Hold<'a> {
     brake: &'a Brake,
     key: u64,
     /// Cancelled by its caller, and by a stop.
     pub(crate) cancel: CancellationToken,
 }
 
-impl Drop for Held<'_> {
+impl Drop for Hold<'_> {
     fn drop(&mut self) {
         self.brake.lock().running.remove(&self.key);
     }
@@ -134,7 +133,7 @@ impl Brake {
         session: SessionId,
         stopped_by: Level,
         cancel: &CancellationToken,
-    ) -> Result<Held<'_>, Stop> {
+    ) -> Result<Hold<'_>, Stop> {
         let mut inner = self.lock();
         if let Some(stop) = Self::over(&inner, session)
             && stop.level >= stopped_by
@@ -150,7 +149,7 @@ impl Brake {
             cancel: cancel.clone(),
         };
         inner.running.insert(key, running);
-        Ok(Held {
+        Ok(Hold {
             brake: self,
             key,
             cancel,
@@ -219,7 +218,7 @@ pub(crate) fn refused(tool: &str, stop: &Stop) -> CallError {
 
 /// Stops, at once and durably. What can't be recorded holds all the same, until this process ends, and is said.
 pub(crate) async fn engage(
-    agent: &Agent,
+    (brake, scribe, root): (&Brake, &Scribe, &Thread),
     session: Option<SessionId>,
     level: Level,
     by: &Person,
@@ -230,13 +229,12 @@ pub(crate) async fn engage(
         session,
         by: by.name.clone(),
         reason,
-        at: agent.scribe.now().to_string(),
+        at: scribe.now().to_string(),
     };
-    agent.brake.engage(stop.clone());
-    let thread = agent.root.child(agent.clock().uuid());
-    agent
-        .scribe
-        .write(vec![draft(&agent.scribe, &thread, &stop, &by.channel)])
+    brake.engage(stop.clone());
+    let thread = root.child(scribe.clock().uuid());
+    scribe
+        .write(vec![draft(scribe, &thread, &stop, &by.channel)])
         .await?;
     Ok(stop)
 }
@@ -254,11 +252,11 @@ fn draft(scribe: &Scribe, thread: &Thread, stop: &Stop, channel: &str) -> crate:
 
 /// Lifts a stop. Recorded first: what can't be recorded stays stopped. `false`: `by` is no admin, or nothing is stopped.
 pub(crate) async fn lift(
-    agent: &Agent,
+    (brake, scribe, root): (&Brake, &Scribe, &Thread),
     session: Option<SessionId>,
     by: &Person,
 ) -> Result<bool, KernelError> {
-    let stopped = agent.brake.lock().stops.contains_key(&session);
+    let stopped = brake.lock().stops.contains_key(&session);
     if by.role != Role::Admin || !stopped {
         return Ok(false);
     }
@@ -267,10 +265,10 @@ pub(crate) async fn lift(
         channel: &by.channel,
         session: session.map(|session| session.0),
     };
-    let thread = agent.root.child(agent.clock().uuid());
-    let draft = agent.scribe.entry(&thread, kind::STOP_LIFTED, &payload);
-    agent.scribe.write(vec![draft]).await?;
-    agent.brake.lift(session);
+    let thread = root.child(scribe.clock().uuid());
+    let draft = scribe.entry(&thread, kind::STOP_LIFTED, &payload);
+    scribe.write(vec![draft]).await?;
+    brake.lift(session);
     Ok(true)
 }
 
@@ -325,11 +323,11 @@ async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Stop>
 }
 
 /// Puts into force what was in force when the last run ended.
-pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
-    let stops = fold(&**agent.scribe.journal()).await?;
+pub(crate) async fn restore(brake: &Brake, scribe: &Scribe) -> Result<(), JournalError> {
+    let stops = fold(&**scribe.journal()).await?;
     for stop in stops.into_values() {
         tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force");
-        agent.brake.engage(stop);
+        brake.engage(stop);
     }
     Ok(())
 }

@@ -1,141 +1,219 @@
-//! Swarm operations in one process (CKP §9.3.3): a delegated task is a turn of a peer session of this agent.
+//! The swarm at work in this process (CKP §9.3.3): the coordinator's effects are performed, one after the other. A try is a turn
+//! of a session of its own, which knows whose it is and what it may do.
 
-mod reopen;
+mod restore;
+mod tries;
+mod wire;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_manifest::model::{Role, Swarm, SwarmAgent};
-use clawk_proto::method::{
-    Acknowledged, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Peer, PeerStatus,
-    ReportParams, Task, TaskStatus,
-};
-use clawk_proto::uri::ClawUri;
-use clawk_proto::{RequestId, SessionId};
-use serde_json::{Value, json};
+use clawk_manifest::model::{Identity, Manifest, Role, Swarm};
+use clawk_proto::method::{Acknowledged, DelegateParams, Task};
+use clawk_proto::{Digest, RequestId, SessionId};
+use clawk_swarm::coord::{Brief, Edge, Member as Seated, Node, Refusal, RunResult, RunState, TaskId};
+use clawk_swarm::{Coord, Effect, Plan};
+use serde_json::json;
 
-use crate::agent::Agent;
-use crate::call::{Claim, Keyed, Stored, key};
-use crate::door::Door;
-use crate::error::KernelError;
-use crate::event::{SwarmBroadcast, SwarmDelegated, SwarmReported, Thread, canonical, digest, kind};
-use crate::notice::{Notice, TurnEnd};
-use crate::purse::Amount;
-use crate::recover::OpenTurn;
-use crate::screen::{self, Look, Spot};
-use crate::session::{self, Notices, Opening, Session};
+use crate::call::Calls;
+use crate::dedup::{Claim, Keyed, Stored, key};
+use crate::error::{KernelError, StartError};
+use crate::event::{Scribe, Thread, canonical, digest, kind};
+use crate::judge;
+use crate::lifecycle::Life;
+use crate::options::SwarmOptions;
+use crate::ports::{JournalError, Scan};
+use crate::purse::{Purse, Purses};
+use crate::screen::{Look, Spot};
+use crate::session::Sessions;
+use crate::team::{Asked, Origin, RoleWord, Step, Team, fact_of};
+use crate::watch::Notices;
 
-pub(crate) use reopen::{OpenTask, open_tasks, take_up};
+pub(crate) use restore::{go_on, restore};
+use tries::Try;
+pub(crate) use wire::{broadcast, discover, report, view};
 
-/// Broadcast messages kept for a peer's next task.
-const PEER_INBOX: usize = 64;
-/// Bytes of one broadcast message that a peer reads.
-const PEER_MESSAGE_BYTES: usize = 16_384;
-/// How long a turn has to end when the agent stops, milliseconds.
-const TURN_END_MS: u64 = 5_000;
-/// Ended tasks that are remembered, so that a late report is no orphan.
-const ENDED_TASKS: usize = 1024;
+/// Tokens of a prompt of ordinary size and of its answer, by which prices are compared.
+const ORDINARY: (u64, u64) = (2000, 500);
 
-/// Tasks and what peers were told.
-#[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<Inner>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    /// Running tasks by id, with the peer that works on each.
-    running: HashMap<RequestId, usize>,
-    ended: VecDeque<RequestId>,
-    inboxes: HashMap<usize, VecDeque<String>>,
+/// What the swarm's operations need.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) life: Arc<Life>,
+    pub(crate) scribe: Scribe,
+    identities: BTreeMap<String, Arc<Identity>>,
+    tries: Mutex<HashMap<TaskId, Try>>,
+    /// What pays for each run.
+    purses: Mutex<HashMap<TaskId, Purse>>,
+    /// Sessions of a run that may still be told something.
+    kept: Mutex<HashMap<TaskId, Vec<SessionId>>>,
+    /// What members had been told when their tries began that go on after a restart.
+    told: Mutex<HashMap<TaskId, Vec<String>>>,
 }
 
-impl Board {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    fn end(&self, task: &RequestId) -> bool {
-        let mut inner = self.lock();
-        let known = inner.running.remove(task).is_some() || inner.ended.contains(task);
-        if known && !inner.ended.contains(task) {
-            inner.ended.push_back(task.clone());
-            if inner.ended.len() > ENDED_TASKS {
-                inner.ended.pop_front();
-            }
+/// Everything that is known of a swarm now.
+#[derive(Debug, Clone)]
+pub struct SwarmView {
+    /// Its name.
+    pub swarm: String,
+    /// Who talks to whom.
+    pub topology: String,
+    /// Its members, in seat order.
+    pub members: Vec<Seated>,
+    /// Tries that run.
+    pub running: usize,
+    /// Tasks that wait.
+    pub waiting: usize,
+    /// Runs that have not ended.
+    pub runs: Vec<RunState>,
+    /// Who is in it.
+    pub nodes: Vec<Node>,
+    /// How they stand to each other.
+    pub edges: Vec<Edge>,
+}
+
+impl SwarmView {
+    /// Of a coordinator.
+    #[must_use]
+    pub fn of(coord: &Coord) -> Self {
+        let (nodes, edges) = coord.graph();
+        let runs = coord.runs_now();
+        Self {
+            swarm: coord.plan().swarm.clone(),
+            topology: coord.plan().topology.to_string(),
+            members: coord.members(),
+            running: coord.running(),
+            waiting: runs.iter().map(|run| run.waiting).sum(),
+            runs,
+            nodes,
+            edges,
         }
-        known
     }
 }
 
-impl Inner {
-    /// Puts a message into every peer's bounded inbox: how many there are.
-    fn tell(&mut self, swarm: &Swarm, text: &str) -> usize {
-        let mut peers = 0;
-        for (at, _) in seats(swarm) {
-            let inbox = self.inboxes.entry(at).or_default();
-            inbox.push_back(text.chars().take(PEER_MESSAGE_BYTES).collect());
-            if inbox.len() > PEER_INBOX {
-                inbox.pop_front();
-            }
-            peers += 1;
-        }
-        peers
+/// The swarm of a manifest as it works here.
+///
+/// # Errors
+/// It can't be: for example it has two heads.
+pub(crate) fn plan(
+    manifest: &Manifest,
+    options: &SwarmOptions,
+    purses: &Purses,
+) -> Result<Option<Plan>, StartError> {
+    let Some(swarm) = &manifest.swarm else {
+        return Ok(None);
+    };
+    let plan = Plan::of(swarm, &manifest.identity.name, options.local);
+    let mut plan = plan.map_err(|fault| StartError::Unserved(vec![fault.to_string()]))?;
+    for seat in &mut plan.seats {
+        let provider = provider_of(manifest, purses, seat.provider.as_deref(), plan.limits.cost_aware);
+        seat.price_microusd = purses.price_of(&provider, ORDINARY.0, ORDINARY.1);
     }
+    Ok(Some(plan))
 }
 
-/// What is left to do of a task.
-enum Rest {
-    /// Its peer has not heard of it.
-    All(String),
-    /// Its turn was interrupted.
-    Turn(Box<OpenTurn>),
-    /// The report.
-    Report(Outcome),
+/// Whom a member asks: its own provider; without one the Claw's first, or where cost counts the cheapest whose price is known.
+fn provider_of(manifest: &Manifest, purses: &Purses, own: Option<&str>, cost_aware: bool) -> String {
+    if let Some(own) = own {
+        return own.to_owned();
+    }
+    let first = manifest.providers.iter().map(|provider| provider.name.as_str());
+    let price = |name: &&str| purses.price_of(name, ORDINARY.0, ORDINARY.1).unwrap_or(u64::MAX);
+    let found = if cost_aware {
+        first.min_by_key(price)
+    } else {
+        first.into_iter().next()
+    };
+    found.unwrap_or_default().to_owned()
 }
 
-/// How it ended, with what, and the tokens that it took.
-type Outcome = (TaskStatus, Value, u64);
-
-/// Every peer of a swarm, `count` times each.
-fn seats(swarm: &Swarm) -> impl Iterator<Item = (usize, &SwarmAgent)> {
+fn declared<'a>(peers: &'a Peers, name: &str) -> Result<(&'a Swarm, &'a Arc<Team>), KernelError> {
+    let swarm = peers
+        .calls
+        .manifest
+        .swarm
+        .as_ref()
+        .filter(|swarm| swarm.name == name);
     swarm
-        .agents
-        .iter()
-        .flat_map(|agent| (0..agent.count).map(move |_| agent))
-        .enumerate()
+        .zip(peers.calls.team.as_ref())
+        .ok_or_else(|| KernelError::UnknownSwarm {
+            name: name.chars().take(64).collect(),
+        })
 }
 
-fn declared<'a>(agent: &'a Agent, name: &str) -> Result<&'a Swarm, KernelError> {
-    let swarm = agent.manifest.swarm.as_ref().filter(|swarm| swarm.name == name);
-    swarm.ok_or_else(|| KernelError::UnknownSwarm {
-        name: name.chars().take(64).collect(),
-    })
+fn thread(peers: &Peers, session: SessionId) -> Thread {
+    Thread::of(session).child(peers.scribe.clock().uuid())
 }
 
-fn thread(agent: &Agent, session: SessionId) -> Thread {
-    Thread {
-        session,
-        span: session.0,
-        parent: None,
+fn refused(team: &Team, task: &RequestId, refusal: Refusal) -> KernelError {
+    KernelError::Swarm {
+        code: refusal.code,
+        swarm: team.look(|coord| coord.plan().swarm.clone()),
+        task_id: task.clone(),
+        reason: refusal.reason.to_owned(),
+        message: refusal.message,
     }
-    .child(agent.clock().uuid())
 }
 
-/// `claw.swarm.delegate`: acknowledged when the task is recorded and its peer has it; once per `request_id` (R19).
+impl Peers {
+    pub(crate) fn new(sessions: Arc<Sessions>, identities: BTreeMap<String, Arc<Identity>>) -> Self {
+        Self {
+            calls: Arc::clone(&sessions.calls),
+            life: Arc::clone(&sessions.life),
+            scribe: sessions.scribe.clone(),
+            sessions,
+            identities,
+            tries: Mutex::default(),
+            purses: Mutex::default(),
+            kept: Mutex::default(),
+            told: Mutex::default(),
+        }
+    }
+
+    /// The purse that pays for a run: a slice of that of the session that gave it.
+    fn purse_of(&self, run: &TaskId, origin: Origin) -> Purse {
+        let mut purses = lock(&self.purses);
+        let own = purses.entry(run.clone()).or_insert_with(|| {
+            let limits = self
+                .calls
+                .manifest
+                .swarm
+                .as_ref()
+                .map(|swarm| swarm.resource_limits.clone());
+            let parent = self.sessions.table.purse_of(origin.session);
+            let id = run.to_string();
+            self.calls
+                .purses
+                .run(&parent, &id, &limits.unwrap_or_default(), self.scribe.now())
+        });
+        own.clone()
+    }
+}
+
+/// `claw.swarm.delegate`: a run of the whole swarm, or a task of one member; acknowledged when it is recorded, once per
+/// `request_id` (R19).
 pub(crate) async fn delegate(
-    agent: &Arc<Agent>,
+    peers: &Arc<Peers>,
     session: SessionId,
     mut params: DelegateParams,
 ) -> Result<Acknowledged, KernelError> {
-    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    let swarm = declared(agent, &params.context.swarm)?;
+    let _working = peers.life.enter().map_err(KernelError::NotReady)?;
+    let (swarm, team) = declared(peers, &params.context.swarm)?;
     // What was asked, before screening: the same request is the same, whatever has become known since.
     let asked = digest(&canonical(&params.task));
     let request_hash = digest(&[&asked.0[..], params.task_id.as_str().as_bytes()].concat());
     let key = key(Keyed::Delegate, &params.context.request_id);
-    let claim = agent
+    let claim = peers
+        .calls
         .dedup
-        .claim(key, request_hash, &**agent.scribe.journal(), agent.scribe.now())
+        .claim(key, request_hash, &**peers.scribe.journal(), peers.scribe.now())
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
@@ -144,114 +222,150 @@ pub(crate) async fn delegate(
             return Err(KernelError::RequestIdReused(params.context.request_id));
         }
     };
-    screen_task(agent, session, &swarm.name, &mut params.task).await?;
-    let task_bytes = canonical(&params.task);
-    let task_hash = digest(&task_bytes);
-    let (seat, peer, peer_messages) = take_seat(agent, swarm, &params.task_id)?;
-    let free = || agent.board.lock().running.remove(&params.task_id);
-    // The narrower of both sides: a peer works with at most the rights of who delegates to it.
-    let role = agent.role_of(session);
-    let opening = Opening {
-        goal: params.task.description.chars().take(200).collect(),
-        ..opening(
-            agent,
-            session,
-            (&peer.identity_ref, &params.task_id, role),
-            peer_messages,
-        )
-    };
-    let worker = Session::open(agent, opening).await.inspect_err(|_| {
-        free();
-    })?;
-    let payload = SwarmDelegated {
-        peer: &peer.identity_ref,
-        peer_session: worker.id.0,
+    screen_task(peers, session, &swarm.name, &mut params.task).await?;
+    let asked = Asked {
+        request_id: params.context.request_id.clone(),
         request_hash,
-        request_id: params.context.request_id.as_str(),
-        role: role.as_str(),
-        seat,
-        swarm: &swarm.name,
-        task_hash,
-        task_id: params.task_id.as_str(),
+        key,
     };
-    let draft = agent
-        .scribe
-        .entry(&thread(agent, session), kind::SWARM_DELEGATED, &payload);
-    let kept = agent
-        .scribe
-        .write(vec![draft.content(task_hash, task_bytes).answers(Some(key))])
-        .await;
-    if let Err(error) = kept {
-        free();
-        agent.end_session(worker.id, "failed").await;
-        return Err(error.into());
-    }
-    tracing::debug!(seat, task = %params.task_id, "delegated");
-    let rest = Rest::All(words(&params.task));
-    agent
-        .tracker
-        .spawn(work(Arc::clone(agent), session, worker, params.task_id, rest));
+    let role = peers.sessions.table.role_of(session);
+    let to = params.context.member.clone();
+    let given = Given {
+        run: params.task_id,
+        task: params.task,
+        to,
+    };
+    accept(team, given, (session, role), Some(&asked)).await?;
     let answer = Acknowledged { acknowledged: true };
-    guard.settle(Stored::Delegated(answer), agent.scribe.now());
+    guard.settle(Stored::Delegated(answer), peers.scribe.now());
     Ok(answer)
 }
 
-/// The peer's session: its purse is a slice of its asker's.
-fn opening(
-    agent: &Agent,
-    asker: SessionId,
-    (identity, task_id, role): (&str, &RequestId, Role),
-    peer_messages: Vec<String>,
-) -> Opening {
-    let mut peers = agent.manifest.swarm.iter().flat_map(|swarm| &swarm.agents);
-    let provider = peers
-        .find(|peer| peer.identity_ref == identity)
-        .and_then(|peer| peer.provider_ref.as_deref())
-        .unwrap_or(agent.primary_provider());
-    Opening {
-        id: None,
-        door: Door::Peer {
-            identity: identity.to_owned(),
-            task_id: task_id.to_string(),
-            role,
-        },
-        provider: provider.to_owned(),
-        goal: String::new(),
-        history: Vec::new(),
-        under: Some(agent.purse_of(asker)),
-        spent: Amount::default(),
-        surface: true,
-        peer_messages,
+/// A task for a swarm.
+struct Given {
+    run: TaskId,
+    task: Task,
+    to: Option<String>,
+}
+
+/// Takes a run. When this returns `Ok`, it is durable.
+async fn accept(
+    team: &Team,
+    given: Given,
+    (session, role): (SessionId, Role),
+    asked: Option<&Asked>,
+) -> Result<(), KernelError> {
+    let brief = Brief {
+        description: given.task.description,
+        input: given.task.input,
+    };
+    let origin = Origin {
+        session,
+        role: RoleWord(role),
+    };
+    let kept = team.accept(&given.run, brief, given.to.as_deref(), origin, asked);
+    let kept = kept.map_err(|refusal| refused(team, &given.run, refusal))?;
+    let gone = || JournalError::Unwritable("the agent has ended".to_owned());
+    kept.await.map_err(|_| gone())??; // silent-ok: RecvError says no more
+    Ok(())
+}
+
+/// Gives the whole swarm, or who `to` names, a task and waits for its end. The same id again is the same run: its result, or
+/// it goes on with it.
+pub(crate) async fn run(
+    peers: &Arc<Peers>,
+    (session, role): (SessionId, Role),
+    run: TaskId,
+    mut task: Task,
+    to: Option<String>,
+) -> Result<RunResult, KernelError> {
+    let unknown = || KernelError::UnknownSwarm { name: String::new() };
+    let (swarm, team) = peers
+        .calls
+        .manifest
+        .swarm
+        .as_ref()
+        .zip(peers.calls.team.as_ref())
+        .ok_or_else(unknown)?;
+    if let Some((words, result)) = stored(&peers.scribe, &run).await? {
+        return if words == digest(&canonical(&task)) {
+            Ok(result)
+        } else {
+            Err(KernelError::RequestIdReused(run))
+        };
+    }
+    {
+        let _working = peers.life.enter().map_err(KernelError::NotReady)?;
+        screen_task(peers, session, &swarm.name, &mut task).await?;
+        let given = Given {
+            run: run.clone(),
+            task,
+            to,
+        };
+        accept(team, given, (session, role), None).await?;
+    }
+    let ended = match team.when_ended(&run) {
+        Some(ended) => ended,
+        None => {
+            let result = stored(&peers.scribe, &run).await?;
+            return result.map(|(_, result)| result).ok_or_else(unknown);
+        }
+    };
+    tokio::select! {
+        biased;
+        result = ended => result.map_err(|_| KernelError::NotReady(peers.life.state())), // silent-ok: the agent has ended
+        () = peers.life.stop.cancelled() => Err(KernelError::NotReady(peers.life.state())),
     }
 }
 
-/// A task as its peer reads it.
-fn words(task: &Task) -> String {
-    match &task.input {
-        Some(input) => format!("{}\n\nInput: {input}", task.description),
-        None => task.description.clone(),
-    }
+/// The stored result of a run that has ended, with the digest of its task.
+pub(crate) async fn stored(
+    scribe: &Scribe,
+    run: &TaskId,
+) -> Result<Option<(Digest, RunResult)>, JournalError> {
+    let scan = Scan {
+        kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
+        with_content: true,
+        ..Scan::default()
+    };
+    let (mut words, mut ended) = (None, None);
+    scribe
+        .each(scan, |event| match fact_of(event) {
+            Some(clawk_swarm::Fact::Run {
+                run: known, brief, ..
+            }) if known == *run => {
+                let task = Task {
+                    description: brief.description,
+                    input: brief.input,
+                };
+                words = Some(digest(&canonical(&task)));
+            }
+            Some(clawk_swarm::Fact::Ended { result }) if result.task_id == *run => ended = Some(*result),
+            _ => {}
+        })
+        .await?;
+    Ok(words.zip(ended))
 }
 
 /// A task, without the secrets that the policies take out of what comes in. Its whole text is screened again, as a message to
 /// the peer.
 async fn screen_task(
-    agent: &Agent,
+    peers: &Peers,
     session: SessionId,
     swarm: &str,
     task: &mut Task,
 ) -> Result<(), KernelError> {
     let mut value = json!(task);
     let mut look = Look::new(
-        agent,
-        thread(agent, session),
+        &peers.calls.screens,
+        thread(peers, session),
         Spot::Peer,
         swarm,
         &Notices::default(),
     );
-    let outcome = screen::value_in(&mut look, &mut value).await;
+    let outcome = judge::value_in(&mut look, &mut value).await;
     if !look.drafts.is_empty() {
-        agent.scribe.write(look.drafts).await?;
+        peers.scribe.write(look.drafts).await?;
     }
     outcome?;
     if let Ok(clean) = serde_json::from_value(value) {
@@ -260,210 +374,72 @@ async fn screen_task(
     Ok(())
 }
 
-/// A free peer, workers before leaders; none free is said, not queued without bound.
-fn take_seat<'a>(
-    agent: &Agent,
-    swarm: &'a Swarm,
-    task: &RequestId,
-) -> Result<(usize, &'a SwarmAgent, Vec<String>), KernelError> {
-    let busy = || KernelError::PeersBusy(swarm.name.clone());
-    let mut inner = agent.board.lock();
-    if inner.running.contains_key(task) {
-        return Err(KernelError::BadParameter {
-            member: "task_id",
-            reason: "this task runs already".to_owned(),
-        });
-    }
-    let bound = swarm.coordination.concurrency.max_parallel.unwrap_or(u32::MAX);
-    if inner.running.len() >= usize::try_from(bound).unwrap_or(usize::MAX) {
-        return Err(busy());
-    }
-    let free = |at: &usize| !inner.running.values().any(|taken| taken == at);
-    let found = seats(swarm)
-        .filter(|(at, _)| free(at))
-        .min_by_key(|(_, peer)| matches!(peer.role.as_str(), "leader" | "root" | "source"));
-    let (at, peer) = found.ok_or_else(busy)?;
-    inner.running.insert(task.clone(), at);
-    let messages = inner.inboxes.remove(&at).unwrap_or_default();
-    Ok((at, peer, messages.into()))
-}
-
-/// What is left of a delegated task, up to its report. If the agent ends before the task, its turn waits for the next start, and
-/// the report with it.
-async fn work(agent: Arc<Agent>, asker: SessionId, worker: Session, task: RequestId, rest: Rest) {
-    let started_us = agent.clock().monotonic_us();
-    let begun = match rest {
-        Rest::All(text) => worker.send(text).await.map(|_| None),
-        Rest::Turn(open) => session::resume(&agent, worker.inside().1, *open).map(|()| None),
-        Rest::Report(outcome) => Ok(Some(outcome)),
-    };
-    let ended = match begun {
-        Ok(Some(outcome)) => Some(outcome),
-        Ok(None) => outcome(&agent, &worker).await,
-        Err(KernelError::NotReady(_)) => None, // silent-ok: as in the comment above
-        Err(error) => Some((TaskStatus::Failed, json!({"error": error.to_string()}), 0)),
-    };
-    let Some((status, result, tokens)) = ended else {
+/// Performs what the coordinator decides, until the agent stops.
+pub(crate) async fn work_off(peers: Arc<Peers>) {
+    let Some(team) = peers.calls.team.clone() else {
         return;
     };
-    let duration_ms = agent.clock().monotonic_us().saturating_sub(started_us) / 1000;
-    let params = ReportParams {
-        task_id: task,
-        status,
-        result,
-        token_usage: Some(tokens),
-        duration_ms: Some(duration_ms),
-    };
-    let cost = worker.spent().cost_microusd;
-    if let Err(error) = record_report(&agent, asker, params, cost).await {
-        tracing::error!(%error, "a task's report could not be recorded");
-    }
-    agent.end_session(worker.id, "completed").await;
-}
-
-/// How the turn ended; `None`: the agent ended first.
-async fn outcome(agent: &Agent, worker: &Session) -> Option<Outcome> {
-    let mut said = String::new();
     loop {
-        let notice = tokio::select! {
+        let wakes = team.look(Coord::wakes_at);
+        let step = tokio::select! {
             biased;
-            notice = worker.next_notice() => notice?,
-            () = over(agent) => return None,
-        };
-        match notice {
-            Notice::Said(text) => said = text,
-            Notice::TurnEnded { end, usage, .. } => {
-                let (status, result) = match end {
-                    TurnEnd::Answered => (TaskStatus::Completed, json!({"text": said})),
-                    TurnEnd::Cancelled => (TaskStatus::Failed, json!({"error": "cancelled"})),
-                    TurnEnd::Failed(reason) => (TaskStatus::Failed, json!({"error": reason})),
-                };
-                return Some((status, result, usage.total()));
+            () = peers.life.stop.cancelled() => return,
+            step = team.next() => step,
+            () = until(&team, wakes) => {
+                let Ok(_durable) = team.act(None, |coord, now_ms| Ok::<_, std::convert::Infallible>(coord.tick(now_ms)));
+                continue;
             }
-            _ => {}
-        }
+        };
+        perform(&peers, &team, step).await;
     }
 }
 
-/// The agent stops, and no turn runs any more.
-async fn over(agent: &Agent) {
-    agent.stop.cancelled().await;
-    agent.life.drained(Duration::from_millis(TURN_END_MS)).await;
-}
-
-/// `claw.swarm.report`: recorded in any case; of an unknown task as an orphan (R22).
-pub(crate) async fn report(
-    agent: &Agent,
-    session: SessionId,
-    params: ReportParams,
-) -> Result<Acknowledged, KernelError> {
-    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    record_report(agent, session, params, 0).await
-}
-
-async fn record_report(
-    agent: &Agent,
-    session: SessionId,
-    mut params: ReportParams,
-    cost_microusd: u64,
-) -> Result<Acknowledged, KernelError> {
-    let known = agent.board.end(&params.task_id);
-    let mut look = Look::new(
-        agent,
-        thread(agent, session),
-        Spot::Peer,
-        "report",
-        &Notices::default(),
-    );
-    screen::peer_value(&mut look, &mut params.result).await;
-    let mut drafts = look.drafts;
-    let bytes = canonical(&params.result);
-    let result_hash = digest(&bytes);
-    let payload = SwarmReported {
-        cost_microusd,
-        duration_ms: params.duration_ms.unwrap_or(0),
-        orphan: !known,
-        result_hash,
-        status: match params.status {
-            TaskStatus::Completed => "completed",
-            TaskStatus::Failed => "failed",
-            TaskStatus::Partial => "partial",
-        },
-        task_id: params.task_id.as_str(),
-        token_usage: params.token_usage.unwrap_or(0),
-    };
-    let draft = agent
-        .scribe
-        .entry(&thread(agent, session), kind::SWARM_REPORTED, &payload);
-    drafts.push(draft.content(result_hash, bytes));
-    agent.scribe.write(drafts).await?;
-    Ok(Acknowledged { acknowledged: true })
-}
-
-/// `claw.swarm.broadcast`: into every peer's bounded inbox; each reads it, marked as data, with its next task.
-pub(crate) async fn broadcast(
-    agent: &Agent,
-    session: SessionId,
-    params: BroadcastParams,
-) -> Result<(), KernelError> {
-    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    let swarm = declared(agent, &params.swarm)?;
-    let mut look = Look::new(
-        agent,
-        thread(agent, session),
-        Spot::Peer,
-        &swarm.name,
-        &Notices::default(),
-    );
-    let screened = screen::peer_text(&mut look, params.message.to_string(), &agent.stop.child_token()).await;
-    let mut drafts = look.drafts;
-    let text = match screened {
-        Ok(text) => text,
-        Err(refused) => {
-            agent.scribe.write(drafts).await?;
-            return Err(refused.into());
-        }
-    };
-    let message_hash = digest(text.as_bytes());
-    let peers = agent.board.lock().tell(swarm, &text);
-    let bytes = text.into_bytes();
-    let payload = SwarmBroadcast {
-        message_hash,
-        peers,
-        swarm: &swarm.name,
-    };
-    let draft = agent
-        .scribe
-        .entry(&thread(agent, session), kind::SWARM_BROADCAST, &payload);
-    drafts.push(draft.content(message_hash, bytes));
-    agent.scribe.write(drafts).await?;
-    Ok(())
-}
-
-/// A peer's identity as the wire names it: canonical, whichever form the manifest uses (CKP §7).
-fn canonical_uri(identity: &str) -> String {
-    match ClawUri::parse(identity) {
-        Ok(uri) => uri.to_string(),
-        Err(_) => format!("claw://local/identity/{identity}"), // silent-ok: it is a plain name
+async fn until(team: &Team, wakes: Option<u64>) {
+    match wakes {
+        Some(at) => tokio::time::sleep(Duration::from_millis(at.saturating_sub(team.now_ms()).max(1))).await,
+        None => std::future::pending().await,
     }
 }
 
-/// `claw.swarm.discover`: the peers of this process, busy ones as such. An unknown swarm has none.
-pub(crate) fn discover(agent: &Agent, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
-    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    let swarm = agent.manifest.swarm.as_ref();
-    let swarm = swarm.filter(|swarm| params.swarm.as_ref().is_none_or(|name| *name == swarm.name));
-    let inner = agent.board.lock();
-    let peers = swarm.into_iter().flat_map(seats).map(|(at, peer)| Peer {
-        identity: peer.identity_ref.clone(),
-        uri: canonical_uri(&peer.identity_ref),
-        status: if inner.running.values().any(|taken| *taken == at) {
-            PeerStatus::Busy
-        } else {
-            PeerStatus::Ready
-        },
-    });
-    Ok(DiscoverResult {
-        peers: peers.collect(),
-    })
+async fn perform(peers: &Arc<Peers>, team: &Arc<Team>, step: Step) {
+    let Step {
+        ticket,
+        effects,
+        done,
+    } = step;
+    let kept = match ticket {
+        Some(ticket) => ticket.durable().await,
+        None => Ok(()),
+    };
+    if let Err(error) = &kept {
+        tracing::error!(%error, "what the swarm decided can't be recorded: it is not done");
+    }
+    let durable = kept.is_ok();
+    if let Some(done) = done {
+        let _gone = done.send(kept); // silent-ok: nobody waits for it
+    }
+    if !durable {
+        return;
+    }
+    for effect in effects {
+        match effect {
+            Effect::Record(_) => {}
+            Effect::Start(start) => tries::begin(peers, *start),
+            Effect::Cancel(task) => tries::cancel(peers, &task),
+            Effect::Reply { asker, result } => team.reply(&asker, *result),
+            Effect::Tell { task, of, text } => tries::tell(peers, &task, &of, text).await,
+            Effect::Publish { to, text } => {
+                let members = to.iter().filter_map(|task| team.member(task));
+                members.for_each(|member| member.hear(text.clone()));
+            }
+            Effect::RunEnded(result) => {
+                lock(&peers.purses).remove(&result.task_id);
+                let kept = lock(&peers.kept).remove(&result.task_id);
+                for session in kept.unwrap_or_default() {
+                    peers.sessions.end_session(session, "completed").await;
+                }
+                team.ended(&result);
+            }
+        }
+    }
 }

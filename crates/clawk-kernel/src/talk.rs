@@ -1,73 +1,35 @@
 //! Talking to the agent from outside (`claw.message.send`, R40): a message goes in, its turn's answer comes out, at most once
 //! per request id (R19).
 
+mod earlier;
+pub(crate) mod told;
+
 use std::sync::Arc;
 
-use clawk_proto::{Digest, MessageId, RequestId, SessionId};
+use clawk_proto::{Digest, MessageId, SessionId};
 use serde_json::Value;
 
-use crate::agent::Agent;
-use crate::call::{Claim, Keyed, Stored, keyed};
+use crate::attach::{self, Incoming};
+use crate::conversation::{self, Which};
+use crate::dedup::{Claim, Keyed, Stored, keyed};
 use crate::door::{Door, Origin};
 use crate::error::KernelError;
-use crate::event::{digest, kind};
-use crate::notice::{Notice, TurnEnd};
+use crate::event::{canonical, digest, kind};
+use crate::notice::{Notice, Stop, TurnEnd};
 use crate::ports::{Recorded, Scan, Usage};
-use crate::purse::Amount;
 use crate::recover;
-use crate::session::{self, Opening, State};
+use crate::session::{self, Sessions};
+use crate::time::Timestamp;
 use crate::watch::Watcher;
+use told::{ClientCall, Talk, Told};
 
 /// Characters of a conversation's name.
 const MAX_NAME_CHARS: usize = 256;
 /// Events read at a time.
 const PAGE: usize = 1000;
 
-/// A message from outside.
-#[derive(Debug, Clone)]
-pub struct Talk {
-    /// Whose conversations these are: a token's name, a user.
-    pub owner: String,
-    /// Which of them; none: a new one.
-    pub conversation: Option<String>,
-    /// What is said.
-    pub text: String,
-    /// The same message is taken once.
-    pub request_id: RequestId,
-}
-
-/// How a turn ended, as its caller is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
-    /// With an answer.
-    Answered,
-    /// Somebody cancelled it.
-    Cancelled,
-    /// It could not be finished; its message lies in the dead-letter box.
-    Failed,
-}
-
-/// What came of a message.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Told {
-    /// What [`Talk::conversation`] takes to go on with it.
-    pub conversation: String,
-    /// The session that it is.
-    pub session: SessionId,
-    /// The turn, which is the message's id.
-    pub turn: MessageId,
-    /// The agent's answer.
-    pub text: String,
-    /// How the turn ended.
-    pub stop: Stop,
-    /// Why it could not be finished, for people.
-    pub reason: Option<String>,
-    /// Tokens of the whole turn.
-    pub usage: Usage,
-}
-
 /// Where a message belongs.
-struct Place {
+struct Ids {
     conversation: String,
     session: SessionId,
     message: MessageId,
@@ -77,15 +39,19 @@ struct Place {
 
 /// Says something to the agent and waits for its answer. `tell` hears what happens in this turn; it must not block.
 pub(crate) async fn talk(
-    agent: &Arc<Agent>,
+    sessions: &Arc<Sessions>,
     door: Door,
     asked: Talk,
     tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
 ) -> Result<Told, KernelError> {
     let place = place(&asked)?;
     let key = keyed(Keyed::Message, place.message.0);
-    let (journal, now) = (agent.scribe.journal(), agent.scribe.now());
-    let claim = agent.dedup.claim(key, place.request, &**journal, now).await?;
+    let (journal, now) = (sessions.scribe.journal(), sessions.scribe.now());
+    let claim = sessions
+        .calls
+        .dedup
+        .claim(key, place.request, &**journal, now)
+        .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
         Claim::Answered(Stored::Message(told)) => return Ok(told),
@@ -95,15 +61,15 @@ pub(crate) async fn talk(
     };
     // Taken before this process began, or so long ago that only the record knows.
     let told = match journal.message(place.message).await? {
-        Some(session) => earlier(agent, session, &place, &asked, tell).await?,
-        None => fresh(agent, door, &place, &asked, tell).await?,
+        Some(session) => earlier(sessions, session, &place, &asked, tell).await?,
+        None => fresh(sessions, door, &place, &asked, tell).await?,
     };
-    guard.settle(Stored::Message(told.clone()), agent.scribe.now());
+    guard.settle(Stored::Message(told.clone()), sessions.scribe.now());
     Ok(told)
 }
 
 /// The one place that says which session a conversation is, and which message a request.
-fn place(asked: &Talk) -> Result<Place, KernelError> {
+fn place(asked: &Talk) -> Result<Ids, KernelError> {
     let owner = asked.owner.as_bytes();
     let request_id = asked.request_id.as_str().as_bytes();
     let conversation = match &asked.conversation {
@@ -120,10 +86,17 @@ fn place(asked: &Talk) -> Result<Place, KernelError> {
         });
     }
     let name = conversation.as_bytes();
-    Ok(Place {
+    let (before, tools) = (canonical(&asked.earlier), canonical(&asked.tools));
+    let images = attach::digests(&asked.images);
+    let mut parts = vec![name, asked.text.as_bytes()];
+    if !asked.earlier.is_empty() || !asked.tools.is_empty() {
+        parts.extend([before.as_slice(), tools.as_slice()]);
+    }
+    parts.extend(images.iter().map(|image| &image.0[..]));
+    Ok(Ids {
         session: SessionId(derived("conversation", &[owner, name])),
         message: MessageId(derived("message", &[owner, request_id])),
-        request: digest(&framed("request", &[name, asked.text.as_bytes()])),
+        request: digest(&framed("request", &parts)),
         conversation,
     })
 }
@@ -147,100 +120,89 @@ fn derived(what: &str, parts: &[&[u8]]) -> uuid::Uuid {
 }
 
 /// How the record marks the request.
-fn mark(place: &Place) -> String {
+fn mark(place: &Ids) -> String {
     format!("request:{}", place.request)
 }
 
 async fn fresh(
-    agent: &Arc<Agent>,
+    sessions: &Arc<Sessions>,
     door: Door,
-    place: &Place,
+    place: &Ids,
     asked: &Talk,
     tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
 ) -> Result<Told, KernelError> {
-    let state = conversation(agent, &door, place.session).await?;
-    let watcher = state.notices.watch(agent.over.clone());
+    let state = {
+        let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
+        conversation::open(sessions, &door, Which::Named(place.session)).await?
+    };
+    let watcher = state.notices.watch(sessions.life.over.clone());
     let origin = Origin {
         platform_ids: vec![asked.request_id.as_str().to_owned(), mark(place)],
+        tools: asked.tools.clone(),
         ..Origin::from(door)
     };
-    session::accept_as(agent, &state, place.message, origin, asked.text.clone()).await?;
-    follow(agent, &watcher, place, tell).await
-}
-
-/// The conversation's session: open, or from the record, or new.
-async fn conversation(agent: &Arc<Agent>, door: &Door, id: SessionId) -> Result<Arc<State>, KernelError> {
-    let _working = agent.life.enter().map_err(KernelError::NotReady)?;
-    let _alone = agent.talking.lock().await;
-    let open = agent.sessions_lock().get(&id).cloned();
-    if let Some(state) = open {
-        return Ok(state);
-    }
-    let rebuilt = recover::rebuild(agent, id).await?;
-    let opening = Opening {
-        id: rebuilt.exists.then_some(id),
-        door: door.clone(),
-        provider: agent.primary_provider().to_owned(),
-        goal: "conversation".to_owned(),
-        history: rebuilt.history,
-        under: None,
-        spent: if rebuilt.exists {
-            rebuilt.spent
-        } else {
-            Amount::default()
-        },
-        surface: false,
-        peer_messages: Vec::new(),
+    let said = Incoming {
+        text: earlier::compose(&state.history(), &asked.earlier, &asked.text),
+        images: asked.images.clone(),
     };
-    let (state, _) = session::open_as(agent, opening, id).await?;
-    Ok(state)
+    session::accept_as(sessions, &state, place.message, origin, said).await?;
+    follow(sessions, &watcher, place, tell).await
 }
 
 /// Until the turn ends.
 async fn follow(
-    agent: &Agent,
+    sessions: &Sessions,
     watcher: &Watcher,
-    place: &Place,
+    place: &Ids,
     tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
 ) -> Result<Told, KernelError> {
-    let (mut mine, mut text) = (false, String::new());
+    let (mut mine, mut text, mut calls) = (false, String::new(), Vec::new());
     loop {
         let notice = tokio::select! {
             biased;
             notice = watcher.next() => notice,
-            () = agent.stop.cancelled() => None,
+            () = sessions.life.stop.cancelled() => None,
         };
         // The message is durable: it is answered after the next start, and found by its request id.
         let Some(notice) = notice else {
-            return Err(KernelError::NotReady(agent.life.state()));
+            return Err(KernelError::NotReady(sessions.life.state()));
         };
         match &notice {
             Notice::TurnStarted { message } => mine = *message == place.message,
             Notice::Said(said) if mine => text.clone_from(said),
+            Notice::Handed(call) if mine => calls.push(call.clone()),
             _ => {}
         }
         if mine || matches!(notice, Notice::Missed(_)) {
             tell(place.message, &notice);
         }
-        if let Notice::TurnEnded { message, end, usage } = notice
+        if let Notice::TurnEnded {
+            message,
+            end,
+            stop,
+            usage,
+        } = notice
             && message == place.message
         {
-            let (stop, reason) = match end {
-                TurnEnd::Answered => (Stop::Answered, None),
-                TurnEnd::Cancelled => (Stop::Cancelled, None),
-                TurnEnd::Failed(reason) => (Stop::Failed, Some(reason)),
+            let reason = match end {
+                TurnEnd::Answered | TurnEnd::Cancelled => None,
+                TurnEnd::Failed(reason) => Some(reason),
             };
-            return Ok(told(place, text, stop, reason, usage));
+            return Ok(Told {
+                calls,
+                ..told(place, text, stop, reason, usage)
+            });
         }
     }
 }
 
-fn told(place: &Place, text: String, stop: Stop, reason: Option<String>, usage: Usage) -> Told {
+fn told(place: &Ids, text: String, stop: Stop, reason: Option<String>, usage: Usage) -> Told {
     Told {
         conversation: place.conversation.clone(),
         session: place.session,
         turn: place.message,
         text,
+        calls: Vec::new(),
         stop,
         reason,
         usage,
@@ -249,16 +211,16 @@ fn told(place: &Place, text: String, stop: Stop, reason: Option<String>, usage: 
 
 /// What came, or comes, of a message that was taken before.
 async fn earlier(
-    agent: &Agent,
+    sessions: &Sessions,
     session: SessionId,
-    place: &Place,
+    place: &Ids,
     asked: &Talk,
     tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
 ) -> Result<Told, KernelError> {
     // Watched first, then looked: an end that comes in between is seen.
-    let open = agent.sessions_lock().get(&session).cloned();
-    let watcher = open.map(|state| state.notices.watch(agent.over.clone()));
-    let record = record(agent, session, place).await?;
+    let open = sessions.table.get(session);
+    let watcher = open.map(|state| state.notices.watch(sessions.life.over.clone()));
+    let record = record(sessions, session, place).await?;
     if session != place.session || !record.same {
         return Err(KernelError::RequestIdReused(asked.request_id.clone()));
     }
@@ -266,10 +228,10 @@ async fn earlier(
         (Some(told), _) => Ok(told),
         (None, Some(watcher)) => {
             // It may have joined in the middle of the turn: what was said before is in the record, which is whole by now.
-            let told = follow(agent, &watcher, place, tell).await?;
-            Ok(self::record(agent, session, place).await?.end.unwrap_or(told))
+            let told = follow(sessions, &watcher, place, tell).await?;
+            Ok(self::record(sessions, session, place).await?.end.unwrap_or(told))
         }
-        (None, None) => Err(KernelError::NotReady(agent.life.state())),
+        (None, None) => Err(KernelError::NotReady(sessions.life.state())),
     }
 }
 
@@ -277,12 +239,20 @@ async fn earlier(
 struct Record {
     /// It was asked with the same words.
     same: bool,
+    /// Who said it.
+    sender: String,
+    calls: Vec<ClientCall>,
+    /// When it was taken, or ended.
+    at: Timestamp,
     end: Option<Told>,
 }
 
-async fn record(agent: &Agent, session: SessionId, place: &Place) -> Result<Record, KernelError> {
+async fn record(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<Record, KernelError> {
     let mut record = Record {
         same: false,
+        sender: String::new(),
+        calls: Vec::new(),
+        at: Timestamp(0),
         end: None,
     };
     let mut after_row = 0;
@@ -291,11 +261,16 @@ async fn record(agent: &Agent, session: SessionId, place: &Place) -> Result<Reco
             after_row,
             limit: PAGE,
             session: Some(session),
-            kinds: &[kind::MESSAGE_ACCEPTED, kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD],
+            kinds: &[
+                kind::MESSAGE_ACCEPTED,
+                kind::CLIENT_CALLED,
+                kind::MESSAGE_ANSWERED,
+                kind::MESSAGE_DEAD,
+            ],
             with_content: true,
             ..Scan::default()
         };
-        let events = agent.scribe.journal().scan(scan).await?;
+        let events = sessions.scribe.journal().scan(scan).await?;
         let full = events.len() == PAGE;
         for event in &events {
             after_row = event.row;
@@ -308,22 +283,30 @@ async fn record(agent: &Agent, session: SessionId, place: &Place) -> Result<Reco
 }
 
 impl Record {
-    fn read(&mut self, event: &Recorded, place: &Place) {
+    fn read(&mut self, event: &Recorded, place: &Ids) {
         let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
         let text = |name: &str| payload.get(name).and_then(Value::as_str);
-        if text("message_id") != Some(&*place.message.to_string()) {
+        let about = text("message_id").or_else(|| text("turn"));
+        if about != Some(&*place.message.to_string()) {
             return;
         }
+        self.at = event.at;
         let count = |name: &str| payload.get(name).and_then(Value::as_u64).unwrap_or(0);
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
                 let marks = payload.get("platform_ids").and_then(Value::as_array);
                 let mark = mark(place);
+                self.sender = text("sender").unwrap_or_default().to_owned();
                 self.same = marks.is_some_and(|marks| marks.iter().any(|known| *known == *mark));
+            }
+            kind::CLIENT_CALLED => {
+                let call = serde_json::from_str(&recover::text(event));
+                self.calls.extend(call.ok()); // silent-ok: erased content is an ordinary state
             }
             kind::MESSAGE_ANSWERED => {
                 let stop = match text("end") {
                     Some("cancelled") => Stop::Cancelled,
+                    _ if payload.get("declined").is_some_and(|declined| *declined == true) => Stop::Refused,
                     Some(_) | None => Stop::Answered,
                 };
                 let usage = Usage {
@@ -331,13 +314,64 @@ impl Record {
                     output_tokens: count("output_tokens"),
                     ..Usage::default()
                 };
-                self.end = Some(told(place, recover::text(event), stop, None, usage));
+                self.end = Some(Told {
+                    calls: std::mem::take(&mut self.calls),
+                    ..told(place, recover::text(event), stop, None, usage)
+                });
             }
             kind::MESSAGE_DEAD => {
                 let reason = text("reason").map(str::to_owned);
-                self.end = Some(told(place, String::new(), Stop::Failed, reason, Usage::default()));
+                let stop = match text("why") {
+                    Some("budget") => Stop::Budget,
+                    Some("stopped") => Stop::Stopped,
+                    Some(_) | None => Stop::Failed,
+                };
+                self.end = Some(told(place, String::new(), stop, reason, Usage::default()));
             }
             _ => {}
         }
+    }
+}
+
+/// How a message stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standing {
+    /// Its conversation.
+    pub session: SessionId,
+    /// When it was taken, or ended.
+    pub at: Timestamp,
+    /// How it ended; none: it waits, or its turn runs.
+    pub end: Option<Told>,
+}
+
+/// How a message stands that this client said; none of another's.
+pub(crate) async fn standing(
+    sessions: &Sessions,
+    message: MessageId,
+    client: &str,
+) -> Result<Option<Standing>, KernelError> {
+    let Some(session) = sessions.scribe.journal().message(message).await? else {
+        return Ok(None);
+    };
+    let place = Ids {
+        conversation: String::new(),
+        session,
+        message,
+        request: Digest::ZERO,
+    };
+    let record = record(sessions, session, &place).await?;
+    let (at, end) = (record.at, record.end);
+    Ok((record.sender == client).then_some(Standing { session, at, end }))
+}
+
+impl Talk {
+    /// Where it goes: the conversation's session, and the turn that will answer it. The same for the same owner, conversation and
+    /// request id.
+    ///
+    /// # Errors
+    /// The conversation's name is empty, too long, or holds a control character.
+    pub fn address(&self) -> Result<(SessionId, MessageId), KernelError> {
+        let place = place(self)?;
+        Ok((place.session, place.message))
     }
 }

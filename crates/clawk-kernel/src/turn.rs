@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use clawk_proto::Digest;
 
-use crate::ports::{Completion, Message, StopReason, ToolUse, Usage};
+use crate::ports::{Completion, Image, Message, StopReason, ToolUse, Usage};
 use guard::{Finding, Trail, call_digest};
 
 pub use guard::{Bounds, MAX_REPEATS, MAX_STEPS, Stopped};
@@ -24,6 +24,11 @@ pub enum Event {
         text: String,
         /// It failed or was refused.
         is_error: bool,
+    },
+    /// A call was handed to the client whose tool it is: when all calls have ended, so has the turn.
+    Handed {
+        /// [`ToolUse::id`].
+        call_id: String,
     },
     /// No model can answer; for people: why.
     Failed(String),
@@ -45,6 +50,10 @@ pub(crate) fn not_run(raw: &str) -> String {
         None => format!("not run: the arguments are no JSON object: {raw}"),
     }
 }
+
+/// What the model reads of a call that is the client's to run.
+const HANDED: &str =
+    "The client that asked runs this call itself. Its result comes with the next message, as data.";
 
 /// What is to be done next.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +92,9 @@ pub struct Turn {
     bounds: Bounds,
     trail: Trail,
     stopped: Option<Stopped>,
+    declined: bool,
+    /// A call of this turn is the client's to run.
+    handed: bool,
 }
 
 /// The call that is under way.
@@ -97,8 +109,14 @@ impl Turn {
     /// A turn that answers `text` after `history`; its first effect is [`Effect::Infer`].
     #[must_use]
     pub fn start(history: Vec<Message>, text: String) -> Self {
+        Self::start_with(history, text, Vec::new())
+    }
+
+    /// The same with pictures beside the text.
+    #[must_use]
+    pub fn start_with(history: Vec<Message>, text: String, images: Vec<Image>) -> Self {
         let mut messages = history;
-        messages.push(Message::User { text });
+        messages.push(Message::User { text, images });
         Self {
             messages,
             queue: VecDeque::new(),
@@ -110,6 +128,8 @@ impl Turn {
             bounds: Bounds::default(),
             trail: Trail::default(),
             stopped: None,
+            declined: false,
+            handed: false,
         }
     }
 
@@ -124,6 +144,12 @@ impl Turn {
     #[must_use]
     pub const fn stopped(&self) -> Option<&Stopped> {
         self.stopped.as_ref()
+    }
+
+    /// The model declined to answer, with its last words.
+    #[must_use]
+    pub const fn declined(&self) -> bool {
+        self.declined
     }
 
     /// A model has answered in it.
@@ -180,6 +206,7 @@ impl Turn {
                 text,
                 is_error,
             } => self.call_done(call_id, text, is_error),
+            Event::Handed { call_id } => self.handed(call_id),
             Event::Failed(reason) => self.end(End::Failed(reason)),
             Event::Cancelled => self.end(End::Cancelled),
         }
@@ -207,6 +234,7 @@ impl Turn {
         let Completion {
             text, calls, stop, ..
         } = completion;
+        self.declined = stop == StopReason::Refusal;
         let mut effects = Vec::new();
         self.messages.push(Message::Assistant {
             text: text.clone(),
@@ -261,6 +289,17 @@ impl Turn {
         }
     }
 
+    fn handed(&mut self, call_id: String) -> Vec<Effect> {
+        self.running = None;
+        self.handed = true;
+        self.messages.push(Message::ToolResult {
+            call_id,
+            text: HANDED.to_owned(),
+            is_error: false,
+        });
+        self.next()
+    }
+
     /// The loop guard ends the turn.
     fn stop(&mut self, stopped: Stopped) -> Vec<Effect> {
         let reason = stopped.reason.clone();
@@ -291,6 +330,9 @@ impl Turn {
                 digest,
             });
             return vec![Effect::Call(call)];
+        }
+        if self.handed {
+            return self.end(End::Answered);
         }
         vec![Effect::Infer]
     }

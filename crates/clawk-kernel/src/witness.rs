@@ -166,7 +166,7 @@ pub fn file(path: &Path) -> Seen {
     };
     let mut facts = walk.links;
     facts.push(Fact::new(
-        format!("the folders on the way to `{shown}`"),
+        format!("{FOLDERS}`{shown}`"),
         Digest(walk.folders.finalize().into()).to_hex(),
     ));
     facts.push(Fact::new(format!("`{shown}`"), value));
@@ -191,6 +191,37 @@ pub struct Search<'a> {
     pub plan: Option<&'a Plan>,
     /// The agent's working directory, which the plan's paths start at.
     pub base: &'a Path,
+}
+
+/// How the subject of a fact about the folders on the way to a file begins.
+const FOLDERS: &str = "the folders on the way to ";
+
+/// What of a look counts at any later time: which files, where links lead, and what is in each. A file that was made anew with the
+/// same content is the same one. Of a file too large to be hashed whole, every sign of a change counts.
+#[must_use]
+pub fn lasting(facts: &[Fact]) -> Vec<Fact> {
+    let all = facts.iter().filter(|fact| !fact.subject.starts_with(FOLDERS));
+    all.map(|fact| {
+        // Only what was found at a path has a subject that begins with the path.
+        let found = fact.subject.starts_with('`');
+        let value = if found { content_of(&fact.value) } else { None };
+        Fact::new(&fact.subject, value.unwrap_or_else(|| fact.value.clone()))
+    })
+    .collect()
+}
+
+/// An identity's text without device, inode and times, where the content says it all.
+fn content_of(identity: &str) -> Option<String> {
+    let parts: Vec<&str> = identity.split(", ").collect();
+    match parts.as_slice() {
+        ["file", _dev, _inode, size, _modified, _changed, content] => {
+            let bytes: u64 = size.strip_prefix("size ")?.parse().ok()?; // silent-ok: then all of it counts
+            (bytes <= HASHED_BYTES && content.starts_with("sha256 "))
+                .then(|| format!("file, {size}, {content}"))
+        }
+        ["folder", _dev, _inode] => Some("folder".to_owned()),
+        _ => None,
+    }
 }
 
 /// Looks at the program that `name` stands for: a path, or a name that is looked up.
@@ -386,3 +417,22 @@ fn changed(before: &Fact, now: &Fact) -> String {
 
 #[cfg(test)]
 mod tests;
+
+/// What an approval is bound to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Grant {
+    /// In a fixed order: tool, arguments, sandbox, working directory, files, what the executor stands on.
+    pub(crate) facts: Vec<Fact>,
+    /// The files that the arguments name, for the runner's own check beneath its open.
+    pub(crate) marks: Vec<Mark>,
+    /// What a standing grant is bound to beside the call; `None`: an earlier version put the question.
+    #[serde(default)]
+    pub(crate) basis: Option<Digest>,
+}
+
+impl Grant {
+    /// What is not as it was; `None`: everything is.
+    pub(crate) fn changed(&self, now: &Self) -> Option<String> {
+        difference(&self.facts, &now.facts)
+    }
+}

@@ -6,7 +6,7 @@ use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
 use crate::model::{Duration, McpUri, McpUriError};
 use crate::shape::{Field, HINTS, METADATA, Shape, Type};
 use crate::texts;
-use crate::tree::{Entry, Node, Place, Tree, join};
+use crate::tree::{Entry, Location, Node, Tree, join};
 
 /// The one word that 0.3.0 added to a closed set.
 const NEWER_WORD: &str = "checkpoint";
@@ -18,7 +18,7 @@ pub(crate) struct RefUse {
     pub(crate) name: String,
     pub(crate) version: Option<String>,
     pub(crate) pointer: String,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Location>,
 }
 
 /// Checks one document's parts.
@@ -180,7 +180,7 @@ impl<'f> Checker<'f> {
                     _ if number.as_u64().is_some_and(|value| value > max) => {
                         format!("`{number}` is too large")
                     }
-                    _ => format!("`{number}` is no whole number of at least {min}"),
+                    _ => format!("`{number}` is not a whole number of at least {min}"),
                 };
                 self.findings
                     .push(Diagnostic::error("out-of-range", pointer, message).on(node));
@@ -267,18 +267,24 @@ impl<'f> Checker<'f> {
             Type::Ref(kind) => return self.reference(node, text, *kind, pointer),
             Type::McpUri => return self.mcp_uri(node, text, pointer),
             Type::Name if !is_name(text) => {
-                let message = format!("{} is no name: 1 to 63 letters, digits and hyphens", quoted(text));
+                let message = format!(
+                    "{} is not a valid name: 1 to 63 letters, digits and hyphens",
+                    quoted(text)
+                );
                 ("bad-name", Err(message))
             }
             Type::Semver if !is_version(text) => (
                 "bad-version",
-                Err(format!("{} is no version such as `1.0.0`", quoted(text))),
+                Err(format!("{} is not a valid version such as `1.0.0`", quoted(text))),
             ),
             Type::Duration => (
                 "bad-duration",
-                Duration::parse(text)
-                    .map(|_| ())
-                    .map_err(|error| format!("{} is no duration: {error}", quoted(text))),
+                Duration::parse(text).map(|_| ()).map_err(|error| {
+                    format!(
+                        "{} is not a valid duration (example: `30s`): {error}",
+                        quoted(text)
+                    )
+                }),
             ),
             Type::SecretRef => ("bad-secret-ref", texts::secret_ref(text)),
             Type::Regex => ("bad-regex", texts::regex(text)),
@@ -365,7 +371,7 @@ pub(crate) fn read_ref(text: &str, kind: Kind) -> Result<(String, Option<String>
             Ok((text.to_owned(), None))
         } else {
             Err(format!(
-                "{} is no name: 1 to 63 letters, digits and hyphens",
+                "{} is not a valid name: 1 to 63 letters, digits and hyphens",
                 quoted(text)
             ))
         };
@@ -405,7 +411,7 @@ fn did_you_mean_here(field: &Field, entries: &[Entry], shape: &Shape) -> Option<
 }
 
 /// The first line of a node: where a missing member is shown.
-pub(crate) fn first_line(node: &Node) -> Option<Place> {
+pub(crate) fn first_line(node: &Node) -> Option<Location> {
     node.entries()
         .and_then(|entries| entries.first())
         .and_then(|entry| entry.key_place)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::tree::{Node, Place};
+use crate::tree::{Location, Node};
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -76,7 +76,7 @@ impl Diagnostic {
         self
     }
 
-    pub(crate) fn at(mut self, place: Option<Place>) -> Self {
+    pub(crate) fn at(mut self, place: Option<Location>) -> Self {
         if let Some(place) = place {
             self.line = Some(place.line);
             self.column = Some(place.column);

@@ -114,7 +114,7 @@ fn read_version(root: &Node, wire: bool, findings: &mut Findings) -> Option<Vers
         return None;
     };
     let Ok(version) = Version::parse(text) else {
-        let message = format!("{} is no protocol version", quoted(text));
+        let message = format!("{} is not a valid protocol version", quoted(text));
         findings.push(
             Diagnostic::error("bad-version", "/claw", message)
                 .on(node)
@@ -146,7 +146,7 @@ fn read_kind(root: &Node, findings: &mut Findings) -> Option<DocumentKind> {
     let kind = Kind::from_title(text).map(DocumentKind::Primitive);
     if kind.is_none() {
         let message = match node.text() {
-            Some(text) => format!("{} is no kind of document", quoted(text)),
+            Some(text) => format!("{} is not a kind of document", quoted(text)),
             None => format!("`kind` is text, not {}", node.describe()),
         };
         let help = match did_you_mean(text, all()) {

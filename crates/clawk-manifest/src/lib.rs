@@ -35,7 +35,8 @@ mod yaml;
 pub use diagnostic::{Diagnostic, Severity, Sources};
 pub use leaf::{Judge, Leaf, LeafValue, Remark};
 pub use load::{
-    LoadOptions, Loaded, WireOptions, from_value, load, policy, sandbox, validate, validate_primitive,
+    LoadOptions, Loaded, WireOptions, from_value, identity, load, policy, sandbox, validate,
+    validate_primitive,
 };
 pub use model::{ConformanceLevel, Manifest};
 pub use render::render;

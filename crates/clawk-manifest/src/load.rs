@@ -12,7 +12,7 @@ use crate::diagnostic::{Diagnostic, Findings, Severity, Sources};
 use crate::envelope::{self, DocumentKind, Envelope};
 use crate::leaf::Judge;
 use crate::loader::{Found, Loader, Refusal};
-use crate::model::{Manifest, Metadata, Policy, Sandbox};
+use crate::model::{Identity, Manifest, Metadata, Policy, Sandbox};
 use crate::primitive::Primitive;
 use crate::read::{Given, Reader};
 use crate::report::About;
@@ -27,14 +27,14 @@ pub struct LoadOptions {
     pub allow_outside: bool,
     /// Registries by name: directories with `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`.
     pub registries: BTreeMap<String, PathBuf>,
-    /// What the runtime says of each leaf; absent: nothing.
+    /// What the runtime does with each leaf; without it, nothing is said about leaves.
     pub judge: Option<Judge>,
 }
 
 /// How a manifest from the wire is read (R3).
 #[derive(Debug, Clone, Default)]
 pub struct WireOptions {
-    /// The directory that file references start from; absent: they are refused.
+    /// The directory in which file references begin; without it, they are refused.
     pub root: Option<PathBuf>,
     /// References may leave the root.
     pub allow_outside: bool,
@@ -44,7 +44,7 @@ pub struct WireOptions {
     pub judge: Option<Judge>,
 }
 
-/// What came of reading.
+/// The result of reading a document.
 #[derive(Debug)]
 pub struct Loaded {
     /// Present if and only if there is no error.
@@ -53,9 +53,9 @@ pub struct Loaded {
     pub diagnostics: Vec<Diagnostic>,
     /// The files read, for rendering.
     pub sources: Sources,
-    /// The document's `kind`, as far as it is known.
+    /// The document's `kind`, if it is known.
     pub kind: Option<&'static str>,
-    /// What it says of itself, for people.
+    /// What the document says about itself, for people.
     pub about: About,
 }
 
@@ -71,7 +71,20 @@ impl Loaded {
 
 /// Reads a whole manifest (`kind: Claw`) with everything it refers to.
 ///
-/// Never fails: what is wrong stands in [`Loaded::diagnostics`], all of it at once.
+/// It never fails: [`Loaded::diagnostics`] holds every error and warning at once, and [`Loaded::manifest`] is absent if there is an
+/// error.
+///
+/// ```
+/// use clawk_manifest::{LoadOptions, load};
+///
+/// let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("claw.yaml");
+/// std::fs::write(&file, "claw: \"0.3.0\"\nkind: Claw\nmetadata: { name: my agent }\n")?;
+/// let loaded = load(&file, &LoadOptions::default());
+/// assert!(loaded.manifest.is_none());
+/// assert!(loaded.diagnostics.iter().any(|found| found.message.contains("`my agent`")));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use]
 pub fn load(path: &Path, options: &LoadOptions) -> Loaded {
     read_file(path, options, Wanted::Claw)
@@ -89,16 +102,22 @@ pub fn validate_primitive(path: &Path, options: &LoadOptions) -> Loaded {
     read_file(path, options, Wanted::Primitive)
 }
 
-/// Reads the file of a Policy. It is absent if and only if there is an error; the kind is told also of other files.
+/// Reads the file of a Policy. The policy is absent if and only if there is an error. [`Loaded::kind`] names the kind of any file.
 #[must_use]
 pub fn policy(path: &Path, options: &LoadOptions) -> (Loaded, Option<Policy>) {
     one(path, options, Kind::Policy)
 }
 
-/// Reads the file of a Sandbox. It is absent if and only if there is an error; the kind is told also of other files.
+/// Reads the file of a Sandbox. The sandbox is absent if and only if there is an error. [`Loaded::kind`] names the kind of any file.
 #[must_use]
 pub fn sandbox(path: &Path, options: &LoadOptions) -> (Loaded, Option<Sandbox>) {
     one(path, options, Kind::Sandbox)
+}
+
+/// Reads the file of an Identity. It is absent if and only if there is an error; the kind is told also of other files.
+#[must_use]
+pub fn identity(path: &Path, options: &LoadOptions) -> (Loaded, Option<Identity>) {
+    one(path, options, Kind::Identity)
 }
 
 fn one<P: DeserializeOwned>(path: &Path, options: &LoadOptions, kind: Kind) -> (Loaded, Option<P>) {

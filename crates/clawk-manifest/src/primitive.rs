@@ -4,7 +4,7 @@ use clawk_proto::uri::Kind;
 use serde_json::{Map, Value};
 
 use crate::check::RefUse;
-use crate::tree::{Node, Place, join};
+use crate::tree::{Location, Node, join};
 
 /// A primitive with its name, wherever it was declared.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Primitive {
     pub(crate) pointer: String,
     /// Index of its file among those read.
     pub(crate) file: usize,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Location>,
     pub(crate) refs: Vec<RefUse>,
 }
 

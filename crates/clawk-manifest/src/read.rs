@@ -14,7 +14,7 @@ use crate::primitive::Primitive;
 use crate::report::About;
 use crate::rules;
 use crate::shape::{CLAW_SPEC, Type, slot_kind, spec_of};
-use crate::tree::{Node, Place, Tree, join, members};
+use crate::tree::{Location, Node, Tree, join, members};
 use crate::yaml;
 
 /// What an `inline` primitive may carry beside its spec (R10a).
@@ -522,5 +522,5 @@ pub(crate) struct Given {
     pub(crate) generated: bool,
     pub(crate) version: Option<String>,
     pub(crate) labels: Map<String, Value>,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Location>,
 }

@@ -48,7 +48,7 @@ impl About {
 /// What a validation found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// There is no error.
+    /// Whether there is no error.
     pub valid: bool,
     /// The document's `kind`.
     pub kind: Option<&'static str>,

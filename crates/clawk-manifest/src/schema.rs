@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::shape::{CLAW_SPEC, HINTS, METADATA, Shape, Type, spec_of};
 
-/// What [`schema`] knows: the root and every kind of primitive.
+/// The kinds that [`schema`] knows: the root and every primitive.
 pub const SCHEMA_KINDS: [&str; 12] = [
     "Claw",
     "Identity",
@@ -23,7 +23,14 @@ pub const SCHEMA_KINDS: [&str; 12] = [
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// The schema of a kind of document (any case), or `None` for an unknown kind.
+/// The JSON Schema of a kind of document (in any case), or `None` for an unknown kind.
+///
+/// ```
+/// let policy = clawk_manifest::schema("policy").ok_or("unknown kind")?;
+/// assert_eq!(policy["properties"]["kind"]["const"], "Policy");
+/// assert!(clawk_manifest::schema("Unknown").is_none());
+/// # Ok::<(), &str>(())
+/// ```
 #[must_use]
 pub fn schema(kind: &str) -> Option<Value> {
     if kind.eq_ignore_ascii_case("Claw") {

@@ -38,7 +38,7 @@ pub(crate) fn url(text: &str) -> Result<(), String> {
     let after = authority.rsplit(']').next().unwrap_or_default();
     match after.split_once(':') {
         Some((_, port)) if port.parse::<u16>().map_or(true, |port| port == 0) => {
-            Err("the URL's port is no number from 1 to 65535".to_owned())
+            Err("the URL's port is not a number from 1 to 65535".to_owned())
         }
         _ => Ok(()),
     }
@@ -124,7 +124,7 @@ pub(crate) fn cron(expression: &str) -> Result<(), String> {
 }
 
 fn cron_field(what: &str, field: &str, low: u32, high: u32, names: &[&str]) -> Result<(), String> {
-    let bad = |item: &str| format!("`{item}` is no {what} of a cron expression ({low} to {high})");
+    let bad = |item: &str| format!("`{item}` is not a valid {what} of a cron expression ({low} to {high})");
     let value = |text: &str| -> Option<u32> {
         let named = names.iter().position(|name| name.eq_ignore_ascii_case(text));
         let number = match named.and_then(|at| u32::try_from(at).ok()) {
@@ -175,7 +175,7 @@ pub(crate) fn json_schema<'n>(node: &'n Node, pointer: &str, out: &mut Vec<(Stri
                 out.push((
                     at,
                     value,
-                    format!("`{word}` is no JSON Schema type ({})", TYPES.join(", ")),
+                    format!("`{word}` is not a valid JSON Schema type ({})", TYPES.join(", ")),
                 ));
             }
             ("type", Tree::Text(_)) => {}

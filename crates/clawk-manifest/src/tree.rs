@@ -7,7 +7,7 @@ pub(crate) const MAX_DEPTH: usize = 128;
 
 /// A place in a file: byte range, and its start as line and column (both from 1, column in characters).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) line: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Tree,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Location>,
 }
 
 /// What a node holds.
@@ -36,7 +36,7 @@ pub(crate) enum Tree {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    pub(crate) key_place: Option<Place>,
+    pub(crate) key_place: Option<Location>,
     pub(crate) value: Node,
 }
 

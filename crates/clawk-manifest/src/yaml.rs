@@ -9,7 +9,7 @@ use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
 use serde_json::Number;
 
 use crate::diagnostic::{Diagnostic, quoted};
-use crate::tree::{Entry, MAX_DEPTH, Node, Place, Tree, join};
+use crate::tree::{Entry, Location, MAX_DEPTH, Node, Tree, join};
 
 #[cfg(test)]
 mod tests;
@@ -41,10 +41,10 @@ pub(crate) fn parse(text: &str) -> (Option<Node>, Vec<Diagnostic>) {
     (Some(root), builder.findings)
 }
 
-fn place(span: &Span) -> Place {
+fn place(span: &Span) -> Location {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let start = span.start.byte_offset().unwrap_or_default();
-    Place {
+    Location {
         start,
         end: span.end.byte_offset().unwrap_or(start).max(start),
         line: number(span.start.line()),
@@ -87,7 +87,7 @@ fn lower_first(message: &str) -> String {
 /// A collection whose end has not been seen.
 struct Open {
     anchor: usize,
-    place: Place,
+    place: Location,
     pointer: String,
     kind: OpenKind,
 }
@@ -107,7 +107,7 @@ struct Key {
     text: Option<String>,
     shown: String,
     merge: bool,
-    place: Place,
+    place: Location,
 }
 
 #[derive(Default)]
@@ -123,7 +123,7 @@ struct Builder {
 type Step = Result<(), Box<Diagnostic>>;
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, place: Place) -> Step {
+    fn take(&mut self, event: Event<'_>, place: Location) -> Step {
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
@@ -166,7 +166,7 @@ impl Builder {
         }
     }
 
-    fn open(&mut self, anchor: usize, place: Place, kind: OpenKind) -> Step {
+    fn open(&mut self, anchor: usize, place: Location, kind: OpenKind) -> Step {
         if self.open.len() >= MAX_DEPTH {
             let error = Diagnostic::error(
                 "too-deep",
@@ -218,11 +218,11 @@ impl Builder {
         }
     }
 
-    fn close(&mut self, end: Place) -> Step {
+    fn close(&mut self, end: Location) -> Step {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
-        let place = Place {
+        let place = Location {
             end: end.start.max(open.place.start),
             ..open.place
         };
@@ -237,7 +237,7 @@ impl Builder {
         self.complete(node, open.anchor, 1, false)
     }
 
-    fn alias(&mut self, id: usize, place: Place) -> Step {
+    fn alias(&mut self, id: usize, place: Location) -> Step {
         let Some((node, weight)) = self.anchors.get(&id) else {
             let error = Diagnostic::error(
                 "alias-cycle",
@@ -254,7 +254,7 @@ impl Builder {
         self.complete(node, 0, weight, false)
     }
 
-    fn too_large(&self, place: Place) -> Box<Diagnostic> {
+    fn too_large(&self, place: Location) -> Box<Diagnostic> {
         let message = format!("the document grows beyond {MAX_NODES} values");
         let error = Diagnostic::error("too-large", self.pointer(), message);
         Box::new(
@@ -268,7 +268,7 @@ impl Builder {
     fn complete(&mut self, node: Node, anchor: usize, weight: usize, plain: bool) -> Step {
         self.nodes = self.nodes.saturating_add(weight);
         if self.nodes > MAX_NODES {
-            let place = node.place.unwrap_or(Place {
+            let place = node.place.unwrap_or(Location {
                 start: 0,
                 end: 0,
                 line: 1,
@@ -317,7 +317,7 @@ impl Builder {
         Ok(())
     }
 
-    fn scalar(&mut self, text: String, style: ScalarStyle, tag: Option<&Tag>, place: Place) -> Tree {
+    fn scalar(&mut self, text: String, style: ScalarStyle, tag: Option<&Tag>, place: Location) -> Tree {
         match tag.map(Tag::core_suffix) {
             Some(Some("str")) => return Tree::Text(text),
             Some(Some(_)) | None => {}
@@ -346,7 +346,7 @@ fn read_key(
     seen: &mut HashMap<String, u32>,
     findings: &mut Vec<Diagnostic>,
 ) -> Result<Key, Box<Diagnostic>> {
-    let place = node.place.unwrap_or(Place {
+    let place = node.place.unwrap_or(Location {
         start: 0,
         end: 0,
         line: 1,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As the agent itself.
+    /// The agent's own user.
     None,
     /// A process of its own with limits, an explicit environment and a supervisor that ends it.
     #[default]
@@ -63,10 +63,10 @@ pub struct Obtained {
     /// Whose code ran.
     #[serde(default)]
     pub place: Whose,
-    /// What held it: `rlimit:nofile`, `watcher:memory`, `session`, …
+    /// The mechanisms that held it: `rlimit:nofile`, `watcher:memory`, `session`, …
     #[serde(default)]
     pub mechanisms: Vec<String>,
-    /// What the plan asks for and nothing held.
+    /// What the plan asks for and no mechanism enforced.
     #[serde(default)]
     pub missing: Vec<String>,
 }
@@ -121,11 +121,11 @@ pub enum Refusal {
     Unavailable {
         /// The level asked for.
         level: Level,
-        /// What would enforce it.
+        /// The mechanism that would enforce it.
         mechanism: String,
-        /// What is not there.
+        /// What is missing on this host.
         missing: String,
-        /// What would mend it.
+        /// The cure.
         hint: String,
     },
     /// A rule of the sandbox forbids this call.

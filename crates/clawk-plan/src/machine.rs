@@ -3,16 +3,16 @@
 use crate::level::{Level, Refusal};
 use crate::plan::{NetworkMode, Plan};
 
-/// What the machine's kernel and its agent need beside the tool, MiB.
+/// Memory for the machine's kernel and its agent, beside the tool, in MiB.
 pub const KERNEL_MB: u64 = 192;
 
-/// Memory of a machine is one file of the box, and no file of a box is larger, MiB.
+/// The most memory of a machine, in MiB: the memory is one file of the box, and no file of a box is larger.
 const LARGEST_MB: u64 = 2047;
 
 /// Whether a machine can do what the plan asks.
 ///
 /// # Errors
-/// What it can't do, and the cure.
+/// Names what the machine can't do, and the cure.
 pub fn servable(plan: &Plan) -> Result<(), Refusal> {
     if plan.network().mode != NetworkMode::Deny {
         return Err(refusal(
@@ -61,21 +61,6 @@ mod tests {
         Plan::undeclared(&Defaults::default()).at_level(Level::Vm)
     }
 
-    fn missing(refusal: Refusal) -> (String, String, String) {
-        match refusal {
-            Refusal::Unavailable {
-                level,
-                mechanism,
-                missing,
-                hint,
-            } => {
-                assert_eq!(level, Level::Vm);
-                (mechanism, missing, hint)
-            }
-            other => panic!("{other}"),
-        }
-    }
-
     #[test]
     fn a_plan_with_network_is_refused() {
         let mut plan = plan();
@@ -84,7 +69,16 @@ mod tests {
                 mode,
                 ..Network::default()
             };
-            let (mechanism, missing, hint) = missing(servable(&plan).unwrap_err());
+            let refused = servable(&plan).unwrap_err();
+            let Refusal::Unavailable {
+                level: Level::Vm,
+                mechanism,
+                missing,
+                hint,
+            } = refused
+            else {
+                panic!("{refused}")
+            };
             assert_eq!(mechanism, "network");
             assert!(missing.contains("no network card"), "{missing}");
             assert!(hint.contains("container"), "{hint}");
@@ -98,7 +92,11 @@ mod tests {
             memory_mb: 4096,
             ..Limits::default()
         };
-        assert_eq!(missing(servable(&plan).unwrap_err()).0, "memory_mb");
+        let refused = servable(&plan).unwrap_err();
+        assert!(
+            matches!(&refused, Refusal::Unavailable { mechanism, .. } if mechanism == "memory_mb"),
+            "{refused}"
+        );
         plan.limits.memory_mb = 1024;
         servable(&plan).unwrap();
     }

@@ -18,7 +18,7 @@ use crate::preflight::path::lexical;
 /// Entries of own folders that are looked through for files of further names.
 const MAX_ENTRIES: usize = 50_000;
 
-/// What of this machine is the runtime's and not the tools'.
+/// Files of this machine that belong to the runtime and not to the tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Own {
     /// The state directory: no tool sees it, whatever is mounted.
@@ -136,7 +136,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// What these names are now.
+    /// What stands at these names now.
     pub fn of(own: &[PathBuf]) -> Self {
         let mut kept = Self::default();
         for mut way in own.iter().map(|path| trail(path)) {
@@ -228,27 +228,27 @@ impl Kept {
         self.names.is_empty()
     }
 
-    /// What is really there is an own file, or lies in an own folder.
+    /// The name leads to an own file, or into an own folder.
     pub fn holds(&self, real: &Path) -> bool {
         self.names.iter().any(|name| lies_in(real, name))
     }
 
-    /// It is a folder that leads to one.
+    /// The name is a folder above an own file.
     pub fn leads(&self, real: &Path) -> bool {
         self.above.contains(real)
     }
 
-    /// It is the very file, by whatever name.
+    /// The name is the same file under another name.
     pub fn is(&self, dev: u64, ino: u64) -> bool {
         self.files.contains(&(dev, ino))
     }
 
-    /// It is the very folder above one, by whatever name.
+    /// The name is the folder above an own file, under another name.
     pub fn is_above(&self, dev: u64, ino: u64) -> bool {
         self.above_files.contains(&(dev, ino))
     }
 
-    /// It is the place of one, by whatever name its folder has.
+    /// The name is the place of an own file, in a folder under another name.
     pub fn is_entry(&self, dev: u64, ino: u64, last: &OsStr) -> bool {
         self.entries.contains(&(dev, ino, last.to_owned()))
     }

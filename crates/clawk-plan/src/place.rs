@@ -27,7 +27,7 @@ pub fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
 /// following links.
 ///
 /// # Errors
-/// It is not there, or a link lies where a tool could have put it.
+/// The file does not exist, or a link stands where a tool could have put it.
 pub fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
     let mut links = 0;
     walk(path, |folder, next, _| {

@@ -59,7 +59,7 @@ pub struct Limits {
     pub max_open_files: u64,
     /// Wall time of one call, milliseconds. Default 300,000. Services have no such limit.
     pub timeout_ms: u64,
-    /// What is kept of standard output and standard error together, bytes. Default 1 MiB.
+    /// Bytes of standard output and standard error together that clawk keeps. Default 1 MiB.
     pub max_output_bytes: u64,
 }
 
@@ -128,7 +128,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// As the rules that every judge of a host asks. An entry that can't be read admits nothing.
+    /// The allow-list as rules for every judge of a host. An entry that can't be read admits nothing.
     #[must_use]
     pub fn rules(&self) -> Rules {
         let read = |text: &String| HostPattern::try_from(text.clone()).ok(); // silent-ok: it admits nothing
@@ -230,7 +230,7 @@ pub enum Injection {
     FileMount,
 }
 
-/// What is asked where the manifest says nothing.
+/// The plan for a manifest without a Sandbox.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Defaults {
     /// `clawk.toml` lets tools without a declared sandbox run at level `none`.
@@ -319,7 +319,7 @@ impl Plan {
         Self { filesystem, ..self }
     }
 
-    /// What is to make the level, if the manifest names it.
+    /// The runtime that makes the level, if the manifest names one.
     #[must_use]
     pub fn runtime(&self) -> Option<&str> {
         self.runtime.as_deref()
@@ -548,7 +548,7 @@ impl Filesystem {
         }
     }
 
-    /// Whether `denied_paths` hold this absolute path.
+    /// Whether `denied_paths` deny this absolute path.
     #[must_use]
     pub fn denies(&self, absolute: &Path, base: &Path) -> bool {
         self.denied.iter().any(|denied| denied.covers(absolute, base))

@@ -1,10 +1,10 @@
-//! What was found out about level `process` on this host. Whoever starts boxes finds it out, once; a plan asks here.
+//! What is known about level `process` on this host. The launcher finds it out once; a plan reads it here.
 
 use std::sync::OnceLock;
 
 use crate::level::{Obtained, Refusal};
 
-/// What a box on this host is held by, or why there is none.
+/// The mechanisms that hold a box on this host, or the reason why there is no box.
 pub type Probed = Result<Obtained, Refusal>;
 
 static FOUND: OnceLock<Probed> = OnceLock::new();

@@ -35,8 +35,10 @@ pub struct Subject<'a> {
     pub workdir: &'a Path,
     /// What has been spent so far, for rules with `rate_limit`.
     pub usage: UsageView,
-    /// Where the paths of the call and the roots of the rules really lead; `None`: nobody looked, and words alone count.
+    /// Where the paths of the call and the roots of the rules really lead. `None`: the engine judges words alone.
     pub places: Option<&'a Places>,
+    /// The origins of untrusted text in the context that asks (`web https://…`); `None`: nobody knows.
+    pub taint: Option<&'a [String]>,
 }
 
 impl<'a> Subject<'a> {
@@ -273,7 +275,29 @@ impl Engine {
         }
     }
 
-    /// Decides a call by the whole rule list; the first rule that applies decides (CKP §5.8).
+    /// Decides a call by the whole rule list. The first rule that applies decides; without one, the call is denied (CKP §5.8).
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use clawk_policy::{Effect, Engine, Subject, UsageView};
+    ///
+    /// let engine = Engine::compile(&[])?;
+    /// let (labels, facts) = Default::default();
+    /// let verdict = engine.decide(&Subject {
+    ///     tool: "file-read",
+    ///     labels: &labels,
+    ///     annotations: &facts,
+    ///     arguments: &facts,
+    ///     schema: None,
+    ///     workdir: Path::new("/work"),
+    ///     usage: UsageView::default(),
+    ///     places: None,
+    ///     taint: Some(&[]),
+    /// });
+    /// assert_eq!(verdict.effect, Effect::Deny);
+    /// # Ok::<(), clawk_policy::CompileError>(())
+    /// ```
     #[must_use]
     pub fn decide(&self, subject: &Subject<'_>) -> Verdict {
         self.all.decide(subject)
@@ -281,7 +305,7 @@ impl Engine {
 
     /// Decides by one policy alone, for a tool's `policy_ref` and `context.policy` (R15): the caller takes the
     /// [stricter](Verdict::stricter) of this and [`decide`](Self::decide). `deny-all` is built in, whatever a manifest
-    /// declares by that name. `None`: there is no such policy.
+    /// declares by that name. `None`: the policy does not exist.
     #[must_use]
     pub fn decide_named(&self, policy: &str, subject: &Subject<'_>) -> Option<Verdict> {
         if policy == DENY_ALL {
@@ -426,7 +450,7 @@ impl Engine {
     }
 }
 
-/// Whoever reads files: what rules deny to it, a command line or a server must not see either.
+/// The reader of files: a command line or a server must not see what rules deny to it.
 struct Reader {
     labels: BTreeMap<String, String>,
     annotations: Map<String, Value>,
@@ -452,6 +476,7 @@ impl Reader {
             workdir,
             usage: UsageView::default(),
             places: None,
+            taint: Some(&[]),
         }
     }
 }

@@ -23,6 +23,8 @@ pub enum WhyNot<'e> {
     LimitNotSpent,
     /// `conditions.path_within` does not hold.
     Path,
+    /// `conditions.taint` does not hold.
+    Taint,
     /// A permissive rule has a condition that this version does not understand.
     UnknownCondition(&'e str),
 }
@@ -61,6 +63,7 @@ impl fmt::Display for WhyNot<'_> {
             Self::Annotation(key) => write!(f, "the tool's annotation `{key}` is not the one asked for"),
             Self::LimitNotSpent => f.write_str("its rate limit is not spent"),
             Self::Path => f.write_str("`path_within` does not hold"),
+            Self::Taint => f.write_str("the context holds no untrusted text of its `taint`"),
             Self::UnknownCondition(key) => write!(f, "its condition `{key}` is not understood"),
         }
     }
@@ -96,7 +99,7 @@ impl Call<'_> {
             Condition::PathWithin(roots) => paths
                 .outside(&self.roots(roots))
                 .map(|path| format!("`{}` lies outside", path.display())),
-            Condition::Unknown(_) => None,
+            Condition::Taint(_) | Condition::Unknown(_) => None,
         })
     }
 }

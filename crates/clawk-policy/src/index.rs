@@ -191,6 +191,7 @@ impl Index {
                 workdir: Path::new("/"),
                 usage: UsageView::default(),
                 places: None,
+                taint: Some(&[]),
             };
             let by = self.first(&least, |other| {
                 other < at && rules.get(other).is_some_and(|other| covers(other, rule, &least))

@@ -20,7 +20,7 @@
 //!
 //! **Which way it fails.** For `allow` and `audit-only` rules every path must lie inside, by words and by place, and none be
 //! refused. For `deny` and `require-approval` rules one path inside, by words or by place, or one refused, is enough. Command
-//! lines are no paths: a rule that allows `shell` with `path_within` bounds its working directory only.
+//! lines are not paths: a rule that allows `shell` with `path_within` bounds its working directory only.
 
 mod collect;
 mod places;
@@ -267,7 +267,7 @@ fn lexical(path: &Path) -> PathBuf {
 /// The lexically normal absolute form of `text`, relative ones from `base` (absolute, normal).
 ///
 /// # Errors
-/// What makes the text unfit to be judged.
+/// The reason why the text can't be judged.
 pub fn resolve(text: &str, base: &Path) -> Result<PathBuf, &'static str> {
     if text.contains('\0') {
         return Err("NUL in a path");

@@ -66,6 +66,9 @@ impl Matcher {
 pub(crate) enum Condition {
     /// See [`crate::path`]. Relative roots start at the call's working directory.
     PathWithin(Vec<PathBuf>),
+    /// The context that asked for the call holds untrusted text of one of these kinds of origins (R46). Where nobody knows the
+    /// context, a restrictive rule applies and a permissive one does not.
+    Taint(Vec<Box<str>>),
     /// A key that this version does not know, or a value that it can't read. Fails closed: a permissive rule never
     /// applies, a restrictive one is not held back.
     Unknown(Box<str>),
@@ -136,7 +139,7 @@ impl Rule {
     pub(crate) fn roots<'r>(&'r self, workdir: &'r Path) -> impl Iterator<Item = PathBuf> + 'r {
         let of = |condition: &'r Condition| match condition {
             Condition::PathWithin(roots) => Some(from_workdir(roots, workdir)),
-            Condition::Unknown(_) => None,
+            Condition::Taint(_) | Condition::Unknown(_) => None,
         };
         self.conditions.iter().filter_map(of).flatten()
     }
@@ -145,9 +148,18 @@ impl Rule {
     pub(crate) fn speaks_of_places(&self) -> bool {
         let of_paths = |condition: &Condition| match condition {
             Condition::PathWithin(_) => true,
-            Condition::Unknown(_) => false,
+            Condition::Taint(_) | Condition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_paths)
+    }
+
+    /// It looks at what the context was made of.
+    fn looks_at_taint(&self) -> bool {
+        let of_taint = |condition: &Condition| match condition {
+            Condition::Taint(_) => true,
+            Condition::PathWithin(_) | Condition::Unknown(_) => false,
+        };
+        self.conditions.iter().any(of_taint)
     }
 
     /// `scope` and `match` alone.
@@ -166,6 +178,16 @@ impl Rule {
         match condition {
             Condition::Unknown(key) if permissive => Err(WhyNot::UnknownCondition(key)),
             Condition::Unknown(_) => Ok(()),
+            Condition::Taint(kinds) => {
+                let holds = call.subject.taint.map_or(!permissive, |taint| {
+                    let kind = |origin: &String| origin.split(' ').next().unwrap_or_default().to_owned();
+                    taint
+                        .iter()
+                        .map(kind)
+                        .any(|kind| kinds.iter().any(|wanted| **wanted == *kind))
+                });
+                if holds { Ok(()) } else { Err(WhyNot::Taint) }
+            }
             Condition::PathWithin(roots) => {
                 let roots = call.roots(roots);
                 let paths = call.paths();
@@ -188,6 +210,7 @@ impl Rule {
             reason: self.reason.clone(),
             audit: self.effect == Effect::AuditOnly,
             limit_spent: self.limit.is_some(),
+            taint: self.looks_at_taint(),
         }
     }
 }

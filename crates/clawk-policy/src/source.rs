@@ -183,9 +183,26 @@ fn matcher(given: &model::RuleMatch) -> Matcher {
 fn conditions(given: &Map<String, Value>) -> Vec<Condition> {
     let read = |(key, value): (&String, &Value)| match (key.as_str(), path_roots(value)) {
         ("path_within", Some(roots)) => Condition::PathWithin(roots),
+        ("taint", _) => {
+            taint(value).map_or_else(|| Condition::Unknown(key.as_str().into()), Condition::Taint)
+        }
         _ => Condition::Unknown(key.as_str().into()),
     };
     given.iter().map(read).collect()
+}
+
+/// The kinds of origins that a rule's `taint` may name.
+pub const TAINTS: [&str; 5] = ["web", "peer", "tool", "file", "memory"];
+
+/// One kind of origin, or several of which any will do.
+fn taint(value: &Value) -> Option<Vec<Box<str>>> {
+    let kinds: Vec<&str> = match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter().map(Value::as_str).collect::<Option<_>>()?,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => return None,
+    };
+    let known = !kinds.is_empty() && kinds.iter().all(|kind| TAINTS.contains(kind));
+    known.then(|| kinds.into_iter().map(Into::into).collect())
 }
 
 /// One root, or several of which any will do. A root with `..`, `~` or NUL, or none at all, can't be read.
@@ -246,7 +263,7 @@ fn doubts(rule: &Rule) -> Vec<Warning> {
     for condition in &rule.conditions {
         match condition {
             Condition::Unknown(key) => found.push(warning(WarningKind::UnknownCondition(key.clone()))),
-            Condition::PathWithin(_) => {}
+            Condition::PathWithin(_) | Condition::Taint(_) => {}
         }
     }
     if rule.is_permissive() && rule.limit.is_some() {

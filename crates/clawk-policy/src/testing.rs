@@ -153,7 +153,7 @@ fn make(what: &str, dice: &mut Dice) -> String {
     }
 }
 
-/// What an attack may be dressed as.
+/// The forms that hide an attack.
 pub const DRESSES: &[&str] = &[
     "plain",
     "upper",

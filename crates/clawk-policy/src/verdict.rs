@@ -83,6 +83,8 @@ pub struct Verdict {
     pub audit: bool,
     /// The rule applied because its `rate_limit` is spent: a refusal is `-32021`, not `-32011` (R16a).
     pub limit_spent: bool,
+    /// The rule looked at what the context was made of: no standing grant stands against it.
+    pub taint: bool,
 }
 
 impl Verdict {
@@ -96,6 +98,7 @@ impl Verdict {
             reason: None,
             audit: false,
             limit_spent: false,
+            taint: false,
         }
     }
 

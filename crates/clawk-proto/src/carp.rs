@@ -372,7 +372,7 @@ pub struct Resolution {
     pub allowed_actions: Vec<Arc<AllowedAction>>,
     /// In candidate order.
     pub denied_actions: Vec<DeniedAction>,
-    /// What else holds.
+    /// Further conditions of the grant.
     pub constraints: Vec<Constraint>,
     /// 0–86,400; valid for so long after `timestamp`.
     #[cfg_attr(feature = "openapi", schema(maximum = 86400))]

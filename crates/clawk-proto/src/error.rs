@@ -42,7 +42,7 @@ macro_rules! codes {
 codes! {
     /// The bytes are no JSON.
     ParseError = -32700, "Parse error", retryable: false, no_effect: true;
-    /// The JSON is no request, or the method may not be called now (R4).
+    /// The JSON is not a request, or the method may not be called now (R4).
     InvalidRequest = -32600, "Invalid request", retryable: false, no_effect: true;
     /// The method is unknown, or above the agent's level (R6).
     MethodNotFound = -32601, "Method not found", retryable: false, no_effect: true;

@@ -115,8 +115,14 @@ pub struct SendParams {
 pub enum Stop {
     /// With an answer.
     Answered,
+    /// The model declined to answer.
+    Refused,
     /// Somebody cancelled it.
     Cancelled,
+    /// A budget was used up; `reason` says which.
+    Budget,
+    /// The loop guard ended it; `reason` says why.
+    Stopped,
     /// It could not be finished; `reason` says why.
     Failed,
 }

@@ -278,6 +278,9 @@ pub struct DelegateContext {
     pub request_id: RequestId,
     /// The swarm's name.
     pub swarm: String,
+    /// Only this member, identity or role; absent: the whole swarm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
 }
 
 /// Params of `claw.swarm.delegate`.
@@ -358,6 +361,12 @@ pub struct Peer {
     pub uri: String,
     /// Its readiness.
     pub status: PeerStatus,
+    /// Its name in the swarm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
+    /// Its part in the swarm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
 }
 
 /// Result of `claw.swarm.discover`.

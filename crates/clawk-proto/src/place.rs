@@ -59,7 +59,7 @@ enum Kind {
     Exact(String),
 }
 
-/// An entry that is no host, `host:port` or `*.suffix`.
+/// An entry that is not a host, `host:port` or `*.suffix`.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is not a host, `*.suffix`, IP literal or `*`, each with or without `:port`")]
 pub struct PatternError(String);
@@ -218,7 +218,17 @@ pub struct Place {
 
 impl Place {
     /// Reads `host`, `host:port` or `[v6]:port`, by the URL parser's own normal form: case, IDNA, odd spellings of IPv4.
-    /// What another parser might read differently (escapes, blanks, user names, zones) is no place at all.
+    /// Returns `None` for a text that another parser might read differently (escapes, blanks, user names, zones).
+    ///
+    /// ```
+    /// use clawk_proto::place::Place;
+    ///
+    /// let place = Place::parse("EXAMPLE.com:8443", Some(443)).ok_or("not a place")?;
+    /// assert_eq!((place.host.as_str(), place.port), ("example.com", 8443));
+    /// let odd = Place::parse("0x7f.1", Some(80)).ok_or("not a place")?;
+    /// assert_eq!(odd.host, "127.0.0.1");
+    /// # Ok::<(), &str>(())
+    /// ```
     #[must_use]
     pub fn parse(authority: &str, default_port: Option<u16>) -> Option<Self> {
         const MAX_BYTES: usize = 300;

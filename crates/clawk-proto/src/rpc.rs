@@ -36,6 +36,12 @@ impl<'a> Id<'a> {
         }
     }
 
+    /// An id from its JSON text; `None` when that is neither a string, a number nor null.
+    #[must_use]
+    pub fn of_json(text: &'a str) -> Option<Self> {
+        Self::from_raw(text)
+    }
+
     /// The id as JSON text.
     #[must_use]
     pub fn as_json(&self) -> &str {
@@ -60,7 +66,7 @@ pub struct Request<'a> {
     pub params: &'a str,
 }
 
-/// A message that is no request, and what must be answered.
+/// A message that is not a request, and the answer that it must get.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refused<'a> {
     /// The id to answer with.
@@ -76,7 +82,7 @@ pub enum Message<'a> {
     Request(Request<'a>),
     /// To be answered with an error.
     Refused(Refused<'a>),
-    /// Never answered: a notification whose params are no structure, or a response to something we did not ask.
+    /// Never answered: a notification whose params are not a structure, or a response to a request that we did not send.
     Ignored,
 }
 

@@ -148,16 +148,16 @@ pub enum UriError {
     #[error("a claw URI starts with `claw://`")]
     Scheme,
     /// Not one of the kinds.
-    #[error("`{0}` is no kind of primitive")]
+    #[error("`{0}` is not a valid kind of primitive")]
     Kind(String),
     /// Not 1 to 63 letters, digits, hyphens.
-    #[error("`{0}` is no name: 1 to 63 letters, digits and hyphens")]
+    #[error("`{0}` is not a valid name: 1 to 63 letters, digits and hyphens")]
     Name(String),
     /// Not 1 to 63 letters, digits, hyphens, dots.
-    #[error("`{0}` is no namespace: 1 to 63 letters, digits, hyphens and dots")]
+    #[error("`{0}` is not a valid namespace: 1 to 63 letters, digits, hyphens and dots")]
     Namespace(String),
     /// Not `MAJOR.MINOR.PATCH[-PRE]`.
-    #[error("`{0}` is no version: `MAJOR.MINOR.PATCH`, with `-PRERELEASE` at most")]
+    #[error("`{0}` is not a valid version: `MAJOR.MINOR.PATCH`, with `-PRERELEASE` at most")]
     Version(String),
     /// A registry URI without `@version`.
     #[error("a registry URI always names a version: `claw://registry/NAMESPACE/NAME@VERSION`")]
@@ -178,6 +178,15 @@ pub enum UriError {
 impl ClawUri {
     /// Reads any of the three forms; the alias becomes its canonical form.
     ///
+    /// ```
+    /// use clawk_proto::uri::ClawUri;
+    ///
+    /// let uri = ClawUri::parse("claw://local/tool/file-read")?;
+    /// assert_eq!(uri.name(), "file-read");
+    /// assert!(ClawUri::parse("https://example.com").is_err());
+    /// # Ok::<(), clawk_proto::uri::UriError>(())
+    /// ```
+    ///
     /// # Errors
     /// The text does not follow the grammar of CKP §7.
     pub fn parse(text: &str) -> Result<Self, UriError> {
@@ -187,7 +196,7 @@ impl ClawUri {
     /// Reads the canonical forms only, as on the wire.
     ///
     /// # Errors
-    /// As [`Self::parse`]; the alias form too.
+    /// The text does not follow the grammar of CKP §7, or it is the alias form.
     pub fn parse_canonical(text: &str) -> Result<Self, UriError> {
         match read(text)? {
             (_, true) => Err(UriError::Alias),
@@ -204,13 +213,13 @@ impl ClawUri {
     }
 }
 
-/// 1 to 63 letters, digits and hyphens (CKP §7, R8).
+/// Whether the text is a name: 1 to 63 letters, digits and hyphens (CKP §7, R8).
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
-/// `MAJOR.MINOR.PATCH[-PRE]` by the grammar of CKP §7 (no build metadata).
+/// Whether the text is a version: `MAJOR.MINOR.PATCH[-PRE]` by the grammar of CKP §7 (no build metadata).
 #[must_use]
 pub fn is_version(text: &str) -> bool {
     let (numbers, pre) = match text.split_once('-') {

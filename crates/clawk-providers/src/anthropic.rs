@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::draft::{Draft, OnDelta, arguments_again};
 use crate::fault::Fault;
 use crate::number::{Number, accounts};
+use crate::picture::base64;
 use crate::sse::Event;
 
 /// The revision of the API that this module speaks.
@@ -55,7 +56,19 @@ fn messages(request: &InferRequest) -> Vec<Value> {
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in &request.messages {
         let (role, blocks) = match message {
-            Message::User { text } => ("user", vec![json!({ "type": "text", "text": text })]),
+            Message::User { text, images } => {
+                let shown = images.iter().filter_map(|image| {
+                    let source =
+                        json!({ "type": "base64", "media_type": image.mime_type, "data": base64(image)? });
+                    Some(json!({ "type": "image", "source": source }))
+                });
+                let mut blocks: Vec<Value> = shown.collect();
+                // The API takes no empty text.
+                if !text.is_empty() || blocks.is_empty() {
+                    blocks.push(json!({ "type": "text", "text": text }));
+                }
+                ("user", blocks)
+            }
             Message::Assistant { text, calls } => {
                 let mut blocks = Vec::new();
                 if !text.is_empty() {

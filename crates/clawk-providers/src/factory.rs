@@ -280,7 +280,7 @@ fn auth(spec: &model::Provider, config: &ProviderConfig, dialect: Dialect) -> Re
             let name = config.header.as_deref().unwrap_or(default);
             let header = name
                 .parse()
-                .map_err(|_| wrong("header", format!("`{name}` is no header name")))?;
+                .map_err(|_| wrong("header", format!("`{name}` is not a valid header name")))?;
             Ok(Auth::Header(header, Key::new(key()?)))
         }
         AuthType::Oauth2 => {

@@ -26,6 +26,7 @@ mod auth;
 
 mod fault;
 
+mod picture;
 mod scripted;
 
 mod discover;

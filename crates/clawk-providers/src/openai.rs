@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::draft::{Draft, OnDelta, arguments_again};
 use crate::fault::Fault;
 use crate::number::{Number, accounts};
+use crate::picture::base64;
 use crate::sse::Event;
 
 /// `BASE/chat/completions`; a base without a path means `/v1`.
@@ -64,7 +65,17 @@ fn set(body: &mut Value, name: &str, value: Value) {
 
 fn message(message: &Message) -> Value {
     match message {
-        Message::User { text } => json!({ "role": "user", "content": text }),
+        Message::User { text, images } if images.is_empty() => json!({ "role": "user", "content": text }),
+        Message::User { text, images } => {
+            let words = (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
+            let shown = images.iter().filter_map(|image| {
+                let data = base64(image)?;
+                let url = format!("data:{};base64,{data}", image.mime_type);
+                Some(json!({ "type": "image_url", "image_url": { "url": url } }))
+            });
+            let content: Vec<Value> = words.into_iter().chain(shown).collect();
+            json!({ "role": "user", "content": content })
+        }
         Message::Assistant { text, calls } => {
             let content = if text.is_empty() && !calls.is_empty() {
                 Value::Null

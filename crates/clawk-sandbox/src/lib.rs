@@ -11,11 +11,12 @@ pub mod child;
 pub mod container;
 pub mod launch;
 mod passing;
+#[cfg(feature = "vm")]
 pub mod vm;
 #[cfg(feature = "wasm")]
 mod wasm;
 
 pub use launch::{
     Door, Gate, Given, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, MinFree, Outcome, Placed,
-    Service, ServiceEnd, Spec, Warm,
+    Service, ServiceEnd, Spec, VmSettings, Warm,
 };

@@ -23,7 +23,7 @@ impl Given {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes when a secret was added: what was made from [`Given::secrets`] before is no longer whole.
+    /// A number that changes when a secret is added. Then a copy of [`Given::secrets`] is out of date.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.lock().generation

@@ -5,10 +5,18 @@ use std::sync::Arc;
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// A secret's value under the name it was asked for.
+/// A secret's value, under the name by which it was looked up.
 ///
-/// It has no `Display` and no `Serialize`; `Debug` shows the name alone; the memory is zeroed when the last clone
-/// goes. Clones share one value.
+/// It has no `Display` and no `Serialize`. `Debug` shows only the name. The memory is zeroed when the last clone is dropped; clones share
+/// one value.
+///
+/// ```
+/// use clawk_secrets::Secret;
+///
+/// let key = Secret::new("API_KEY", "abc123");
+/// assert!(!format!("{key:?}").contains("abc123"));
+/// assert_eq!(key.expose(), "abc123");
+/// ```
 #[derive(Clone)]
 pub struct Secret {
     name: Arc<str>,
@@ -30,8 +38,8 @@ impl Secret {
         &self.name
     }
 
-    /// The only door to the value. What comes out must go into a request header or a child's environment, and never
-    /// into a log, an error or a message.
+    /// Returns the value; there is no other way to it. Put it into a request header or a child's environment, and never into a log, an
+    /// error or a message.
     pub fn expose(&self) -> &str {
         self.value.expose_secret()
     }

@@ -151,13 +151,21 @@ impl Store {
     }
 }
 
+/// Opens a regular file; a pipe would be waited for without end.
+fn open(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    File::open(path)
+}
+
 /// Reads `path` as one value, trailing newline removed. A missing file is [`Answer::Absent`].
 pub(crate) fn read_file(path: &Path, place: &str, max_bytes: usize) -> Result<Answer, StoreError> {
     let failed = |source| StoreError::File {
         path: path.to_owned(),
         source,
     };
-    let file = match File::open(path) {
+    let file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Answer::Absent(format!("{place} (no such file)")));
@@ -173,7 +181,7 @@ fn look_in_table(path: &Path, name: &str, max_bytes: usize) -> Result<Answer, St
         path: path.to_owned(),
         source,
     };
-    let file = File::open(path).map_err(failed)?;
+    let file = open(path).map_err(failed)?;
     // Of the open handle, so that what is judged is what is read.
     let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
     if mode & 0o077 != 0 {

@@ -146,7 +146,7 @@ impl Tokens {
 }
 
 /// What a client may do, and by which name it is known.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
     name: Arc<str>,
     scopes: Vec<Scope>,
@@ -174,6 +174,27 @@ impl Rights {
         Self {
             orders: true,
             ..Self::admin(&format!("local user {user}"))
+        }
+    }
+
+    /// Who comes by a queue or a folder, with the role that `[doors.NAME]` says (R39).
+    pub(crate) fn by_role(name: &str, role: Role) -> Self {
+        let scopes = match role {
+            Role::Viewer => vec![Scope::Read],
+            Role::User => vec![
+                Scope::Read,
+                Scope::Message,
+                Scope::Tool,
+                Scope::Memory,
+                Scope::Swarm,
+            ],
+            Role::Admin => vec![Scope::Admin],
+        };
+        Self {
+            name: name.into(),
+            scopes,
+            owner: false,
+            orders: false,
         }
     }
 

@@ -1,7 +1,8 @@
 //! The host (R38): one agent, and whoever starts or ends it. Its doors come and go; the agent stays.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clawk_kernel::time::{Clock, SystemClock};
@@ -12,7 +13,9 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::a2a::tasks::Tasks;
 use crate::agent::{AgentFactory, Current, InitFailure};
+use crate::channels::Channels;
 
 /// How long the end of a host waits for what connections left behind, once the agent has ended.
 const LEFT: Duration = Duration::from_secs(5);
@@ -54,6 +57,10 @@ struct Inner {
     over: CancellationToken,
     /// Work that goes on after its connection.
     left: TaskTracker,
+    tasks: Tasks,
+    /// An A2A endpoint is on (R23).
+    serves_tasks: AtomicBool,
+    channels: OnceLock<Arc<dyn Channels>>,
 }
 
 impl Host {
@@ -67,13 +74,41 @@ impl Host {
             moving: Mutex::default(),
             over: CancellationToken::new(),
             left: TaskTracker::new(),
+            tasks: Tasks::default(),
+            serves_tasks: AtomicBool::new(false),
+            channels: OnceLock::new(),
         }))
+    }
+
+    /// The tasks of other agents.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.0.tasks
+    }
+
+    /// An A2A endpoint is on, so `claw.task.*` is served, too (R23).
+    pub(crate) fn serves_tasks(&self) -> bool {
+        self.0.serves_tasks.load(Ordering::SeqCst)
+    }
+
+    /// From now on, an A2A endpoint is on.
+    pub(crate) fn serve_tasks(&self) {
+        self.0.serves_tasks.store(true, Ordering::SeqCst);
     }
 
     /// The run that is served now.
     #[must_use]
     pub fn current(&self) -> &Current {
         &self.0.current
+    }
+
+    /// Gives the host its agent's channels; the first ones stay.
+    pub fn set_channels(&self, channels: Arc<dyn Channels>) {
+        let _first = self.0.channels.set(channels); // silent-ok: a host has one agent
+    }
+
+    /// Its agent's channels, where they are connected.
+    pub(crate) fn channels(&self) -> Option<&Arc<dyn Channels>> {
+        self.0.channels.get()
     }
 
     /// How connections are served.

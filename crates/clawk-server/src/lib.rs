@@ -1,22 +1,38 @@
-//! The agent as a server: a host with connections (JSON-RPC on standard input and on the control socket), and CRA over HTTP.
+//! The agent as a server: a host with its doors (JSON-RPC on standard streams, sockets, HTTP, WebSocket, queues, folders), and
+//! CRA over HTTP.
 //!
-//! *Owns:* the host, connections, framing, RPC dispatch, gating, rights, heartbeats, the one mapping from errors to wire codes.
-//! *Depends on:* proto, manifest (levels), carp (messages), trace (events), kernel.
+//! *Owns:* the host, its doors, connections, framing, RPC dispatch, gating, rights, heartbeats, the one mapping from errors to wire codes.
+//! *Depends on:* proto, manifest (levels), carp (messages), trace (events), client (the folder's format, the queues' names), kernel.
 //! *Must not know:* adapters (stores, providers, tools); the binary brings them through [`agent::AgentFactory`].
 //! *Start reading at:* [`host::Host`], then `rpc/mod.rs` (a connection), then `rpc/dispatch.rs`, then `error/mod.rs`.
 
+mod a2a;
 pub mod access;
+mod acp;
 pub mod agent;
+mod channels;
+mod clients;
 pub mod control;
 mod error;
+pub mod folder;
+mod guests;
 pub mod host;
 pub mod http;
+mod mcp;
+mod openai;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub mod queue;
 mod rpc;
+mod telling;
 pub mod transport;
 
 pub use access::Rights;
+pub use acp::serve_acp;
 pub use agent::{AgentFactory, Current, InitFailure, ManifestFault};
+pub use channels::Channels;
 pub use control::{Client, Control, ControlError};
 pub use host::{Host, Options};
-pub use transport::lines::{End, Ended, serve};
+pub use mcp::serve_mcp;
+pub use transport::converse::{End, Ended};
+pub use transport::lines::serve;
 pub use transport::standard::standard;

@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use clawk_kernel::ports::{
-    AnswerKey, Batch, Content, Entry, Journal as _, Memory as _, Place, StoreQuery, Ticket,
+    AnswerKey, Batch, Content, Entry, Journal as _, Memory as _, Scope, StoreQuery, Ticket,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
@@ -192,7 +192,7 @@ async fn memory() {
     };
     let state = StateDir::open(dir.path(), options).unwrap();
     let memory = state.memory();
-    let place = Place {
+    let place = Scope {
         identity: "a".into(),
         channel: String::new(),
     };

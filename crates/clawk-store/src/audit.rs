@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use crate::dir::make_private_file;
 use crate::error::StateError;
 
 /// How long it waits for another reader or writer of the file.
@@ -48,6 +49,7 @@ impl AuditDb {
 
     fn open(&self) -> Result<Connection, StateError> {
         let error = || StateError::database(&self.path);
+        make_private_file(&self.path)?;
         let connection = Connection::open(&self.path).map_err(error())?;
         fs::set_permissions(&self.path, Permissions::from_mode(0o600))
             .map_err(StateError::io("can't protect", &self.path))?;

@@ -1,7 +1,8 @@
 //! Content that is too large for a row: one file per digest, `blobs/ab/cdef…`.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use clawk_proto::Digest;
@@ -38,10 +39,16 @@ impl Blobs {
             return Ok(());
         }
         let new_folder = !folder.is_dir();
-        fs::create_dir_all(&folder)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         // Only the writer thread writes, so one name is enough.
         let partial = self.root.join("partial");
-        let mut out = File::create(&partial)?;
+        let mut open = OpenOptions::new();
+        let mut out = open
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&partial)?;
         out.write_all(bytes)?;
         if durable {
             out.sync_data()?;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -97,6 +97,7 @@ impl StateDir {
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StateError> {
         let path = path.as_ref().to_owned();
         make_private(&path)?;
+        refuse_links(&path)?;
         let lock = take_lock(&path)?;
         make_private(&path.join("blobs"))?;
         let database = path.join("state.db");
@@ -231,6 +232,39 @@ pub(crate) fn make_private(path: &Path) -> Result<(), StateError> {
         .map_err(StateError::io("can't make the directory", path))
 }
 
+/// Refuses links in the directory: it may have come with a cloned folder, and what is written would be written elsewhere.
+fn refuse_links(state: &Path) -> Result<(), StateError> {
+    for folder in [state.to_owned(), state.join("keys"), state.join("blobs")] {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(StateError::io("can't look at", &folder)(e)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(StateError::io("can't look at", &folder))?;
+            let kind = entry
+                .file_type()
+                .map_err(StateError::io("can't look at", &folder))?;
+            if kind.is_symlink() {
+                let why = std::io::Error::other(
+                    "a state directory holds no links; remove it, or name another directory with --state",
+                );
+                return Err(StateError::io("refused the link", &entry.path())(why));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a database that only its owner may read, if it is not there. SQLite gives the files beside it the same mode.
+pub(crate) fn make_private_file(path: &Path) -> Result<(), StateError> {
+    let mut open = OpenOptions::new();
+    open.write(true).create(true).truncate(false).mode(0o600);
+    open.open(path)
+        .map(drop)
+        .map_err(StateError::io("can't make", path))
+}
+
 /// The lock lives as long as the file is open; the process id in it is for the message alone.
 fn take_lock(state: &Path) -> Result<File, StateError> {
     let path = state.join("lock");
@@ -239,6 +273,7 @@ fn take_lock(state: &Path) -> Result<File, StateError> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(0o600)
         .open(&path)
         .map_err(StateError::io("can't open the lock file", &path))?;
     match file.try_lock() {

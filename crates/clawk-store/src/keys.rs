@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use clawk_trace::checkpoint::{PublicKey, Signer};
 
+use zeroize::Zeroizing;
+
 use crate::dir::{StateDir, make_private};
 use crate::error::StateError;
 
@@ -22,7 +24,7 @@ impl StateDir {
     pub fn signer(&self) -> Result<Signer, StateError> {
         let folder = self.path().join("keys");
         let path = folder.join(PRIVATE);
-        match fs::read_to_string(&path) {
+        match fs::read_to_string(&path).map(Zeroizing::new) {
             Ok(text) => self.existing(&path, &text),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if self.is_signed()? {
@@ -48,8 +50,8 @@ impl StateDir {
             );
             return Err(self.key_fault(detail));
         }
-        let mut seed = [0; 32];
-        match hex::decode_to_slice(text.trim(), &mut seed) {
+        let mut seed = Zeroizing::new([0; 32]);
+        match hex::decode_to_slice(text.trim(), &mut *seed) {
             Ok(()) => Ok(Signer::from_seed(&seed)),
             Err(_) => Err(self.key_fault(format!("`{}` holds no key", path.display()))), // silent-ok: the text is secret
         }
@@ -84,17 +86,17 @@ pub fn public_key(state: &Path) -> Result<Option<PublicKey>, StateError> {
 
 fn make(folder: &Path, path: &Path) -> Result<Signer, StateError> {
     make_private(folder)?;
-    let mut seed = [0; 32];
+    let mut seed = Zeroizing::new([0; 32]);
     fill(&mut seed).map_err(StateError::io("can't get random bytes for", path))?;
     let signer = Signer::from_seed(&seed);
-    let write = |path: PathBuf, text: String, mode: u32| -> Result<(), StateError> {
+    let write = |path: PathBuf, text: &[u8]| -> Result<(), StateError> {
         let write = || -> io::Result<()> {
             let mut file = OpenOptions::new()
                 .write(true)
                 .create_new(true)
-                .mode(mode)
+                .mode(0o600)
                 .open(&path)?;
-            file.write_all(text.as_bytes())?;
+            file.write_all(text)?;
             file.sync_all()
         };
         write().map_err(StateError::io("can't write", &path))
@@ -103,8 +105,14 @@ fn make(folder: &Path, path: &Path) -> Result<Signer, StateError> {
     if public.exists() {
         fs::remove_file(&public).map_err(StateError::io("can't replace", &public))?;
     }
-    write(public, signer.public().to_hex() + "\n", 0o644)?;
-    write(path.to_owned(), hex::encode(seed) + "\n", 0o600)?;
+    write(public, (signer.public().to_hex() + "\n").as_bytes())?;
+    // In one piece, so that no shorter copy of it is left behind.
+    let mut text = Zeroizing::new(vec![b'\n'; 65]);
+    if let Some(room) = text.get_mut(..64) {
+        hex::encode_to_slice(*seed, room)
+            .map_err(|e| StateError::io("can't write", path)(io::Error::other(e)))?;
+    }
+    write(path.to_owned(), &text)?;
     Ok(signer)
 }
 

@@ -38,5 +38,7 @@ pub use error::StateError;
 pub use heads::{Delivery, Head, SESSIONS_SIGNED};
 pub use journal::SqliteJournal;
 pub use keys::public_key;
-pub use memory::{FORGOTTEN, MAX_FORGOTTEN, MemoryPart, Remembered, SqliteMemory};
+pub use memory::{
+    FORGOTTEN, Lacking, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, SqliteMemory,
+};
 pub use reader::{Filter, Reader, StoredEvent};

@@ -4,14 +4,16 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::dir::Durability;
+use crate::dir::{Durability, make_private_file};
 use crate::error::StateError;
 
 /// `clwk`, so that `file` and we know whose database it is.
 const APPLICATION_ID: i64 = 0x636c_776b;
 
 /// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
-const MIGRATIONS: [&str; 9] = [V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS, BOXES];
+const MIGRATIONS: [&str; 10] = [
+    V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS, BOXES, MARKS,
+];
 
 /// `(kind = 'a' OR kind = 'b' …)`: what a partial index over some event types is kept by, and what a query repeats word for word
 /// to be served by it. Not `kind IN (…)`: for each such index, SQLite would make a table of the list whenever a row is inserted.
@@ -221,9 +223,27 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_owed ON outbox(channel, conversation, n) WHERE dead = 0;
 ";
 
+/// Where entries came from and whose they are; their vectors; what compaction set aside; embeddings that were paid for.
+const MARKS: &str = "
+ALTER TABLE memory_parts ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+UPDATE memory_parts SET bytes = (SELECT coalesce(sum(length(content) + coalesce(length(metadata), 0)), 0) FROM memory WHERE part = memory_parts.id);
+ALTER TABLE memory ADD COLUMN mark TEXT;
+ALTER TABLE memory ADD COLUMN whose INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE memory_vectors (
+  v INTEGER PRIMARY KEY, n INTEGER NOT NULL, part INTEGER NOT NULL, whose INTEGER NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL) STRICT;
+CREATE INDEX memory_vectors_n ON memory_vectors(n);
+CREATE INDEX memory_vectors_part ON memory_vectors(part, v);
+CREATE TABLE memory_aside (
+  n INTEGER PRIMARY KEY, part INTEGER NOT NULL, id TEXT NOT NULL, key TEXT, content TEXT NOT NULL, metadata TEXT, at INTEGER NOT NULL,
+  mark TEXT, whose INTEGER NOT NULL, instead TEXT NOT NULL, since INTEGER NOT NULL) STRICT;
+CREATE INDEX memory_aside_id ON memory_aside(part, id);
+CREATE TABLE embeddings (model TEXT NOT NULL, digest BLOB NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (model, digest)) STRICT, WITHOUT ROWID;
+";
+
 /// Opens the write connection and brings the schema up to date.
 pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StateError> {
     let error = || StateError::database(path);
+    make_private_file(path)?;
     let connection = Connection::open(path).map_err(error())?;
     let configure = || -> rusqlite::Result<()> {
         connection.busy_timeout(std::time::Duration::from_secs(5))?;
@@ -265,12 +285,22 @@ pub(crate) fn check_identity(connection: &Connection, path: &Path) -> Result<(),
             known,
         });
     }
-    if found > 0 && application != APPLICATION_ID {
-        return Err(StateError::Foreign {
-            path: path.to_owned(),
-        });
+    // A fresh one has no version, and nothing in it.
+    let ours = match found {
+        1.. => application == APPLICATION_ID,
+        0 => application == 0 && objects(connection).map_err(StateError::database(path))? == 0,
+        _ => false,
+    };
+    if ours {
+        return Ok(());
     }
-    Ok(())
+    Err(StateError::Foreign {
+        path: path.to_owned(),
+    })
+}
+
+fn objects(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
 }
 
 fn known_version() -> i64 {

@@ -120,17 +120,17 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
     Ok(Runner::new(bound, mending, servers, shared))
 }
 
-struct Binder<'a> {
-    exits: Arc<Exits>,
-    manifest: &'a Manifest,
-    config: &'a ToolsConfig,
-    host: &'a Host,
+pub(crate) struct Binder<'a> {
+    pub(crate) exits: Arc<Exits>,
+    pub(crate) manifest: &'a Manifest,
+    pub(crate) config: &'a ToolsConfig,
+    pub(crate) host: &'a Host,
     /// By source and sandbox: a server is enclosed once.
-    servers: BTreeMap<Place, Arc<Server>>,
+    pub(crate) servers: BTreeMap<Place, Arc<Server>>,
 }
 
 /// A source, and the name of the sandbox that it runs in.
-type Place = (McpUri, Option<String>);
+pub(crate) type Place = (McpUri, Option<String>);
 
 impl Binder<'_> {
     /// What encloses a tool; without one, what encloses tools that name no sandbox.
@@ -246,7 +246,12 @@ impl Binder<'_> {
         }
     }
 
-    fn command(&self, command: &[String], config: &ToolConfig, plan: &Plan) -> Result<Command, String> {
+    pub(crate) fn command(
+        &self,
+        command: &[String],
+        config: &ToolConfig,
+        plan: &Plan,
+    ) -> Result<Command, String> {
         let [program, args @ ..] = command else {
             return Err("`command` is empty".to_owned());
         };
@@ -503,7 +508,7 @@ fn secret_headers(given: &[(String, Secret)], prefix: &str) -> Result<HeaderMap,
 }
 
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let bad = || format!("`{name}` is no header, or its value can't be one");
+    let bad = || format!("`{name}` is not a valid header, or its value can't be one");
     Ok((
         HeaderName::from_bytes(name.as_bytes()).map_err(|_invalid| bad())?,
         HeaderValue::from_str(value).map_err(|_invalid| bad())?,

@@ -13,6 +13,8 @@ mod egress;
 mod executor;
 mod mcp;
 mod mend;
+mod program;
+
 mod runner;
 mod stands;
 
@@ -23,6 +25,7 @@ pub use bind::{Host, Unbound, bind};
 pub use builtin::{Answer, Ask, Extra, Question};
 pub use config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
 pub use egress::Egress;
+pub use program::{Program, program};
 pub use runner::Runner;
 
 /// Whether a built-in tool has this name.

@@ -419,6 +419,10 @@ impl ToolRunner for Runner {
         })
     }
 
+    fn is_kernels(&self, tool: &str) -> bool {
+        matches!(self.bound.get(tool).map(|binding| &**binding), Some(Binding::Builtin(builtin)) if builtin.is_kernels())
+    }
+
     fn close(&self) -> Later<'_, ()> {
         Box::pin(async move {
             futures::future::join_all(self.servers.iter().map(|server| server.close())).await;

@@ -48,7 +48,7 @@ impl<'a> RawEvent<'a> {
     /// Reads one line without its newline. Members that are not part of an event are refused, because no hash covers them.
     ///
     /// # Errors
-    /// What is wrong with the line.
+    /// The fault of the line.
     pub fn parse(line: &'a str) -> Result<Self, String> {
         as_we_write(line).map_or_else(|| general(line), Ok)
     }

@@ -171,7 +171,7 @@ fn bind_action(
             manifest.tools.push(made);
             Ok(())
         }
-        Some(Executor::Tool(name)) => Err(format!("its executor `{name}` is no tool of this agent")),
+        Some(Executor::Tool(name)) => Err(format!("its executor `{name}` is not a tool of this agent")),
         None if config.simulate => Ok(()),
         // Whoever only resolves runs its actions elsewhere; their execution here says that nothing runs them.
         None if manifest.providers.is_empty() => Ok(()),

@@ -12,11 +12,11 @@ use crate::cmd;
 #[derive(Debug, Parser)]
 #[command(name = "clawk", version, max_term_width = 100, disable_help_subcommand = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Log to standard error; -vv for more, -vvv for all of it
+    /// Log to standard error; -vv logs more, -vvv logs everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// Runtime configuration; default `clawk.toml` beside the manifest, else `$XDG_CONFIG_HOME/clawk/config.toml`
+    /// Runtime configuration [default: `clawk.toml` beside the manifest, else `$XDG_CONFIG_HOME/clawk/config.toml`]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
@@ -32,61 +32,74 @@ Examples:
   clawk serve claw.yaml --stdio            the agent as a JSON-RPC service
   clawk trace verify --agent my-agent      check the proof of what it did
 
-Exit codes: 0 done, 1 the thing checked is bad or the work failed, 2 usage, 130 interrupted, 143 terminated.";
+Exit codes: 0 done, 1 the thing checked is bad or the work failed, 2 usage, 130 interrupted,
+141 the output was not read to its end, 143 terminated.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Write a commented claw.yaml that runs
     Init(cmd::init::Args),
+    /// Write a manifest from another agent runtime's configuration
+    Import(cmd::import::Args),
     /// Talk to an agent in the terminal
     Run(cmd::run::Args),
     /// Serve an agent to other programs
     Serve(cmd::serve::Args),
-    /// Say something to an agent that is served, and print its answer
+    /// Serve an agent to an editor over the Agent Client Protocol
+    Acp(cmd::acp::Args),
+    /// Send a message to a served agent and print its answer
     Send(cmd::send::Args),
-    /// List what waits for a person in a running agent
+    /// Call any method of a served agent, over any transport, and print the result
+    Call(cmd::call::Args),
+    /// List the questions that wait for a person
     Approvals(cmd::approvals::ListArgs),
-    /// Say yes to a call that waits
+    /// Approve a waiting call
     Approve(cmd::approvals::ApproveArgs),
-    /// Say no to a call that waits
+    /// Deny a waiting call
     Deny(cmd::approvals::DenyArgs),
-    /// Stop an agent at once, look at what is stopped, lift it
+    /// Stop an agent at once, show what is stopped, lift the stop
     Stop(cmd::stop::Args),
-    /// Check a manifest, or one primitive; every finding at once
+    /// Check a manifest or one primitive, and print every finding
     Validate(cmd::validate::Args),
     /// Print the JSON Schema of a manifest or a primitive, for editors
     Schema(cmd::schema::Args),
-    /// Look at messages whose turn could not be finished, and say them again
+    /// Give a task to the whole swarm; show its members and how they work together
+    Swarm(cmd::swarm::Args),
+    /// List messages and tasks that could not be finished, and send them again
     DeadLetters(cmd::dead_letters::Args),
-    /// Look at answers that are owed to conversations, and try dead ones again
+    /// List answers that are not delivered yet, and retry dead ones
     Outbox(cmd::outbox::Args),
-    /// Look at what happened, check that the record is whole, export it
+    /// Show the state of a running agent's channels; pair people, fire triggers
+    Channels(cmd::channels::Args),
+    /// Show, verify, replay and export the record of what happened
     Trace(cmd::trace::Args),
-    /// Say what a rule set decides and why; test it; replay the past under another one
+    /// Explain what a policy decides, test it, and compare it with the past
     Policy(cmd::policy::Args),
-    /// Check an Atlas, the folder that says what agents may see and do; show what it holds
+    /// Check, pack and show an Atlas: a folder that says what agents may see and do
     Atlas(cmd::atlas::Args),
-    /// Say what Atlases give an agent for a goal: context, actions, what waits for a person
+    /// Show what Atlases grant an agent for a goal: context, actions, approvals
     Resolve(cmd::resolve::Args),
-    /// Look at what an agent remembers, search it, export it, forget it on the record
+    /// List, search, export and forget what an agent remembers
     Memory(cmd::memory::Args),
+    /// Agree to the programs that a folder's files would run on this machine
+    Trust(cmd::trust::Args),
     /// List the sessions of an agent
     Sessions(cmd::sessions::Args),
-    /// List what an agent did to the world, and what nobody knows it did
+    /// List an agent's effects, and settle those of unknown outcome
     Effects(cmd::effects::Args),
-    /// Try the box that tools run in, or have it explained
+    /// Run a command in a tool's sandbox, or explain the sandbox
     Sandbox(cmd::sandbox::Args),
-    /// Show what is spent, set aside and left
+    /// Show what is spent, reserved and left
     Budget(cmd::budget::Args),
-    /// Check an agent against the protocol's test vectors
+    /// Run the protocols' conformance tests against an agent
     Conformance(cmd::conformance::Args),
-    /// Check what this host can enforce and what is misconfigured, with cures
+    /// Check what this host can enforce and what is misconfigured, and name the cures
     Doctor(cmd::doctor::Args),
-    /// Show the runtime configuration in force, and from where
+    /// Show the runtime configuration in force, and where each value comes from
     Config(cmd::config::Args),
     /// Print a completion script for a shell
     Completions(cmd::completions::Args),
-    /// Print the manual page, or write all of them to a folder
+    /// Print the manual page, or write every page to a folder
     Man(cmd::man::Args),
 }
 
@@ -99,22 +112,28 @@ impl Cli {
         let config = self.config;
         match self.verb {
             Verb::Init(args) => cmd::init::run(&args),
+            Verb::Import(args) => cmd::import::run(&args),
             Verb::Run(args) => cmd::run::run(&args, config.as_deref()),
             Verb::Serve(args) => cmd::serve::run(&args, config.as_deref()),
+            Verb::Acp(args) => cmd::acp::run(&args, config.as_deref()),
             Verb::Send(args) => cmd::send::run(&args, config.as_deref()),
+            Verb::Call(args) => cmd::call::run(&args),
             Verb::Approvals(args) => cmd::approvals::list(&args),
             Verb::Approve(args) => cmd::approvals::approve(&args),
             Verb::Deny(args) => cmd::approvals::deny(&args),
             Verb::Stop(args) => cmd::stop::run(&args),
             Verb::Validate(args) => cmd::validate::run(&args, config.as_deref()),
             Verb::Schema(args) => cmd::schema::run(&args),
+            Verb::Swarm(args) => cmd::swarm::run(&args, config.as_deref()),
             Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
             Verb::Outbox(args) => cmd::outbox::run(&args),
+            Verb::Channels(args) => cmd::channels::run(&args),
             Verb::Trace(args) => cmd::trace::run(&args, config.as_deref()),
             Verb::Policy(args) => cmd::policy::run(&args, config.as_deref()),
             Verb::Atlas(args) => cmd::atlas::run(&args),
             Verb::Resolve(args) => cmd::resolve::run(&args),
             Verb::Memory(args) => cmd::memory::run(&args),
+            Verb::Trust(args) => cmd::trust::run(&args, config.as_deref()),
             Verb::Sessions(args) => cmd::sessions::run(&args),
             Verb::Effects(args) => cmd::effects::run(&args),
             Verb::Sandbox(args) => cmd::sandbox::run(&args, config.as_deref()),

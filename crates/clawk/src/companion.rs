@@ -61,6 +61,9 @@ struct Case {
     tokens_today: u64,
     #[serde(default)]
     cost_today_microusd: u64,
+    /// Origins of untrusted text in the context that asks, such as `web https://example.com`.
+    #[serde(default)]
+    taint: Vec<String>,
     expect: Expected,
     /// The rule that must decide; `null`: none may; absent: any will do.
     #[serde(default, deserialize_with = "given")]
@@ -196,7 +199,7 @@ fn beside(file: &Path, found: &model::Policy) -> Result<Option<Report>> {
     let text = fs::read_to_string(&tests).with_context(|| format!("can't read `{shown}`"))?;
     let options = serde_saphyr::options! { strict_booleans: true };
     let parsed: Tests = serde_saphyr::from_str_with_options(&text, options)
-        .with_context(|| format!("`{shown}` is no list of tests"))?;
+        .with_context(|| format!("`{shown}` is not a valid list of tests"))?;
     let engine = Engine::compile(std::slice::from_ref(found))?;
     let failures = parsed
         .cases
@@ -229,6 +232,7 @@ impl Tests {
             },
             // The cases' files need not be there.
             places: None,
+            taint: Some(&case.taint),
         };
         let layers = Layers {
             autonomy: case.autonomy.unwrap_or(self.autonomy),

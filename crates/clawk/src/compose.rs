@@ -1,8 +1,12 @@
 //! The composition root: a manifest and a configuration become the parts of an agent. Nothing is decided here.
+//!
+//! Long because it is the composition root: every part is made and joined here.
 
+pub(crate) mod channels;
 mod egress;
 pub(crate) mod lacks;
 mod launch;
+mod members;
 pub(crate) mod own;
 mod ready;
 
@@ -11,19 +15,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use crate::state::kept::{Reader, StateDir};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Journal, Provider};
 use clawk_kernel::time::SystemClock;
-use clawk_kernel::{Atlases, Door, Kernel, ModelOptions, Options, Parts, Session, Shown, StartError};
-use clawk_manifest::model::ProviderProtocol;
+use clawk_kernel::witness::digest_of;
+use clawk_kernel::{
+    Atlases, Door, Kernel, ModelOptions, Options, Parts, Session, Shown, StartError, SwarmOptions,
+};
+use clawk_manifest::model::{Identity, ProviderProtocol};
 use clawk_manifest::{Manifest, Sources};
+use clawk_memory::{Files, Stores};
 use clawk_plan::Own;
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Given, Resolver};
+use clawk_secrets::{Env, Given, Resolver, env};
 use clawk_server::Host as Served;
-use clawk_store::{Reader, StateDir};
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +41,9 @@ pub(crate) use launch::{Launched, Source, Wired};
 use crate::atlases;
 use crate::config::{self, Config, Durability, Outside, Settings};
 use crate::keeper::Keeper;
-use crate::{audit, manifest, state};
+use crate::state::{Origin, Wanted};
+use crate::trust::{self, Consent};
+use crate::{audit, manifest, out};
 
 /// How long a chat's end waits for what is in flight, milliseconds.
 const DRAIN_MS: u64 = 5_000;
@@ -57,6 +67,8 @@ pub(crate) fn runtime() -> Result<Runtime> {
 pub(crate) struct Blueprint {
     /// As it will run: `auto:` providers are settled.
     pub(crate) manifest: Arc<Manifest>,
+    /// Where it comes from.
+    origin: Origin,
     /// What is local.
     pub(crate) config: Config,
     /// Resolves secrets.
@@ -71,12 +83,18 @@ pub(crate) struct Blueprint {
     pub(crate) models: Vec<String>,
     /// Atlases that govern it.
     pub(crate) atlases: Atlases,
+    /// What its folder's files run here, and by whose word.
+    consent: Option<Consent>,
     /// Where scripts of scripted models may lie.
     scripts: Scripts,
+    /// Identities of the swarm's members, by name.
+    pub(crate) identities: BTreeMap<String, Arc<Identity>>,
     /// Every audit that a policy wants is being delivered.
     audit_writable: Arc<AtomicBool>,
     /// What starts tools: what one of its clones has found out about this host, all of them know.
     launcher: Arc<OnceLock<Launcher>>,
+    /// The manifest's channels, once they are connected.
+    connected: Arc<OnceLock<clawk_channels::Channels>>,
 }
 
 impl Blueprint {
@@ -93,7 +111,8 @@ impl Blueprint {
         };
         let mut read = own::of_sources(&sources);
         read.push(path.with_file_name(config::BESIDE));
-        let mut blueprint = Self::new(manifest, config, scripts, read).await?;
+        let origin = Origin::of_file(path)?;
+        let mut blueprint = Self::new(manifest, origin, config, scripts, read).await?;
         blueprint.warning = warning;
         Ok(blueprint)
     }
@@ -108,7 +127,9 @@ impl Blueprint {
         root: Option<&Path>,
     ) -> Result<Self> {
         let scripts = root.map_or(Scripts::Refused, |root| Scripts::Inside(root.to_owned()));
-        Self::new(manifest, config, scripts, own::of_sources(&sources)).await
+        let said = serde_json::to_vec(&manifest).context("the manifest can't be written again")?;
+        let origin = Origin::Wire(digest_of(&said));
+        Self::new(manifest, origin, config, scripts, own::of_sources(&sources)).await
     }
 
     /// Nothing but Atlases: CRA without a claw.
@@ -116,22 +137,24 @@ impl Blueprint {
     /// # Errors
     /// An Atlas is not valid, or an action can't run here.
     pub(crate) async fn of_atlases(config: Config) -> Result<Self> {
-        Self::new(atlases::alone()?, config, Scripts::Refused, Vec::new()).await
+        let alone = atlases::alone()?;
+        Self::new(alone, Origin::Atlases, config, Scripts::Refused, Vec::new()).await
     }
 
     async fn new(
         mut manifest: Manifest,
+        origin: Origin,
         config: Config,
         scripts: Scripts,
         read: Vec<PathBuf>,
     ) -> Result<Self> {
         let models = settle(&mut manifest).await;
-        Self::made(manifest, config, scripts, read, models)
+        Self::made((manifest, origin), config, scripts, read, models)
     }
 
     /// With the providers that `auto:` stands for.
     fn made(
-        mut manifest: Manifest,
+        (mut manifest, origin): (Manifest, Origin),
         mut config: Config,
         scripts: Scripts,
         mut read: Vec<PathBuf>,
@@ -154,10 +177,13 @@ impl Blueprint {
             .canonicalize()
             .with_context(|| format!("the working directory `{}` is not there", folder.display()))?;
         read.extend(own::programs(&config, &manifest, &workdir));
+        let (identities, files) = members::identities(&manifest, &config)?;
+        read.extend(files);
         let read = own::absolute(read)?;
         own::consistent(&config, &manifest, &read, &workdir)?;
         Ok(Self {
             manifest: Arc::new(manifest),
+            origin,
             config,
             resolver,
             workdir,
@@ -165,22 +191,57 @@ impl Blueprint {
             warning: None,
             models,
             atlases,
+            consent: None,
             scripts,
+            identities,
             audit_writable: Arc::new(AtomicBool::new(true)),
             launcher: Arc::default(),
+            connected: Arc::default(),
         })
+    }
+
+    /// With the user's agreement to what its folder's files would run. Asks, if there is somebody to ask.
+    ///
+    /// # Errors
+    /// The answer is no.
+    pub(crate) async fn agreed(mut self, told: bool, asks: bool) -> Result<Self> {
+        let (config, manifest) = (self.config.clone(), Arc::clone(&self.manifest));
+        let asked = move || trust::agreed(&config, Some(&manifest), told, asks);
+        self.consent = tokio::task::spawn_blocking(asked).await??;
+        Ok(self)
+    }
+
+    /// Whoever starts it without having asked has named the manifest, which is the agreement, and is recorded.
+    ///
+    /// # Errors
+    /// What would run can't be looked at.
+    pub(crate) async fn named(self) -> Result<Self> {
+        match self.consent {
+            Some(_) => Ok(self),
+            None => self.agreed(false, false).await,
+        }
+    }
+
+    /// Where the agent's state is to lie.
+    pub(crate) fn state<'a>(&'a self, flag: Option<&'a Path>) -> Wanted<'a> {
+        Wanted {
+            flag,
+            configured: self.config.settings.state.as_deref(),
+            agent: &self.manifest.metadata.name,
+            origin: &self.origin,
+        }
     }
 
     /// Where the agent's state lies; made when missing.
     ///
     /// # Errors
-    /// It can't be made or protected.
+    /// It can't be made or protected, or it is another user's.
     pub(crate) fn state_dir(&self, flag: Option<&Path>) -> Result<PathBuf> {
-        state::prepare(
-            flag,
-            self.config.settings.state.as_deref(),
-            &self.manifest.metadata.name,
-        )
+        let (dir, note) = self.state(flag).prepare()?;
+        if let Some(note) = note {
+            out::note(&note);
+        }
+        Ok(dir)
     }
 
     /// Opens a state directory as configured.
@@ -189,14 +250,14 @@ impl Blueprint {
     /// Another process owns it, or it is broken.
     pub(crate) fn open_state(&self, dir: &Path) -> Result<StateDir> {
         let durability = match self.config.settings.durability {
-            Durability::Durable => clawk_store::Durability::Durable,
-            Durability::Relaxed => clawk_store::Durability::Relaxed,
+            Durability::Durable => crate::state::kept::Durability::Durable,
+            Durability::Relaxed => crate::state::kept::Durability::Relaxed,
         };
         Ok(StateDir::open(
             dir,
-            clawk_store::Options {
+            crate::state::kept::Options {
                 durability,
-                ..clawk_store::Options::default()
+                ..crate::state::kept::Options::default()
             },
         )?)
     }
@@ -273,8 +334,21 @@ impl Blueprint {
     /// # Errors
     /// Each tool that nothing here runs.
     pub(crate) fn runner(&self, ask: Option<Ask>, state: Option<&Path>) -> Result<Runner, Vec<String>> {
+        bind(
+            &self.manifest,
+            &self.config.settings.tools,
+            self.tool_host(ask, state)?,
+        )
+        .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())
+    }
+
+    /// What the machine gives to tools, and to programs that live beside the agent.
+    ///
+    /// # Errors
+    /// Each way out that can't be had.
+    fn tool_host(&self, ask: Option<Ask>, state: Option<&Path>) -> Result<Host, Vec<String>> {
         let egress = egress::compose(&self.config.settings, &self.manifest, &self.resolver)?;
-        let host = Host {
+        Ok(Host {
             launcher: self.launcher(state.map(|state| state.join("cache")).as_deref()),
             own: self.own(state),
             defaults: self.config.settings.sandbox.defaults(),
@@ -284,9 +358,7 @@ impl Blueprint {
             ask,
             extras: self.extras(),
             egress,
-        };
-        bind(&self.manifest, &self.config.settings.tools, host)
-            .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())
+        })
     }
 
     /// What is the runtime's and not the tools'.
@@ -299,8 +371,10 @@ impl Blueprint {
 
     fn extras(&self) -> BTreeMap<String, Arc<dyn Extra>> {
         let simulated = self.atlases.fallback.iter();
+        let send = ("channel-send".to_owned(), self.channel_send());
         simulated
             .map(|name| (name.clone(), Arc::new(atlases::Simulate) as Arc<dyn Extra>))
+            .chain([send])
             .collect()
     }
 
@@ -314,23 +388,47 @@ impl Blueprint {
         given
     }
 
+    /// Stores of memory: in the state's database, or in folders below `memory` in the state.
+    fn stores(&self, state: &StateDir) -> Arc<dyn clawk_kernel::ports::Memory> {
+        let files = Files::new(clawk_memory::Options {
+            root: state.path().join("memory"),
+            home: env::path("HOME"),
+            tenant: self.config.settings.memory.tenant_id.clone().unwrap_or_default(),
+        });
+        Arc::new(Stores::new(state.memory(), files))
+    }
+
+    /// What is local about the swarm, with the Identities that lie beside the manifest.
+    fn swarm(&self) -> SwarmOptions {
+        SwarmOptions {
+            local: self.config.settings.swarm,
+            identities: self.identities.clone(),
+            taped: false,
+        }
+    }
+
     /// Everything that the kernel is made of.
     ///
     /// # Errors
     /// Everything that keeps the agent from starting here.
     pub(crate) fn parts(&self, state: &StateDir, ask: Option<Ask>) -> Result<Parts, StartError> {
+        let faults = self.channel_faults();
+        if !faults.is_empty() {
+            return Err(StartError::Unserved(faults));
+        }
         match (self.providers(), self.runner(ask, Some(state.path()))) {
             (Ok(providers), Ok(runner)) => Ok(Parts {
                 manifest: Arc::clone(&self.manifest),
                 providers,
                 runner: Arc::new(runner),
                 journal: state.journal(),
-                memory: Some(state.memory()),
+                memory: Some(self.stores(state)),
                 secrets: self.known_secrets(),
                 clock: Arc::new(SystemClock::default()),
                 atlases: self.atlases.clone(),
                 options: Options {
                     workdir: self.workdir.clone(),
+                    origin: self.origin.to_string(),
                     sandbox: self.config.settings.sandbox.defaults(),
                     own: self.own(Some(state.path())),
                     suggestions: Some(state.path().to_owned()),
@@ -343,6 +441,8 @@ impl Blueprint {
                     reach_providers: false,
                     inbox: self.config.settings.inbox,
                     outbox: self.config.settings.outbox,
+                    across_senders: self.config.settings.memory.across_senders(),
+                    swarm: self.swarm(),
                 },
             }),
             (providers, runner) => {
@@ -402,6 +502,8 @@ pub(crate) struct Request<'a> {
     pub(crate) state: Option<&'a Path>,
     /// `--allow-outside`.
     pub(crate) outside: Outside,
+    /// `--trust`.
+    pub(crate) trust: bool,
 }
 
 /// A running agent with what its surface needs beside it.
@@ -441,6 +543,7 @@ pub(crate) struct Proof {
 pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
     let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
     let blueprint = Blueprint::with_config(request.manifest, config).await?;
+    let blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
     let launched = Arc::new(Launched::new(blueprint, request.state, ask).await?);
     let journal: Arc<dyn Journal> = launched.state().journal();
     let cut_off = cut_off(&*journal).await?;
@@ -527,7 +630,7 @@ impl Agent {
             Some("last") => self.last_conversation().await?,
             Some(id) => id
                 .parse()
-                .with_context(|| format!("`{id}` is no session id; `clawk sessions` lists them"))?,
+                .with_context(|| format!("`{id}` is not a valid session id; `clawk sessions` lists them"))?,
         };
         Ok(self.kernel.reopen(id, Door::Cli).await?)
     }

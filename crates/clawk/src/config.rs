@@ -1,6 +1,7 @@
 //! `clawk.toml`: what is local to this machine (DESIGN §5). Each crate owns the type of its section; here they are
 //! composed, found and read.
 
+mod doors;
 mod egress;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
+use clawk_channels::ChannelConfig;
 use clawk_kernel::purse::{Budgets, Prices};
 use clawk_kernel::{InboxLimits, Judge, OutboxLimits, Shown};
 use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
@@ -20,6 +22,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::atlases::AtlasConfig;
 use crate::http::HttpConfig;
+pub(crate) use doors::Doors;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(crate) use doors::QueueDoor;
 pub(crate) use egress::{Egress, SecretBinding};
 
 use crate::keeper::{Checkpoints, Retention};
@@ -63,8 +68,10 @@ pub(crate) struct Settings {
     pub(crate) checkpoints: Checkpoints,
     /// Atlases that govern.
     pub(crate) atlases: AtlasConfig,
-    /// The CRA API.
+    /// The listener.
     pub(crate) http: HttpConfig,
+    /// Doors that are no listener: folders and queues.
+    pub(crate) doors: Doors,
     /// How long contents are kept.
     pub(crate) retention: Retention,
     /// What the agent may use up.
@@ -75,6 +82,40 @@ pub(crate) struct Settings {
     pub(crate) inbox: InboxLimits,
     /// How long a delivery is tried.
     pub(crate) outbox: OutboxLimits,
+    /// What is local about a channel of the manifest, by its name.
+    pub(crate) channels: BTreeMap<String, ChannelConfig>,
+    /// Where questions go whose conversation has nobody who may answer.
+    pub(crate) approvals: Approvals,
+    /// What the manifest does not say of its Swarm.
+    pub(crate) swarm: clawk_swarm::limit::Local,
+    /// What is local about stores of memory.
+    pub(crate) memory: MemoryConfig,
+}
+
+/// `[memory]`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MemoryConfig {
+    /// What `{tenant_id}` stands for in stores' paths.
+    pub(crate) tenant_id: Option<String>,
+    /// `[memory.NAME]`: by a store's name. What is none of these is an error.
+    #[serde(flatten)]
+    pub(crate) stores: BTreeMap<String, MemoryStore>,
+}
+
+/// `[memory.NAME]`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MemoryStore {
+    /// Everybody's turns may recall its entries, whoever said them.
+    pub(crate) across_senders: bool,
+}
+
+impl MemoryConfig {
+    pub(crate) fn across_senders(&self) -> std::collections::BTreeSet<String> {
+        let open = self.stores.iter().filter(|(_, store)| store.across_senders);
+        open.map(|(name, _)| name.clone()).collect()
+    }
 }
 
 /// When a decision counts as durable.
@@ -94,6 +135,14 @@ pub(crate) enum Durability {
 pub(crate) struct Run {
     /// Said first by itself when `clawk run` is given no message.
     pub(crate) opening: Option<String>,
+}
+
+/// `[approvals]`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Approvals {
+    /// `CHANNEL:CONVERSATION`, each of which is asked.
+    pub(crate) to: Vec<String>,
 }
 
 /// `[screen]`: who judges text where a policy says `llm-based` or `hybrid`.
@@ -181,7 +230,7 @@ pub(crate) struct Sandbox {
     /// `[sandbox.container]`: what serves level `container`.
     pub(crate) container: sandbox::container::Settings,
     /// `[sandbox.vm]`: what serves level `vm`.
-    pub(crate) vm: sandbox::vm::Settings,
+    pub(crate) vm: sandbox::VmSettings,
 }
 
 impl Default for Sandbox {
@@ -198,7 +247,7 @@ impl Default for Sandbox {
             min_free_disk_mb: free.disk_mb,
             min_free_files: free.files,
             container: sandbox::container::Settings::default(),
-            vm: sandbox::vm::Settings::default(),
+            vm: sandbox::VmSettings::default(),
         }
     }
 }
@@ -244,6 +293,8 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// The file; none: all defaults.
     pub(crate) file: Option<PathBuf>,
+    /// The file was found beside the manifest: nobody but the manifest's folder named it.
+    pub(crate) beside: bool,
     /// File references of a manifest may leave its folder: `--allow-outside` (R9).
     pub(crate) allow_outside: bool,
     /// The keys that the file gives.
@@ -276,16 +327,17 @@ impl Config {
     /// The named file is missing, or a file can't be read or holds something unknown: with line and column.
     pub(crate) fn load(flag: Option<&Path>, manifest: Option<&Path>) -> Result<Self> {
         let beside = || manifest.map(|path| path.parent().unwrap_or(Path::new("")).join(BESIDE));
+        let found = beside().filter(|file| flag.is_none() && file.is_file());
+        let is_beside = found.is_some();
         let file = match flag {
             Some(file) => Some(file.to_owned()),
-            None => beside()
-                .filter(|file| file.is_file())
-                .or_else(|| users_own().filter(|file| file.is_file())),
+            None => found.or_else(|| users_own().filter(|file| file.is_file())),
         };
         let Some(file) = file else {
             return Ok(Self {
                 settings: Settings::default(),
                 file: None,
+                beside: false,
                 allow_outside: false,
                 given: toml::Table::new(),
             });
@@ -305,6 +357,7 @@ impl Config {
         Ok(Self {
             settings,
             file: Some(file),
+            beside: is_beside,
             allow_outside: false,
             given,
         })
@@ -314,6 +367,17 @@ impl Config {
     #[must_use]
     pub(crate) fn outside(mut self, outside: Outside) -> Self {
         self.allow_outside = outside.allow_outside;
+        self
+    }
+
+    /// Without the programs that a file beside the manifest names: for verbs that look and run nothing (S.12).
+    #[must_use]
+    pub(crate) fn running_nothing(mut self) -> Self {
+        if self.beside {
+            self.settings.secrets_store.command = None;
+            self.settings.sandbox.container = sandbox::container::Settings::default();
+            self.settings.sandbox.vm = sandbox::VmSettings::default();
+        }
         self
     }
 

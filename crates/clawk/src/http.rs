@@ -1,8 +1,12 @@
 //! `[http]`: what the listener serves, who may use it, and its limits; the traces that it shows.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::state::kept::StateDir;
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::Later;
 use clawk_kernel::time::SystemClock;
@@ -10,8 +14,7 @@ use clawk_proto::trace::SealedEvent;
 use clawk_proto::{Digest, SessionId};
 use clawk_secrets::Resolver;
 use clawk_server::Host;
-use clawk_server::http::{Door, Http, HttpOptions, Page, Scope, Token, Traces};
-use clawk_store::StateDir;
+use clawk_server::http::{Door, Http, HttpOptions, Page, Scope, Tls, Token, Traces};
 use clawk_trace::Report;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -23,10 +26,14 @@ const MIN_TOKEN_CHARS: usize = 16;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct HttpConfig {
-    /// What is served, by path: `cra` (`/v1/…`), `health` (`/healthz`, `/readyz`).
+    /// What is served, by path (R42): `claw` (`/claw`, `/claw/ws`), `cra` (`/v1/…`), `health` (`/healthz`, `/readyz`), `openai`
+    /// (`/openai/v1/…`), `mcp` (`/mcp`), `a2a` (`/a2a` and the
+    /// AgentCard).
     pub(crate) doors: Vec<Door>,
     /// Who may do what. None: everybody on this machine may do everything, and no other address is listened on.
     pub(crate) tokens: Vec<TokenConfig>,
+    /// TLS; without it the listener speaks plain HTTP.
+    pub(crate) tls: Option<TlsConfig>,
     /// Addresses beyond loopback may be listened on; tokens are then required.
     pub(crate) public: bool,
     /// Names that a `Host` header may have, besides loopback's.
@@ -39,12 +46,46 @@ pub(crate) struct HttpConfig {
     pub(crate) requests_per_second: u32,
     /// Trace streams open at the same time.
     pub(crate) max_streams: usize,
+    /// CKP sessions and sockets open at the same time.
+    pub(crate) max_sessions: usize,
     /// Connections open at the same time.
     pub(crate) max_connections: usize,
     /// How long a request may take, seconds.
     pub(crate) deadline_seconds: u32,
     /// How long a client may not read before its connection is cut, seconds.
     pub(crate) stall_seconds: u32,
+}
+
+/// `[http.tls]`: files in PEM; paths are relative to where clawk is started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TlsConfig {
+    /// The certificate, and those that it rests on.
+    pub(crate) certificate: PathBuf,
+    /// Its private key; nobody but its owner may read the file.
+    pub(crate) key: PathBuf,
+    /// Authorities of clients' certificates. With it, a client without such a certificate is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client_authorities: Option<PathBuf>,
+}
+
+impl TlsConfig {
+    fn load(&self) -> Result<Tls> {
+        let read =
+            |path: &Path| fs::read(path).with_context(|| format!("`[http.tls]`: `{}`", path.display()));
+        let mode = fs::metadata(&self.key).map(|key| key.permissions().mode());
+        if mode.is_ok_and(|mode| mode & 0o077 != 0) {
+            let key = self.key.display();
+            bail!("`[http.tls]`: others may read the key `{key}`; take that right away: `chmod 600`");
+        }
+        let authorities = self.client_authorities.as_deref().map(read).transpose()?;
+        Tls::new(
+            &read(&self.certificate)?,
+            &read(&self.key)?,
+            authorities.as_deref(),
+        )
+        .context("`[http.tls]`")
+    }
 }
 
 /// An entry of `[http] tokens`.
@@ -69,12 +110,14 @@ impl Default for HttpConfig {
         Self {
             doors: limits.doors,
             tokens: Vec::new(),
+            tls: None,
             public: false,
             hosts: Vec::new(),
             origins: Vec::new(),
             max_body_bytes: limits.max_body_bytes,
             requests_per_second: limits.requests_per_second,
             max_streams: limits.max_streams,
+            max_sessions: limits.max_sessions,
             max_connections: limits.max_connections,
             deadline_seconds: 60,
             stall_seconds: 15,
@@ -89,17 +132,23 @@ impl HttpConfig {
     /// A token has no value, two, or a weak one; two tokens have one name.
     pub(crate) fn options(&self, secrets: &Resolver) -> Result<HttpOptions> {
         if self.doors.is_empty() {
-            bail!("`[http] doors` names nothing to serve; known: cra, health");
+            let known: Vec<&str> = Door::ALL.iter().map(|door| door.name()).collect();
+            bail!(
+                "`[http] doors` names nothing to serve; known: {}",
+                known.join(", ")
+            );
         }
         Ok(HttpOptions {
             tokens: self.tokens(secrets)?,
             doors: self.doors.clone(),
+            tls: self.tls.as_ref().map(TlsConfig::load).transpose()?,
             public: self.public,
             hosts: self.hosts.clone(),
             origins: self.origins.clone(),
             max_body_bytes: self.max_body_bytes,
             requests_per_second: self.requests_per_second,
             max_streams: self.max_streams,
+            max_sessions: self.max_sessions,
             max_connections: self.max_connections,
             deadline_ms: u64::from(self.deadline_seconds.max(1)) * 1000,
             stall_ms: u64::from(self.stall_seconds.max(1)) * 1000,
@@ -162,9 +211,14 @@ pub(crate) async fn bind(
     state: &StateDir,
 ) -> Result<Http> {
     let options = config.options(secrets)?;
-    let traces = Arc::new(StateTraces(state.clone()));
+    let traces = traces(state);
     let clock = Arc::new(SystemClock::default());
     Ok(Http::bind(address, options, host, traces, clock).await?)
+}
+
+/// Reads the traces of this state.
+pub(crate) fn traces(state: &StateDir) -> Arc<dyn Traces> {
+    Arc::new(StateTraces(state.clone()))
 }
 
 /// Traces from the agent's own state directory.

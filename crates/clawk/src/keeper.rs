@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::state::kept::{Erase, Reader, StateDir};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::{Clock, SystemClock};
-use clawk_store::{Erase, Reader, StateDir};
 use clawk_trace::checkpoint::Signer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};

@@ -12,6 +12,7 @@ mod cmd;
 mod companion;
 mod compose;
 mod config;
+#[cfg(feature = "conformance")]
 mod conformance;
 mod coverage;
 mod http;
@@ -22,6 +23,7 @@ mod pack;
 mod refusal;
 mod state;
 mod terminal;
+mod trust;
 mod unapplied;
 
 use std::ffi::OsStr;
@@ -31,6 +33,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
+/// Exit code when nobody reads the output to its end, as of a program that SIGPIPE ends.
+const CLOSED_PIPE: u8 = 141;
+
 fn main() -> ExitCode {
     limit_core_dumps();
     // Before any thread, file or signal handler: this process may be about to become a sandboxed tool.
@@ -38,10 +43,12 @@ fn main() -> ExitCode {
     match words.next().as_deref().and_then(OsStr::to_str) {
         Some("__sandbox") => return clawk_sandbox::child::main(),
         Some(clawk_sandbox::container::stage::MODE) => return clawk_sandbox::container::stage::main(),
+        #[cfg(feature = "vm")]
         Some(clawk_sandbox::vm::stage::MODE) => return clawk_sandbox::vm::stage::main(),
         Some(clawk_tools::builtin::MODE) => return clawk_tools::builtin::main(),
         Some(_) | None => {}
     }
+    #[cfg(feature = "conformance")]
     if std::env::args_os()
         .nth(1)
         .is_some_and(|verb| verb == conformance::cra::ADAPTER_VERB)
@@ -60,7 +67,7 @@ fn main() -> ExitCode {
     as_many_descriptors_as_allowed();
     match cli.run() {
         Ok(code) => code,
-        Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if closed_pipe(&error) => ExitCode::from(CLOSED_PIPE),
         Err(error) => {
             report(&error);
             if json && let Err(error) = refusal::print(&error) {
@@ -138,7 +145,7 @@ fn report(error: &anyhow::Error) {
     }
 }
 
-/// `clawk trace show … | head` is no failure.
+/// `clawk trace show … | head` needs no message. It is no success either: what was checked may be bad, and nobody read so.
 fn closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause

@@ -1,5 +1,6 @@
 //! Standard output carries what was asked for, standard error the rest. Text from outside is made harmless first.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::Result;
@@ -20,7 +21,10 @@ pub(crate) enum Format {
 /// A line on standard output.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    match out.is_terminal() {
+        true => out.write_all(own_colours(text).as_bytes())?,
+        false => out.write_all(text.as_bytes())?,
+    }
     out.write_all(b"\n")
 }
 
@@ -39,7 +43,31 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
 /// A line on standard error.
 pub(crate) fn note(text: &str) {
     // silent-ok: with standard error closed there is nobody to tell.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", own_colours(text));
+}
+
+/// The text without anything that steers a terminal but colours and weights: paths and names are
+/// quoted in many lines, and any of them may come from a cloned folder.
+fn own_colours(text: &str) -> Cow<'_, str> {
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len());
+    for (at, piece) in text.split('\x1b').enumerate() {
+        if at > 0 {
+            clean.push(if colours(piece) { '\x1b' } else { '·' });
+        }
+        clean.push_str(&harmless(piece));
+    }
+    Cow::Owned(clean)
+}
+
+/// Whether what stands behind an escape character sets colours and weights, and hides nothing.
+fn colours(piece: &str) -> bool {
+    const HIDDEN: &str = "8";
+    let codes = piece.strip_prefix('[').and_then(|rest| rest.split_once('m'));
+    let digits = |code: &str| code.bytes().all(|byte| byte.is_ascii_digit());
+    codes.is_some_and(|(codes, _)| codes.split(';').all(|code| digits(code) && code != HIDDEN))
 }
 
 /// Colours and weights, or nothing where they are not wanted.
@@ -157,11 +185,33 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{clipped, harmless};
+    use super::{Paint, clipped, harmless, own_colours};
 
     #[test]
     fn text_from_outside_cannot_steer_the_terminal() {
         assert_eq!(harmless("a\x1b[2Jb\r\nc\td\u{202e}e\u{9b}f"), "a·[2Jb\nc\td·e·f");
+    }
+
+    #[test]
+    fn a_line_steers_the_terminal_by_our_own_colours_alone() {
+        let painted = Paint { on: true };
+        let mixed = format!(
+            "{} /a\x1b[2J\x1b[8mb\x1b]0;x\x07\u{202e}\x1b",
+            painted.dim(&painted.red("x"))
+        );
+        assert_eq!(
+            own_colours(&mixed),
+            "\x1b[2m\x1b[31mx\x1b[0m\x1b[0m /a·[2J·[8mb·]0;x···"
+        );
+        for code in [
+            painted.bold("x"),
+            painted.green("x"),
+            painted.yellow("x"),
+            painted.cyan("x"),
+        ] {
+            assert_eq!(own_colours(&code), code);
+        }
+        assert_eq!(own_colours("a\r\nb\tc"), "a\r\nb\tc".replace('\r', ""));
     }
 
     #[test]

@@ -150,8 +150,8 @@ pub(crate) fn load(path: &Path) -> Result<Atlas> {
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > PACK_BYTES {
         bail!("`{}` is larger than {PACK_BYTES} bytes", path.display());
     }
-    let pack: Pack =
-        serde_json::from_slice(&bytes).with_context(|| format!("`{}` is no Atlas pack", path.display()))?;
+    let pack: Pack = serde_json::from_slice(&bytes)
+        .with_context(|| format!("`{}` is not a valid Atlas pack", path.display()))?;
     pack.atlas().with_context(|| format!("`{}`", path.display()))
 }
 

@@ -2,6 +2,7 @@
 
 use clawk_manifest::model::SandboxLevel;
 use clawk_manifest::{Diagnostic, Manifest};
+use clawk_swarm::plan::identity_name;
 
 /// One warning for each.
 pub(crate) fn of(manifest: &Manifest) -> Vec<Diagnostic> {
@@ -28,5 +29,29 @@ pub(crate) fn of(manifest: &Manifest) -> Vec<Diagnostic> {
             .help("level `process` or above keeps them; see docs/reference/sandbox.md"),
         );
     }
+    found.extend(members(manifest));
     found
+}
+
+/// Members of the swarm whose Identity is given nowhere: they are the Claw's own under another name.
+fn members(manifest: &Manifest) -> Vec<Diagnostic> {
+    let agents = manifest.swarm.iter().flat_map(|swarm| &swarm.agents).enumerate();
+    let lost = agents.filter_map(|(at, agent)| {
+        let name = identity_name(&agent.identity_ref);
+        let file =
+            ["yaml", "json"].map(|form| manifest.dir.join("identities").join(format!("{name}.{form}")));
+        let known = name == manifest.identity.name || file.iter().any(|file| file.is_file());
+        let pointer = format!("/spec/swarm/agents/{at}/identity_ref");
+        let uri = clawk_proto::uri::ClawUri::parse(&agent.identity_ref).is_ok();
+        let said = match (known, uri) {
+            (true, _) => return None,
+            (false, false) => format!(
+                "no Identity `{name}` is found: its members have this Claw's own Identity under that name"
+            ),
+            (false, true) => format!("no Identity `{name}` is found: its members are unavailable"),
+        };
+        let help = format!("put an Identity document into `identities/{name}.yaml` beside the manifest");
+        Some(Diagnostic::warning("member_without_identity", pointer, said).help(help))
+    });
+    lost.collect()
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: the rows of DESIGN §8, each against a neighbour measured in the same run.
 //!
-//! The program under test is the release binary, in a process of its own, driven over standard input and output as any
+//! The program under test is the shipped binary, in a process of its own, driven over standard input and output as any
 //! client would. What only a library can show comes from `bench/`. Throughput and CPU are the best of several rounds and
 //! latencies are medians, because other work on the machine only ever makes them worse.
 
@@ -22,7 +22,7 @@ use table::Table;
 
 /// What was asked for on the command line.
 #[derive(Debug, Clone, Default)]
-struct Asked {
+struct Flags {
     quick: bool,
     json: bool,
     /// With the row of level `wasm`, whose back end takes minutes to build.
@@ -44,6 +44,9 @@ pub(crate) struct Size {
     pub(crate) requests: u32,
     /// Calls for the memory growth row, after the first ten thousand.
     pub(crate) flat_calls: u32,
+    /// Delegated turns and sessions for the rows beside it, after the first.
+    pub(crate) turns: u32,
+    pub(crate) sessions: u32,
     /// Events of the verified trace.
     pub(crate) events: u32,
     /// Entries of the large memory store.
@@ -55,6 +58,8 @@ const FULL: Size = Size {
     rounds: 5,
     requests: 200_000,
     flat_calls: 1_000_000,
+    turns: 10_000,
+    sessions: 2_000,
     events: 1_000_000,
     entries: 100_000,
 };
@@ -63,6 +68,8 @@ const QUICK: Size = Size {
     rounds: 3,
     requests: 50_000,
     flat_calls: 100_000,
+    turns: 3_000,
+    sessions: 1_000,
     events: 200_000,
     entries: 20_000,
 };
@@ -102,8 +109,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn asked(words: &[String]) -> Result<Asked> {
-    let mut asked = Asked::default();
+fn asked(words: &[String]) -> Result<Flags> {
+    let mut asked = Flags::default();
     let mut words = words.iter().map(String::as_str);
     while let Some(word) = words.next() {
         match word {

@@ -1,13 +1,12 @@
-//! The release binaries, built once, and folders to measure in.
+//! The shipped binaries, built once, and folders to measure in.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
-use crate::run::{command, output};
+use crate::dist;
 
 /// What is measured.
 #[derive(Debug)]
@@ -25,32 +24,25 @@ pub(crate) struct Programs {
 pub(crate) struct Scratch(PathBuf);
 
 impl Programs {
-    /// Builds them in release mode; of the product, one that is given is taken as it is. `wasm`: with that back end in the
+    /// Builds them as they are shipped; a product that is given is taken as it is. `wasm`: with that back end in the
     /// library rows, not in the product.
     pub(crate) fn build(given: Option<&str>, wasm: bool) -> Result<Self> {
-        let mut words = vec!["--package", "clawk-bench"];
-        if given.is_none() {
-            words.extend(["--package", "clawk"]);
-        }
-        let mut built = executables(&words)?;
-        if wasm {
-            // By itself: built together, they would share the feature.
-            built.extend(executables(&["--package", "clawk-bench", "--features", "wasm"])?);
-        }
-        let find = |name: &str| {
-            let found = built
-                .iter()
-                .find(|path| path.file_stem().is_some_and(|stem| stem == name));
-            found.cloned().with_context(|| format!("cargo built no `{name}`"))
+        let clawk = match given {
+            Some(program) => Path::new(program)
+                .canonicalize()
+                .with_context(|| format!("there is no `{program}`"))?,
+            None => dist::build()?,
         };
+        let mut words = vec!["--profile", dist::PROFILE, "--package", "clawk-bench"];
+        if wasm {
+            words.extend(["--features", "wasm"]);
+        }
+        let library = dist::executables(&words)?
+            .into_iter()
+            .find(|path| path.file_stem().is_some_and(|stem| stem == "clawk-bench"));
         Ok(Self {
-            clawk: match given {
-                Some(program) => Path::new(program)
-                    .canonicalize()
-                    .with_context(|| format!("there is no `{program}`"))?,
-                None => find("clawk")?,
-            },
-            library: find("clawk-bench")?,
+            clawk,
+            library: library.context("cargo built no `clawk-bench`")?,
             wasm,
         })
     }
@@ -70,17 +62,6 @@ impl Programs {
         fs::create_dir_all(&path).with_context(|| format!("can't make `{}`", path.display()))?;
         Ok(Scratch(path))
     }
-}
-
-fn executables(words: &[&str]) -> Result<Vec<PathBuf>> {
-    let mut cargo = command("cargo");
-    cargo.args(["build", "--release", "--message-format=json-render-diagnostics"]);
-    let told = output(cargo.args(words))?;
-    Ok(told
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok()) // silent-ok: not a message
-        .filter_map(|message| message.get("executable")?.as_str().map(PathBuf::from))
-        .collect())
 }
 
 impl Scratch {

@@ -14,7 +14,7 @@ struct Door {
     owners: &'static [&'static str],
 }
 
-const DOORS: [Door; 6] = [
+const DOORS: [Door; 7] = [
     Door {
         what: "makes a permit",
         words: &["Permit {"],
@@ -49,6 +49,8 @@ const DOORS: [Door; 6] = [
             "crates/clawk-tools/src/executor/",
             "crates/clawk-tools/src/builtin/",
             "crates/clawk-tools/src/mcp/",
+            // The adapter of a `custom` channel: the operator's program, in a box, beside the agent.
+            "crates/clawk-channels/src/types/custom.rs",
             // The spawner itself.
             "crates/clawk-sandbox/src/",
             // A probe of this host, asked for by its owner.
@@ -65,6 +67,8 @@ const DOORS: [Door; 6] = [
             "crates/clawk-egress/src/",
             // Below a permit.
             "crates/clawk-tools/src/",
+            // Platforms, to which answers go that are owed and recorded.
+            "crates/clawk-channels/src/api.rs",
             // Models, whose requests are recorded as such.
             "crates/clawk-providers/src/",
             // Signed tree heads and audit records to where the operator wants them.
@@ -73,6 +77,8 @@ const DOORS: [Door; 6] = [
             // The operator's own verbs, outside of any agent.
             "crates/clawk/src/cmd/trace/export/",
             "crates/clawk/src/conformance/",
+            // A client of agents, at its user's word.
+            "crates/clawk-client/src/wire/",
         ],
     },
     Door {
@@ -83,9 +89,17 @@ const DOORS: [Door; 6] = [
             "xtask/",
             // The implementation under test, started by the operator.
             "crates/clawk/src/conformance/",
+            // The user's own command, which is the agent to talk to.
+            "crates/clawk-client/src/wire/command.rs",
             // The operator's own command that holds secrets.
             "crates/clawk-secrets/src/store.rs",
         ],
+    },
+    Door {
+        what: "names the store",
+        words: &["clawk_store"],
+        // No effect, and the same rule: verbs read and change a state by one module, which another store can stand behind.
+        owners: &["crates/clawk-store/", "crates/clawk/src/state/kept.rs"],
     },
 ];
 
@@ -138,6 +152,7 @@ mod tests {
             "    launcher.launch(&spec).await",
             "    let client = Client::for_provider(&url);",
             "    let child = Command::new(\"sh\");",
+            "use clawk_store::Reader;",
         ] {
             assert_eq!(found("crates/clawk-kernel/src/memory.rs", line), 1, "{line}");
         }

@@ -32,7 +32,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     }
     findings.extend(source::headers(root)?);
     findings.extend(docs::architecture(root)?);
-    findings.extend(crate::coverage::check(root)?);
+    findings.extend(crate::docs::check(root)?);
     findings.sort();
     for finding in &findings {
         say(finding);

@@ -51,7 +51,7 @@ pub(super) fn manifest(report: &mut Report, value: &Value) -> Option<Atlas> {
             report.fault(
                 &at.key("atlas_id"),
                 "pattern",
-                format!("`{id}` is no Atlas id ({wanted})"),
+                format!("`{id}` is not a valid Atlas id ({wanted})"),
             );
         }
         fits
@@ -114,7 +114,7 @@ fn version(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option
     match Version::parse(text) {
         Ok(version) => Some(version),
         Err(cause) => {
-            let message = format!("`{text}` is no semantic version such as `1.0.0`: {cause}");
+            let message = format!("`{text}` is not a valid semantic version such as `1.0.0`: {cause}");
             report.fault(&at.key("version"), "pattern", message);
             None
         }
@@ -196,7 +196,7 @@ fn action(
         report.fault(
             &at.key("action_id"),
             "pattern",
-            format!("`{id}` is no action id ({wanted})"),
+            format!("`{id}` is not a valid action id ({wanted})"),
         );
     }
     let name = report.required_text(map, at, "name", Length(1, 255));
@@ -404,7 +404,7 @@ fn capability(
     let map = report.object(value, at, &known)?;
     let id = report.required_text(map, at, "capability_id", Length(1, 255));
     if let Some(id) = id.filter(|id| !is_capability_id(id)) {
-        let message = format!("`{id}` is no capability id (lower-case names joined by dots)");
+        let message = format!("`{id}` is not a valid capability id (lower-case names joined by dots)");
         report.fault(&at.key("capability_id"), "pattern", message);
     }
     report.required_text(map, at, "name", Length(1, 255));
@@ -429,7 +429,7 @@ fn capability(
         .enumerate()
         .filter(|(_, name)| !packs.contains(name.as_str()));
     for (index, name) in unknown {
-        let message = format!("`{name}` is no context pack of this Atlas");
+        let message = format!("`{name}` is not a context pack of this Atlas");
         report.fault(&packs_at.index(index), "unknown_pack", message);
     }
     Some(Capability {
@@ -474,7 +474,7 @@ fn dependencies(
     for (id, value) in report.map(value, &at).into_iter().flatten() {
         let at = at.key(id);
         if !is_atlas_id(id) {
-            report.fault(&at, "pattern", "the key is no Atlas id");
+            report.fault(&at, "pattern", "the key is not a valid Atlas id");
         }
         if own == Some(id) {
             report.fault(&at, "cycle", "an Atlas cannot depend on itself");
@@ -487,8 +487,9 @@ fn dependencies(
                 out.insert(id.clone(), range);
             }
             Err(cause) => {
-                let message =
-                    format!("`{text}` is no version range such as `^1.2` or `>=1.0.0, <2.0.0`: {cause}");
+                let message = format!(
+                    "`{text}` is not a valid version range such as `^1.2` or `>=1.0.0, <2.0.0`: {cause}"
+                );
                 report.fault(&at, "range", message);
             }
         }

@@ -189,7 +189,7 @@ impl Atlas {
     /// An Atlas whose context files are given in memory.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// The same errors as [`Self::read`].
     pub fn in_memory(manifest: &[u8], files: &BTreeMap<String, String>) -> Result<Self, Faults> {
         Self::read(manifest, |path| {
             files.get(path).cloned().map_or(File::Missing, File::Text)

@@ -61,7 +61,7 @@ impl Schema {
     /// Checks any JSON value, such as a result.
     ///
     /// # Errors
-    /// As [`Self::check`].
+    /// The same errors as [`Self::check`].
     pub fn check_value(&self, instance: &Value, base: &str) -> Result<(), Faults> {
         let Some(validator) = &self.validator else {
             return Ok(());

@@ -22,7 +22,7 @@ const WHOLE_BYTES: u64 = 256 << 10;
 const UNREDACTABLE: [&str; 3] = ["accept-encoding", "range", "if-range"];
 
 /// A request that may be sent.
-pub(super) struct Asked {
+pub(super) struct Outbound {
     pub(super) head: Head,
     /// Path and query.
     pub(super) path: String,
@@ -46,7 +46,7 @@ pub(super) async fn serve(
     open: &mut Open,
     client: Box<dyn Io>,
     buffer: &mut BytesMut,
-    asked: Asked,
+    asked: Outbound,
 ) -> Result<(), (Option<Box<dyn Io>>, Fault)> {
     let (mut reading, mut writing) = tokio::io::split(client);
     let started = AtomicBool::new(false);
@@ -72,7 +72,7 @@ async fn run(
     reading: Reader<'_>,
     writing: Writer<'_>,
     buffer: &mut BytesMut,
-    asked: Asked,
+    asked: Outbound,
     started: &AtomicBool,
 ) -> Result<(), Fault> {
     let idle_ms = call.shared.limits.idle_ms;
@@ -143,7 +143,7 @@ async fn run(
     }
 }
 
-async fn reach(call: &Call, open: &mut Open, asked: &Asked) -> Result<Box<dyn Io>, Fault> {
+async fn reach(call: &Call, open: &mut Open, asked: &Outbound) -> Result<Box<dyn Io>, Fault> {
     let stream = call.dial(open, &asked.addresses).await?;
     if asked.secure {
         call.secure(&asked.target, stream).await
@@ -153,7 +153,12 @@ async fn reach(call: &Call, open: &mut Open, asked: &Asked) -> Result<Box<dyn Io
 }
 
 /// The request's head as it leaves, but for the body's framing.
-fn prepare(call: &Call, open: &mut Open, asked: &Asked, redact: bool) -> Result<(Vec<u8>, Framing), Fault> {
+fn prepare(
+    call: &Call,
+    open: &mut Open,
+    asked: &Outbound,
+    redact: bool,
+) -> Result<(Vec<u8>, Framing), Fault> {
     let (head, target) = (&asked.head, &asked.target);
     call.wardrobe.check("the URL", asked.path.as_bytes())?;
     let mut inspection = Inspection::new(call);
@@ -254,7 +259,7 @@ async fn answer(
     call: &Call,
     from: Reader<'_>,
     writing: Writer<'_>,
-    asked: &Asked,
+    asked: &Outbound,
     (redact, by_head): (bool, bool),
     started: &AtomicBool,
 ) -> Result<(), Fault> {

@@ -173,7 +173,7 @@ impl Head {
             (Some(_), Some(_)) => Err(smuggling("two `Host` headers")),
             (Some(host), None) => std::str::from_utf8(host)
                 .map(Some)
-                .map_err(|_text| smuggling("`Host` is no text")),
+                .map_err(|_text| smuggling("`Host` is not text")),
             (None, _) if self.modern => Err(smuggling("no `Host` header")),
             (None, _) => Ok(None),
         }

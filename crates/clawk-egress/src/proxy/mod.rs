@@ -153,10 +153,10 @@ impl Proxy {
         })))
     }
 
-    /// A proxy that allows nothing: whoever asks is told, and what was asked for is on record.
+    /// A proxy that allows nothing. It answers each request with a refusal and records it.
     ///
     /// # Errors
-    /// As [`Proxy::new`].
+    /// The same errors as [`Proxy::new`].
     pub fn closed() -> Result<Self, EgressError> {
         Self::new(Options::default(), &Env::Process)
     }
@@ -171,7 +171,7 @@ impl Proxy {
     /// A proxy for one call of any of `tools`: placeholders of its own, a ledger of its own.
     ///
     /// # Errors
-    /// [`EgressError::Setup`] when there is no randomness to be had.
+    /// [`EgressError::Setup`] when the system gives no randomness.
     pub fn call(&self, tools: &[&str]) -> Result<ProxyCall, EgressError> {
         let is_for = |binding: &&Arc<Binding>| tools.iter().any(|tool| binding.is_for(tool));
         let granted = self.0.bindings.iter().filter(is_for);
@@ -314,7 +314,7 @@ pub(super) enum Fault {
         code: &'static str,
         reason: String,
     },
-    /// One side is gone, or silent for too long: there is nobody to say it to.
+    /// One side is gone, or silent for too long, so no answer can be sent.
     Gone,
 }
 

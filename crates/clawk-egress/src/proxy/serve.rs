@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::exchange::{self, Asked};
+use super::exchange::{self, Outbound};
 use super::head::{self, Framing, Head};
 use super::tunnel::{self, Reply};
 use super::{Call, Fault, Io, socks, within};
@@ -159,7 +159,7 @@ async fn whole(
     head: Head,
     secure: bool,
     wrong: (&[u16], &'static str),
-) -> Result<Asked, Fault> {
+) -> Result<Outbound, Fault> {
     let (scheme, port) = if secure {
         ("https://", 443)
     } else {
@@ -170,7 +170,7 @@ async fn whole(
     if wrong.0.contains(&target.port) {
         return Err(Fault::forbidden("tls", wrong.1));
     }
-    Ok(Asked {
+    Ok(Outbound {
         head,
         path,
         target,
@@ -213,7 +213,7 @@ pub(super) async fn inside(
 ) {
     let (target, addresses) = admitted;
     let asked = match next_head(call, &mut stream, &mut buffer).await {
-        Ok(head) => origin(&head, &target, secure).map(|path| Asked {
+        Ok(head) => origin(&head, &target, secure).map(|path| Outbound {
             head,
             path,
             target,
@@ -228,7 +228,13 @@ pub(super) async fn inside(
     }
 }
 
-async fn exchange(call: &Arc<Call>, mut open: Open, stream: Box<dyn Io>, mut buffer: BytesMut, asked: Asked) {
+async fn exchange(
+    call: &Arc<Call>,
+    mut open: Open,
+    stream: Box<dyn Io>,
+    mut buffer: BytesMut,
+    asked: Outbound,
+) {
     match exchange::serve(call, &mut open, stream, &mut buffer, asked).await {
         Ok(()) => {}
         Err((Some(stream), fault)) => say(open, stream, fault).await,
@@ -292,8 +298,12 @@ fn absolute(head: &Head, scheme: &str, default: u16) -> Result<(Place, String), 
         })?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at_checked(end).unwrap_or((rest, ""));
-    let place = Place::parse(authority, Some(default))
-        .ok_or_else(|| Fault::bad("malformed", "the target's authority is no `host` or `host:port`"))?;
+    let place = Place::parse(authority, Some(default)).ok_or_else(|| {
+        Fault::bad(
+            "malformed",
+            "the target's authority is not a `host` or `host:port`",
+        )
+    })?;
     if let Some(host) = head.host()?
         && Place::parse(host, Some(default)).as_ref() != Some(&place)
     {

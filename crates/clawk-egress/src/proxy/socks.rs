@@ -67,7 +67,7 @@ pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result
                 Some(place) => Ok(place),
                 None => {
                     reply(stream, NOT_ALLOWED).await?;
-                    Err(bad("the name in the SOCKS request is no host"))
+                    Err(bad("the name in the SOCKS request is not a valid host"))
                 }
             }
         }

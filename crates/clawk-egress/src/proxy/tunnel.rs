@@ -215,7 +215,7 @@ async fn enclosed(
 
 /// The server name that the tool's TLS greeting asks for. The bytes stay in the buffer.
 async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Option<String>, Fault> {
-    let bad = || Fault::forbidden("tls", "this is no TLS greeting");
+    let bad = || Fault::forbidden("tls", "this is not a valid TLS greeting");
     let mut acceptor = Acceptor::default();
     let mut fed = 0;
     loop {

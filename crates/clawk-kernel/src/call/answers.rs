@@ -5,13 +5,14 @@ use clawk_proto::{RequestId, SessionId};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::approval::{Person, Reception, Reply};
+use super::Calls;
+use super::approval::{Reception, Reply};
 use super::record::answer_word;
-use crate::agent::Agent;
 use crate::error::KernelError;
 use crate::event::{ApprovalAnswered, ApprovalRevoked, kind};
 use crate::notice::Answer;
 use crate::ports::Scan;
+use crate::roles::Person;
 
 /// Events of the past looked at for one listing.
 const MAX_PAST: usize = 10_000;
@@ -27,40 +28,40 @@ pub(crate) const fn may_answer(role: Role, answer: Answer) -> bool {
 }
 
 /// Answers a question, wherever its call is.
-pub(crate) async fn reply(agent: &Agent, id: &RequestId, mut reply: Reply) -> Reception {
+pub(crate) async fn reply(calls: &Calls, id: &RequestId, mut reply: Reply) -> Reception {
     if let Some(reason) = &mut reply.reason {
-        agent.screens.without_known(reason);
+        calls.screens.without_known(reason);
     }
     if !may_answer(reply.person.role, reply.answer) {
         return Reception::NotAllowed;
     }
-    match agent.desk.answer(id, reply.clone()).await {
-        Reception::Nothing => to_open(agent, id, &reply).await,
+    match calls.desk.answer(id, reply.clone()).await {
+        Reception::Nothing => to_open(calls, id, &reply).await,
         reception => reception,
     }
 }
 
 /// Answers several steps of a plan at once, all where none are named: what became of each. Unknown numbers are left out.
 pub(crate) async fn reply_plan(
-    agent: &Agent,
+    calls: &Calls,
     plan: &RequestId,
     only: Option<&[u32]>,
     said: &Reply,
 ) -> Vec<(u32, Reception)> {
-    let steps = agent.desk.steps(plan);
+    let steps = calls.desk.steps(plan);
     let steps = steps
         .into_iter()
         .filter(|(number, _)| only.is_none_or(|only| only.contains(number)));
     // At once: a step that works just now and asks nothing must not keep the others from their answers.
-    futures::future::join_all(steps.map(async |(number, id)| (number, reply(agent, &id, said.clone()).await)))
+    futures::future::join_all(steps.map(async |(number, id)| (number, reply(calls, &id, said.clone()).await)))
         .await
 }
 
 /// A call that was asked about and never comes: its turn is over.
-pub(crate) async fn withdraw(agent: &Agent, ids: impl Iterator<Item = &RequestId>) {
+pub(crate) async fn withdraw(calls: &Calls, ids: impl Iterator<Item = &RequestId>) {
     let mut drafts = Vec::new();
     for id in ids {
-        let Some(open) = agent.desk.close(id) else {
+        let Some(open) = calls.desk.close(id) else {
             continue;
         };
         let payload = ApprovalAnswered {
@@ -74,7 +75,7 @@ pub(crate) async fn withdraw(agent: &Agent, ids: impl Iterator<Item = &RequestId
             seen: None,
         };
         drafts.push(
-            agent
+            calls
                 .scribe
                 .entry(&open.thread, kind::APPROVAL_ANSWERED, &payload),
         );
@@ -82,15 +83,15 @@ pub(crate) async fn withdraw(agent: &Agent, ids: impl Iterator<Item = &RequestId
     if drafts.is_empty() {
         return;
     }
-    if let Err(error) = agent.scribe.write(drafts).await {
+    if let Err(error) = calls.scribe.write(drafts).await {
         tracing::error!(%error, "questions that are no more could not be recorded as such");
     }
 }
 
 /// The answer to a question whose call an earlier run of the agent left behind: kept until the call comes again. It
 /// covers that call alone, whatever it says of later ones: their standing is given where the call is.
-async fn to_open(agent: &Agent, id: &RequestId, reply: &Reply) -> Reception {
-    let (thread, question) = match agent.desk.settle_open(id, reply, agent.scribe.now()) {
+async fn to_open(calls: &Calls, id: &RequestId, reply: &Reply) -> Reception {
+    let (thread, question) = match calls.desk.settle_open(id, reply, calls.scribe.now()) {
         Ok(open) => open,
         Err(reception) => return reception,
     };
@@ -104,30 +105,30 @@ async fn to_open(agent: &Agent, id: &RequestId, reply: &Reply) -> Reception {
         role: &reply.person.role.to_string(),
         seen: reply.seen_word(&question),
     };
-    let draft = agent.scribe.entry(&thread, kind::APPROVAL_ANSWERED, &payload);
-    let kept = agent.scribe.write(vec![draft]).await;
+    let draft = calls.scribe.entry(&thread, kind::APPROVAL_ANSWERED, &payload);
+    let kept = calls.scribe.write(vec![draft]).await;
     if let Err(error) = &kept {
         tracing::error!(%error, "an answer could not be kept");
-        agent.desk.unsettle_open(id);
+        calls.desk.unsettle_open(id);
         return Reception::Nothing;
     }
     Reception::Taken
 }
 
 /// Ends a standing grant.
-pub(crate) async fn revoke(agent: &Agent, grant: &str, by: &Person) -> Result<bool, KernelError> {
-    if by.role != Role::Admin || !agent.desk.standing.contains(grant) {
+pub(crate) async fn revoke(calls: &Calls, grant: &str, by: &Person) -> Result<bool, KernelError> {
+    if by.role != Role::Admin || !calls.desk.standing.contains(grant) {
         return Ok(false);
     }
     let payload = ApprovalRevoked {
         by: &by.name,
         grant_id: grant,
     };
-    let thread = agent.root.child(agent.clock().uuid());
+    let thread = calls.life.root.child(calls.clock().uuid());
     // It ends at once; what can't be recorded stands again after a restart, and is said.
-    agent.desk.standing.remove(grant);
-    let draft = agent.scribe.entry(&thread, kind::APPROVAL_REVOKED, &payload);
-    agent.scribe.write(vec![draft]).await?;
+    calls.desk.standing.remove(grant);
+    let draft = calls.scribe.entry(&thread, kind::APPROVAL_REVOKED, &payload);
+    calls.scribe.write(vec![draft]).await?;
     Ok(true)
 }
 
@@ -168,7 +169,7 @@ struct Fields {
 }
 
 /// The latest answers, the last one last.
-pub(crate) async fn history(agent: &Agent, limit: usize) -> Result<Vec<Past>, KernelError> {
+pub(crate) async fn history(calls: &Calls, limit: usize) -> Result<Vec<Past>, KernelError> {
     let mut scan = Scan {
         kinds: &[kind::APPROVAL_ANSWERED, kind::APPROVAL_VOIDED],
         limit: MAX_PAST,
@@ -176,7 +177,7 @@ pub(crate) async fn history(agent: &Agent, limit: usize) -> Result<Vec<Past>, Ke
     };
     let mut past = std::collections::VecDeque::new();
     loop {
-        let page = agent.scribe.journal().scan(scan.clone()).await?;
+        let page = calls.scribe.journal().scan(scan.clone()).await?;
         for event in &page {
             let value: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours read
             let found = Fields::deserialize(value).unwrap_or_default(); // silent-ok: as above

@@ -4,44 +4,21 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_manifest::model::Role;
 use clawk_proto::{Digest, RequestId, SessionId};
 use tokio::sync::{Notify, broadcast, oneshot};
 
-use super::grant::Grant;
 use super::standing::Standing;
 use crate::event::Thread;
 use crate::notice::{Answer, Question};
+use crate::roles::Person;
 use crate::sheet::Seen;
 use crate::time::Timestamp;
+use crate::witness::Grant;
 
 /// How long an answer that came before its question waits for it, milliseconds (R18).
 pub(crate) const EARLY_ANSWER_MS: u64 = 600_000;
 /// Questions that a slow listener may be behind.
 const QUESTION_BACKLOG: usize = 256;
-
-/// Somebody, as the door that they came by knows them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Person {
-    /// `terminal`, `control`, `rpc`, or a channel's name.
-    pub channel: String,
-    /// Their name there.
-    pub name: String,
-    /// What they may do (CKP §5.3).
-    pub role: Role,
-}
-
-impl Person {
-    /// The owner of this process, or the operator at its wire: an admin.
-    #[must_use]
-    pub fn admin(channel: &str, name: &str) -> Self {
-        Self {
-            channel: channel.to_owned(),
-            name: name.to_owned(),
-            role: Role::Admin,
-        }
-    }
-}
 
 /// What a standing answer covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -119,7 +96,7 @@ pub(crate) struct Open {
 }
 
 #[derive(Debug)]
-struct Place {
+struct Presence {
     stage: Stage,
     /// Who holds it: the call, and its future before the first poll.
     holders: u32,
@@ -147,7 +124,7 @@ enum Taken {
 /// All calls in progress and their questions.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    calls: Mutex<HashMap<RequestId, Place>>,
+    calls: Mutex<HashMap<RequestId, Presence>>,
     open: Mutex<HashMap<RequestId, Open>>,
     /// The steps of plans whose calls have not ended: plan and number.
     plans: Mutex<HashMap<RequestId, Vec<(u32, RequestId)>>>,
@@ -178,7 +155,7 @@ impl Default for Desk {
 }
 
 impl Desk {
-    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Place>> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Presence>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +173,7 @@ impl Desk {
         let mut calls = self.calls();
         calls
             .entry(request_id.clone())
-            .or_insert(Place {
+            .or_insert(Presence {
                 stage: Stage::Working,
                 holders: 0,
             })

@@ -10,22 +10,23 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::approval::{Breadth, Delivery, Reply, Seat};
-use super::grant::{Grant, Leave, files, folder, plan_digest};
+use super::grant::{Leave, files, folder, plan_digest, take};
 use super::leads;
 use super::record::Record;
+use super::record::words::default_word;
 use super::standing::{Held, Lasting};
-use super::{Approver, Caller, Request, screen};
-use crate::agent::Agent;
+use super::{Approver, Caller, Calls, Request, screen};
 use crate::catalog::{Described, Entry};
 use crate::error::CallError;
 use crate::notice::{Answer, Notice, Question};
 use crate::ports::Look;
 use crate::sheet::{Line, Sheet};
+use crate::witness::Grant;
 
 /// A call that a person is to be asked about.
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
-    pub(super) agent: &'a Agent,
+    pub(super) calls: &'a Calls,
     pub(super) caller: &'a Caller,
     pub(super) request: &'a Request,
     pub(super) tool: &'a Entry,
@@ -43,7 +44,7 @@ impl Asking<'_> {
             return Ok(Leave::policy());
         };
         let id = &self.request.request_id;
-        let (question, grant, reply) = match self.agent.desk.take_up(id) {
+        let (question, grant, reply) = match self.calls.desk.take_up(id) {
             Some(open) => {
                 record.asked_before(self.verdict, open.thread.span);
                 self.holds(record, &open.grant).await?;
@@ -56,27 +57,29 @@ impl Asking<'_> {
                 (question, grant, None)
             }
         };
-        let by = match reply {
-            Some(reply) => {
-                if let Some(held) = self.standing(record, &question, &reply) {
-                    record.granted(&held, &reply);
-                    self.agent.stands(held);
-                }
-                self.counted(reply)?
-            }
+        let (by, lasting) = match reply {
+            Some(reply) => (self.counted(&reply)?, Some(reply)),
             None => self.wait(record, &question, approval).await?,
         };
-        if matches!(by, Approver::Person(_)) && self.agent.scribe.now() > question.expires_at {
+        if matches!(by, Approver::Person(_)) && self.calls.scribe.now() > question.expires_at {
             let changed = format!("it lapsed at {}", question.expires_at);
             return Err(record.voided(&changed));
         }
         self.holds(record, &grant).await?;
+        // Only what has held until here may stand for later calls.
+        if let Some(reply) = &lasting
+            && let Some(held) = self.standing(record, &question, &grant, reply)
+        {
+            record.granted(&held, reply);
+            record.flush().await?;
+            self.calls.stands(held);
+        }
         Ok(Leave::bound(by, grant))
     }
 
     pub(super) async fn look(&self, record: &Record<'_>) -> Result<Grant, CallError> {
-        Grant::take(
-            self.agent,
+        take(
+            self.calls,
             self.tool,
             self.described,
             self.request,
@@ -105,10 +108,10 @@ impl Asking<'_> {
         record: &mut Record<'_>,
         question: &Question,
         approval: Approval,
-    ) -> Result<Approver, CallError> {
-        let left_us = question.expires_at.0.saturating_sub(self.agent.scribe.now().0);
+    ) -> Result<(Approver, Option<Reply>), CallError> {
+        let left_us = question.expires_at.0.saturating_sub(self.calls.scribe.now().0);
         let left_ms = u64::try_from(left_us).unwrap_or(0).div_ceil(1000);
-        let silence = self.agent.clock().silence(&question.request_id, left_ms);
+        let silence = self.calls.clock().silence(&question.request_id, left_ms);
         let answer = self.seat.ask(question.clone());
         // A plan was shown as a whole.
         if question.step.is_none() {
@@ -126,7 +129,7 @@ impl Asking<'_> {
                 match approval.default_if_timeout {
                     TimeoutDefault::Allow => {
                         record.lapsed("timeout-allow");
-                        Ok(Approver::Silence)
+                        Ok((Approver::Silence, None))
                     }
                     TimeoutDefault::Deny => {
                         record.lapsed("timeout-deny");
@@ -137,7 +140,7 @@ impl Asking<'_> {
             }
             () = self.cancel.cancelled() => {
                 self.seat.settle();
-                if self.agent.stop.is_cancelled() {
+                if self.calls.life.stop.is_cancelled() {
                     // The agent stops, not the call: its question is open again after the next start.
                     record.leave_open();
                 } else {
@@ -155,56 +158,54 @@ impl Asking<'_> {
         question: &Question,
         reply: Reply,
         durable: oneshot::Sender<bool>,
-    ) -> Result<Approver, CallError> {
+    ) -> Result<(Approver, Option<Reply>), CallError> {
         record.answered(question, &reply);
-        let held = self.standing(record, question, &reply);
-        if let Some(held) = &held {
-            record.granted(held, &reply);
-        }
         let written = record.flush().await;
         let _gone = durable.send(written.is_ok()); // silent-ok: who answered need not wait
         written?;
-        if let Some(held) = held {
-            self.agent.stands(held);
-        }
-        self.counted(reply)
+        Ok((self.counted(&reply)?, Some(reply)))
     }
 
     /// Nothing asks any more: a standing grant covers what a plan asked about. Who said no to this very call is heard all
     /// the same.
     pub(super) fn unasked(&self) -> Result<(), CallError> {
-        let Some(open) = self.agent.desk.take_up(&self.request.request_id) else {
+        let Some(open) = self.calls.desk.take_up(&self.request.request_id) else {
             return Ok(());
         };
         self.seat.settle();
         match open.reply {
-            Some(reply) => self.counted(reply).map(drop),
+            Some(reply) => self.counted(&reply).map(drop),
             None => Ok(()),
         }
     }
 
-    fn counted(&self, reply: Reply) -> Result<Approver, CallError> {
+    fn counted(&self, reply: &Reply) -> Result<Approver, CallError> {
+        let by = reply.person.name.clone();
         match reply.answer {
-            Answer::Approve | Answer::ApproveForSession | Answer::Always => {
-                Ok(Approver::Person(reply.person.name))
-            }
+            Answer::Approve | Answer::ApproveForSession | Answer::Always => Ok(Approver::Person(by)),
             Answer::Deny => Err(CallError::ApprovalDenied {
                 tool: self.request.tool.clone(),
-                by: reply.person.name,
-                reason: reply.reason,
+                by,
+                reason: reply.reason.clone(),
             }),
         }
     }
 
     /// What the answer lets stand: exactly what was shown, or the folder that was offered.
-    fn standing(&self, record: &Record<'_>, question: &Question, reply: &Reply) -> Option<Held> {
+    fn standing(
+        &self,
+        record: &Record<'_>,
+        question: &Question,
+        grant: &Grant,
+        reply: &Reply,
+    ) -> Option<Held> {
         let lasting = match reply.answer {
             Answer::ApproveForSession => Lasting::Session(question.session),
             Answer::Always => Lasting::Always,
             Answer::Approve | Answer::Deny => return None,
         };
         Some(Held {
-            id: self.agent.clock().uuid().to_string(),
+            id: self.calls.clock().uuid().to_string(),
             tool: self.request.tool.clone(),
             lasting,
             folder: match reply.breadth {
@@ -214,22 +215,23 @@ impl Asking<'_> {
             led: record.led,
             parameters: record.parameters,
             plan: plan_digest(self.tool),
+            basis: grant.basis,
             by: reply.person.name.clone(),
             shown: question.sheet.first().to_owned(),
-            at: self.agent.scribe.now(),
+            at: self.calls.scribe.now(),
         })
     }
 
     pub(super) async fn question(&self, approval: Approval) -> Question {
-        let (agent, arguments) = (self.agent, &self.request.arguments);
-        let autonomy = agent.manifest.identity.autonomy;
+        let (calls, arguments) = (self.calls, &self.request.arguments);
+        let autonomy = self.caller.autonomy(calls);
         let mut explanation = vec![format!("autonomy is `{autonomy}`")];
         if autonomy == Autonomy::Supervised && self.verdict.rule_id.is_none() {
             explanation.push(
                 "no rule can spare you a question about a tool with side effects; `always` can".to_owned(),
             );
         }
-        explanation.extend(agent.explain(&self.request.tool, arguments).await);
+        explanation.extend(calls.explain(&self.request.tool, arguments).await);
         let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
         let reason = self.verdict.reason.as_deref();
         let mut question = Question {
@@ -240,34 +242,34 @@ impl Asking<'_> {
             rule_id: self.verdict.rule_id.as_deref().map(str::to_owned),
             reason: reason.unwrap_or("a policy rule asks for approval").to_owned(),
             explanation,
-            expires_at: agent.scribe.now().plus_millis(timeout_ms),
-            default_if_timeout: word(approval.default_if_timeout),
+            expires_at: calls.scribe.now().plus_millis(timeout_ms),
+            default_if_timeout: default_word(approval.default_if_timeout),
             cost: self.cost(),
             folder: self.folder(),
             sheet: Arc::new(self.sheet().await),
             step: None,
         };
-        screen::question(agent, &mut question);
+        screen::question(calls, &mut question);
         question
     }
 
     /// What the person reads.
     pub(super) async fn sheet(&self) -> Sheet {
-        let (agent, arguments) = (self.agent, &self.request.arguments);
-        let workdir = &agent.options.workdir;
+        let (calls, arguments) = (self.calls, &self.request.arguments);
+        let workdir = &calls.workdir;
         let look = Look {
             tool: &self.tool.name,
             arguments,
             plan: &self.tool.plan,
             workdir,
         };
-        let preview = agent.runner.preview(look).await;
+        let preview = calls.runner.preview(look).await;
         let named = files(arguments, &self.described.input_schema, workdir);
         let base = workdir.clone();
         let leads = tokio::task::spawn_blocking(move || leads::lines(&base, &named)).await;
         let leads =
             leads.unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
-        screen::sheet(agent, Sheet::of(arguments, preview, leads))
+        screen::sheet(calls, Sheet::of(arguments, preview, leads))
     }
 
     /// What is known of the cost before: what a composite tool's skill says it takes.
@@ -281,14 +283,7 @@ impl Asking<'_> {
         if self.described.labels.get("category").map(String::as_str) != Some("filesystem") {
             return None;
         }
-        let workdir = &self.agent.options.workdir;
+        let workdir = &self.calls.workdir;
         folder(&self.request.arguments, &self.described.input_schema, workdir)
-    }
-}
-
-pub(super) const fn word(default: TimeoutDefault) -> &'static str {
-    match default {
-        TimeoutDefault::Allow => "allow",
-        TimeoutDefault::Deny => "deny",
     }
 }

@@ -9,10 +9,9 @@ use clawk_policy::{Effect, Layer, Layers, Subject, Verdict};
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
-use super::grant::plan_digest;
-use super::standing::{Shape, led};
-use super::{Caller, Request};
-use crate::agent::Agent;
+use super::grant::{basis, plan_digest};
+use super::standing::{Basis, Shape, led};
+use super::{Caller, Calls, Request};
 use crate::catalog::{Described, Entry};
 use crate::error::{CallError, DeniedBy};
 use crate::event::{canonical, digest};
@@ -66,14 +65,34 @@ impl Judged {
 /// A call, as the layers look at it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case<'a> {
-    pub(super) agent: &'a Agent,
+    pub(super) calls: &'a Calls,
     pub(super) caller: &'a Caller,
     pub(super) request: &'a Request,
     pub(super) tool: &'a Entry,
     pub(super) described: &'a Described,
+    /// What it acts through, for standing grants.
+    pub(super) basis: Basis,
 }
 
 impl<'a> Case<'a> {
+    /// What the call acts through, if a standing grant for its tool has to be held against it.
+    pub(super) async fn basis(&self) -> Basis {
+        let calls = self.calls;
+        if calls.desk.standing.of_tool(&self.request.tool).is_none() {
+            return Basis::Unseen;
+        }
+        let look = Look {
+            tool: &self.tool.name,
+            arguments: &self.request.arguments,
+            plan: &self.tool.plan,
+            workdir: &calls.workdir,
+        };
+        match calls.runner.was_asked(look) {
+            Some(asked) => Basis::Recorded { asked },
+            None => Basis::Seen(basis(&calls.origin, &calls.runner.stands_on(look).await)),
+        }
+    }
+
     fn subject<'s>(&'s self, arguments: &'s Map<String, Value>, places: Option<&'s Places>) -> Subject<'s> {
         Subject {
             tool: &self.tool.name,
@@ -81,19 +100,20 @@ impl<'a> Case<'a> {
             annotations: &self.described.annotations,
             arguments,
             schema: Some(&self.described.input_schema),
-            workdir: &self.agent.options.workdir,
-            usage: self.agent.usage(),
+            workdir: &self.calls.workdir,
+            usage: self.calls.usage(),
             places,
+            taint: Some(&self.caller.context.taint),
         }
     }
 
     /// Where the call's paths lead, if anything that decides looks at them.
     pub(super) async fn look(&self) -> Option<Places> {
         let roots = self
-            .agent
+            .calls
             .engine
             .roots(&self.subject(&self.request.arguments, None));
-        let folders = self.agent.desk.standing.of_tool(&self.request.tool);
+        let folders = self.calls.desk.standing.of_tool(&self.request.tool);
         let ceilings = self.caller.ceilings.iter().any(|ceiling| ceiling.judges_places());
         if roots.is_empty() && folders.is_none() && !ceilings {
             return None;
@@ -110,18 +130,18 @@ impl<'a> Case<'a> {
     /// Where the call's paths lead.
     pub(super) async fn find(&self, mut roots: BTreeMap<PathBuf, bool>) -> Places {
         let Self {
-            agent,
+            calls,
             request,
             described,
             ..
         } = *self;
-        let workdir = &agent.options.workdir;
+        let workdir = &calls.workdir;
         roots.entry(workdir.clone()).or_default();
         // A grant's folder is the place itself.
         let then = |root: &PathBuf| {
             (
                 root.clone(),
-                agent.catalog.roots.get(root).unwrap_or(root).clone(),
+                calls.catalog.roots.get(root).unwrap_or(root).clone(),
             )
         };
         let search = Search {
@@ -135,7 +155,7 @@ impl<'a> Case<'a> {
             plan: &self.tool.plan,
             workdir,
         };
-        agent.runner.places(look, search).await
+        calls.runner.places(look, search).await
     }
 
     /// Asks the layers in order.
@@ -156,17 +176,18 @@ impl<'a> Case<'a> {
         atlas: Option<Verdict>,
     ) -> Judged {
         let Self {
-            agent,
+            calls,
             caller,
             request,
             tool,
             described,
+            ..
         } = *self;
         let subject = self.subject(arguments, places);
         let named = [tool.spec.policy_ref.as_deref(), request.policy.as_deref()];
         let named: Vec<&str> = named.into_iter().flatten().collect();
         let layers = Layers {
-            autonomy: agent.manifest.identity.autonomy,
+            autonomy: caller.autonomy(calls),
             named: &named,
         };
         let mut judged = Judged {
@@ -174,20 +195,20 @@ impl<'a> Case<'a> {
             by: DeniedBy::Autonomy,
         };
         // What the manifest says, by the same code that explains it; the role stands behind the autonomy (R12).
-        for (layer, verdict) in layers.words(&agent.engine, &subject) {
+        for (layer, verdict) in layers.words(&calls.engine, &subject) {
             judged = match layer {
                 Layer::Autonomy(_) => {
                     Judged { verdict, ..judged }.and(DeniedBy::Role, roles::verdict(caller.role))
                 }
                 // What it reads was let through to this conversation before; a rule that names it denies it all the same.
                 Layer::Rules if tool.reads_output => {
-                    let verdict = agent.engine.denies_by_name(&tool.name);
+                    let verdict = calls.engine.denies_by_name(&tool.name);
                     judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
                 }
                 // A rule that refuses the declared tool by its name refuses all that it stands for.
                 Layer::Rules => {
                     let declared = tool.from.as_ref();
-                    let refused = declared.and_then(|from| agent.engine.denies_by_name(from));
+                    let refused = declared.and_then(|from| calls.engine.denies_by_name(from));
                     let judged = judged.and(DeniedBy::Policy, verdict);
                     match refused {
                         Some(refused) => judged.and(DeniedBy::Policy, refused),
@@ -197,10 +218,16 @@ impl<'a> Case<'a> {
                 Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
             };
         }
+        if let Some(member) = caller.member.as_ref().filter(|_| !tool.of_team)
+            && !member.may_use(&tool.name)
+        {
+            let why = "the task of this member was given without this tool";
+            judged = judged.and(DeniedBy::Task, Verdict::deny(why));
+        }
         for ceiling in &caller.ceilings {
             judged = judged.and(
                 DeniedBy::Skill,
-                ceiling.judge(described, arguments, &agent.options.workdir, places),
+                ceiling.judge(described, arguments, &calls.workdir, places),
             );
         }
         if let Some(skill) = tool.skill.as_ref().filter(|skill| needs_approval(skill)) {
@@ -209,30 +236,61 @@ impl<'a> Case<'a> {
         if let Some(atlas) = atlas {
             judged = judged.and(DeniedBy::Atlas, atlas);
         }
-        // What spares people is a standing grant that a person gave, never a rule (R13).
-        if matches!(judged.verdict.effect, Effect::Ask(_)) {
+        self.spared(judged, parameters, arguments, places)
+    }
+
+    /// What spares people is a standing grant that a person gave, never a rule (R13).
+    fn spared(
+        &self,
+        mut judged: Judged,
+        parameters: Digest,
+        arguments: &Map<String, Value>,
+        places: Option<&Places>,
+    ) -> Judged {
+        let Self {
+            calls,
+            caller,
+            request,
+            tool,
+            described,
+            basis,
+        } = *self;
+        if matches!(judged.verdict.effect, Effect::Ask(_)) && !judged.verdict.taint {
             let shape = Shape {
                 session: caller.thread.session,
                 tool: &request.tool,
                 parameters,
                 plan: plan_digest(tool),
+                basis,
                 arguments,
                 schema: &described.input_schema,
-                workdir: &agent.options.workdir,
+                workdir: &calls.workdir,
                 places,
             };
-            if let Some(held) = agent.desk.standing.covering(&shape) {
+            if let Some(held) = calls.desk.standing.covering(&shape) {
                 judged.verdict.effect = Effect::Allow;
                 let why = format!("{} allowed it before (grant {})", held.by, held.id);
                 judged.verdict.reason = Some(why.into());
+            } else if let Some(held) = calls.desk.standing.outdated(&shape) {
+                let reason = judged
+                    .verdict
+                    .reason
+                    .as_deref()
+                    .unwrap_or("a policy rule asks for approval");
+                let why = format!(
+                    "{reason}; the standing grant {} was given for another manifest, program, server or sandbox than this call's",
+                    held.id
+                );
+                judged.verdict.reason = Some(why.into());
             }
         }
+        judged.verdict = because(judged.verdict, &caller.context.taint);
         judged
     }
 
     fn paths(&self, places: &Places) -> CallPaths {
         let (arguments, schema) = (&self.request.arguments, &self.described.input_schema);
-        CallPaths::of(arguments, Some(schema), &self.agent.options.workdir, Some(places))
+        CallPaths::of(arguments, Some(schema), &self.calls.workdir, Some(places))
     }
 
     /// Where the call's paths lead, if that is elsewhere than they say: a grant for exactly this call is bound to it.
@@ -243,7 +301,7 @@ impl<'a> Case<'a> {
     /// What the call leaves out: every root of a rule is judged as if the call had named it.
     pub(super) fn apart(&self, places: &Places, verdict: &Verdict) -> Apart {
         let roots = self
-            .agent
+            .calls
             .engine
             .roots(&self.subject(&self.request.arguments, None));
         let paths = self.paths(places);
@@ -271,6 +329,27 @@ impl<'a> Case<'a> {
             into.extend(forms.into_iter().cloned());
         }
         apart
+    }
+}
+
+/// Sources that a refusal or a question names.
+const MAX_SOURCES: usize = 3;
+
+/// A rule that looked at what the context was made of says of what.
+fn because(verdict: Verdict, taint: &[String]) -> Verdict {
+    if !verdict.taint || verdict.is_allowed() {
+        return verdict;
+    }
+    let reason = verdict
+        .reason
+        .as_deref()
+        .unwrap_or("the context holds untrusted text");
+    let named: Vec<&str> = taint.iter().take(MAX_SOURCES).map(String::as_str).collect();
+    let more = if taint.len() > MAX_SOURCES { ", …" } else { "" };
+    let reason = format!("{reason} (from {}{more})", named.join(", "));
+    Verdict {
+        reason: Some(reason.into()),
+        ..verdict
     }
 }
 

@@ -6,91 +6,80 @@ use std::sync::Arc;
 
 use clawk_policy::path::named;
 use clawk_proto::Digest;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Request;
-use crate::agent::Agent;
+use super::{Calls, Request};
 use crate::catalog::{Described, Entry};
 use crate::error::{CallError, DeniedBy};
-use crate::event::digest;
+use crate::event::{canonical, digest};
 use crate::place;
 use crate::ports::Look;
-use crate::witness::{self, Fact, Mark};
+use crate::witness::{self, Fact, Grant, Mark};
 
 /// Files that one question may bind; a call that names more is refused rather than bound in part.
 const MAX_FILES: usize = 128;
 
-/// What an approval is bound to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Grant {
-    /// In a fixed order: tool, arguments, sandbox, working directory, files, what the executor stands on.
-    pub(crate) facts: Vec<Fact>,
-    /// The files that the arguments name, for the runner's own check beneath its open.
-    pub(crate) marks: Vec<Mark>,
+/// What a standing grant is bound to beside the call: the manifest it was given in, and what the call acts through (programs,
+/// scripts, servers, endpoints).
+pub(super) fn basis(origin: &str, stands_on: &[Fact]) -> Digest {
+    digest(&canonical(&(origin, witness::lasting(stands_on))))
 }
 
-impl Grant {
-    /// Looks at everything that the call would act on.
-    ///
-    /// # Errors
-    /// The call names too many files.
-    pub(crate) async fn take(
-        agent: &Agent,
-        tool: &Entry,
-        described: &Described,
-        request: &Request,
-        parameters: Digest,
-    ) -> Result<Self, CallError> {
-        let workdir = agent.options.workdir.clone();
-        let paths = files(&request.arguments, &described.input_schema, &workdir);
-        if paths.len() > MAX_FILES {
-            return Err(CallError::Denied {
-                tool: request.tool.clone(),
-                by: DeniedBy::Policy,
-                rule_id: None,
-                policy: None,
-                reason: format!("it names more than {MAX_FILES} files, too many for one approval"),
-                retry_after_ms: None,
-            });
-        }
-        let look = Look {
-            tool: &tool.name,
-            arguments: &request.arguments,
-            plan: &tool.plan,
-            workdir: &workdir,
-        };
-        let stands_on = agent.runner.stands_on(look).await;
-        let mut facts = vec![
-            Fact::new("the tool", request.tool.as_str()),
-            Fact::new("the arguments", parameters.to_hex()),
-            Fact::new("the sandbox plan", plan_digest(tool).to_hex()),
-        ];
-        let seen = tokio::task::spawn_blocking(move || {
-            let place = witness::file(&workdir);
-            let files: Vec<_> = paths.iter().map(|path| witness::file(path)).collect();
-            (place, files)
-        })
-        .await
-        .map_err(|error| CallError::Unavailable {
+/// Looks at everything that the call would act on.
+///
+/// # Errors
+/// The call names too many files.
+pub(super) async fn take(
+    calls: &Calls,
+    tool: &Entry,
+    described: &Described,
+    request: &Request,
+    parameters: Digest,
+) -> Result<Grant, CallError> {
+    let workdir = calls.workdir.clone();
+    let paths = files(&request.arguments, &described.input_schema, &workdir);
+    if paths.len() > MAX_FILES {
+        return Err(CallError::Denied {
             tool: request.tool.clone(),
-            reason: format!("its files can't be looked at: {error}"),
-        })?;
-        let (place, files) = seen;
-        facts.extend(place.facts);
-        let mut marks = Vec::with_capacity(files.len());
-        for file in files {
-            facts.extend(file.facts);
-            marks.push(file.mark);
-        }
-        facts.extend(stands_on);
-        Ok(Self { facts, marks })
+            by: DeniedBy::Policy,
+            rule_id: None,
+            policy: None,
+            reason: format!("it names more than {MAX_FILES} files, too many for one approval"),
+            retry_after_ms: None,
+        });
     }
-
-    /// What is not as it was; `None`: everything is.
-    pub(crate) fn changed(&self, now: &Self) -> Option<String> {
-        witness::difference(&self.facts, &now.facts)
+    let look = Look {
+        tool: &tool.name,
+        arguments: &request.arguments,
+        plan: &tool.plan,
+        workdir: &workdir,
+    };
+    let stands_on = calls.runner.stands_on(look).await;
+    let mut facts = vec![
+        Fact::new("the tool", request.tool.as_str()),
+        Fact::new("the arguments", parameters.to_hex()),
+        Fact::new("the sandbox plan", plan_digest(tool).to_hex()),
+    ];
+    let seen = tokio::task::spawn_blocking(move || {
+        let place = witness::file(&workdir);
+        let files: Vec<_> = paths.iter().map(|path| witness::file(path)).collect();
+        (place, files)
+    })
+    .await
+    .map_err(|error| CallError::Unavailable {
+        tool: request.tool.clone(),
+        reason: format!("its files can't be looked at: {error}"),
+    })?;
+    let (place, files) = seen;
+    facts.extend(place.facts);
+    let mut marks = Vec::with_capacity(files.len());
+    for file in files {
+        facts.extend(file.facts);
+        marks.push(file.mark);
     }
+    let basis = Some(basis(&calls.origin, &stands_on));
+    facts.extend(stands_on);
+    Ok(Grant { facts, marks, basis })
 }
 
 /// Over the whole plan: level, capabilities, limits.

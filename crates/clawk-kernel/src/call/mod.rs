@@ -6,8 +6,8 @@
 mod answers;
 mod approval;
 mod ask;
+mod calls;
 mod decide;
-mod dedup;
 mod egress;
 mod grant;
 mod leads;
@@ -27,44 +27,47 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use clawk_manifest::model::Role;
+use clawk_manifest::model::{Autonomy, Role};
 use clawk_policy::{Effect, Verdict};
+use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
-use clawk_proto::{RequestId, SessionId};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use answers::Past;
 pub(crate) use answers::{history, reply, reply_plan, revoke, withdraw};
-pub use approval::{Breadth, Person, Reception, Reply};
+pub use approval::{Breadth, Reception, Reply};
 pub(crate) use approval::{Desk, Seat};
 use ask::Asking;
+pub(crate) use calls::Calls;
 use decide::Case;
-pub(crate) use dedup::{Claim, Dedup, Keyed, Stored, key, keyed};
-pub(crate) use grant::Grant;
 use grant::Leave;
 pub use permit::Permit;
 pub(crate) use plan::{Wanted as PlannedCall, put as plan};
 pub(crate) use reconcile::reconcile;
 use record::Record;
 pub(crate) use reopen::restore;
+use standing::Basis;
 pub use standing::{Held, Lasting};
 pub(crate) use suggest::append as suggest;
 pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
 
-use crate::agent::Agent;
 use crate::carp::{self, Gate};
 use crate::catalog::{Described, Entry};
-use crate::composite;
+use crate::dedup::{Claim, Keyed, Stored, key};
+use crate::door::Origin;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
+use crate::infer::patience::backoff_ms;
+use crate::member::Member;
 use crate::output;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::purse::Purse;
-use crate::session::Notices;
 use crate::skill::Ceiling;
 use crate::stop;
+use crate::team::Calling;
+use crate::watch::Notices;
 
 /// A call as asked for, from any door.
 #[derive(Debug, Clone)]
@@ -102,6 +105,27 @@ pub(crate) struct Caller {
     pub(crate) pends: bool,
     /// What pays for the call.
     pub(crate) purse: Purse,
+    /// What asks, and what that was made of.
+    pub(crate) context: Arc<Context>,
+    /// Whose turn it belongs to, where that is a member of the swarm at its task.
+    pub(crate) member: Option<Arc<Member>>,
+}
+
+/// The context that asks for a call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Context {
+    /// Origins of text in it that is not its user's own word (R46).
+    pub(crate) taint: Vec<String>,
+    /// Whose message it answers; none: a client asks for the call itself.
+    pub(crate) origin: Option<Origin>,
+}
+
+impl Caller {
+    /// How much may be done without a person: the stricter of the Claw's word and the member's.
+    pub(crate) fn autonomy(&self, calls: &Calls) -> Autonomy {
+        let claw = calls.manifest.identity.autonomy;
+        self.member.as_ref().map_or(claw, |member| member.autonomy(claw))
+    }
 }
 
 /// Runs one call, governed. Boxed because composite tools come back here.
@@ -109,34 +133,34 @@ pub(crate) struct Caller {
 /// # Errors
 /// The call did not run, or was cut short (R20); whatever the outcome, it is in the journal when this returns.
 pub(crate) fn call<'a>(
-    agent: &'a Agent,
+    calls: &'a Calls,
     caller: &'a Caller,
     mut request: Request,
     cancel: &'a CancellationToken,
 ) -> Later<'a, Result<ToolCallResult, CallError>> {
-    screen::names(agent, &mut request);
+    screen::names(calls, &mut request);
     // Seated before the first await: an answer sent right behind the call finds it (R18).
-    let seat = agent.desk.sit(&request.request_id);
+    let seat = calls.desk.sit(&request.request_id);
     Box::pin(async move {
         // A turn that runs may finish its calls while the agent drains; nothing new begins then.
         let working = if caller.turn.is_some() {
-            agent.life.join()
+            calls.life.join()
         } else {
-            agent
+            calls
                 .life
                 .enter()
                 .map_err(|state| CallError::NotReady { state })?
         };
-        let started_us = agent.clock().monotonic_us();
-        let mut record = Record::new(agent, caller, &request);
+        let started_us = calls.clock().monotonic_us();
+        let mut record = Record::new(calls, caller, &request);
         let key = key(Keyed::Call, &request.request_id);
-        let claim = agent
+        let claim = calls
             .dedup
             .claim(
                 key,
                 record.request_hash,
-                &**agent.scribe.journal(),
-                agent.scribe.now(),
+                &**calls.scribe.journal(),
+                calls.scribe.now(),
             )
             .await?;
         let guard = match claim {
@@ -150,15 +174,18 @@ pub(crate) fn call<'a>(
             }
         };
         // An open question belongs to the request that asked it (R19).
-        let asked = agent.desk.open_request(&request.request_id);
+        let asked = calls.desk.open_request(&request.request_id);
         if asked.is_some_and(|asked| asked != record.request_hash) {
             return Err(CallError::RequestIdReused {
                 request_id: request.request_id.clone(),
             });
         }
-        let outcome = path(agent, caller, &request, &seat, &mut record, cancel).await;
-        let outcome = screen::outcome(agent, caller, &mut record, outcome, cancel).await;
+        let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
+        let outcome = screen::outcome(calls, caller, &mut record, outcome, cancel).await;
         let outcome = record.close(outcome, started_us).await;
+        if let (Some(member), Err(error)) = (&caller.member, &outcome) {
+            member.note_call(error, record.has_side_effects());
+        }
         record.tell(&outcome, started_us).await;
         // What the journal refused before anything ran may be asked again; everything else has had its answer.
         let pending = matches!(
@@ -166,10 +193,10 @@ pub(crate) fn call<'a>(
             Err(CallError::Journal(_) | CallError::ApprovalPending { .. })
         );
         if record.ran() || !(record.left_open() || pending) {
-            guard.settle(Stored::Call(outcome.clone()), agent.scribe.now());
+            guard.settle(Stored::Call(outcome.clone()), calls.scribe.now());
         }
         if !record.left_open() {
-            agent.desk.close(&request.request_id);
+            calls.desk.close(&request.request_id);
         }
         drop(working);
         outcome
@@ -178,44 +205,45 @@ pub(crate) fn call<'a>(
 
 /// From the question to the outcome, in R12's order.
 async fn path(
-    agent: &Agent,
+    calls: &Calls,
     caller: &Caller,
     request: &Request,
     seat: &Seat<'_>,
     record: &mut Record<'_>,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
-    let gate = Gate::of(agent, caller, request).await?;
-    let tool = tool_of(agent, caller.thread.session, request, gate.as_ref()).await?;
-    let described = agent.described(&tool).await?;
+    let gate = gate(calls, caller, request).await?;
+    let tool = tool_of(calls, caller, request, gate.as_ref()).await?;
+    let described = calls.described(&tool).await?;
     check_arguments(&described, request)?;
-    let screened = screen::arguments(agent, caller, record, request).await?;
+    let screened = screen::arguments(calls, caller, record, request).await?;
     let request = screened.as_ref();
     let arguments = &request.arguments;
     record.know(&described);
-    let held = hold(agent, caller, &described, request, cancel)?;
+    let held = hold(calls, caller, &described, request, cancel)?;
     let cancel = &held.cancel;
     let case = Case {
-        agent,
+        calls,
         caller,
         request,
         tool: &tool,
         described: &described,
+        basis: Basis::default(),
     };
     let (verdict, asked) = judge(case, gate.as_ref(), record).await?;
-    check_audit(agent, request, &verdict)?;
-    record.hold(spend::reserve(agent, caller, request, &tool, &described)?);
-    agent.rates.take_call(&request.tool, agent.scribe.now())?;
-    agent
+    check_audit(calls, request, &verdict)?;
+    record.hold(spend::reserve(calls, caller, request, &tool, &described)?);
+    calls.rates.take_call(&request.tool, calls.scribe.now())?;
+    calls
         .runner
-        .preflight(&tool.name, arguments, &tool.plan, &agent.options.workdir)
+        .preflight(&tool.name, arguments, &tool.plan, &calls.workdir)
         .map_err(CallError::Sandbox)?;
     if described.reaches_network() {
         reach::check(&described.input_schema, arguments, &tool.plan).map_err(CallError::Sandbox)?;
     }
     let (tool, described, verdict) = (&*tool, &*described, &verdict);
     let asking = Asking {
-        agent,
+        calls,
         caller,
         request,
         tool,
@@ -230,7 +258,7 @@ async fn path(
             // While a person thinks, others may have what was set aside.
             record.let_go();
             let leave = asking.ask(record).await?;
-            record.hold(spend::reserve(agent, caller, request, tool, described)?);
+            record.hold(spend::reserve(calls, caller, request, tool, described)?);
             leave
         }
         Effect::Allow | Effect::AuditOnly | Effect::Deny => {
@@ -239,7 +267,7 @@ async fn path(
         }
     };
     if let Some(gate) = &gate {
-        record.charged(gate.charge(agent, arguments, asked)?);
+        record.charged(gate.charge(&calls.carp, arguments, asked)?);
     }
     record.decided(verdict, &leave.by).await?;
     let limit = gate
@@ -253,16 +281,31 @@ async fn path(
     })
 }
 
+/// The gate before a call, if what it names is an action.
+async fn gate(calls: &Calls, caller: &Caller, request: &Request) -> Result<Option<Gate>, CallError> {
+    let (name, under) = (request.tool.as_str(), request.under.as_ref());
+    Gate::of(
+        (&calls.carp, &calls.catalog),
+        caller.thread.session,
+        (name, under),
+    )
+    .await
+}
+
 /// The verdict of all layers, the Atlases' among them, unless it is a refusal; and whether the Atlases ask a person.
 async fn judge(
     case: Case<'_>,
     gate: Option<&Gate>,
     record: &mut Record<'_>,
 ) -> Result<(Verdict, bool), CallError> {
-    let Case { agent, request, .. } = case;
+    let case = Case {
+        basis: case.basis().await,
+        ..case
+    };
+    let Case { calls, request, .. } = case;
     let mut places = case.look().await;
     let atlas = gate
-        .map(|gate| gate.judge(agent, &request.arguments))
+        .map(|gate| gate.judge(&calls.carp, &request.arguments))
         .transpose()?;
     if let (Some(gate), Some(atlas)) = (gate, &atlas) {
         record.governed(gate, atlas);
@@ -286,41 +329,45 @@ async fn judge(
 
 /// The tool; asks a server for its tools where the name may be one of them.
 async fn tool_of(
-    agent: &Agent,
-    session: SessionId,
+    calls: &Calls,
+    caller: &Caller,
     request: &Request,
     gate: Option<&Gate>,
 ) -> Result<Arc<Entry>, CallError> {
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
     // What a rule refuses by its name is refused before anything is asked.
-    if agent.engine.denies_by_name(&request.tool).is_none() {
-        agent.catalog.prepare(name, &*agent.runner).await?;
+    if calls.engine.denies_by_name(&request.tool).is_none() {
+        calls.catalog.prepare(name, &*calls.runner).await?;
     }
-    resolve(agent, session, request, gate)
+    resolve(calls, caller, request, gate)
 }
 
 /// The tool, and the narrowing names of the request (R15, R17).
 fn resolve(
-    agent: &Agent,
-    session: SessionId,
+    calls: &Calls,
+    caller: &Caller,
     request: &Request,
     gate: Option<&Gate>,
 ) -> Result<Arc<Entry>, CallError> {
     // A rule that names an action denies it, whatever the tool that runs it is called.
     if gate.is_some()
-        && let Some(verdict) = agent.engine.denies_by_name(&request.tool)
+        && let Some(verdict) = calls.engine.denies_by_name(&request.tool)
     {
         return Err(decide::denied(&request.tool, &verdict, DeniedBy::Policy));
     }
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
     let reads_output = || {
-        let entry = agent.catalog.output_read().filter(|entry| *entry.name == **name);
-        entry.filter(|_| agent.cuts.any(session)).cloned()
+        let entry = calls.catalog.output_read().filter(|entry| *entry.name == **name);
+        entry.filter(|_| calls.cuts.any(caller.thread.session)).cloned()
     };
-    let Some(tool) = agent.catalog.get(name).or_else(reads_output) else {
-        return Err(match agent.engine.denies_by_name(&request.tool) {
+    let of_team = || {
+        let offered = calls.team_offers(caller.turn.is_some(), caller.member.as_deref());
+        offered.into_iter().find(|entry| *entry.name == **name)
+    };
+    let Some(tool) = calls.catalog.get(name).or_else(reads_output).or_else(of_team) else {
+        return Err(match calls.engine.denies_by_name(&request.tool) {
             Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
-            None => agent.catalog.unknown(&request.tool),
+            None => calls.catalog.unknown(&request.tool),
         });
     };
     let unknown = |member: &str, name: &str| CallError::UnknownReference {
@@ -328,7 +375,7 @@ fn resolve(
         name: name.chars().take(64).collect(),
     };
     if let Some(name) = &request.policy
-        && !agent.engine.has_policy(name)
+        && !calls.engine.has_policy(name)
     {
         return Err(unknown("policy", name));
     }
@@ -338,7 +385,7 @@ fn resolve(
             &Verdict::deny("the sandbox `deny-all` denies everything"),
             DeniedBy::Policy,
         )),
-        Some(name) => match agent.catalog.within(&tool, name) {
+        Some(name) => match calls.catalog.within(&tool, name) {
             None => Err(unknown("sandbox", name)),
             Some(Ok(tool)) => Ok(tool),
             Some(Err(why)) => Err(decide::denied(
@@ -353,12 +400,12 @@ fn resolve(
 
 /// Under the brake from here on: an emergency stop refuses the call, or ends it wherever it is.
 fn hold<'a>(
-    agent: &'a Agent,
+    calls: &'a Calls,
     caller: &Caller,
     described: &Described,
     request: &Request,
     cancel: &CancellationToken,
-) -> Result<stop::Held<'a>, CallError> {
+) -> Result<stop::Hold<'a>, CallError> {
     // Nobody knows where a command line reaches.
     let outward =
         described.reaches_network() || described.labels.get("category").is_some_and(|c| c == "shell");
@@ -367,16 +414,16 @@ fn hold<'a>(
     } else {
         stop::Level::NoTools
     };
-    agent
+    calls
         .brake
         .hold(caller.thread.session, level, cancel)
         .map_err(|stop| stop::refused(&request.tool, &stop))
 }
 
 /// What must be audited does not run while its audit can't be written.
-fn check_audit(agent: &Agent, request: &Request, verdict: &Verdict) -> Result<(), CallError> {
+fn check_audit(calls: &Calls, request: &Request, verdict: &Verdict) -> Result<(), CallError> {
     let owed = verdict.audit || verdict.effect == Effect::AuditOnly;
-    if owed && !agent.options.audit_writable.load(Ordering::Acquire) {
+    if owed && !calls.audit_writable.load(Ordering::Acquire) {
         let reason = "it must be audited, and the audit's destination takes no records now";
         return Err(decide::denied(
             &request.tool,
@@ -407,6 +454,10 @@ pub(crate) enum Approver {
 }
 
 /// Runs what was decided: a permit per attempt; again only where the tool or its action says that it is idempotent.
+#[expect(
+    clippy::too_many_lines,
+    reason = "the end of the one path, read downward: to split it would hide the order"
+)]
 async fn run(
     at: &Asking<'_>,
     leave: &Leave,
@@ -414,7 +465,7 @@ async fn run(
     record: &mut Record<'_>,
 ) -> Result<RunOutcome, CallError> {
     let Asking {
-        agent,
+        calls,
         caller,
         request,
         tool,
@@ -436,7 +487,7 @@ async fn run(
             arguments: request.arguments.clone(),
             digest: record.parameters,
             plan: Arc::clone(&tool.plan),
-            workdir: agent.options.workdir.clone(),
+            workdir: calls.workdir.clone(),
             timeout_ms: record.timeout_ms(timeout_ms),
             request_id: request.request_id.clone(),
             session: caller.thread.session,
@@ -445,9 +496,26 @@ async fn run(
             connections: record.connections.clone(),
         };
         let outcome = match &tool.skill {
-            Some(skill) => composite::run(agent, caller, skill, permit, record.purse(), cancel).await,
-            None if tool.reads_output => output::read(agent, caller, permit).await,
-            None => agent.runner.run(permit, cancel).await,
+            Some(skill) => (calls.composite)(calls, caller, skill, permit, record.purse(), cancel).await,
+            None if tool.reads_output => {
+                let (cuts, session) = ((&calls.cuts, calls.shown), caller.thread.session);
+                output::read(&calls.scribe, cuts, session, permit.arguments()).await
+            }
+            None if calls.runner.is_kernels(&tool.name) => {
+                crate::remember::run(calls, caller, &permit, cancel).await
+            }
+            None => match calls.team.as_ref().filter(|_| tool.of_team) {
+                Some(team) => {
+                    let calling = Calling {
+                        session: caller.thread.session,
+                        role: caller.role,
+                        member: caller.member.as_deref(),
+                        request_id: &request.request_id,
+                    };
+                    Box::pin(team.call(&tool.name, calling, permit.arguments(), cancel)).await
+                }
+                None => calls.runner.run(permit, cancel).await,
+            },
         };
         let again = record.attempts < attempts
             && !cancel.is_cancelled()
@@ -457,9 +525,9 @@ async fn run(
                 Err(RunError::Sandbox(_) | RunError::Cancelled | RunError::Changed(_)) => false,
             };
         if let (true, Some(retry)) = (again, &retry) {
-            let wait = crate::infer::backoff_ms(retry.backoff, 1000, record.attempts, agent.clock().random());
+            let wait = backoff_ms(retry.backoff, 1000, record.attempts, calls.clock().random());
             tokio::select! {
-                () = tokio::time::sleep(std::time::Duration::from_millis(agent.clock().patience_ms(wait))) => {
+                () = tokio::time::sleep(std::time::Duration::from_millis(calls.clock().patience_ms(wait))) => {
                     // What the first attempt was granted for must still be there for the next one.
                     if at.stands(record, leave).await {
                         continue;

@@ -23,7 +23,7 @@ impl Asking<'_> {
         let now = self.look(record).await?;
         let sheet = Arc::new(self.sheet().await);
         match carp::pend(
-            self.agent,
+            &self.calls.carp,
             under,
             &self.request.tool,
             record.parameters,

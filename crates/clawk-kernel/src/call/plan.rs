@@ -11,14 +11,16 @@ use clawk_proto::RequestId;
 use super::approval::Open;
 use super::ask::Asking;
 use super::decide::Case;
-use super::grant::{Grant, works_on};
+use super::grant::works_on;
 use super::record::Record;
-use super::{Caller, Request, check_arguments, check_audit, hold, judge, reach, screen, spend, tool_of};
-use crate::agent::Agent;
-use crate::carp::Gate;
+use super::standing::Basis;
+use super::{
+    Caller, Calls, Request, check_arguments, check_audit, hold, judge, reach, screen, spend, tool_of,
+};
 use crate::catalog::{Described, Entry};
 use crate::error::CallError;
 use crate::notice::{Plan, Question, Step};
+use crate::witness::Grant;
 
 /// Steps that one question may show; calls behind them are asked about in their own turn.
 const MAX_STEPS: usize = 32;
@@ -60,12 +62,12 @@ type Touched = Vec<(u32, PathBuf)>;
 ///
 /// # Errors
 /// The journal can't be written: nothing is asked.
-pub(crate) async fn put(agent: &Agent, calls: &[Wanted], of: u32) -> Result<Option<Plan>, CallError> {
+pub(crate) async fn put(calls: &Calls, wanted: &[Wanted], of: u32) -> Result<Option<Plan>, CallError> {
     let (mut asks, mut beside, mut touched) = (Vec::new(), Vec::new(), Touched::new());
-    for wanted in calls.iter().take(MAX_STEPS) {
+    for wanted in wanted.iter().take(MAX_STEPS) {
         let tool: String = wanted.request.tool.chars().take(64).collect();
         let number = wanted.number;
-        match outlook(agent, wanted, &mut touched).await {
+        match outlook(calls, wanted, &mut touched).await {
             Ok(Outlook::Asks(step)) => asks.push(step),
             Ok(Outlook::Runs) => beside.push(format!("step {number}: `{tool}` needs no question")),
             Ok(Outlook::Later(why)) => {
@@ -74,13 +76,13 @@ pub(crate) async fn put(agent: &Agent, calls: &[Wanted], of: u32) -> Result<Opti
                 ));
             }
             // The path refuses it, and says so to the model; a person is not asked in vain.
-            Err(error) => beside.push(refused(agent, wanted, &tool, &error)),
+            Err(error) => beside.push(refused(calls, wanted, &tool, &error)),
         }
     }
     if asks.len() < 2 {
         return Ok(None);
     }
-    let id = RequestId::from(agent.clock().uuid());
+    let id = RequestId::from(calls.clock().uuid());
     let (mut drafts, mut open, mut steps) = (Vec::new(), Vec::new(), Vec::new());
     for step in asks {
         let Asks {
@@ -109,16 +111,16 @@ pub(crate) async fn put(agent: &Agent, calls: &[Wanted], of: u32) -> Result<Opti
         drafts.extend(record.into_drafts());
     }
     // All of it or none: half a plan is on no record.
-    agent.scribe.write(drafts).await?;
-    agent.desk.reopen(open);
+    calls.scribe.write(drafts).await?;
+    calls.desk.reopen(open);
     Ok(Some(Plan { id, steps }))
 }
 
 /// What stands beside the question about a step that nobody is asked about because it can't run.
-fn refused(agent: &Agent, wanted: &Wanted, tool: &str, error: &CallError) -> String {
+fn refused(calls: &Calls, wanted: &Wanted, tool: &str, error: &CallError) -> String {
     let number = wanted.number;
     // The reason may quote arguments; with a secret in them it stays with the call's own record.
-    if !screen::finds_nothing(agent, &wanted.request) {
+    if !screen::finds_nothing(calls, &wanted.request) {
         return format!("step {number}: `{tool}` will be refused");
     }
     let reason: String = error.to_string().chars().take(MAX_REASON_CHARS).collect();
@@ -128,18 +130,18 @@ fn refused(agent: &Agent, wanted: &Wanted, tool: &str, error: &CallError) -> Str
 /// What would end the call as things stand, whatever a person says: a stop, a purse that is used up, a full minute, the
 /// sandbox's static checks. Nothing is taken or set aside.
 fn stands_against(
-    agent: &Agent,
+    calls: &Calls,
     wanted: &Wanted,
     tool: &Entry,
     described: &Described,
 ) -> Result<(), CallError> {
     let Wanted { caller, request, .. } = wanted;
-    drop(hold(agent, caller, described, request, &agent.stop)?);
-    drop(spend::reserve(agent, caller, request, tool, described)?);
-    agent.rates.has_room(&request.tool, agent.scribe.now())?;
-    agent
+    drop(hold(calls, caller, described, request, &calls.life.stop)?);
+    drop(spend::reserve(calls, caller, request, tool, described)?);
+    calls.rates.has_room(&request.tool, calls.scribe.now())?;
+    calls
         .runner
-        .foresee(&tool.name, &request.arguments, &tool.plan, &agent.options.workdir)
+        .foresee(&tool.name, &request.arguments, &tool.plan, &calls.workdir)
         .map_err(CallError::Sandbox)?;
     if described.reaches_network() {
         reach::check(&described.input_schema, &request.arguments, &tool.plan).map_err(CallError::Sandbox)?;
@@ -152,7 +154,7 @@ fn stands_against(
 /// # Errors
 /// The call will be refused.
 async fn outlook<'a>(
-    agent: &'a Agent,
+    calls: &'a Calls,
     wanted: &'a Wanted,
     touched: &mut Touched,
 ) -> Result<Outlook<'a>, CallError> {
@@ -161,23 +163,24 @@ async fn outlook<'a>(
         caller,
         request,
     } = wanted;
-    let gate = Gate::of(agent, caller, request).await?;
-    let tool = tool_of(agent, caller.thread.session, request, gate.as_ref()).await?;
-    let described = agent.described(&tool).await?;
+    let gate = super::gate(calls, caller, request).await?;
+    let tool = tool_of(calls, caller, request, gate.as_ref()).await?;
+    let described = calls.described(&tool).await?;
     check_arguments(&described, request)?;
-    let mut record = Record::new(agent, caller, request);
+    let mut record = Record::new(calls, caller, request);
     record.know(&described);
     let case = Case {
-        agent,
+        calls,
         caller,
         request,
         tool: &tool,
         described: &described,
+        basis: Basis::default(),
     };
     let (verdict, _) = judge(case, gate.as_ref(), &mut record).await?;
-    check_audit(agent, request, &verdict)?;
-    stands_against(agent, wanted, &tool, &described)?;
-    let workdir = &agent.options.workdir;
+    check_audit(calls, request, &verdict)?;
+    stands_against(calls, wanted, &tool, &described)?;
+    let workdir = &calls.workdir;
     let files = works_on(&request.arguments, &described.input_schema, workdir);
     let before = touched.iter().find(|(_, path)| files.contains(path));
     let before = before.map(|(step, path)| format!("it works on `{}`, as step {step} does", path.display()));
@@ -191,19 +194,19 @@ async fn outlook<'a>(
     if let Some(why) = before {
         return Ok(Outlook::Later(why));
     }
-    if !screen::finds_nothing(agent, request) {
+    if !screen::finds_nothing(calls, request) {
         return Ok(Outlook::Later("screening changes it".to_owned()));
     }
-    let seat = agent.desk.sit(&request.request_id);
+    let seat = calls.desk.sit(&request.request_id);
     let asking = Asking {
-        agent,
+        calls,
         caller,
         request,
         tool: &tool,
         described: &described,
         seat: &seat,
         verdict: &verdict,
-        cancel: &agent.stop,
+        cancel: &calls.life.stop,
     };
     let grant = asking.look(&record).await?;
     let question = asking.question(approval).await;

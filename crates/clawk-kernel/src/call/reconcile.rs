@@ -12,21 +12,20 @@ use clawk_proto::method::ToolCallResult;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Approver, Caller, Permit, Record, Request, failed, path};
-use crate::agent::Agent;
+use super::{Approver, Caller, Calls, Permit, Record, Request, failed, path};
 use crate::catalog::Entry;
 use crate::effect::{self, How, Outcome};
 use crate::error::CallError;
 use crate::event::Thread;
 use crate::ports::{Mend, OpenEffect};
-use crate::session::Notices;
+use crate::watch::Notices;
 
 /// How long a check may take, milliseconds.
 const CHECK_MS: u64 = 30_000;
 
 /// Goes through everything that is unknown, once; what stays unknown waits for a person.
-pub(crate) async fn reconcile(agent: &Arc<Agent>) {
-    let open = match agent.scribe.journal().open_effects().await {
+pub(crate) async fn reconcile(calls: &Arc<Calls>) {
+    let open = match calls.scribe.journal().open_effects().await {
         Ok(open) => open,
         Err(error) => {
             tracing::error!(%error, "the unknown effects can't be read");
@@ -34,13 +33,13 @@ pub(crate) async fn reconcile(agent: &Arc<Agent>) {
         }
     };
     for effect in open {
-        if agent.closing.is_cancelled() {
+        if calls.life.closing.is_cancelled() {
             return;
         }
-        let found = match find_out(agent, &effect).await {
+        let found = match find_out(calls, &effect).await {
             Ok(Some((how, outcome))) => {
                 let by = how.word();
-                effect::resolve_one(&agent.scribe, &effect, outcome, (how, by, None)).await
+                effect::resolve_one(&calls.scribe, &effect, outcome, (how, by, None)).await
             }
             Ok(None) => Ok(false),
             Err(error) => {
@@ -61,15 +60,15 @@ pub(crate) async fn reconcile(agent: &Arc<Agent>) {
 }
 
 /// `None`: it is still not known.
-async fn find_out(agent: &Agent, effect: &OpenEffect) -> Result<Option<(How, Outcome)>, CallError> {
-    let mend = agent.runner.mend(&effect.tool);
+async fn find_out(calls: &Calls, effect: &OpenEffect) -> Result<Option<(How, Outcome)>, CallError> {
+    let mend = calls.runner.mend(&effect.tool);
     if mend == Mend::Person {
         return Ok(None);
     }
-    let Some(entry) = agent.catalog.get(&effect.tool) else {
+    let Some(entry) = calls.catalog.get(&effect.tool) else {
         return Ok(None);
     };
-    let content = agent.scribe.journal().content(effect.parameters).await?;
+    let content = calls.scribe.journal().content(effect.parameters).await?;
     // Erased arguments can't be asked about.
     let Some(arguments) = content.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok())
     else {
@@ -89,18 +88,20 @@ async fn find_out(agent: &Agent, effect: &OpenEffect) -> Result<Option<(How, Out
         role: Role::Admin,
         pends: false,
         notices: Notices::default(),
-        purse: agent.purses.root().clone(),
+        purse: calls.purses.root().clone(),
+        context: Arc::default(),
+        member: None,
     };
-    let cancel = agent.stop.child_token();
+    let cancel = calls.life.stop.child_token();
     match mend {
         Mend::Person => Ok(None),
-        Mend::SameKey => again(agent, &caller, effect, arguments, &cancel).await,
+        Mend::SameKey => again(calls, &caller, effect, arguments, &cancel).await,
         Mend::Check => {
-            let answer = check(agent, &caller, &entry, facts(effect, arguments), &cancel).await?;
+            let answer = check(calls, &caller, &entry, facts(effect, arguments), &cancel).await?;
             Ok(said(&answer).map(|outcome| (How::Check, outcome)))
         }
         Mend::Tool(name) => {
-            let answer = by_tool(agent, &caller, &name, facts(effect, arguments), &cancel).await?;
+            let answer = by_tool(calls, &caller, &name, facts(effect, arguments), &cancel).await?;
             Ok(said(&answer).map(|outcome| (How::Check, outcome)))
         }
     }
@@ -133,15 +134,15 @@ fn said(answer: &ToolCallResult) -> Option<Outcome> {
 
 /// The check of `clawk.toml`: decided by the operator who wrote it, recorded, run by a permit.
 async fn check(
-    agent: &Agent,
+    calls: &Calls,
     caller: &Caller,
     entry: &Entry,
     facts: Map<String, Value>,
     cancel: &CancellationToken,
 ) -> Result<ToolCallResult, CallError> {
-    let request = request(agent, format!("{}:check", entry.name), facts);
-    let started_us = agent.clock().monotonic_us();
-    let mut record = Record::new(agent, caller, &request);
+    let request = request(calls, format!("{}:check", entry.name), facts);
+    let started_us = calls.clock().monotonic_us();
+    let mut record = Record::new(calls, caller, &request);
     record.harmless();
     let verdict = Verdict {
         reason: Some("`reconcile` of clawk.toml".into()),
@@ -153,7 +154,7 @@ async fn check(
         arguments: request.arguments.clone(),
         digest: record.parameters,
         plan: Arc::clone(&entry.plan),
-        workdir: agent.options.workdir.clone(),
+        workdir: calls.workdir.clone(),
         timeout_ms: entry.timeout_ms.min(CHECK_MS),
         request_id: request.request_id.clone(),
         session: caller.thread.session,
@@ -161,38 +162,38 @@ async fn check(
         apart: Arc::default(),
         connections: record.connections.clone(),
     };
-    let outcome = agent.runner.check(permit, cancel).await;
+    let outcome = calls.runner.check(permit, cancel).await;
     let outcome = outcome.map_err(|error| failed(&entry.name, error));
     record.close(outcome, started_us).await
 }
 
 /// A declared tool as the check: a call like any other, and only one without side effects.
 async fn by_tool(
-    agent: &Agent,
+    calls: &Calls,
     caller: &Caller,
     name: &str,
     facts: Map<String, Value>,
     cancel: &CancellationToken,
 ) -> Result<ToolCallResult, CallError> {
-    let entry = agent
+    let entry = calls
         .catalog
         .get(name)
-        .ok_or_else(|| agent.catalog.unknown(name))?;
-    if !agent.described(&entry).await?.read_only() {
+        .ok_or_else(|| calls.catalog.unknown(name))?;
+    if !calls.described(&entry).await?.read_only() {
         return Err(CallError::Unavailable {
             tool: name.to_owned(),
             reason: "a tool with side effects can't be a `reconcile` check".to_owned(),
         });
     }
-    super::call(agent, caller, request(agent, name.to_owned(), facts), cancel).await
+    super::call(calls, caller, request(calls, name.to_owned(), facts), cancel).await
 }
 
-fn request(agent: &Agent, tool: String, arguments: Map<String, Value>) -> Request {
+fn request(calls: &Calls, tool: String, arguments: Map<String, Value>) -> Request {
     Request {
         tool,
         arguments,
-        request_id: RequestId::from(agent.clock().uuid()),
-        identity: agent.manifest.identity.name.clone(),
+        request_id: RequestId::from(calls.clock().uuid()),
+        identity: calls.manifest.identity.name.clone(),
         sandbox: None,
         policy: None,
         under: None,
@@ -201,7 +202,7 @@ fn request(agent: &Agent, tool: String, arguments: Map<String, Value>) -> Reques
 
 /// The same request, with the same id as its key, down the whole path: today's rules hold, and a rule that asks, asks.
 async fn again(
-    agent: &Agent,
+    calls: &Calls,
     caller: &Caller,
     effect: &OpenEffect,
     arguments: Map<String, Value>,
@@ -209,12 +210,12 @@ async fn again(
 ) -> Result<Option<(How, Outcome)>, CallError> {
     let request = Request {
         request_id: effect.request_id.clone(),
-        ..request(agent, effect.tool.clone(), arguments)
+        ..request(calls, effect.tool.clone(), arguments)
     };
-    let seat = agent.desk.sit(&request.request_id);
-    let started_us = agent.clock().monotonic_us();
-    let mut record = Record::new(agent, caller, &request);
-    let outcome = path(agent, caller, &request, &seat, &mut record, cancel).await;
+    let seat = calls.desk.sit(&request.request_id);
+    let started_us = calls.clock().monotonic_us();
+    let mut record = Record::new(calls, caller, &request);
+    let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
     let answer = record.close(outcome, started_us).await?;
     // The other side knows the key: what it says of the request is so. That it failed now says nothing of before.
     Ok((!answer.is_error).then_some((How::SameKey, Outcome::Done)))

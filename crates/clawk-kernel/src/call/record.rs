@@ -1,7 +1,9 @@
 //! The record of one call: what the journal is told, and when.
+//!
+//! Long because every event of a call is made here, and nowhere else.
 
 mod asked;
-mod words;
+pub(super) mod words;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,24 +17,25 @@ use uuid::Uuid;
 use clawk_policy::Approval;
 
 use super::approval::Reply;
-use super::grant::Grant;
 use super::reopen::Kept;
 use super::standing::Held;
-use super::{Approver, Caller, Keyed, Request, egress, key};
-use crate::agent::Agent;
+use super::{Approver, Caller, Calls, Request, egress};
 use crate::carp::event::Charged;
 use crate::carp::{self, ApprovalView, Gate, Judgement};
 use crate::catalog::Described;
+use crate::dedup::{Keyed, key};
 use crate::effect;
 use crate::error::CallError;
 use crate::event::{
     ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ApprovalAnswered,
-    ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, canonical, digest, kind,
+    ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, Draft, Thread, Took, canonical, digest,
+    kind,
 };
 use crate::notice::{Answer, Notice, Question};
 use crate::place::Apart;
 use crate::ports::{Connections, EffectChange, OpenEffect, RunOutcome, Spent};
-use crate::purse::{Place, Purse, Warning};
+use crate::purse::{Allotment, Purse, Warning, warned};
+use crate::witness::Grant;
 use words::error_code;
 
 /// Bytes of a result shown to a surface.
@@ -40,7 +43,7 @@ const SUMMARY_BYTES: usize = 400;
 
 /// Collects a call's events and makes them durable at the right moments.
 pub(super) struct Record<'a> {
-    agent: &'a Agent,
+    calls: &'a Calls,
     caller: &'a Caller,
     request: &'a Request,
     thread: Thread,
@@ -62,8 +65,10 @@ pub(super) struct Record<'a> {
     /// Follows a denial.
     violated: Option<Draft>,
     /// What is set aside for the run.
-    place: Option<Place>,
+    place: Option<Allotment>,
     spent: Vec<Spent>,
+    /// The same, as the event of its end tells it.
+    took: Vec<Took>,
     effects: Vec<EffectChange>,
     warned: Vec<Warning>,
     /// The arguments without what screening took out; raw ones are neither kept nor shown then.
@@ -80,7 +85,7 @@ pub(super) struct Record<'a> {
 
 /// Somebody wants the tool to run, with these arguments.
 fn requested(
-    agent: &Agent,
+    calls: &Calls,
     caller: &Caller,
     request: &Request,
     thread: &Thread,
@@ -96,16 +101,17 @@ fn requested(
         policy: request.policy.as_deref(),
         request_id: request.request_id.as_str(),
         sandbox: request.sandbox.as_deref(),
+        taint: &caller.context.taint,
         turn: caller.turn,
     };
-    agent
+    calls
         .scribe
         .entry(thread, kind::ACTION_REQUESTED, &requested)
         .content(parameters_hash, arguments)
 }
 
 impl<'a> Record<'a> {
-    pub(super) fn new(agent: &'a Agent, caller: &'a Caller, request: &'a Request) -> Self {
+    pub(super) fn new(calls: &'a Calls, caller: &'a Caller, request: &'a Request) -> Self {
         let bytes = canonical(&request.arguments);
         let parameters = digest(&bytes);
         let mut same = Vec::with_capacity(128);
@@ -118,10 +124,10 @@ impl<'a> Record<'a> {
             same.push(0);
             same.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
         }
-        let thread = caller.thread.child(agent.clock().uuid());
-        let waiting = vec![requested(agent, caller, request, &thread, bytes)];
+        let thread = caller.thread.child(calls.clock().uuid());
+        let waiting = vec![requested(calls, caller, request, &thread, bytes)];
         Self {
-            agent,
+            calls,
             caller,
             request,
             thread,
@@ -140,6 +146,7 @@ impl<'a> Record<'a> {
             violated: None,
             place: None,
             spent: Vec::new(),
+            took: Vec::new(),
             effects: Vec::new(),
             warned: Vec::new(),
             screened: None,
@@ -153,7 +160,7 @@ impl<'a> Record<'a> {
     /// An Atlas has a say: `policy.evaluated`, and what follows a denial.
     pub(super) fn governed(&mut self, gate: &Gate, atlas: &Judgement) {
         self.under = Some((gate.under.resolution, gate.under.execution));
-        let scribe = &self.agent.scribe;
+        let scribe = &self.calls.scribe;
         let evaluation = atlas.evaluation.as_ref();
         self.waiting
             .extend(evaluation.map(|one| carp::event::evaluated(scribe, &self.thread, one, gate.changes())));
@@ -175,8 +182,8 @@ impl<'a> Record<'a> {
 
     /// What the execution took from limits, in the runtime's chain and in the commit of the decision.
     pub(super) fn charged(&mut self, charged: Option<Charged>) {
-        let root = self.agent.root.child(self.thread.span);
-        let entry = |charged| self.agent.scribe.entry(&root, kind::CARP_CHARGED, &charged);
+        let root = self.calls.life.root.child(self.thread.span);
+        let entry = |charged| self.calls.scribe.entry(&root, kind::CARP_CHARGED, &charged);
         self.waiting.extend(charged.map(entry));
     }
 
@@ -193,14 +200,14 @@ impl<'a> Record<'a> {
             request_id: self.request.request_id.as_str(),
             rule_id: verdict.rule_id.as_deref(),
         };
-        let scribe = &self.agent.scribe;
+        let scribe = &self.calls.scribe;
         self.waiting
             .push(scribe.entry(&self.thread, kind::APPROVAL_REQUESTED, &payload));
         self.flush().await
     }
 
     /// Keeps what is set aside until the outcome.
-    pub(super) fn hold(&mut self, place: Place) {
+    pub(super) fn hold(&mut self, place: Allotment) {
         self.place = Some(place);
     }
 
@@ -226,15 +233,16 @@ impl<'a> Record<'a> {
         let Some(place) = self.place.take().filter(|_| self.started) else {
             return;
         };
-        let ran_us = self.agent.clock().monotonic_us().saturating_sub(self.started_us);
+        let ran_us = self.calls.clock().monotonic_us().saturating_sub(self.started_us);
         let took = place.took(ran_us / 1000);
-        let settled = place.reservation.settle(took, self.agent.scribe.now());
+        let settled = place.reservation.settle(took, self.calls.scribe.now());
         self.spent = settled.spent;
+        self.took = Took::of(&settled.told);
         for warning in &settled.warnings {
             tracing::warn!(%warning, "a budget is nearly used up");
         }
         self.waiting
-            .extend(self.agent.warned(&self.thread, &settled.warnings));
+            .extend(warned(&self.calls.scribe, &self.thread, &settled.warnings));
         self.warned = settled.warnings;
     }
 
@@ -242,7 +250,7 @@ impl<'a> Record<'a> {
     pub(super) fn screened(&mut self, arguments: &Map<String, Value>) {
         let bytes = canonical(arguments);
         self.parameters = digest(&bytes);
-        let draft = requested(self.agent, self.caller, self.request, &self.thread, bytes);
+        let draft = requested(self.calls, self.caller, self.request, &self.thread, bytes);
         if let Some(first) = self.waiting.first_mut().filter(|_| !self.written) {
             *first = draft;
         }
@@ -268,6 +276,11 @@ impl<'a> Record<'a> {
     }
 
     /// The run began.
+    pub(super) const fn has_side_effects(&self) -> bool {
+        self.side_effects
+    }
+
+    /// It ran.
     pub(super) const fn ran(&self) -> bool {
         self.started
     }
@@ -294,7 +307,7 @@ impl<'a> Record<'a> {
 
     /// The decision: durable before the effect. A tool without effects shares one commit with its outcome.
     pub(super) async fn decided(&mut self, verdict: &Verdict, by: &Approver) -> Result<(), CallError> {
-        let scribe = &self.agent.scribe;
+        let scribe = &self.calls.scribe;
         let (rule_id, policy_id) = (verdict.rule_id.as_deref(), verdict.policy.as_deref());
         let request_id = self.request.request_id.as_str();
         let approved = ActionApproved {
@@ -334,7 +347,7 @@ impl<'a> Record<'a> {
             self.flush().await?;
         }
         self.started = true;
-        self.started_us = self.agent.clock().monotonic_us();
+        self.started_us = self.calls.clock().monotonic_us();
         let word = match by {
             Approver::Policy => verdict.effect.name(),
             Approver::Person(_) => "approved",
@@ -364,7 +377,7 @@ impl<'a> Record<'a> {
         self.written = true;
         let (spent, effects) = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
         Ok(self
-            .agent
+            .calls
             .scribe
             .account(waiting, spent, effects)?
             .durable()
@@ -374,7 +387,7 @@ impl<'a> Record<'a> {
     /// The connections of the run, refused ones too.
     fn reached(&mut self) {
         let names = (self.request.tool.as_str(), self.request.request_id.as_str());
-        let reached = egress::drafts(&self.agent.scribe, &self.thread, names, &self.connections);
+        let reached = egress::drafts(&self.calls.scribe, &self.thread, names, &self.connections);
         self.waiting.extend(reached);
     }
 
@@ -384,7 +397,7 @@ impl<'a> Record<'a> {
         outcome: Result<RunOutcome, CallError>,
         started_us: u64,
     ) -> Result<ToolCallResult, CallError> {
-        let duration_ms = self.agent.clock().monotonic_us().saturating_sub(started_us) / 1000;
+        let duration_ms = self.calls.clock().monotonic_us().saturating_sub(started_us) / 1000;
         self.reached();
         let ran = match outcome {
             Ok(ran) => ran,
@@ -396,7 +409,7 @@ impl<'a> Record<'a> {
                 self.settle();
                 self.refused(&error, duration_ms);
                 if let Err(unwritten) = self.flush().await {
-                    self.agent
+                    self.calls
                         .owes
                         .fetch_or(self.started && self.side_effects, Ordering::SeqCst);
                     return Err(self.unrecorded(&format!("{error}, and this"), unwritten));
@@ -418,13 +431,14 @@ impl<'a> Record<'a> {
             structured_content: structured,
         };
         let bytes = canonical(&result);
+        let took = std::mem::take(&mut self.took);
         let payload = ActionExecuted {
             action_id: &self.request.tool,
             attempts: self.attempts,
             duration_ms,
             execution_id: self
                 .under
-                .map_or_else(|| self.agent.clock().uuid(), |(_, execution)| execution),
+                .map_or_else(|| self.calls.clock().uuid(), |(_, execution)| execution),
             is_error,
             level: &self.level,
             mechanisms: &obtained.mechanisms,
@@ -432,19 +446,20 @@ impl<'a> Record<'a> {
             request_hash: self.request_hash,
             request_id: self.request.request_id.as_str(),
             result_hash: digest(&bytes),
+            took: &took,
             turn: self.caller.turn,
         };
         let key = key(Keyed::Call, &self.request.request_id);
         let hash = payload.result_hash;
         let draft = self
-            .agent
+            .calls
             .scribe
             .entry(&self.thread, kind::ACTION_EXECUTED, &payload);
         self.waiting.push(draft.content(hash, bytes).answers(Some(key)));
         match self.flush().await {
             Ok(()) => Ok(result),
             Err(CallError::Journal(why)) if self.side_effects => {
-                self.agent.owes.store(true, Ordering::SeqCst);
+                self.calls.owes.store(true, Ordering::SeqCst);
                 Err(self.unrecorded("it ran, and its outcome", CallError::Journal(why)))
             }
             Err(error) => Err(error),
@@ -468,7 +483,7 @@ impl<'a> Record<'a> {
         let (reason, request_id) = (error.to_string(), self.request.request_id.as_str());
         let (request_hash, turn, action_id) =
             (self.request_hash, self.caller.turn, self.request.tool.as_str());
-        let scribe = &self.agent.scribe;
+        let scribe = &self.calls.scribe;
         let draft = if self.started {
             let (error_code, error_message) = (error_code(error), reason.as_str());
             if self.side_effects && effect::is_unknown(error_code) {
@@ -480,6 +495,7 @@ impl<'a> Record<'a> {
                     at: scribe.now(),
                 }));
             }
+            let took = std::mem::take(&mut self.took);
             let payload = ActionFailed {
                 action_id,
                 duration_ms,
@@ -488,6 +504,7 @@ impl<'a> Record<'a> {
                 request_hash,
                 request_id,
                 result_hash,
+                took: &took,
                 turn,
             };
             scribe.entry(&self.thread, kind::ACTION_FAILED, &payload)
@@ -570,7 +587,7 @@ impl<'a> Record<'a> {
             tool: self.request.tool.clone(),
             is_error,
             summary,
-            duration_ms: self.agent.clock().monotonic_us().saturating_sub(started_us) / 1000,
+            duration_ms: self.calls.clock().monotonic_us().saturating_sub(started_us) / 1000,
             level: self.level.clone(),
         };
         self.caller.notices.send(notice).await;

@@ -12,16 +12,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::approval::{Breadth, Open, Person, Reply};
-use super::grant::Grant;
+use super::Calls;
+use super::approval::{Breadth, Open, Reply};
+use super::record::words::default_word;
 use super::standing::{Held, Lasting};
-use crate::agent::Agent;
 use crate::event::{Thread, kind};
 use crate::notice::{Answer, Question, Step};
 use crate::ports::{JournalError, Recorded, Scan};
-use crate::recover;
+use crate::roles::Person;
 use crate::sheet::{Seen, Sheet};
 use crate::time::Timestamp;
+use crate::witness::Grant;
 
 /// The oldest question that can still be open, milliseconds.
 const QUESTIONS_KEPT_MS: i64 = 30 * 86_400_000;
@@ -84,7 +85,7 @@ impl Kept {
                 reason: self.reason,
                 explanation: self.explanation,
                 expires_at: Timestamp(self.expires_at_us),
-                default_if_timeout: super::ask::word(default),
+                default_if_timeout: default_word(default),
                 cost: self.cost,
                 folder: self.folder,
                 step: self.step,
@@ -107,6 +108,7 @@ struct Fields {
     request_hash: Option<Digest>,
     action_id: Option<String>,
     answer: Option<String>,
+    basis_hash: Option<Digest>,
     by: Option<String>,
     channel: Option<String>,
     reason: Option<String>,
@@ -120,16 +122,16 @@ struct Fields {
     shown: Option<String>,
 }
 
-async fn all(agent: &Agent, scan: Scan, mut see: impl FnMut(&Recorded, Fields)) -> Result<(), JournalError> {
+async fn all(calls: &Calls, scan: Scan, mut see: impl FnMut(&Recorded, Fields)) -> Result<(), JournalError> {
     // silent-ok: a payload of ours always reads; a foreign one opens nothing
     let read = |event: &Recorded| serde_json::from_str(&event.payload).unwrap_or_default();
-    recover::all(agent, scan, |event| see(event, read(event))).await
+    calls.scribe.each(scan, |event| see(event, read(event))).await
 }
 
 /// Opens what the last run left open, and lets stand what stood.
-pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
-    standing(agent).await?;
-    let now = agent.scribe.now();
+pub(crate) async fn restore(calls: &Calls) -> Result<(), JournalError> {
+    standing(calls).await?;
+    let now = calls.scribe.now();
     // By request, with the row of the question: what came before it was about an earlier request of that id.
     let mut open: BTreeMap<(SessionId, String), (u64, Open)> = BTreeMap::new();
     let mut first_row = u64::MAX;
@@ -139,7 +141,7 @@ pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
         with_content: true,
         ..Scan::default()
     };
-    all(agent, scan, |event, fields| {
+    all(calls, scan, |event, fields| {
         let (Some(id), Some(hash)) = (fields.request_id, fields.request_hash) else {
             return;
         };
@@ -172,7 +174,7 @@ pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
         after_row: first_row,
         ..Scan::default()
     };
-    all(agent, scan, |event, fields| {
+    all(calls, scan, |event, fields| {
         let Some(id) = fields.request_id.clone() else {
             return;
         };
@@ -190,7 +192,7 @@ pub(crate) async fn restore(agent: &Agent) -> Result<(), JournalError> {
     .await?;
     let mut open: Vec<Open> = open.into_values().map(|(_, open)| open).collect();
     open.sort_by_key(|open| (open.question.expires_at, open.question.number()));
-    agent.desk.reopen(open);
+    calls.desk.reopen(open);
     Ok(())
 }
 
@@ -221,16 +223,16 @@ fn reply(fields: &Fields) -> Option<Reply> {
     })
 }
 
-async fn standing(agent: &Agent) -> Result<(), JournalError> {
+async fn standing(calls: &Calls) -> Result<(), JournalError> {
     let scan = Scan {
         kinds: &[kind::APPROVAL_GRANTED, kind::APPROVAL_REVOKED],
         ..Scan::default()
     };
     let mut of_sessions = Vec::new();
-    all(agent, scan, |event, fields| {
+    all(calls, scan, |event, fields| {
         let Some(id) = fields.grant_id else { return };
         if event.kind == kind::APPROVAL_REVOKED {
-            agent.desk.standing.remove(&id);
+            calls.desk.standing.remove(&id);
             return;
         }
         let (Some(tool), Some(parameters), Some(plan)) =
@@ -246,7 +248,7 @@ async fn standing(agent: &Agent) -> Result<(), JournalError> {
             }
             Some(_) | None => return,
         };
-        agent.desk.standing.add(Held {
+        calls.desk.standing.add(Held {
             id,
             tool,
             lasting,
@@ -254,6 +256,7 @@ async fn standing(agent: &Agent) -> Result<(), JournalError> {
             led: fields.led_hash,
             parameters,
             plan,
+            basis: fields.basis_hash,
             by: fields.by.unwrap_or_default(),
             shown: fields.shown.unwrap_or_default(),
             at: event.at,
@@ -269,8 +272,8 @@ async fn standing(agent: &Agent) -> Result<(), JournalError> {
             limit: 1,
             ..Scan::default()
         };
-        if !agent.scribe.journal().scan(ended).await?.is_empty() {
-            agent.desk.standing.forget(session);
+        if !calls.scribe.journal().scan(ended).await?.is_empty() {
+            calls.desk.standing.forget(session);
         }
     }
     Ok(())

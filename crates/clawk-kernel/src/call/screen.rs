@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::record::Record;
-use super::{Caller, Request};
-use crate::agent::Agent;
+use super::{Caller, Calls, Request};
 use crate::error::CallError;
 use crate::event::canonical;
+use crate::judge::{Classifier, Suspicion};
 use crate::notice::Question;
 use crate::ports::RunOutcome;
-use crate::screen::{Look, Refused, Spot, Suspicion, word};
+use crate::screen::{Look, Refused, Spot, word};
 use crate::sheet::Sheet;
 
 fn refused(tool: &str, refused: Refused) -> CallError {
@@ -31,18 +31,24 @@ fn refused(tool: &str, refused: Refused) -> CallError {
 /// # Errors
 /// -32011 with the reason (R16a).
 pub(super) async fn arguments<'r>(
-    agent: &Agent,
+    calls: &Calls,
     caller: &Caller,
     record: &mut Record<'_>,
     request: &'r Request,
 ) -> Result<Cow<'r, Request>, CallError> {
-    let rules = &agent.screens.rules;
-    let (scanner, action) = agent.screens.entering();
+    let rules = &calls.screens.rules;
+    let (scanner, action) = calls.screens.entering();
     if rules.input.is_empty() && scanner.is_idle() {
         return Ok(Cow::Borrowed(request));
     }
     let tool = record.tool().to_owned();
-    let mut look = Look::new(agent, *record.thread(), Spot::Arguments, &tool, &caller.notices);
+    let mut look = Look::new(
+        &calls.screens,
+        *record.thread(),
+        Spot::Arguments,
+        &tool,
+        &caller.notices,
+    );
     let mut outcome = Ok(Cow::Borrowed(request));
     // The secrets first: whatever else is wrong, they are not kept.
     let (clean, tally) = redacted(&scanner, &request.arguments);
@@ -66,7 +72,7 @@ pub(super) async fn arguments<'r>(
     }
     let value = Value::Object(request.arguments.clone());
     if let Err(finding) = rules.input.check_json(&value, canonical(&value).len()) {
-        let fault = look.fault(&finding, &agent.screens.scanner());
+        let fault = look.fault(&finding, &calls.screens.scanner());
         outcome = Err(refused(&request.tool, fault));
     }
     record.note(look.drafts);
@@ -74,9 +80,9 @@ pub(super) async fn arguments<'r>(
 }
 
 /// Screening finds nothing in the arguments that would change or end the call.
-pub(super) fn finds_nothing(agent: &Agent, request: &Request) -> bool {
-    let rules = &agent.screens.rules;
-    let (scanner, _) = agent.screens.entering();
+pub(super) fn finds_nothing(calls: &Calls, request: &Request) -> bool {
+    let rules = &calls.screens.rules;
+    let (scanner, _) = calls.screens.entering();
     if !scanner.is_idle() && !redacted(&scanner, &request.arguments).1.is_empty() {
         return false;
     }
@@ -85,8 +91,8 @@ pub(super) fn finds_nothing(agent: &Agent, request: &Request) -> bool {
 }
 
 /// The names in a request without the values that are known here: they are recorded before anything else is looked at.
-pub(super) fn names(agent: &Agent, request: &mut Request) {
-    let scanner = agent.screens.scanner().without_shapes();
+pub(super) fn names(calls: &Calls, request: &mut Request) {
+    let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
     }
@@ -102,8 +108,8 @@ pub(super) fn names(agent: &Agent, request: &mut Request) {
 }
 
 /// What a person reads, without the values that are known here: a preview quotes files that no call has read.
-pub(super) fn sheet(agent: &Agent, sheet: Sheet) -> Sheet {
-    let scanner = agent.screens.scanner().without_shapes();
+pub(super) fn sheet(calls: &Calls, sheet: Sheet) -> Sheet {
+    let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return sheet;
     }
@@ -112,8 +118,8 @@ pub(super) fn sheet(agent: &Agent, sheet: Sheet) -> Sheet {
 }
 
 /// What else a question says, without the values that are known here.
-pub(super) fn question(agent: &Agent, question: &mut Question) {
-    let scanner = agent.screens.scanner().without_shapes();
+pub(super) fn question(calls: &Calls, question: &mut Question) {
+    let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
     }
@@ -136,7 +142,7 @@ fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, V
 
 /// What came of a call, as everybody may know it.
 pub(super) async fn outcome(
-    agent: &Agent,
+    calls: &Calls,
     caller: &Caller,
     record: &mut Record<'_>,
     outcome: Result<RunOutcome, CallError>,
@@ -148,12 +154,12 @@ pub(super) async fn outcome(
     } else {
         Spot::Error
     };
-    let mut look = Look::new(agent, *record.thread(), spot, &tool, &caller.notices);
+    let mut look = Look::new(&calls.screens, *record.thread(), spot, &tool, &caller.notices);
     let outcome = match outcome {
-        Ok(ran) => Ok(result(&mut look, ran, cancel).await),
+        Ok(ran) => Ok(result(&calls.classifier, &mut look, ran, cancel).await),
         Err(error) => {
             // A call that was refused before its arguments were screened is kept without their secrets all the same.
-            let (scanner, action) = agent.screens.entering();
+            let (scanner, action) = calls.screens.entering();
             let scanner = match action {
                 ScanAction::Redact | ScanAction::Block => scanner,
                 ScanAction::Warn => scanner.without_shapes(),
@@ -173,7 +179,7 @@ pub(super) async fn outcome(
 
 /// Every text of an error, without secrets. An error may quote what was sent as well as what came back.
 async fn error_text(look: &mut Look<'_>, error: CallError) -> CallError {
-    let screens = &look.agent.screens;
+    let screens = look.screens;
     let (scanner, action) = screens.leaving();
     let scanner = if matches!(
         screens.rules.secrets_in,
@@ -204,8 +210,13 @@ async fn error_text(look: &mut Look<'_>, error: CallError) -> CallError {
     })
 }
 
-async fn result(look: &mut Look<'_>, mut ran: RunOutcome, cancel: &CancellationToken) -> RunOutcome {
-    let (scanner, action) = look.agent.screens.leaving();
+async fn result(
+    classifier: &Classifier,
+    look: &mut Look<'_>,
+    mut ran: RunOutcome,
+    cancel: &CancellationToken,
+) -> RunOutcome {
+    let (scanner, action) = look.screens.leaving();
     if !scanner.is_idle() {
         let mut clean = ran.clone();
         let tally = take_out(&scanner, &mut clean);
@@ -221,9 +232,9 @@ async fn result(look: &mut Look<'_>, mut ran: RunOutcome, cancel: &CancellationT
             }
         }
     }
-    if look.agent.screens.rules.injection.is_some() {
+    if look.screens.rules.injection.is_some() {
         let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
-        match look.suspicion(&texts.join("\n"), cancel).await {
+        match classifier.suspicion(look, &texts.join("\n"), cancel).await {
             Suspicion::Passes(None) => {}
             Suspicion::Passes(Some(mark)) => ran.content.insert(0, ContentBlock::text(mark)),
             Suspicion::Blocked(detail) => ran = withheld(ran, &detail),

@@ -1,11 +1,12 @@
 //! What a call may take is set aside before it runs, and settled with its outcome.
 
-use super::{Caller, Request};
-use crate::agent::Agent;
+use super::{Caller, Calls, Request};
 use crate::catalog::{Described, Entry};
-use crate::composite;
 use crate::error::CallError;
-use crate::purse::{Place, Wanted};
+use crate::purse::{Allotment, Wanted};
+
+/// Composite tools within composite tools.
+const MAX_DEPTH: u8 = 4;
 
 /// Sets aside what the call may take: in every purse above it, or in none. A composite tool needs room for what its skill
 /// says it takes.
@@ -13,16 +14,16 @@ use crate::purse::{Place, Wanted};
 /// # Errors
 /// -32021: which purse, which limit, what is used and wanted.
 pub(super) fn reserve(
-    agent: &Agent,
+    calls: &Calls,
     caller: &Caller,
     request: &Request,
     tool: &Entry,
     described: &Described,
-) -> Result<Place, CallError> {
-    if tool.skill.is_some() && caller.depth >= composite::MAX_DEPTH {
+) -> Result<Allotment, CallError> {
+    if tool.skill.is_some() && caller.depth >= MAX_DEPTH {
         return Err(CallError::Unavailable {
             tool: tool.name.to_string(),
-            reason: format!("composite tools may be nested {} deep", composite::MAX_DEPTH),
+            reason: format!("composite tools may be nested {} deep", MAX_DEPTH),
         });
     }
     let bytes_out = if described.pure() || tool.skill.is_some() {
@@ -38,11 +39,12 @@ pub(super) fn reserve(
             .as_ref()
             .and_then(|skill| skill.estimates.avg_tokens)
             .unwrap_or(0),
-        timeout_ms: tool.timeout_ms,
+        // Whoever works on it pays for its own time.
+        timeout_ms: if tool.of_team { 0 } else { tool.timeout_ms },
         bytes_out,
-        provider: agent.primary_provider(),
+        provider: calls.models.primary(),
     };
-    agent.purses.call(&caller.purse, wanted, agent.scribe.now())
+    calls.purses.call(&caller.purse, wanted, calls.scribe.now())
 }
 
 /// Bytes of the arguments as they go out.

@@ -52,12 +52,27 @@ pub struct Held {
     pub parameters: Digest,
     /// The sandbox plan that was shown.
     pub plan: Digest,
+    /// The manifest that the agent ran, and the programs, scripts, servers and endpoints that the call acted through. `None`: an
+    /// earlier version gave the grant without looking at them; it covers nothing.
+    pub basis: Option<Digest>,
     /// Who gave it.
     pub by: String,
     /// The first line that the person was shown.
     pub shown: String,
     /// When.
     pub at: Timestamp,
+}
+
+/// What a call acts through, as a standing grant looks at it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Basis {
+    /// Nobody looked, because no grant for this tool stands.
+    #[default]
+    Unseen,
+    /// As it is now.
+    Seen(Digest),
+    /// A past run is played again: nobody can look, and the record says whether a person was asked.
+    Recorded { asked: bool },
 }
 
 /// A call, as a standing grant looks at it.
@@ -67,6 +82,7 @@ pub(super) struct Shape<'a> {
     pub(super) tool: &'a str,
     pub(super) parameters: Digest,
     pub(super) plan: Digest,
+    pub(super) basis: Basis,
     pub(super) arguments: &'a Map<String, Value>,
     pub(super) schema: &'a Value,
     pub(super) workdir: &'a Path,
@@ -88,13 +104,23 @@ pub(super) fn led(paths: &CallPaths) -> Option<Digest> {
 
 impl Held {
     fn covers(&self, call: &Shape<'_>) -> bool {
+        let stands = match call.basis {
+            Basis::Unseen => false,
+            Basis::Seen(basis) => self.basis == Some(basis) && self.plan == call.plan,
+            // The plan of a replay knows nothing of that machine's own files.
+            Basis::Recorded { asked } => !asked,
+        };
+        stands && self.is_for(call)
+    }
+
+    /// It was given for such a call, whatever the call acts through, and whatever encloses it by now.
+    fn is_for(&self, call: &Shape<'_>) -> bool {
         let session = match self.lasting {
             Lasting::Session(session) => session == call.session,
             Lasting::Always => true,
         };
         session
             && self.tool == call.tool
-            && self.plan == call.plan
             && match &self.folder {
                 None => self.parameters == call.parameters && self.led == led(&call.paths()),
                 Some(folder) => call
@@ -116,6 +142,11 @@ impl Standing {
     /// The grant that covers a call, if one does.
     pub(super) fn covering(&self, call: &Shape<'_>) -> Option<Held> {
         self.lock().iter().find(|held| held.covers(call)).cloned()
+    }
+
+    /// A grant that was given for such a call and does not cover it, because it was given for another manifest, program, server or sandbox.
+    pub(super) fn outdated(&self, call: &Shape<'_>) -> Option<Held> {
+        self.lock().iter().find(|held| held.is_for(call)).cloned()
     }
 
     pub(crate) fn add(&self, held: Held) {

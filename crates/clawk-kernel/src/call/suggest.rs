@@ -2,6 +2,7 @@
 //! by an answer.
 
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use serde_json::json;
@@ -52,6 +53,7 @@ pub(crate) fn append(dir: &Path, held: &Held) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
+        .mode(0o600)
         .open(dir.join(FILE))?;
     file.write_all(suggestion(held).as_bytes())
 }

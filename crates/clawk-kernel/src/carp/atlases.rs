@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::error::CarpError;
 use super::event::{AtlasLoaded, AtlasRemoved};
 use super::{Carp, Loaded};
-use crate::agent::Agent;
+use crate::catalog::Catalog;
 use crate::event::{canonical, digest, kind};
 
 /// Atlases that may be loaded together.
@@ -94,17 +94,19 @@ fn opens_nothing(atlas: &Atlas) -> Result<(), Faults> {
 }
 
 /// All Atlases in force, by id.
-pub(crate) fn views(agent: &Agent) -> Vec<AtlasView> {
-    let loaded = agent.carp.loaded();
+pub(crate) fn views((carp, catalog): (&Carp, &Catalog)) -> Vec<AtlasView> {
+    let loaded = carp.loaded();
     let atlases = loaded.set.atlases().iter();
-    atlases.map(|atlas| view(agent, &loaded, atlas)).collect()
+    atlases
+        .map(|atlas| view((carp, catalog), &loaded, atlas))
+        .collect()
 }
 
-pub(crate) fn view(agent: &Agent, loaded: &Loaded, atlas: &Arc<Atlas>) -> AtlasView {
+pub(crate) fn view((carp, catalog): (&Carp, &Catalog), loaded: &Loaded, atlas: &Arc<Atlas>) -> AtlasView {
     let unbound = atlas
         .actions
         .iter()
-        .filter(|action| agent.carp.tool_of(action, &agent.catalog).is_none());
+        .filter(|action| carp.tool_of(action, catalog).is_none());
     AtlasView {
         unbound: unbound.map(|action| action.shown.action_id.to_string()).collect(),
         origin: loaded
@@ -117,10 +119,14 @@ pub(crate) fn view(agent: &Agent, loaded: &Loaded, atlas: &Arc<Atlas>) -> AtlasV
 }
 
 /// Loads an Atlas beside the others: all are compiled together, or nothing changes.
-pub(crate) async fn load(agent: &Agent, upload: Upload, by: &str) -> Result<AtlasView, CarpError> {
-    let _one = agent.carp.changing.lock().await;
+pub(crate) async fn load(
+    (carp, catalog): (&Carp, &Catalog),
+    upload: Upload,
+    by: &str,
+) -> Result<AtlasView, CarpError> {
+    let _one = carp.changing.lock().await;
     let atlas = Arc::new(upload.atlas().map_err(CarpError::Invalid)?);
-    let before = agent.carp.loaded();
+    let before = carp.loaded();
     if before.origins.contains_key(&atlas.id) {
         return Err(CarpError::Conflict(format!(
             "the Atlas `{}` is loaded already; remove it first",
@@ -132,8 +138,8 @@ pub(crate) async fn load(agent: &Agent, upload: Upload, by: &str) -> Result<Atla
             "{MAX_ATLASES} Atlases are loaded; remove some"
         )));
     }
-    let at = agent.scribe.now().to_string();
-    let after = with(&agent.carp, &before, &atlas, by, &at)?;
+    let at = carp.scribe.now().to_string();
+    let after = with(carp, &before, &atlas, by, &at)?;
     let bytes = canonical(&upload);
     let payload = AtlasLoaded {
         atlas_id: atlas.id.to_string(),
@@ -142,21 +148,21 @@ pub(crate) async fn load(agent: &Agent, upload: Upload, by: &str) -> Result<Atla
         version: atlas.version.to_string(),
     };
     let hash = payload.upload_hash;
-    let thread = agent.root.child(agent.clock().uuid());
-    let draft = agent
+    let thread = carp.root(carp.uuid());
+    let draft = carp
         .scribe
         .entry(&thread, kind::ATLAS_LOADED, &payload)
         .content(hash, bytes);
-    agent.scribe.write(vec![draft]).await?;
-    let view = view(agent, &after, &atlas);
-    agent.carp.replace(after);
+    carp.scribe.write(vec![draft]).await?;
+    let view = view((carp, catalog), &after, &atlas);
+    carp.replace(after);
     Ok(view)
 }
 
 /// Removes an Atlas that came over the API.
-pub(crate) async fn remove(agent: &Agent, id: &str, by: &str) -> Result<(), CarpError> {
-    let _one = agent.carp.changing.lock().await;
-    let before = agent.carp.loaded();
+pub(crate) async fn remove(carp: &Carp, id: &str, by: &str) -> Result<(), CarpError> {
+    let _one = carp.changing.lock().await;
+    let before = carp.loaded();
     match before.origins.get(id) {
         None => return Err(CarpError::UnknownAtlas(vec![id.chars().take(255).collect()])),
         Some(Origin::Configured) => {
@@ -166,18 +172,17 @@ pub(crate) async fn remove(agent: &Agent, id: &str, by: &str) -> Result<(), Carp
         }
         Some(Origin::Uploaded { .. }) => {}
     }
-    let after = without(&agent.carp, &before, id)
+    let after = without(carp, &before, id)
         .map_err(|cause| CarpError::Conflict(format!("the Atlas `{id}` is needed: {cause}")))?;
     let payload = AtlasRemoved {
         atlas_id: id.to_owned(),
         by: by.to_owned(),
     };
-    let thread = agent.root.child(agent.clock().uuid());
-    agent
-        .scribe
-        .write(vec![agent.scribe.entry(&thread, kind::ATLAS_REMOVED, &payload)])
+    let thread = carp.root(carp.uuid());
+    carp.scribe
+        .write(vec![carp.scribe.entry(&thread, kind::ATLAS_REMOVED, &payload)])
         .await?;
-    agent.carp.replace(after);
+    carp.replace(after);
     Ok(())
 }
 

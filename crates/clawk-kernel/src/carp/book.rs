@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::error::CarpError;
-use crate::call::Grant;
 use crate::sheet::Sheet;
+use crate::witness::Grant;
 
 /// Sessions that may be live at the same time.
 pub(crate) const MAX_LIVE: usize = 10_000;

@@ -6,21 +6,20 @@ use clawk_carp::atlas::Schema;
 use clawk_carp::execute::{self, Refusal};
 use clawk_carp::resolve::{Evaluation, Violation};
 use clawk_policy::{Approval, Effect, Verdict};
-use clawk_proto::Digest;
 use clawk_proto::carp::Execution;
 use clawk_proto::content::ContentBlock;
+use clawk_proto::{Digest, SessionId};
 use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
 use super::book::{ApprovalState, ApprovalView, Waiting};
 use super::event::{Charged, Spent};
-use super::resolve::now;
-use super::{CarpError, Loaded, Under, turn};
-use crate::agent::Agent;
-use crate::call::{Caller, Grant, Request};
+use super::{Carp, CarpError, Loaded, Under, turn};
+use crate::catalog::Catalog;
 use crate::error::{ArgumentFault, CallError, DeniedBy};
 use crate::ports::RunOutcome;
 use crate::sheet::Sheet;
+use crate::witness::Grant;
 
 /// How long a question of an HTTP execution stands, seconds; no longer than its resolution.
 const QUESTION_SECONDS: i64 = 3_600;
@@ -85,16 +84,15 @@ impl Gate {
     /// # Errors
     /// The name is that of a tool which only actions reach, nothing runs the action, or it can't be resolved.
     pub(crate) async fn of(
-        agent: &Agent,
-        caller: &Caller,
-        request: &Request,
+        (carp, catalog): (&Carp, &Catalog),
+        session: SessionId,
+        (name, under): (&str, Option<&Under>),
     ) -> Result<Option<Self>, CallError> {
-        let carp = &agent.carp;
         let loaded = carp.loaded();
-        let Some(action) = loaded.set.action(&request.tool) else {
-            if loaded.executors.contains(request.tool.as_str()) {
+        let Some(action) = loaded.set.action(name) else {
+            if loaded.executors.contains(name) {
                 let reason = "an Atlas governs it: call the action that it runs".to_owned();
-                return Err(denied(&request.tool, reason, None, None));
+                return Err(denied(name, reason, None, None));
             }
             return Ok(None);
         };
@@ -106,15 +104,15 @@ impl Gate {
         );
         let returns = Arc::clone(&action.returns);
         let tool = carp
-            .tool_of(action, &agent.catalog)
+            .tool_of(action, catalog)
             .ok_or_else(|| CallError::Unavailable {
                 tool: action_id.clone(),
                 reason: "nothing here runs this action; its `executor` names no tool of this agent"
                     .to_owned(),
             })?;
-        let under = match &request.under {
+        let under = match under {
             Some(under) => under.clone(),
-            None => turn::for_call(agent, caller.thread.session, &action_id)
+            None => turn::for_call(carp, session, &action_id)
                 .await
                 .map_err(|error| unresolved(&action_id, &error))?,
         };
@@ -177,15 +175,11 @@ impl Gate {
     ///
     /// # Errors
     /// The arguments do not fit the action's schema.
-    pub(crate) fn judge(
-        &self,
-        agent: &Agent,
-        arguments: &Map<String, Value>,
-    ) -> Result<Judgement, CallError> {
+    pub(crate) fn judge(&self, carp: &Carp, arguments: &Map<String, Value>) -> Result<Judgement, CallError> {
         let execution = self.execution(arguments);
         let (requester, task) = (&self.under.requester, self.under.task.as_ref());
-        let at = now(agent);
-        let mut books = agent.carp.books();
+        let at = carp.now();
+        let mut books = carp.books();
         let (book, ledger) = books.parts(requester.session_id);
         let issued = book
             .as_deref()
@@ -290,7 +284,7 @@ impl Gate {
     /// A limit was spent meanwhile, or the policies changed their mind.
     pub(crate) fn charge(
         &self,
-        agent: &Agent,
+        carp: &Carp,
         arguments: &Map<String, Value>,
         approved: bool,
     ) -> Result<Option<Charged>, CallError> {
@@ -301,8 +295,8 @@ impl Gate {
             resolution,
             ..
         } = &self.under;
-        let at = now(agent);
-        let mut books = agent.carp.books();
+        let at = carp.now();
+        let mut books = carp.books();
         let (book, ledger) = books.parts(requester.session_id);
         let Some(book) = book else {
             return Err(denied(&self.action_id, Refusal::Expired.to_string(), None, None));
@@ -380,15 +374,15 @@ pub(crate) enum Pended {
 
 /// Puts a question whose asker does not wait (HTTP), or finds its answer. A yes holds for these parameters, once.
 pub(crate) fn pend(
-    agent: &Agent,
+    carp: &Carp,
     under: &Under,
     action_id: &str,
     parameters: Digest,
     verdict: &Verdict,
     (shown, sheet): (Grant, Arc<Sheet>),
 ) -> Result<Pended, CallError> {
-    let at = now(agent);
-    let mut books = agent.carp.books();
+    let at = carp.now();
+    let mut books = carp.books();
     if let Some(answered) = books.take_answer(under, action_id, parameters, at) {
         let (by, reason) = answered.answered_by.unwrap_or_default();
         return Ok(match answered.view.state {
@@ -408,7 +402,7 @@ pub(crate) fn pend(
         None => expires,
     };
     let view = ApprovalView {
-        id: agent.clock().uuid(),
+        id: carp.uuid(),
         session,
         resolution: under.resolution,
         action_id: action_id.to_owned(),

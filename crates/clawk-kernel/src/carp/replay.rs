@@ -7,10 +7,10 @@ use clawk_proto::{Digest, SessionId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::atlases::Upload;
+use super::atlases::{self, Upload};
 use super::event::{AtlasDescribed, AtlasLoaded, AtlasRemoved, Charged};
-use super::{Atlases, Carp, Cra, restore};
-use crate::agent::Agent;
+use super::{Atlases, Carp, restore};
+use crate::catalog::Catalog;
 use crate::error::StartError;
 use crate::event::{canonical, digest, kind};
 use crate::ports::Recorded;
@@ -94,9 +94,9 @@ pub fn atlas_of(content: &[u8]) -> Result<Atlas, Faults> {
 }
 
 /// Tells the record what the configuration's Atlases were read from. Contents of the same digest are kept once.
-pub(crate) fn facts(agent: &Agent) -> Result<(), StartError> {
-    let thread = agent.root.child(agent.root.span);
-    for atlas in &agent.carp.config.loaded {
+pub(crate) fn facts(carp: &Carp) -> Result<(), StartError> {
+    let thread = carp.root(carp.root.span);
+    for atlas in &carp.config.loaded {
         let bytes = canonical(&Upload::of(atlas));
         let payload = AtlasDescribed {
             atlas_id: &atlas.id,
@@ -104,8 +104,8 @@ pub(crate) fn facts(agent: &Agent) -> Result<(), StartError> {
             version: &atlas.version.to_string(),
         };
         let hash = payload.upload_hash;
-        let draft = agent.scribe.entry(&thread, kind::ATLAS_DESCRIBED, &payload);
-        let _ticket = agent.scribe.submit(vec![draft.content(hash, bytes)])?;
+        let draft = carp.scribe.entry(&thread, kind::ATLAS_DESCRIBED, &payload);
+        let _ticket = carp.scribe.submit(vec![draft.content(hash, bytes)])?;
     }
     Ok(())
 }
@@ -140,7 +140,7 @@ impl Outside {
     }
 
     /// Does it again. What does not go shows in what is resolved next.
-    pub(crate) async fn apply(self, cra: &Cra, carp: &Carp, at: crate::time::Timestamp) {
+    pub(crate) async fn apply(self, (carp, catalog): (&Carp, &Catalog), at: crate::time::Timestamp) {
         let outcome = match self {
             Self::Charged(charged) => {
                 // silent-ok: dates of ours are in range
@@ -148,8 +148,8 @@ impl Outside {
                 restore::spend(&mut carp.books(), &charged, at);
                 return;
             }
-            Self::Loaded(upload) => cra.load(upload.manifest, upload.files, "replay").await.map(drop),
-            Self::Removed(id) => cra.remove(&id, "replay").await,
+            Self::Loaded(upload) => atlases::load((carp, catalog), upload, "replay").await.map(drop),
+            Self::Removed(id) => atlases::remove(carp, &id, "replay").await,
         };
         if let Err(error) = outcome {
             tracing::warn!(%error, "a change of Atlases could not be repeated");

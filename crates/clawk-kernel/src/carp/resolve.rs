@@ -7,8 +7,7 @@ use clawk_proto::carp::{ContextBlock, Request, Resolution};
 use jiff::Timestamp;
 
 use super::error::CarpError;
-use super::event;
-use crate::agent::Agent;
+use super::{Carp, event};
 use crate::event::Thread;
 
 impl From<ResolveError> for CarpError {
@@ -27,24 +26,9 @@ impl From<ResolveError> for CarpError {
     }
 }
 
-/// The clock as CARP reads it.
-pub(crate) fn now(agent: &Agent) -> Timestamp {
-    // silent-ok: a clock beyond the year 9999 makes every resolution expired, never valid
-    Timestamp::from_microsecond(agent.scribe.now().0).unwrap_or(Timestamp::MAX)
-}
-
-/// The session's chain.
-pub(crate) const fn thread(session: clawk_proto::SessionId) -> Thread {
-    Thread {
-        session,
-        span: session.0,
-        parent: None,
-    }
-}
-
 /// A request's clock must agree with ours.
-pub(crate) fn check_skew(agent: &Agent, request: &Request, now: Timestamp) -> Result<(), CarpError> {
-    let Some(limit_ms) = agent.carp.config.clock_skew_ms else {
+pub(crate) fn check_skew(carp: &Carp, request: &Request, now: Timestamp) -> Result<(), CarpError> {
+    let Some(limit_ms) = carp.config.clock_skew_ms else {
         return Ok(());
     };
     let off_ms = message::skew_ms(request, now).map_err(CarpError::Invalid)?;
@@ -56,7 +40,7 @@ pub(crate) fn check_skew(agent: &Agent, request: &Request, now: Timestamp) -> Re
 
 /// Notes in the session's chain that a request was not answered as asked. The answer is an error already: one that can't be
 /// written changes nothing.
-pub(crate) async fn note(agent: &Agent, request: &Request, error: &CarpError) {
+pub(crate) async fn note(carp: &Carp, request: &Request, error: &CarpError) {
     match error {
         // No session of theirs, or nothing to write with.
         CarpError::UnknownSession(_)
@@ -77,58 +61,57 @@ pub(crate) async fn note(agent: &Agent, request: &Request, error: &CarpError) {
         | CarpError::Set(_) => {}
     }
     let session = request.requester.session_id;
-    let theirs = agent
-        .carp
+    let theirs = carp
         .books()
         .live(session)
         .is_ok_and(|book| book.agent_id == request.requester.agent_id);
     if !theirs {
         return;
     }
-    let thread = thread(session).child(agent.clock().uuid());
-    let drafts = event::occurred(&agent.scribe, &thread, request, error);
-    if let Err(error) = agent.scribe.write(drafts).await {
+    let thread = Thread::of(session).child(carp.uuid());
+    let drafts = event::occurred(&carp.scribe, &thread, request, error);
+    if let Err(error) = carp.scribe.write(drafts).await {
         tracing::warn!(%error, "a refused CRA request could not be recorded");
     }
 }
 
 /// Resolves a request of a live session. `most_tokens`: context beyond is left out, and recorded as left out.
 pub(crate) async fn resolve(
-    agent: &Agent,
+    carp: &Carp,
     request: &Request,
     most_tokens: Option<u64>,
 ) -> Result<Resolution, CarpError> {
-    let loaded = agent.carp.loaded();
-    let now = now(agent);
+    let loaded = carp.loaded();
+    let now = carp.now();
     let session = request.requester.session_id;
     let ids = Ids {
-        resolution: agent.clock().uuid(),
-        approval: agent.clock().uuid(),
+        resolution: carp.uuid(),
+        approval: carp.uuid(),
         trace: session.0,
     };
     let resolved = {
-        let books = agent.carp.books();
+        let books = carp.books();
         clawk_carp::resolve(&loaded.set, request, now, ids, &books.ledger)?
     };
     let mut resolution = resolved.resolution;
-    let thread = thread(session).child(agent.clock().uuid());
+    let thread = Thread::of(session).child(carp.uuid());
     let drafts = {
         let redacted = most_tokens
             .map(|most| over(&resolution, most))
             .unwrap_or_default();
         let mut drafts = event::resolution(
-            &agent.scribe,
+            &carp.scribe,
             &thread,
             (request, loaded.changes),
             &resolution,
             &resolved.evaluations,
             &redacted,
         );
-        let root = agent.root.child(thread.span);
-        drafts.push(event::issued(&agent.scribe, &root, request, &resolution));
+        let root = carp.root(thread.span);
+        drafts.push(event::issued(&carp.scribe, &root, request, &resolution));
         drafts
     };
-    agent.scribe.write(drafts).await?;
+    carp.scribe.write(drafts).await?;
     if let Some(most) = most_tokens {
         let kept = resolution.context_blocks.len() - over(&resolution, most).len();
         let mut left = most;
@@ -136,7 +119,7 @@ pub(crate) async fn resolve(
         debug_assert_eq!(kept, resolution.context_blocks.len());
     }
     let issued = Issued::new(request, &resolution, now);
-    agent.carp.books().live(session)?.issue(issued, now);
+    carp.books().live(session)?.issue(issued, now);
     Ok(resolution)
 }
 

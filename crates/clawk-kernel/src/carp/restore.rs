@@ -8,11 +8,10 @@ use clawk_proto::SessionId;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
+use super::Carp;
 use super::atlases::{self, Origin, Upload};
 use super::book::{Book, Books};
 use super::event::{About, AtlasLoaded, AtlasRemoved, Charged, IssuedEvent, Kept, Opened};
-use super::resolve::now;
-use crate::agent::Agent;
 use crate::error::StartError;
 use crate::event::kind;
 use crate::ports::{Recorded, Scan};
@@ -24,8 +23,8 @@ const PAGE: usize = 1_000;
 ///
 /// # Errors
 /// The journal can't be read, or an Atlas of before no longer goes with the configuration's.
-pub(crate) async fn restore(agent: &Agent) -> Result<(), StartError> {
-    if !agent.carp.config.served && agent.carp.is_empty() {
+pub(crate) async fn restore(carp: &Carp) -> Result<(), StartError> {
+    if !carp.config.served && carp.is_empty() {
         return Ok(());
     }
     let mut scan = Scan {
@@ -41,11 +40,11 @@ pub(crate) async fn restore(agent: &Agent) -> Result<(), StartError> {
         with_content: true,
         ..Scan::default()
     };
-    let at = now(agent);
+    let at = carp.now();
     loop {
-        let page = agent.scribe.journal().scan(scan.clone()).await?;
+        let page = carp.scribe.journal().scan(scan.clone()).await?;
         for event in &page {
-            take(agent, event, at)?;
+            take(carp, event, at)?;
         }
         match page.last() {
             Some(last) if page.len() == PAGE => scan.after_row = last.row,
@@ -54,9 +53,9 @@ pub(crate) async fn restore(agent: &Agent) -> Result<(), StartError> {
     }
 }
 
-fn take(agent: &Agent, event: &Recorded, now: Timestamp) -> Result<(), StartError> {
+fn take(carp: &Carp, event: &Recorded, now: Timestamp) -> Result<(), StartError> {
     let at = Timestamp::from_microsecond(event.at.0).unwrap_or(Timestamp::MIN); // silent-ok: dates of ours are in range
-    let served = agent.carp.config.served;
+    let served = carp.config.served;
     match event.kind.as_str() {
         kind::CARP_SESSION if served => {
             if let Some(opened) = payload::<Opened>(event) {
@@ -70,15 +69,15 @@ fn take(agent: &Agent, event: &Recorded, now: Timestamp) -> Result<(), StartErro
                 book.parent = opened.parent_session_id.map(SessionId);
                 book.atlas_id = opened.atlas_id;
                 book.metadata = metadata;
-                agent.carp.books().insert(SessionId(opened.session_id), book);
+                carp.books().insert(SessionId(opened.session_id), book);
             }
         }
-        kind::SESSION_ENDED => agent.carp.books().end(event.session, at),
+        kind::SESSION_ENDED => carp.books().end(event.session, at),
         kind::CARP_ISSUED if served => {
             let kept = content::<Kept>(event).filter(|_| payload::<IssuedEvent>(event).is_some());
             if let Some(kept) = kept {
                 let issued = Issued::new(&kept.request, &kept.resolution, at);
-                let mut books = agent.carp.books();
+                let mut books = carp.books();
                 // silent-ok: a session that has ended has no live resolutions
                 if let Ok(book) = books.live(kept.request.requester.session_id) {
                     book.take_request(kept.request.request_id);
@@ -88,22 +87,22 @@ fn take(agent: &Agent, event: &Recorded, now: Timestamp) -> Result<(), StartErro
         }
         kind::CARP_CHARGED => {
             if let Some(charged) = payload::<Charged>(event) {
-                spend(&mut agent.carp.books(), &charged, at);
+                spend(&mut carp.books(), &charged, at);
             }
         }
-        kind::ATLAS_LOADED if served => loaded(agent, event)?,
+        kind::ATLAS_LOADED if served => loaded(carp, event)?,
         kind::ATLAS_REMOVED if served => {
-            let before = agent.carp.loaded();
+            let before = carp.loaded();
             // What stands in the configuration by now governs, whatever was removed over the API before.
             let uploaded = payload::<AtlasRemoved>(event).filter(|removed| {
                 let origin = before.origins.get(removed.atlas_id.as_str());
                 matches!(origin, Some(Origin::Uploaded { .. }))
             });
             let after = match uploaded {
-                Some(removed) => atlases::without(&agent.carp, &before, &removed.atlas_id),
-                None => atlases::as_before(&agent.carp, &before),
+                Some(removed) => atlases::without(carp, &before, &removed.atlas_id),
+                None => atlases::as_before(carp, &before),
             };
-            agent.carp.replace(after.map_err(unserved)?);
+            carp.replace(after.map_err(unserved)?);
         }
         _ => {}
     }
@@ -130,13 +129,13 @@ pub(super) fn spend(books: &mut Books, charged: &Charged, at: Timestamp) {
 }
 
 /// An Atlas governs: one that can't be taken up again keeps the agent from starting, instead of leaving it ungoverned.
-fn loaded(agent: &Agent, event: &Recorded) -> Result<(), StartError> {
-    let before = agent.carp.loaded();
+fn loaded(carp: &Carp, event: &Recorded) -> Result<(), StartError> {
+    let before = carp.loaded();
     let known = payload::<AtlasLoaded>(event);
     let fresh = known.filter(|known| !before.origins.contains_key(known.atlas_id.as_str()));
     let Some(known) = fresh else {
-        let after = atlases::as_before(&agent.carp, &before).map_err(unserved)?;
-        agent.carp.replace(after);
+        let after = atlases::as_before(carp, &before).map_err(unserved)?;
+        carp.replace(after);
         return Ok(());
     };
     let upload = content::<Upload>(event).ok_or_else(|| {
@@ -146,9 +145,8 @@ fn loaded(agent: &Agent, event: &Recorded) -> Result<(), StartError> {
         ))
     })?;
     let atlas = Arc::new(upload.atlas().map_err(unserved)?);
-    let after =
-        atlases::with(&agent.carp, &before, &atlas, &known.by, &event.at.to_string()).map_err(unserved)?;
-    agent.carp.replace(after);
+    let after = atlases::with(carp, &before, &atlas, &known.by, &event.at.to_string()).map_err(unserved)?;
+    carp.replace(after);
     Ok(())
 }
 

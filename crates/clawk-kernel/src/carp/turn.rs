@@ -11,9 +11,9 @@ use clawk_proto::carp::{
 use serde_json::{Value, json};
 
 use super::book::Book;
-use super::resolve::{now, resolve};
-use super::{CarpError, Under};
-use crate::agent::Agent;
+use super::resolve::resolve;
+use super::{Carp, CarpError, Under};
+use crate::catalog::Catalog;
 use crate::ports::{Message, ToolOffer};
 
 /// The longest goal, characters (CRA PROTOCOL §3).
@@ -39,9 +39,9 @@ impl Granted {
     }
 
     /// For one call of this turn.
-    pub(crate) fn under(&self, agent: &Agent) -> Under {
+    pub(crate) fn under(&self, carp: &Carp) -> Under {
         Under {
-            execution: agent.clock().uuid(),
+            execution: carp.uuid(),
             ..self.under.clone()
         }
     }
@@ -57,44 +57,44 @@ fn offered_name(action_id: &str) -> String {
 /// # Errors
 /// It can't be resolved or recorded: the turn must not go on ungoverned.
 pub(crate) async fn for_turn(
-    agent: &Agent,
+    (carp, catalog): (&Carp, &Catalog),
     session: SessionId,
     messages: &[Message],
 ) -> Result<Option<Arc<Granted>>, CarpError> {
-    if agent.carp.is_empty() {
+    if carp.is_empty() {
         return Ok(None);
     }
     let said = messages.iter().rev().find_map(|message| match message {
         Message::User { text, .. } => Some(text.as_str()),
         _ => None,
     });
-    let request = own_request(agent, session, said.unwrap_or_default());
-    let most = agent.carp.config.max_context_tokens;
-    let resolution = resolve(agent, &request, Some(most)).await?;
-    Ok(Some(Arc::new(grant(agent, request, &resolution))))
+    let request = own_request(carp, session, said.unwrap_or_default());
+    let most = carp.config.max_context_tokens;
+    let resolution = resolve(carp, &request, Some(most)).await?;
+    Ok(Some(Arc::new(grant((carp, catalog), request, &resolution))))
 }
 
 /// Resolves for one call that came without a resolution.
 ///
 /// # Errors
 /// As [`for_turn`].
-pub(crate) async fn for_call(agent: &Agent, session: SessionId, action_id: &str) -> Result<Under, CarpError> {
-    let request = own_request(agent, session, &format!("call {action_id}"));
-    let resolution = resolve(agent, &request, Some(0)).await?;
+pub(crate) async fn for_call(carp: &Carp, session: SessionId, action_id: &str) -> Result<Under, CarpError> {
+    let request = own_request(carp, session, &format!("call {action_id}"));
+    let resolution = resolve(carp, &request, Some(0)).await?;
     Ok(Under {
         resolution: resolution.resolution_id,
-        execution: agent.clock().uuid(),
+        execution: carp.uuid(),
         requester: request.requester,
         task: request.task,
     })
 }
 
 /// A request in the agent's own name, in a session of its own.
-fn own_request(agent: &Agent, session: SessionId, goal: &str) -> Request {
-    let agent_id = agent.manifest.identity.name.clone();
-    let at = now(agent);
+fn own_request(carp: &Carp, session: SessionId, goal: &str) -> Request {
+    let agent_id = carp.agent_id.clone();
+    let at = carp.now();
     {
-        let mut books = agent.carp.books();
+        let mut books = carp.books();
         if books
             .get(session)
             .is_none_or(|book| book.ended.is_some() || book.owner.is_some())
@@ -105,7 +105,7 @@ fn own_request(agent: &Agent, session: SessionId, goal: &str) -> Request {
     }
     Request {
         carp_version: CARP_VERSION.to_owned(),
-        request_id: agent.clock().uuid(),
+        request_id: carp.uuid(),
         timestamp: format!("{at:.6}"),
         operation: Operation::Resolve,
         requester: Requester {
@@ -131,8 +131,8 @@ pub(crate) fn goal_of(said: &str) -> String {
     said.chars().take(GOAL_CHARS).collect()
 }
 
-fn grant(agent: &Agent, request: Request, resolution: &Resolution) -> Granted {
-    let loaded = agent.carp.loaded();
+fn grant((carp, catalog): (&Carp, &Catalog), request: Request, resolution: &Resolution) -> Granted {
+    let loaded = carp.loaded();
     // What waits for a person is offered: calling it asks.
     let waiting = resolution
         .constraints
@@ -146,7 +146,7 @@ fn grant(agent: &Agent, request: Request, resolution: &Resolution) -> Granted {
     let mut offers = Vec::new();
     for action in allowed.chain(waiting).filter_map(|id| loaded.set.action(id)) {
         let name = offered_name(&action.shown.action_id);
-        let runs = agent.carp.tool_of(action, &agent.catalog).is_some();
+        let runs = carp.tool_of(action, catalog).is_some();
         if !runs || name.len() > NAME_CHARS || names.contains_key(&name) {
             continue;
         }

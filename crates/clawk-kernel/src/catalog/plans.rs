@@ -8,7 +8,7 @@ use clawk_manifest::model::{Manifest, Sandbox};
 use clawk_plan::{Defaults, Own, Plan};
 use clawk_policy::Closed;
 
-use crate::agent::Options;
+use crate::options::Options;
 
 /// The plans of the manifest's sandboxes, less what rules close to a tool; tools to which the same is closed share one.
 #[derive(Debug)]

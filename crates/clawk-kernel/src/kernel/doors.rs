@@ -18,14 +18,14 @@ impl Kernel {
     /// It was refused: a name is empty or too long, the text is, too many wait, or the agent does not take work. A refusal of the
     /// text is recorded; the platform may be told that it was taken, since a retry would be refused again.
     pub async fn submit(&self, inbound: Inbound) -> Result<Accepted, KernelError> {
-        ingress::submit(&self.agent, inbound).await
+        ingress::submit(&self.agent.sessions, inbound).await
     }
 
     /// Delivers a channel's answers by this port until the handle is dropped: those that are owed already, and those that come.
     /// Whoever delivered for the channel before ends first.
     #[must_use = "deliveries end when it is dropped"]
     pub fn deliver(&self, channel: &str, port: Arc<dyn Deliver>) -> Deliveries {
-        outbox::attach(&self.agent, channel, port)
+        outbox::attach(&self.agent.outbox, channel, port)
     }
 
     /// The outbox: what is owed and what could not be delivered, oldest first, at most `limit`.
@@ -51,14 +51,14 @@ impl Kernel {
     /// # Errors
     /// The journal can't be read.
     pub async fn undelivered(&self, surface: &str) -> Result<Vec<Undelivered>, KernelError> {
-        Ok(outbox::undelivered(&self.agent, surface).await?)
+        Ok(outbox::undelivered(&self.agent.outbox, surface).await?)
     }
 
     /// The caller who waited has the answer to this message: it is delivered.
     ///
     /// # Errors
     /// The journal can't be written.
-    pub fn delivered(&self, session: SessionId, message: MessageId) -> Result<(), KernelError> {
-        Ok(outbox::delivered(&self.agent, session, message)?)
+    pub async fn delivered(&self, session: SessionId, message: MessageId) -> Result<(), KernelError> {
+        Ok(outbox::delivered(&self.agent.outbox, session, message).await?)
     }
 }

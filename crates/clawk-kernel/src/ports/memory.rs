@@ -4,13 +4,15 @@ use std::fmt;
 
 use clawk_manifest::model::Store;
 use clawk_proto::method::{MemoryEntry, NewEntry};
+use clawk_recall::compact::Summary;
+use clawk_recall::entry::{Found, Hit, Mark, New, Vector, Whose};
 
-use super::Later;
+use super::{Batch, Later};
 use crate::time::Timestamp;
 
 /// Whose entries: the store's `scope` says which part counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Scope {
     /// The Identity's name.
     pub identity: String,
     /// The channel's name; empty for the RPC.
@@ -47,6 +49,19 @@ pub enum MemoryError {
     },
 }
 
+/// A question to a store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    /// Whose entries count.
+    pub whose: Whose,
+    /// What is asked.
+    pub query: StoreQuery,
+    /// A text's vector by the store's embedding model; without it, such a store is searched by words.
+    pub vector: Option<Vector>,
+    /// At most so many entries.
+    pub limit: usize,
+}
+
 /// Keeps and finds entries of the manifest's stores.
 pub trait Memory: Send + Sync + fmt::Debug {
     /// Whether this backend can serve the store; asked at start, so that an agent whose memory can't work doesn't start.
@@ -55,31 +70,90 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// The backend or an option of the store isn't served, with the cure.
     fn check(&self, store: &Store) -> Result<(), MemoryError>;
 
-    /// At most `limit` entries; scores within 0..1.
-    fn query<'a>(
-        &'a self,
-        store: &'a Store,
-        place: &'a Place,
-        query: StoreQuery,
-        limit: usize,
-    ) -> Later<'a, Result<Vec<MemoryEntry>, MemoryError>>;
+    /// Entries of this store and their record in the journal are one commit.
+    fn joins(&self, _store: &Store) -> bool {
+        false
+    }
 
-    /// Keeps all entries or none, durably; returns their ids in order. `ids` are for the new entries, one each; an entry
-    /// whose id is there already is left as it is: it was kept before a crash, and the request has come again.
-    fn store<'a>(
+    /// What a question finds; scores within 0..1.
+    fn ask<'a>(
         &'a self,
         store: &'a Store,
-        place: &'a Place,
-        entries: Vec<NewEntry>,
-        ids: Vec<String>,
+        place: &'a Scope,
+        ask: Ask,
+    ) -> Later<'a, Result<Found, MemoryError>>;
+
+    /// Keeps all entries or none, durably; returns their ids in order. An entry whose id is there already is left as it is: it was
+    /// kept before a crash, and the request has come again. `record` is committed with them where the store [joins](Self::joins),
+    /// and must be empty elsewhere.
+    fn keep<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        entries: Vec<New>,
         at: Timestamp,
+        record: Batch,
     ) -> Later<'a, Result<Vec<String>, MemoryError>>;
 
-    /// Applies retention and the store's compaction; returns the counts before and after.
+    /// What compaction would set aside now, the oldest first.
+    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>>;
+
+    /// Applies retention and the store's compaction, with this summary if it is of exactly what is set aside; returns the counts
+    /// before and after.
     fn compact<'a>(
         &'a self,
         store: &'a Store,
-        place: &'a Place,
+        place: &'a Scope,
         at: Timestamp,
+        summary: Option<Summary>,
     ) -> Later<'a, Result<(u64, u64), MemoryError>>;
+
+    /// Applies retention in every scope; returns how many entries went.
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>>;
+
+    /// Removes an entry for good, if it is there and among those that count; what it was.
+    fn remove<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        whose: Whose,
+        id: String,
+    ) -> Later<'a, Result<Option<Hit>, MemoryError>>;
+
+    /// The entries alone that a question finds, among everybody's.
+    fn query<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        query: StoreQuery,
+        limit: usize,
+    ) -> Later<'a, Result<Vec<MemoryEntry>, MemoryError>> {
+        let ask = Ask {
+            whose: Whose::All,
+            query,
+            vector: None,
+            limit,
+        };
+        Box::pin(async move {
+            let found = self.ask(store, place, ask).await?;
+            Ok(found.hits.into_iter().map(|hit| hit.entry).collect())
+        })
+    }
+
+    /// Keeps entries that nobody knows anything of.
+    fn store<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        entries: Vec<NewEntry>,
+        ids: Vec<String>,
+        at: Timestamp,
+    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+        let new = entries.into_iter().zip(ids).map(|(entry, id)| New {
+            id,
+            entry,
+            mark: Mark::default(),
+        });
+        self.keep(store, place, new.collect(), at, Batch::default())
+    }
 }

@@ -1,7 +1,9 @@
 //! Models (CKP §5.2). One call of the port is one attempt at one endpoint; retry, fallback, limits and the record are the kernel's.
 
 use std::fmt;
+use std::sync::Arc;
 
+use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -14,8 +16,11 @@ use super::Later;
 pub enum Message {
     /// The user's words.
     User {
-        /// Text.
+        /// Text; may be empty when there are pictures.
         text: String,
+        /// Pictures, in order. An adapter sends those that have their bytes.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        images: Vec<Image>,
     },
     /// The model's words and the tools it asks for.
     Assistant {
@@ -36,6 +41,23 @@ pub enum Message {
     },
 }
 
+/// A picture beside a user's words. The record has its digest; its bytes come with the request that shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Image {
+    /// SHA-256 of its bytes.
+    pub digest: Digest,
+    /// For example `image/png`.
+    pub mime_type: String,
+    /// What its sender calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// How many bytes it has.
+    pub size_bytes: u64,
+    /// Its bytes, where a provider is to be sent them.
+    #[serde(skip)]
+    pub data: Option<Arc<[u8]>>,
+}
+
 /// Most bytes of an id, a tool's name and a model's name in a model's answer. Adapters cut what is longer.
 pub const NAME_MAX_BYTES: usize = 256;
 
@@ -51,7 +73,7 @@ pub struct ToolUse {
 }
 
 /// A tool as offered to a model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolOffer {
     /// Its name, `[A-Za-z0-9-]{1,63}`.
     pub name: String,

@@ -153,6 +153,11 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// stand for, the place that a request goes to, with what is configured of them. An exact grant is bound to it.
     fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>>;
 
+    /// Of a past run that is played again: whether a person was asked about this call. `None`: this is no replay.
+    fn was_asked(&self, _look: Look<'_>) -> Option<bool> {
+        None
+    }
+
     /// Where the paths of a call and the roots of the rules really lead.
     fn places<'a>(&'a self, _look: Look<'a>, search: Search) -> Later<'a, Places> {
         Box::pin(place::look(search))
@@ -172,6 +177,11 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         let tool = permit.tool().to_owned();
         Box::pin(async move { Err(RunError::Unavailable(format!("`{tool}` has no check"))) })
+    }
+
+    /// This tool is a built-in that the kernel runs itself: it needs the kernel's stores.
+    fn is_kernels(&self, _tool: &str) -> bool {
+        false
     }
 
     /// Ends servers and processes that outlive calls.

@@ -117,6 +117,8 @@ impl fmt::Display for Warning {
 pub(crate) struct Settled {
     /// To be kept in the same commit as the event that says so.
     pub(crate) spent: Vec<Spent>,
+    /// Those of purses that keep calls, time and bytes, too: the event tells of them.
+    pub(crate) told: Vec<Spent>,
     pub(crate) warnings: Vec<Warning>,
 }
 
@@ -211,11 +213,15 @@ impl Inner {
             };
             account.spent = account.spent.plus(amount);
             if let Some(purse) = account.kept.as_ref().filter(|_| by_model || account.keeps_calls) {
-                settled.spent.push(Spent {
+                let spent = Spent {
                     hour: hour_of(now),
                     purse: Arc::clone(purse),
                     amount,
-                });
+                };
+                if account.keeps_calls {
+                    settled.told.push(spent.clone());
+                }
+                settled.spent.push(spent);
             }
             for meter in &mut account.meters {
                 meter.spent = meter.spent.saturating_add(amount.get(meter.limit.unit));

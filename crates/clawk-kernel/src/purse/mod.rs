@@ -16,7 +16,7 @@ mod size;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawk_manifest::model::{Manifest, Policy};
+use clawk_manifest::model::{Manifest, Policy, SwarmLimits};
 
 pub use amount::{Amount, Unit};
 pub(crate) use book::{Reservation, Warning};
@@ -29,17 +29,18 @@ use book::{Book, Id};
 use limit::Limit;
 use model::ModelPurse;
 
-use crate::agent::Options;
 use crate::error::CallError;
+use crate::event::{BudgetWarned, Draft, Scribe, Thread, kind};
+use crate::infer::patience::ModelOptions;
 use crate::ports::Spent;
 use crate::time::Timestamp;
 
 /// One purse of the tree; cheap to clone. It is closed when nobody holds it.
 #[derive(Debug, Clone)]
-pub(crate) struct Purse(Arc<Held>);
+pub(crate) struct Purse(Arc<Account>);
 
 #[derive(Debug)]
-struct Held {
+struct Account {
     book: Arc<Book>,
     id: Id,
     /// This account, those beside it, and all above.
@@ -47,7 +48,7 @@ struct Held {
     _parent: Option<Purse>,
 }
 
-impl Drop for Held {
+impl Drop for Account {
     fn drop(&mut self) {
         self.book.close(self.id);
     }
@@ -60,7 +61,7 @@ impl Purse {
         let id = book.open(Some(self.0.id), label, limits, None, now);
         let beside = beside.iter().filter(|side| !self.0.path.contains(side));
         let path = [id].iter().chain(beside).chain(&*self.0.path).copied().collect();
-        Self(Arc::new(Held {
+        Self(Arc::new(Account {
             book: Arc::clone(book),
             id,
             path,
@@ -114,7 +115,7 @@ pub(crate) struct Wanted<'a> {
 
 /// A call's place in the purse.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Allotment {
     pub(crate) reservation: Reservation,
     /// What an inner turn draws from.
     pub(crate) purse: Purse,
@@ -123,7 +124,7 @@ pub(crate) struct Place {
     pub(crate) composite: bool,
 }
 
-impl Place {
+impl Allotment {
     /// What a call took that ran so long. An inner turn's own work has been counted where it was done.
     pub(crate) fn took(&self, duration_ms: u64) -> Amount {
         Amount {
@@ -136,13 +137,13 @@ impl Place {
 }
 
 impl Purses {
-    pub(crate) fn new(manifest: &Manifest, options: &Options, now: Timestamp) -> Self {
-        let Options {
-            budgets,
-            prices,
-            models: local,
-            ..
-        } = options;
+    /// `local`: what is local about asking a model, and what models cost.
+    pub(crate) fn new(
+        manifest: &Manifest,
+        budgets: &Budgets,
+        (prices, local): (&Prices, &BTreeMap<String, ModelOptions>),
+        now: Timestamp,
+    ) -> Self {
         let book = Book::new(budgets.warn_at_percent);
         let mut limits = limit::of(&budgets.day, Window::Day, "budgets.day");
         limits.extend(limit::of(&budgets.month, Window::Month, "budgets.month"));
@@ -160,7 +161,7 @@ impl Purses {
             }
         }
         let id = book.open(None, "agent".to_owned(), limits, Some("agent".to_owned()), now);
-        let root = Purse(Arc::new(Held {
+        let root = Purse(Arc::new(Account {
             book: Arc::clone(&book),
             id,
             path: [id].into(),
@@ -241,6 +242,45 @@ impl Purses {
         parent.child(format!("session {id}"), limits, &[], now)
     }
 
+    /// The purse of a swarm's run: everybody who works on it pays from it.
+    pub(crate) fn run(&self, parent: &Purse, id: &str, limits: &SwarmLimits, now: Timestamp) -> Purse {
+        let tokens = limits
+            .max_total_tokens
+            .map(|bound| (Unit::Tokens, SWARM_TOKENS, bound));
+        let money = limits.max_total_cost_usd.map(|usd| {
+            // What can't be counted in millionths is no money at all.
+            (
+                Unit::CostMicrousd,
+                SWARM_COST,
+                clawk_policy::micro_usd(usd).unwrap_or(0),
+            )
+        });
+        let limits = limits_of(tokens.into_iter().chain(money));
+        parent.child(format!("swarm {id}"), limits, &[], now)
+    }
+
+    /// The purse of a task of a run: at most what who asked for it gives it.
+    pub(crate) fn task(
+        &self,
+        parent: &Purse,
+        id: &str,
+        (tokens, cost): (Option<u64>, Option<u64>),
+        now: Timestamp,
+    ) -> Purse {
+        let tokens = tokens.map(|bound| (Unit::Tokens, TASK_TOKENS, bound));
+        let money = cost.map(|bound| (Unit::CostMicrousd, TASK_COST, bound));
+        let limits = limits_of(tokens.into_iter().chain(money));
+        parent.child(format!("task {id}"), limits, &[], now)
+    }
+
+    /// What a model costs, millionths of a dollar for so many tokens in and out; none: not known.
+    pub(crate) fn price_of(&self, provider: &str, input: u64, output: u64) -> Option<u64> {
+        self.models
+            .get(provider)?
+            .price()
+            .map(|price| price.at_most(input, output))
+    }
+
     /// A turn's purse.
     pub(crate) fn turn(&self, session: &Purse, id: &str, now: Timestamp) -> Purse {
         let limits = limit::of(&self.budgets.turn, Window::Whole, "budgets.turn");
@@ -261,7 +301,12 @@ impl Purses {
     ///
     /// # Errors
     /// -32021.
-    pub(crate) fn call(&self, purse: &Purse, wanted: Wanted<'_>, now: Timestamp) -> Result<Place, CallError> {
+    pub(crate) fn call(
+        &self,
+        purse: &Purse,
+        wanted: Wanted<'_>,
+        now: Timestamp,
+    ) -> Result<Allotment, CallError> {
         let purse = self.of_call(purse, wanted, now);
         let mut path = Arc::clone(&purse.0.path);
         // A model's purse bounds what a model asks for; the call itself takes nothing of it.
@@ -293,7 +338,7 @@ impl Purses {
                 ..Amount::default()
             })
         })?;
-        Ok(Place {
+        Ok(Allotment {
             reservation,
             purse,
             timeout_ms,
@@ -328,6 +373,39 @@ impl Purses {
         let spent = |unit| self.book.spent(self.root.0.id, unit, Window::Day, now);
         (spent(Unit::Tokens), spent(Unit::CostMicrousd))
     }
+}
+
+/// The events of limits that passed their mark.
+pub(crate) fn warned(scribe: &Scribe, thread: &Thread, warnings: &[Warning]) -> Vec<Draft> {
+    let event = |warning: &Warning| {
+        let payload = BudgetWarned {
+            bound: warning.bound,
+            limit: &warning.limit,
+            purse: &warning.scope,
+            resets_at: warning.resets_at.as_deref(),
+            spent: warning.spent,
+        };
+        scribe.entry(thread, kind::BUDGET_WARNED, &payload)
+    };
+    warnings.iter().map(event).collect()
+}
+
+/// The names of a swarm's limits, as refusals have them.
+pub(crate) const SWARM_TOKENS: &str = "resource_limits.max_total_tokens";
+pub(crate) const SWARM_COST: &str = "resource_limits.max_total_cost_microusd";
+const TASK_TOKENS: &str = "budget.tokens";
+const TASK_COST: &str = "budget.cost_microusd";
+
+fn limits_of(bounds: impl Iterator<Item = (Unit, &'static str, u64)>) -> Vec<Limit> {
+    bounds
+        .map(|(unit, name, bound)| Limit {
+            unit,
+            window: Window::Whole,
+            bound,
+            scope: String::new(),
+            name: name.to_owned(),
+        })
+        .collect()
 }
 
 /// `rate_limits` of a policy that bound what models use up.

@@ -14,7 +14,7 @@ use super::report::ModelPrice;
 use super::size::Size;
 use super::{Purse, Purses};
 use crate::error::CallError;
-use crate::infer::ModelOptions;
+use crate::infer::patience::ModelOptions;
 use crate::ports::{Told, Usage};
 use crate::time::Timestamp;
 
@@ -86,6 +86,13 @@ impl ModelPurse {
             size: Size::of(&spec.model),
             ratio: AtomicU64::new(FIRST_RATIO),
             requests: Mutex::default(),
+        }
+    }
+
+    pub(super) const fn price(&self) -> Option<Price> {
+        match self.quote {
+            Quote::Known(price) => Some(price),
+            Quote::Unknown => None,
         }
     }
 

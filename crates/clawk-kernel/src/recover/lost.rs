@@ -6,11 +6,11 @@ use clawk_proto::{RequestId, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{Fields, all, fields, unclean_since};
-use crate::agent::Agent;
-use crate::call::{Keyed, key};
+use super::{Fields, fields, unclean_since};
+use crate::catalog::Catalog;
+use crate::dedup::{Keyed, key};
 use crate::error::CallError;
-use crate::event::{ActionFailed, Draft, ProviderFailed, Thread, canonical, digest, kind};
+use crate::event::{ActionFailed, Draft, ProviderFailed, Scribe, Thread, canonical, digest, kind};
 use crate::ports::{EffectChange, JournalError, OpenEffect, Scan, Spent};
 use crate::purse::{Amount, hour_of};
 
@@ -18,29 +18,30 @@ use crate::purse::{Amount, hour_of};
 pub(crate) const LOST: &str = "lost";
 
 /// An inference that was under way when the last run died is settled at what was set aside for it, once.
-pub(crate) async fn settle_lost(agent: &Agent, after_row: u64) -> Result<usize, JournalError> {
+pub(crate) async fn settle_lost(scribe: &Scribe, after_row: u64) -> Result<usize, JournalError> {
     let kinds = &[
         kind::PROVIDER_REQUESTED,
         kind::PROVIDER_COMPLETED,
         kind::PROVIDER_FAILED,
     ];
-    let mut open: BTreeMap<Uuid, (SessionId, Asked)> = BTreeMap::new();
+    let mut open: BTreeMap<Uuid, (SessionId, Inference)> = BTreeMap::new();
     let scan = Scan {
         kinds,
         after_row,
         ..Scan::default()
     };
-    all(agent, scan, |event| {
-        let Ok(asked) = serde_json::from_str::<Asked>(&event.payload) else {
-            return; // silent-ok: a foreign payload set nothing aside
-        };
-        if event.kind == kind::PROVIDER_REQUESTED {
-            open.insert(asked.inference_id, (event.session, asked));
-        } else {
-            open.remove(&asked.inference_id);
-        }
-    })
-    .await?;
+    scribe
+        .each(scan, |event| {
+            let Ok(asked) = serde_json::from_str::<Inference>(&event.payload) else {
+                return; // silent-ok: a foreign payload set nothing aside
+            };
+            if event.kind == kind::PROVIDER_REQUESTED {
+                open.insert(asked.inference_id, (event.session, asked));
+            } else {
+                open.remove(&asked.inference_id);
+            }
+        })
+        .await?;
     let (mut drafts, mut spent) = (Vec::new(), Vec::new());
     for (inference_id, (session, asked)) in &open {
         let payload = ProviderFailed {
@@ -58,11 +59,12 @@ pub(crate) async fn settle_lost(agent: &Agent, after_row: u64) -> Result<usize, 
             retry_after_ms: None,
             status: None,
             told: None,
+            took: &[],
             turn: asked.turn,
         };
         let thread = Thread {
             session: *session,
-            span: agent.clock().uuid(),
+            span: scribe.clock().uuid(),
             parent: Some(session.0),
         };
         let amount = Amount {
@@ -71,23 +73,23 @@ pub(crate) async fn settle_lost(agent: &Agent, after_row: u64) -> Result<usize, 
             bytes_out: asked.bytes_out,
             ..Amount::default()
         };
-        drafts.push(agent.scribe.entry(&thread, kind::PROVIDER_FAILED, &payload));
+        drafts.push(scribe.entry(&thread, kind::PROVIDER_FAILED, &payload));
         spent.extend(asked.purses.iter().map(|purse| Spent {
-            hour: hour_of(agent.scribe.now()),
+            hour: hour_of(scribe.now()),
             purse: purse.as_str().into(),
             amount,
         }));
     }
     let count = drafts.len();
     if count > 0 {
-        agent.scribe.account(drafts, spent, Vec::new())?.durable().await?;
+        scribe.account(drafts, spent, Vec::new())?.durable().await?;
     }
     Ok(count)
 }
 
 /// What was set aside for an inference.
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct Inference {
     inference_id: Uuid,
     attempt: u32,
     provider: String,
@@ -101,30 +103,42 @@ struct Asked {
 }
 
 /// Every call that was decided and never ended is told unknown, once, with its stored answer (promise 4).
-pub(crate) async fn report_unknown(agent: &Agent, after_row: u64) -> Result<usize, JournalError> {
+pub(crate) async fn report_unknown(
+    scribe: &Scribe,
+    catalog: &Catalog,
+    after_row: u64,
+) -> Result<usize, JournalError> {
     let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
     let mut open: BTreeMap<(SessionId, String), (Fields, Uuid)> = BTreeMap::new();
-    all(
-        agent,
-        Scan {
-            kinds,
-            after_row,
-            ..Scan::default()
-        },
-        |event| {
-            let found = fields(event);
-            let Some(request_id) = found.request_id.clone() else {
-                return;
-            };
-            let at = (event.session, request_id);
-            if event.kind == kind::ACTION_APPROVED {
-                open.insert(at, (found, agent.clock().uuid()));
-            } else {
-                open.remove(&at);
-            }
-        },
-    )
-    .await?;
+    scribe
+        .each(
+            Scan {
+                kinds,
+                after_row,
+                ..Scan::default()
+            },
+            |event| {
+                let found = fields(event);
+                let Some(request_id) = found.request_id.clone() else {
+                    return;
+                };
+                let at = (event.session, request_id);
+                if event.kind == kind::ACTION_APPROVED {
+                    open.insert(at, (found, scribe.clock().uuid()));
+                } else {
+                    open.remove(&at);
+                }
+            },
+        )
+        .await?;
+    // What was asked of the swarm goes on with the swarm: its result comes when the call is taken up again.
+    let of_team = |found: &Fields| {
+        found
+            .action_id
+            .as_deref()
+            .is_some_and(|name| catalog.of_team(name).is_some())
+    };
+    open.retain(|_, (found, _)| !of_team(found));
     let (mut drafts, mut spent, mut effects) = (Vec::new(), Vec::new(), Vec::new());
     for ((session, request_id), (found, span)) in &open {
         let tool = found.action_id.as_deref().unwrap_or_default();
@@ -134,36 +148,36 @@ pub(crate) async fn report_unknown(agent: &Agent, after_row: u64) -> Result<usiz
             span: *span,
             parent: Some(session.0),
         };
-        let draft = unknown(agent, &thread, request_id, tool, found);
+        let draft = unknown(scribe, &thread, request_id, tool, found);
         drafts.push(draft.answers(id.as_ref().map(|id| key(Keyed::Call, id))));
         if let Some(request_id) = id.filter(|_| found.side_effects != Some(false)) {
             effects.push(EffectChange::Unknown(OpenEffect {
                 request_id,
                 session: *session,
                 parameters: found.parameters_hash.unwrap_or(digest(b"")),
-                at: agent.scribe.now(),
+                at: scribe.now(),
                 tool: tool.to_owned(),
             }));
         }
-        spent.extend(lost_call(agent, tool));
+        spent.extend(lost_call(scribe, catalog, tool));
     }
     let count = drafts.len();
     if count > 0 {
-        agent.scribe.account(drafts, spent, effects)?.durable().await?;
+        scribe.account(drafts, spent, effects)?.durable().await?;
     }
     Ok(count)
 }
 
 /// The same at an orderly end, for outcomes that the journal refused to take.
-pub(crate) async fn report_owed(agent: &Agent) -> Result<usize, JournalError> {
-    match unclean_since(agent).await? {
-        Some(row) => report_unknown(agent, row).await,
+pub(crate) async fn report_owed(scribe: &Scribe, catalog: &Catalog) -> Result<usize, JournalError> {
+    match unclean_since(scribe).await? {
+        Some(row) => report_unknown(scribe, catalog, row).await,
         None => Ok(0),
     }
 }
 
 /// The event that says of a call that nobody knows what it did.
-fn unknown(agent: &Agent, thread: &Thread, request_id: &str, tool: &str, found: &Fields) -> Draft {
+fn unknown(scribe: &Scribe, thread: &Thread, request_id: &str, tool: &str, found: &Fields) -> Draft {
     let error = CallError::Unknown {
         tool: tool.to_owned(),
         reason: "the runtime stopped while it ran; it has not been run again".to_owned(),
@@ -178,20 +192,22 @@ fn unknown(agent: &Agent, thread: &Thread, request_id: &str, tool: &str, found: 
         request_hash: found.request_hash.unwrap_or(result_hash),
         request_id,
         result_hash,
+        // More is counted than any event says, which is never too little.
+        took: &[],
         turn: found.turn,
     };
-    let draft = agent.scribe.entry(thread, kind::ACTION_FAILED, &payload);
+    let draft = scribe.entry(thread, kind::ACTION_FAILED, &payload);
     draft.content(result_hash, bytes)
 }
 
 /// A call of the last run whose outcome is unknown counts as one that took all its time.
-fn lost_call(agent: &Agent, tool: &str) -> [Spent; 2] {
+fn lost_call(scribe: &Scribe, catalog: &Catalog, tool: &str) -> [Spent; 2] {
     let amount = Amount {
         calls: 1,
-        busy_ms: agent.catalog.timeout_ms(tool).unwrap_or(0),
+        busy_ms: catalog.timeout_ms(tool).unwrap_or(0),
         ..Amount::default()
     };
-    let hour = hour_of(agent.scribe.now());
+    let hour = hour_of(scribe.now());
     ["agent".to_owned(), format!("tool:{tool}")].map(|purse| Spent {
         hour,
         purse: purse.into(),

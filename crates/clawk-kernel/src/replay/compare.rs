@@ -30,14 +30,23 @@ const SKIPPED: [&str; 8] = [
     kind::TOOL_DESCRIBED,
 ];
 /// Whole groups of types that replay does not run.
-const OTHERS: [&str; 4] = ["ckp.delivery.", "ckp.memory.", "ckp.swarm.", "ckp.egress."];
+const OTHERS: [&str; 6] = [
+    "ckp.channel.",
+    "ckp.delivery.",
+    "ckp.memory.",
+    "ckp.context.written",
+    "ckp.swarm.",
+    "ckp.egress.",
+];
 /// Members that say when, how long, by which door, or under which id.
-const IGNORED: [&str; 19] = [
+const IGNORED: [&str; 23] = [
     // With other Atlases in their place, none came or went.
     "atlas_changes",
     "attempts",
     "channel",
     "conversation",
+    // How a turn ended in a word, which earlier versions did not record.
+    "declined",
     // Prices are local.
     "cost_microusd",
     "direct",
@@ -55,6 +64,10 @@ const IGNORED: [&str; 19] = [
     "shown",
     "task_id",
     "plan_hash",
+    "basis_hash",
+    // What a call took is another's limits and another day's time.
+    "took",
+    "why",
 ];
 
 /// Events that belong together, with their payloads as compared.

@@ -8,10 +8,10 @@ use clawk_plan::Plan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::agent::Options;
 use crate::carp::{Atlases, CarpFacts};
 use crate::catalog::Described;
 use crate::infer::ModelOptions;
+use crate::options::Options;
 use crate::output::Shown;
 use crate::prompt;
 

@@ -4,7 +4,7 @@
 //! outside are handed in again; what the kernel then writes is compared with the record. No provider, runner or network exists.
 
 mod compare;
-mod facts;
+pub(crate) mod facts;
 mod ports;
 mod tape;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clawk_manifest::model::{Manifest, Role};
 use clawk_proto::method::{CallContext, ToolCallParams};
-use clawk_proto::{RequestId, SessionId};
+use clawk_proto::{Digest, RequestId, SessionId};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -25,8 +25,9 @@ pub use tape::{Missing, Tape};
 use clawk_secrets::Given;
 
 use crate::ModelOptions;
-use crate::call::{Breadth, Person, Reply};
-use crate::ports::{Batch, Entry, Journal as _, JournalError, Provider, Recorded};
+use crate::call::{Breadth, Reply};
+use crate::ports::{Batch, Entry, InferRequest, Journal as _, JournalError, Provider, Recorded};
+use crate::roles::Person;
 use crate::screen::Judge;
 use crate::sheet::Seen;
 use crate::testing::MemJournal;
@@ -86,6 +87,42 @@ pub enum ReplayError {
 /// # Errors
 /// See [`ReplayError`]; a divergence is no error here but the answer.
 pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replayed, ReplayError> {
+    Ok(played(tape, context_dir).await?.0)
+}
+
+/// What the models were asked, in order, built again from the record: what each was sent, but for the bound on its answer.
+/// Whoever takes them compares [`Prompt::request_hash`] with the record's.
+///
+/// # Errors
+/// See [`ReplayError`].
+pub async fn prompts(tape: Tape, context_dir: &std::path::Path) -> Result<Vec<Prompt>, ReplayError> {
+    let asked = played(tape, context_dir).await?.1;
+    let prompt = |request: InferRequest| {
+        let request = InferRequest {
+            max_output_tokens: 0,
+            ..request
+        };
+        Prompt {
+            request_hash: crate::event::digest(&crate::event::canonical(&request)),
+            request,
+        }
+    };
+    Ok(asked.into_iter().map(prompt).collect())
+}
+
+/// One question to a model, as it was sent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt {
+    /// As `ckp.provider.requested` has it.
+    pub request_hash: Digest,
+    /// System prompt, messages, tools.
+    pub request: InferRequest,
+}
+
+async fn played(
+    tape: Tape,
+    context_dir: &std::path::Path,
+) -> Result<(Replayed, Vec<InferRequest>), ReplayError> {
     let tapes = Arc::new(Tapes::new(&tape)?);
     let journal = Arc::new(MemJournal::default());
     let mut manifest = tape.facts.manifest.clone();
@@ -135,13 +172,14 @@ pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replaye
         .filter(|event| event.session == session.id)
         .collect();
     let (compared, skipped, divergence) = compare::compare(&tape.events, &again);
-    Ok(Replayed {
+    let replayed = Replayed {
         session_id: tape.session,
         compared,
         skipped,
         inputs,
         divergence,
-    })
+    };
+    Ok((replayed, tapes.requests()))
 }
 
 /// The agent again, with ports that play the tape.
@@ -158,11 +196,12 @@ fn parts(
         providers,
         runner: Arc::new(TapedTools::new(tape, Arc::clone(tapes))),
         journal: Arc::clone(journal) as _,
-        memory: Some(Arc::new(TapedMemory)),
+        memory: Some(Arc::new(TapedMemory::new(Arc::clone(tapes)))),
         clock: Arc::new(TapedClock::new(Arc::clone(tapes))),
         atlases: facts.map_or_else(Default::default, |carp| carp.config(tape.atlases.clone())),
         options: Options {
             workdir: tape.facts.workdir.clone(),
+            origin: String::new(),
             sandbox: tape.facts.sandbox,
             own: clawk_plan::Own {
                 state: None,
@@ -178,6 +217,11 @@ fn parts(
             reach_providers: false,
             inbox: Default::default(),
             outbox: Default::default(),
+            across_senders: Default::default(),
+            swarm: crate::SwarmOptions {
+                taped: true,
+                ..Default::default()
+            },
         },
         // What was secret was taken out before it was recorded.
         secrets: Given::default(),
@@ -276,8 +320,8 @@ async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
 
 async fn hand_in(kernel: &Kernel, session: &Session, input: &Input) -> Result<(), ReplayError> {
     match input {
-        Input::Message { text, origin } => {
-            if session.say(origin.clone(), text.clone()).await.is_err() {
+        Input::Message { said, origin } => {
+            if session.say(origin.clone(), said.clone()).await.is_err() {
                 // It was taken then; that it is not now shows in the comparison.
                 return Ok(());
             }

@@ -9,7 +9,8 @@ use clawk_manifest::model::Store;
 use clawk_plan::{Level, Obtained, Plan, Refusal};
 use clawk_policy::path::Places;
 use clawk_proto::RequestId;
-use clawk_proto::method::{MemoryEntry, NewEntry};
+use clawk_recall::compact::Summary;
+use clawk_recall::entry::{Found, Hit, New, Whose};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -21,8 +22,8 @@ use crate::error::CallError;
 use crate::event::{canonical, digest};
 use crate::place::Search;
 use crate::ports::{
-    Completion, Delta, Description, FaultKind, InferRequest, Later, Look, Memory, MemoryError, Place,
-    Provider, ProviderError, RunError, RunOutcome, StoreQuery, ToolRunner, Usage,
+    Ask, Batch, Completion, Delta, Description, FaultKind, InferRequest, Later, Look, Memory, MemoryError,
+    Provider, ProviderError, RunError, RunOutcome, Scope, StoreQuery, ToolRunner, Usage,
 };
 use crate::sheet::Preview;
 use crate::time::{Clock, Timestamp};
@@ -48,10 +49,11 @@ impl TapedModel {
 impl Provider for TapedModel {
     fn infer<'a>(
         &'a self,
-        _request: &'a InferRequest,
+        request: &'a InferRequest,
         _on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
         _cancel: &'a CancellationToken,
     ) -> Later<'a, Result<Completion, ProviderError>> {
+        self.tapes.ask(request.clone());
         ready(match self.tapes.said(&self.name) {
             Some(Said::Completion(completion)) => Ok(*completion),
             Some(Said::Fault {
@@ -178,6 +180,10 @@ impl ToolRunner for TapedTools {
         ready(facts.into_iter().collect())
     }
 
+    fn was_asked(&self, look: Look<'_>) -> Option<bool> {
+        Some(self.tapes.asked(look.tool, digest(&canonical(look.arguments))))
+    }
+
     /// The files are not those of then: words alone are judged.
     fn places<'a>(&'a self, _look: Look<'a>, search: Search) -> Later<'a, Places> {
         ready(search.unfollowed())
@@ -271,9 +277,17 @@ impl Clock for TapedClock {
     }
 }
 
-/// A memory that is there and keeps nothing: its operations are inputs and outputs of their own.
+/// A memory that recalls what was recalled, and keeps nothing: its operations are inputs and outputs of their own.
 #[derive(Debug)]
-pub(super) struct TapedMemory;
+pub(super) struct TapedMemory {
+    tapes: Arc<Tapes>,
+}
+
+impl TapedMemory {
+    pub(super) const fn new(tapes: Arc<Tapes>) -> Self {
+        Self { tapes }
+    }
+}
 
 fn nothing<'a, T: Send + 'a>() -> Later<'a, Result<T, MemoryError>> {
     ready(Err(MemoryError::Backend("a replay has no memory".to_owned())))
@@ -284,33 +298,56 @@ impl Memory for TapedMemory {
         Ok(())
     }
 
-    fn query<'a>(
+    /// What the same question found in this store then.
+    fn ask<'a>(
         &'a self,
-        _store: &'a Store,
-        _place: &'a Place,
-        _query: StoreQuery,
-        _limit: usize,
-    ) -> Later<'a, Result<Vec<MemoryEntry>, MemoryError>> {
-        nothing()
+        store: &'a Store,
+        _place: &'a Scope,
+        ask: Ask,
+    ) -> Later<'a, Result<Found, MemoryError>> {
+        let StoreQuery::Text(text) = &ask.query else {
+            return nothing();
+        };
+        let found = self.tapes.recalled(&store.name, digest(text.as_bytes()));
+        ready(Ok(found.unwrap_or_default()))
     }
 
-    fn store<'a>(
+    fn keep<'a>(
         &'a self,
         _store: &'a Store,
-        _place: &'a Place,
-        _entries: Vec<NewEntry>,
-        _ids: Vec<String>,
+        _place: &'a Scope,
+        entries: Vec<New>,
         _at: Timestamp,
+        _record: Batch,
     ) -> Later<'a, Result<Vec<String>, MemoryError>> {
-        nothing()
+        ready(Ok(entries.into_iter().map(|new| new.id).collect()))
+    }
+
+    fn old<'a>(&'a self, _store: &'a Store, _place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        ready(Ok(Vec::new()))
     }
 
     fn compact<'a>(
         &'a self,
         _store: &'a Store,
-        _place: &'a Place,
+        _place: &'a Scope,
         _at: Timestamp,
+        _summary: Option<Summary>,
     ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        nothing()
+    }
+
+    fn retain<'a>(&'a self, _store: &'a Store, _at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+        ready(Ok(0))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        _store: &'a Store,
+        _place: &'a Scope,
+        _whose: Whose,
+        _id: String,
+    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
         nothing()
     }
 }

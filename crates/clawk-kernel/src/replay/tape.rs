@@ -8,17 +8,20 @@ use clawk_carp::atlas::Executor;
 use clawk_manifest::model::Role;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, RequestId, SessionId};
+use clawk_recall::entry::Found;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
 use super::{AgentFacts, ToolFacts, answer_of};
+use crate::attach::{Attached, Incoming};
 use crate::carp;
 use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::kind;
 use crate::notice::Answer;
-use crate::ports::{Completion, FaultKind, Recorded, Told};
+use crate::ports::{Completion, FaultKind, InferRequest, Recorded, Told};
+use crate::recall;
 use crate::recover;
 use crate::time::Timestamp;
 
@@ -73,7 +76,7 @@ pub(super) struct Given {
 #[derive(Debug, Clone)]
 pub(super) enum Input {
     Message {
-        text: String,
+        said: Incoming,
         origin: Origin,
     },
     Call {
@@ -103,6 +106,10 @@ impl Tape {
     ///
     /// # Errors
     /// There are none, or the content of a message or call is not there.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one member for each part of the tape, read once"
+    )]
     pub fn new(
         session: SessionId,
         events: Vec<Recorded>,
@@ -116,6 +123,7 @@ impl Tape {
             .map_or(Role::Admin, |role| Role::parse(&role).unwrap_or(Role::Viewer));
         let mut inputs: Vec<Given> = Vec::new();
         let mut turns = 0;
+        let mut attached = Vec::new();
         for event in &events {
             let facts = payload(event);
             let given = |input| Given {
@@ -124,13 +132,30 @@ impl Tape {
                 input,
             };
             match event.kind.as_str() {
+                kind::MESSAGE_ATTACHED => attached.push(Attached {
+                    mime_type: text(&facts, "mime_type").unwrap_or_default(),
+                    name: text(&facts, "name"),
+                    data: content(event)?.to_vec(),
+                }),
                 kind::MESSAGE_ACCEPTED => {
                     let bytes = content(event)?;
                     let said = String::from_utf8(bytes.to_vec()).map_err(|_| lacking(event))?; // silent-ok: no text, no content
                     // silent-ok: a payload of ours always reads
                     let came = serde_json::from_str(&event.payload).unwrap_or_default();
                     let origin = Origin::replayed(came);
-                    inputs.push(given(Input::Message { text: said, origin }));
+                    let said = Incoming {
+                        text: said,
+                        images: std::mem::take(&mut attached),
+                    };
+                    inputs.push(given(Input::Message { said, origin }));
+                }
+                kind::MESSAGE_TOOLS => {
+                    let tools = read(event)?;
+                    if let Some(Input::Message { origin, .. }) =
+                        inputs.last_mut().map(|given| &mut given.input)
+                    {
+                        origin.tools = tools;
+                    }
                 }
                 // Messages that came while another was answered wait for their turn.
                 kind::CARP_REQUEST => {
@@ -197,7 +222,7 @@ impl Given {
     /// It is the message that a resolution was made for.
     fn means(&self, goal: &str) -> bool {
         match &self.input {
-            Input::Message { text, .. } => carp::goal_of(text) == goal,
+            Input::Message { said, .. } => carp::goal_of(&said.text) == goal,
             Input::Call { .. } => false,
         }
     }
@@ -292,6 +317,8 @@ pub(super) struct Ended {
     pub(super) payload: Map<String, Value>,
     /// It ended before anything ran.
     pub(super) refused: bool,
+    /// A person was asked about it.
+    pub(super) asked: bool,
 }
 
 type Key = (String, Digest);
@@ -316,6 +343,10 @@ struct Inner {
     voids: HashMap<String, (Key, String)>,
     /// The same, once the answer has been given: from then on the world is another one.
     changed: HashMap<Key, String>,
+    /// What models were asked in this replay.
+    asked: Vec<InferRequest>,
+    /// What was recalled before turns, by store and question.
+    recalled: HashMap<Key, VecDeque<Found>>,
     now: Timestamp,
     ids: u128,
 }
@@ -331,6 +362,8 @@ impl Tapes {
             left_alone: HashSet::new(),
             voids: HashMap::new(),
             changed: HashMap::new(),
+            asked: Vec::new(),
+            recalled: HashMap::new(),
             now: tape.events.first().map_or(Timestamp(0), |event| event.at),
             ids: 1,
         };
@@ -347,6 +380,20 @@ impl Tapes {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn ask(&self, request: InferRequest) {
+        self.lock().asked.push(request);
+    }
+
+    pub(super) fn requests(&self) -> Vec<InferRequest> {
+        std::mem::take(&mut self.lock().asked)
+    }
+
+    /// What the next such question found.
+    pub(super) fn recalled(&self, store: &str, question: Digest) -> Option<Found> {
+        let mut inner = self.lock();
+        inner.recalled.get_mut(&(store.to_owned(), question))?.pop_front()
     }
 
     pub(super) fn said(&self, provider: &str) -> Option<Said> {
@@ -392,6 +439,15 @@ impl Tapes {
             Err(CallError::Sandbox(refusal)) => Some(refusal.clone()),
             _ => None,
         })
+    }
+
+    /// Whether a person was asked about the next such call.
+    pub(super) fn asked(&self, tool: &str, arguments: Digest) -> bool {
+        let inner = self.lock();
+        let queue = inner.calls.get(&(tool.to_owned(), arguments));
+        queue
+            .and_then(VecDeque::front)
+            .is_some_and(|(_, ended)| ended.asked)
     }
 
     /// What has changed since such a call was asked about, in the record's words.
@@ -451,6 +507,10 @@ impl Inner {
         found.map(|(_, reply)| reply)
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one arm for each kind of event, all of them short"
+    )]
     fn take(
         &mut self,
         event: &Recorded,
@@ -466,6 +526,15 @@ impl Inner {
                     .entry(own("provider"))
                     .or_default()
                     .push_back((event.at, said));
+            }
+            kind::MEMORY_RECALLED => {
+                let question = text(&facts, "query_hash").and_then(|hex| Digest::from_hex(&hex));
+                let searches: Vec<recall::Search> = read(event)?;
+                for search in searches {
+                    let Some(question) = question else { continue };
+                    let found = self.recalled.entry((search.store, question)).or_default();
+                    found.push_back(search.found);
+                }
             }
             // Nobody heard what the model said; the turn that was taken up asked it again.
             kind::PROVIDER_FAILED if own("kind") == recover::LOST => {}
@@ -488,8 +557,10 @@ impl Inner {
                     kind::ACTION_EXECUTED => Ok(read(event)?),
                     _ => Err(read(event)?),
                 };
-                if let Some(key) = asked.remove(&own("request_id")) {
+                let request_id = own("request_id");
+                if let Some(key) = asked.remove(&request_id) {
                     let ended = Ended {
+                        asked: self.reply(&request_id).is_some(),
                         outcome,
                         payload: facts,
                         refused: event.kind == kind::ACTION_DENIED,

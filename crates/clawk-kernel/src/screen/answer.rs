@@ -7,12 +7,11 @@ use clawk_manifest::model::ScanAction;
 use clawk_policy::leak::{Stream, Tally};
 use serde_json::Value;
 
-use super::{Look, Spot, holds, word};
-use crate::agent::Agent;
+use super::{Look, Screens, Spot, holds, word};
 use crate::event::{Draft, Thread};
 use crate::ports::{Completion, InferRequest, Message, ProviderError};
-use crate::session::Notices;
 use crate::turn::WITHHELD;
+use crate::watch::Notices;
 
 /// Bytes that are gathered before they are looked at: models speak in pieces of a few bytes, and every look is at all that is held.
 const GATHERED: usize = 64;
@@ -20,11 +19,11 @@ const GATHERED: usize = 64;
 /// Pieces on their way out.
 pub(crate) struct Words {
     /// `None`: nothing is looked for.
-    held: Option<Mutex<Held>>,
+    held: Option<Mutex<Buffer>>,
     blocks: bool,
 }
 
-struct Held {
+struct Buffer {
     stream: Stream,
     /// Not looked at yet.
     waiting: String,
@@ -33,15 +32,15 @@ struct Held {
 }
 
 impl Words {
-    pub(crate) fn new(agent: &Agent) -> Self {
-        let (scanner, action) = agent.screens.outbound();
+    pub(crate) fn new(screens: &Screens) -> Self {
+        let (scanner, action) = screens.outbound();
         let scanner = match action {
             ScanAction::Redact | ScanAction::Block => scanner,
             // What the operator gave this agent leaves it nowhere, whatever a policy only warns of.
             ScanAction::Warn => scanner.without_shapes(),
         };
         let held = (!scanner.is_idle()).then(|| {
-            Mutex::new(Held {
+            Mutex::new(Buffer {
                 stream: scanner.stream(),
                 waiting: String::new(),
                 part: Vec::new(),
@@ -82,14 +81,14 @@ impl Words {
 
 /// The answer as it may be kept and told; what is to be recorded of it.
 pub(crate) async fn completion(
-    agent: &Agent,
+    screens: &Screens,
     thread: Thread,
     provider: &str,
     notices: &Notices,
     completion: &mut Completion,
 ) -> Vec<Draft> {
-    let mut look = Look::new(agent, thread, Spot::Answer, provider, notices);
-    let (scanner, action) = agent.screens.outbound();
+    let mut look = Look::new(screens, thread, Spot::Answer, provider, notices);
+    let (scanner, action) = screens.outbound();
     if let Some((clean, tally)) = scanner.redact(&completion.text) {
         look.secrets(&tally, word(action)).await;
         completion.text = match action {
@@ -104,9 +103,9 @@ pub(crate) async fn completion(
             }
         };
     }
-    agent.screens.without_known(&mut completion.model);
-    let (tally, action) = arguments(agent, completion);
-    let mut given = Look::new(agent, thread, Spot::Arguments, provider, notices);
+    screens.without_known(&mut completion.model);
+    let (tally, action) = arguments(screens, completion);
+    let mut given = Look::new(screens, thread, Spot::Arguments, provider, notices);
     if !tally.is_empty() {
         given.secrets(&tally, word(action)).await;
     }
@@ -117,9 +116,9 @@ pub(crate) async fn completion(
 /// The calls that the model asks for, by what policies want of input: the conversation and the record keep them as the call gets
 /// them. Where such a call is blocked, there are no arguments to call with. A warning is the call's own to give; known values are
 /// taken out all the same.
-fn arguments(agent: &Agent, completion: &mut Completion) -> (Tally, ScanAction) {
+fn arguments(screens: &Screens, completion: &mut Completion) -> (Tally, ScanAction) {
     let mut all = Tally::default();
-    let (scanner, action) = agent.screens.entering();
+    let (scanner, action) = screens.entering();
     let (scanner, action) = match action {
         ScanAction::Redact | ScanAction::Block => (scanner, action),
         ScanAction::Warn => (scanner.without_shapes(), ScanAction::Redact),
@@ -161,16 +160,16 @@ fn arguments(agent: &Agent, completion: &mut Completion) -> (Tally, ScanAction) 
 }
 
 /// A provider's own words for a failure, without secrets.
-pub(crate) fn failure(agent: &Agent, error: &mut ProviderError) {
-    if let Some((clean, _)) = agent.screens.outbound().0.redact(&error.message) {
+pub(crate) fn failure(screens: &Screens, error: &mut ProviderError) {
+    if let Some((clean, _)) = screens.outbound().0.redact(&error.message) {
         error.message = clean;
     }
 }
 
 /// What a model is about to be told, without the values that are known here: context files join a prompt unread, and a
 /// conversation may be older than what is known.
-pub(crate) fn prompt(agent: &Agent, request: &mut InferRequest) {
-    let scanner = agent.screens.scanner().without_shapes();
+pub(crate) fn prompt(screens: &Screens, request: &mut InferRequest) {
+    let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
     }
@@ -182,7 +181,7 @@ pub(crate) fn prompt(agent: &Agent, request: &mut InferRequest) {
     clean(&mut request.system);
     for message in &mut request.messages {
         match message {
-            Message::User { text } | Message::ToolResult { text, .. } => clean(text),
+            Message::User { text, .. } | Message::ToolResult { text, .. } => clean(text),
             // Its calls were looked at when they were asked for, and the provider knows them by their ids.
             Message::Assistant { text, .. } => clean(text),
         }

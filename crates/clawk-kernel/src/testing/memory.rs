@@ -4,90 +4,97 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use clawk_manifest::model::{Store, StoreType};
-use clawk_proto::method::{MemoryEntry, NewEntry};
+use clawk_proto::method::MemoryEntry;
+use clawk_recall::compact::Summary;
+use clawk_recall::entry::{Found, Hit, New, Used, Whose};
 
-use crate::ports::{Later, Memory, MemoryError, Place, StoreQuery};
+use crate::ports::{Ask, Batch, Later, Memory, MemoryError, Scope, StoreQuery};
 use crate::time::Timestamp;
 
 /// Entries by store.
 #[derive(Debug, Default)]
-pub struct MemMemory(Mutex<BTreeMap<String, Vec<(Timestamp, MemoryEntry)>>>);
+pub struct MemMemory(Mutex<BTreeMap<String, Vec<(Timestamp, Hit)>>>);
+
+fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+/// Any word of four letters and more that both have.
+fn meets(content: &str, text: &str) -> bool {
+    let content = content.to_lowercase();
+    let text = text.to_lowercase();
+    content.contains(&text)
+        || text
+            .split(|c: char| !c.is_alphanumeric())
+            .any(|word| word.len() > 3 && content.contains(word))
+}
 
 impl Memory for MemMemory {
     fn check(&self, _: &Store) -> Result<(), MemoryError> {
         Ok(())
     }
 
-    fn query<'a>(
-        &'a self,
-        store: &'a Store,
-        _: &'a Place,
-        query: StoreQuery,
-        limit: usize,
-    ) -> Later<'a, Result<Vec<MemoryEntry>, MemoryError>> {
+    fn ask<'a>(&'a self, store: &'a Store, _: &'a Scope, ask: Ask) -> Later<'a, Result<Found, MemoryError>> {
         let stores = self.0.lock().unwrap();
         let entries = stores.get(&store.name).into_iter().flatten();
-        let found = entries.filter(|(at, entry)| match &query {
-            StoreQuery::Text(text) => entry
-                .content
-                .to_string()
-                .to_lowercase()
-                .contains(&text.to_lowercase()),
-            StoreQuery::Key(key) => entry.key.as_ref().unwrap_or(&entry.id) == key,
+        let found = entries.filter(|(at, hit)| match &ask.query {
+            StoreQuery::Text(text) => meets(&hit.entry.content.to_string(), text),
+            StoreQuery::Key(key) => hit.entry.key.as_ref().unwrap_or(&hit.entry.id) == key,
             StoreQuery::Between(from, to) => from <= at && at <= to,
         });
-        let found = found.take(limit).map(|(_, entry)| entry.clone()).collect();
-        Box::pin(std::future::ready(Ok(found)))
+        let mine = found.filter(|(_, hit)| ask.whose.holds(&hit.mark.whose));
+        let hits = mine.take(ask.limit).map(|(_, hit)| hit.clone()).collect();
+        let used = matches!(ask.query, StoreQuery::Text(_)).then_some(Used::FullText);
+        ready(Ok(Found { hits, used }))
     }
 
-    fn store<'a>(
+    fn keep<'a>(
         &'a self,
         store: &'a Store,
-        _: &'a Place,
-        entries: Vec<NewEntry>,
-        ids: Vec<String>,
+        _: &'a Scope,
+        entries: Vec<New>,
         at: Timestamp,
+        _: Batch,
     ) -> Later<'a, Result<Vec<String>, MemoryError>> {
         let mut stores = self.0.lock().unwrap();
         let kept = stores.entry(store.name.clone()).or_default();
-        for (index, (entry, id)) in entries.into_iter().zip(&ids).enumerate() {
+        let mut ids = Vec::new();
+        for (index, New { id, entry, mark }) in entries.into_iter().enumerate() {
             if store.kind == StoreType::KeyValue && entry.key.is_none() {
                 let error = MemoryError::Entry {
                     index,
                     reason: "a key-value store needs a `key`".to_owned(),
                 };
-                return Box::pin(std::future::ready(Err(error)));
+                return ready(Err(error));
             }
-            if kept.iter().any(|(_, old)| old.id == *id) {
+            ids.push(id.clone());
+            if kept.iter().any(|(_, old)| old.entry.id == id) {
                 continue;
             }
-            kept.retain(|(_, old)| old.key.is_none() || old.key != entry.key);
-            let NewEntry {
-                content,
-                key,
-                metadata,
-            } = entry;
-            let timestamp = Some(at.to_string());
-            kept.push((
-                at,
-                MemoryEntry {
-                    id: id.clone(),
-                    content,
-                    score: None,
-                    timestamp,
-                    key,
-                    metadata,
-                },
-            ));
+            kept.retain(|(_, old)| old.entry.key.is_none() || old.entry.key != entry.key);
+            let entry = MemoryEntry {
+                id,
+                content: entry.content,
+                score: None,
+                timestamp: Some(at.to_string()),
+                key: entry.key,
+                metadata: entry.metadata,
+            };
+            kept.push((at, Hit { entry, mark }));
         }
-        Box::pin(std::future::ready(Ok(ids)))
+        ready(Ok(ids))
+    }
+
+    fn old<'a>(&'a self, _: &'a Store, _: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        ready(Ok(Vec::new()))
     }
 
     fn compact<'a>(
         &'a self,
         store: &'a Store,
-        _: &'a Place,
+        _: &'a Scope,
         _: Timestamp,
+        _: Option<Summary>,
     ) -> Later<'a, Result<(u64, u64), MemoryError>> {
         let mut stores = self.0.lock().unwrap();
         let entries = stores.entry(store.name.clone()).or_default();
@@ -101,6 +108,25 @@ impl Memory for MemMemory {
             entries.drain(..surplus);
         }
         let after = u64::try_from(entries.len()).unwrap();
-        Box::pin(std::future::ready(Ok((before, after))))
+        ready(Ok((before, after)))
+    }
+
+    fn retain<'a>(&'a self, _: &'a Store, _: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+        ready(Ok(0))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        store: &'a Store,
+        _: &'a Scope,
+        whose: Whose,
+        id: String,
+    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+        let mut stores = self.0.lock().unwrap();
+        let entries = stores.entry(store.name.clone()).or_default();
+        let found = entries
+            .iter()
+            .position(|(_, hit)| hit.entry.id == id && whose.holds(&hit.mark.whose));
+        ready(Ok(found.map(|at| entries.remove(at).1)))
     }
 }

@@ -140,6 +140,8 @@ pub struct Rig {
     pub audit_writable: Arc<AtomicBool>,
     /// Where tools start.
     pub workdir: PathBuf,
+    /// Which manifest it runs.
+    pub origin: String,
     /// The Atlases.
     pub atlases: crate::Atlases,
     /// `[budgets]`.
@@ -158,6 +160,8 @@ pub struct Rig {
     pub inbox: crate::InboxLimits,
     /// `[outbox]`.
     pub outbox: crate::OutboxLimits,
+    /// What is local about the swarm.
+    pub swarm: crate::SwarmOptions,
 }
 
 impl Rig {
@@ -178,6 +182,7 @@ impl Rig {
             clock: Arc::default(),
             audit_writable: Arc::new(AtomicBool::new(true)),
             workdir: PathBuf::from("/work"),
+            origin: "/work/claw.yaml".to_owned(),
             atlases: crate::Atlases::default(),
             budgets: Budgets::default(),
             prices: Prices::default(),
@@ -187,6 +192,7 @@ impl Rig {
             secrets: clawk_secrets::Given::default(),
             inbox: crate::InboxLimits::default(),
             outbox: crate::OutboxLimits::default(),
+            swarm: crate::SwarmOptions::default(),
         }
     }
 
@@ -209,6 +215,7 @@ impl Rig {
             atlases: self.atlases.clone(),
             options: Options {
                 workdir: self.workdir.clone(),
+                origin: self.origin.clone(),
                 sandbox: clawk_plan::Defaults::default(),
                 own: clawk_plan::Own::nothing(),
                 suggestions: None,
@@ -221,6 +228,8 @@ impl Rig {
                 reach_providers: self.reach_providers,
                 inbox: self.inbox,
                 outbox: self.outbox,
+                across_senders: Default::default(),
+                swarm: self.swarm.clone(),
             },
         }
     }

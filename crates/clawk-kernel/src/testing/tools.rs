@@ -72,7 +72,15 @@ impl TestRunner {
 
     /// What calls stand on, from now on: a program, a host.
     pub fn stand_on(&self, subject: &str, value: &str) {
-        *self.facts.lock().unwrap() = vec![Fact::new(subject, value)];
+        self.stand_on_all(vec![Fact::new(subject, value)]);
+    }
+
+    /// All that calls stand on from now on.
+    ///
+    /// # Panics
+    /// Poisoned.
+    pub fn stand_on_all(&self, facts: Vec<Fact>) {
+        *self.facts.lock().unwrap() = facts;
     }
 
     /// Sets how a tool's unknown outcomes are found out, and what its check says.
@@ -123,6 +131,10 @@ fn echo(arguments: &Map<String, Value>) -> RunOutcome {
 }
 
 impl ToolRunner for TestRunner {
+    fn is_kernels(&self, tool: &str) -> bool {
+        tool.starts_with("memory-") || tool == "context-write"
+    }
+
     fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
         let hint = self.read_only.lock().unwrap().iter().any(|name| name == tool);
         let trusted_annotations = if hint {

@@ -1,5 +1,6 @@
 //! Atlases in the agent: what a turn is given, what it may call, what is charged, what a restart remembers.
 
+mod known;
 mod results;
 
 use std::collections::BTreeMap;

@@ -150,6 +150,7 @@ proptest! {
             parameters_hash: digest(b""),
             policy: Some(&fields[4]),
             request_id: &fields[5],
+            taint: &[],
             sandbox: None,
             turn: None,
         };

@@ -10,8 +10,9 @@ use clawk_proto::MessageId;
 use serde_json::json;
 
 use super::{agent, allow_all, rig, soon};
+use crate::door::REMEMBERED_DAYS;
 use crate::error::KernelError;
-use crate::ingress::{Accepted, Inbound, REMEMBERED_DAYS};
+use crate::ingress::{Accepted, Inbound};
 use crate::mailbox::MAILBOX;
 use crate::ports::{Delivery, Journal as _, Message, Outgoing};
 use crate::testing::{Behaviour, Rig, ScriptedChannel, ScriptedModel, calls, says};
@@ -27,6 +28,7 @@ fn inbound(conversation: &str, id: &str, text: &str) -> Inbound {
         platform_ids: vec![id.to_owned()],
         remembered_days: REMEMBERED_DAYS,
         text: text.to_owned(),
+        images: Vec::new(),
     }
 }
 
@@ -35,7 +37,7 @@ fn parrot() -> Rig {
     let mut rig = rig(agent(allow_all()));
     let model = ScriptedModel::new(|request, _| {
         let said = request.messages.iter().rev().find_map(|message| match message {
-            Message::User { text } => Some(text.clone()),
+            Message::User { text, .. } => Some(text.clone()),
             _ => None,
         });
         Ok(says(&format!("re: {}", said.unwrap())))
@@ -272,7 +274,7 @@ async fn an_idle_conversation_leaves_memory_and_goes_on_where_it_stood() {
     assert_eq!(second.session_id, first.session_id);
     answered(&rig, 2).await;
     let last = rig.models["model"].asked().pop().unwrap();
-    assert!(matches!(last.messages.first(), Some(Message::User { text }) if text == "my name is Ann"));
+    assert!(matches!(last.messages.first(), Some(Message::User { text, .. }) if text == "my name is Ann"));
     assert_eq!(last.messages.len(), 3);
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
 }
@@ -320,7 +322,7 @@ async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_
     let asked = rig.models["model"].asked().into_iter();
     let asked: Vec<String> = asked
         .filter_map(|request| match request.messages.last() {
-            Some(Message::User { text }) => Some(text.clone()),
+            Some(Message::User { text, .. }) => Some(text.clone()),
             _ => None,
         })
         .collect();
@@ -702,6 +704,6 @@ async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
         (here[0].session, here[0].text.as_deref()),
         (session.id, Ok("re: hello"))
     );
-    kernel.delivered(session.id, here[0].message).unwrap();
+    kernel.delivered(session.id, here[0].message).await.unwrap();
     assert_eq!(kernel.undelivered("cli").await.unwrap(), []);
 }

@@ -128,7 +128,9 @@ async fn every_door_leads_through_a_durable_decision() {
     let model = ScriptedModel::new(|request, _| {
         let last = request.messages.last().cloned();
         Ok(match last {
-            Some(crate::ports::Message::User { text }) if text.contains("skill") || text.contains("task") => {
+            Some(crate::ports::Message::User { text, .. })
+                if text.contains("skill") || text.contains("task") =>
+            {
                 calls(&[("write", json!({}))])
             }
             Some(crate::ports::Message::User { .. }) => calls(&[
@@ -175,6 +177,7 @@ async fn every_door_leads_through_a_durable_decision() {
         context: DelegateContext {
             request_id: id(7),
             swarm: "team".to_owned(),
+            member: None,
         },
     };
     kernel.delegate(session, task).await.unwrap();

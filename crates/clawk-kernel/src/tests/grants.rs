@@ -13,6 +13,7 @@ use crate::error::CallError;
 use crate::notice::Answer;
 use crate::sheet::Seen;
 use crate::testing::{Behaviour, Rig};
+use crate::witness::Fact;
 use crate::{Breadth, Kernel, Lasting, Person, Reception, Reply, kind};
 
 fn asking() -> Value {
@@ -425,6 +426,104 @@ async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
     asks(&kernel, json!({"path": "sub/g"}), 6).await;
     drop(kernel);
     assert_eq!(rig.start().await.granted(), []);
+}
+
+/// Calls `write` with the same arguments as ever: whether a person was asked, and the reason that they read.
+async fn asked(kernel: &Kernel, n: u32) -> Option<String> {
+    let session = rpc(kernel).await;
+    let mut questions = kernel.questions();
+    let mut call = tokio::spawn(kernel.call(session, params("write", json!({"n": 1}), n)));
+    let reason = tokio::select! {
+        question = questions.recv() => {
+            kernel.reply(&id(n), reply(Answer::Deny)).await;
+            Some(question.unwrap().reason)
+        }
+        outcome = &mut call => {
+            outcome.unwrap().unwrap();
+            return None;
+        }
+    };
+    soon(call).await.unwrap().unwrap_err();
+    reason
+}
+
+#[tokio::test]
+async fn a_standing_grant_covers_nothing_of_another_program_server_or_manifest() {
+    let program = |inode: u32, content: &str| {
+        let identity = format!(
+            "file, dev 1, inode {inode}, size 3, modified {inode}, changed {inode}, sha256 {content}"
+        );
+        vec![
+            Fact::new("the program `tool`", "/usr/bin/tool"),
+            Fact::new("the folders on the way to `/usr/bin/tool`", inode.to_string()),
+            Fact::new("`/usr/bin/tool`", identity),
+            Fact::new("the MCP server", "https://one.example/mcp"),
+        ]
+    };
+    for lasting in [Answer::Always, Answer::ApproveForSession] {
+        let mut rig = rig(asking());
+        rig.runner.stand_on_all(program(1, "aa"));
+        let kernel = rig.start().await;
+        let session = rpc(&kernel).await;
+        let mut questions = kernel.questions();
+        let call = tokio::spawn(kernel.call(session, params("write", json!({"n": 1}), 1)));
+        soon(questions.recv()).await.unwrap();
+        kernel.reply(&id(1), reply(lasting)).await;
+        soon(call).await.unwrap().unwrap();
+        let again = |n| kernel.call(session, params("write", json!({"n": 1}), n));
+        again(2).await.expect("it stands");
+        rig.runner.stand_on_all(program(7, "aa"));
+        again(3)
+            .await
+            .expect("the same content in a new file is the same program");
+        if lasting != Answer::Always {
+            continue;
+        }
+        let mut n = 3;
+        let mut server = program(1, "aa");
+        server.last_mut().unwrap().value = "https://two.example/mcp".to_owned();
+        let mut path = program(1, "aa");
+        path[0].value = "/home/me/bin/tool".to_owned();
+        for other in [program(1, "bb"), server, path, Vec::new()] {
+            n += 1;
+            rig.runner.stand_on_all(other.clone());
+            let reason = asked(&kernel, n).await.expect("another program is asked about");
+            assert!(reason.contains(&kernel.granted()[0].id), "{other:?}: {reason}");
+        }
+        drop(kernel);
+        rig.runner.stand_on_all(program(1, "aa"));
+        rig.origin = "/clones/evil/claw.yaml".to_owned();
+        let kernel = rig.start().await;
+        assert!(
+            asked(&kernel, 20).await.is_some(),
+            "another manifest in the same state"
+        );
+        drop(kernel);
+        rig.origin = "/work/claw.yaml".to_owned();
+        let kernel = rig.start().await;
+        assert_eq!(asked(&kernel, 21).await, None, "the grant itself stands");
+    }
+}
+
+#[tokio::test]
+async fn an_always_for_a_call_that_is_void_stands_for_nothing() {
+    let (_dir, rig, at) = place();
+    let kernel = rig.start().await;
+    let session = rpc(&kernel).await;
+    let mut questions = kernel.questions();
+    let call = tokio::spawn(kernel.call(session, params("write", json!({"path": "sub/f"}), 1)));
+    soon(questions.recv()).await.unwrap();
+    fs::write(at.join("sub/f"), "another").unwrap();
+    assert_eq!(
+        kernel.reply(&id(1), reply(Answer::Always)).await,
+        Reception::Taken
+    );
+    let outcome = call.await.unwrap().map(drop);
+    void(&rig, &outcome, "changed");
+    assert_eq!(kernel.granted(), []);
+    drop(kernel);
+    assert_eq!(rig.start().await.granted(), []);
+    assert!(!rig.journal.kinds().contains(&kind::APPROVAL_GRANTED.to_owned()));
 }
 
 #[tokio::test]

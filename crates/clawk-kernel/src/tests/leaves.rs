@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::limits::say;
 use super::{agent, allow_all, id, params, rig, rpc};
-use crate::infer::backoff_ms;
+use crate::infer::patience::backoff_ms;
 use crate::notice::{Notice, TurnEnd};
 use crate::ports::Message;
 use crate::testing::{ScriptedModel, calls, says};
@@ -147,6 +147,7 @@ async fn a_peer_asks_the_provider_of_its_seat() {
         context: DelegateContext {
             request_id: id(1),
             swarm: "team".to_owned(),
+            member: Some("hand".to_owned()),
         },
     };
     kernel.delegate(session, task).await.unwrap();

@@ -191,7 +191,7 @@ async fn a_conversation_too_long_for_the_window_is_cut_at_a_user_message_and_sai
     let last = rig.models["model"].asked().pop().unwrap();
     assert!(last.messages.len() < 12, "{}", last.messages.len());
     assert!(matches!(last.messages.first(), Some(Message::User { .. })));
-    let Some(Message::User { text }) = last.messages.last() else {
+    let Some(Message::User { text, .. }) = last.messages.last() else {
         panic!("the last one is the user's")
     };
     assert!(text.starts_with("message 11"));

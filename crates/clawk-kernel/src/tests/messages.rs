@@ -154,7 +154,7 @@ async fn cancelling_ends_the_turn_and_not_the_session() {
     let mut rig = rig(agent(allow_all()));
     rig.runner.set("write", Behaviour::Sleep(60_000));
     let model = ScriptedModel::new(|request, _| {
-        let asks = matches!(request.messages.last(), Some(Message::User { text }) if text == "slow");
+        let asks = matches!(request.messages.last(), Some(Message::User { text, .. }) if text == "slow");
         Ok(if asks {
             calls(&[("write", json!({})), ("echo", json!({"text": "never"}))])
         } else {
@@ -217,7 +217,7 @@ async fn a_session_is_taken_up_again_with_its_conversation() {
     session.send("who am I?").await.unwrap();
     while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
     let last = rig.models["model"].asked().pop().unwrap();
-    assert!(matches!(last.messages.first(), Some(Message::User { text }) if text == "my name is Ann"));
+    assert!(matches!(last.messages.first(), Some(Message::User { text, .. }) if text == "my name is Ann"));
     assert_eq!(last.messages.len(), 3);
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
     let unknown = kernel

@@ -47,7 +47,7 @@ fn channel(role: Role) -> Door {
 }
 
 /// The same state, as the next process finds it when this one ended after `events` events.
-fn cut(rig: &Rig, events: usize) -> Rig {
+pub(super) fn cut(rig: &Rig, events: usize) -> Rig {
     let mut after = rig.clone();
     after.journal = Arc::new(rig.journal.cut(events));
     after.runner = Arc::default();
@@ -235,7 +235,7 @@ async fn every_role_goes_on_as_itself_and_is_replayed_as_itself() {
 }
 
 /// The session of the rig's message, replayed from its journal.
-async fn replayed(rig: &Rig) -> Replayed {
+pub(super) async fn replayed(rig: &Rig) -> Replayed {
     let events = rig.journal.events();
     let content = |event: &Recorded| event.content.clone().unwrap().bytes;
     let message = events
@@ -347,6 +347,7 @@ async fn a_peer_works_with_the_rights_of_who_delegated() {
             context: DelegateContext {
                 request_id: id(7),
                 swarm: "team".to_owned(),
+                member: None,
             },
         };
         kernel.delegate(session.id, task).await.unwrap();

@@ -13,7 +13,7 @@ use crate::notice::Answer;
 use crate::ports::Message;
 use crate::testing::{Rig, ScriptedModel, calls, says};
 use crate::{
-    Asked, Breadth, Door, Kernel, Notice, Person, Plan, Question, Reception, Reply, Session, TurnEnd, kind,
+    Breadth, Door, Kernel, Notice, Person, Plan, Question, Reception, Reply, Session, TurnEnd, Waiting, kind,
 };
 
 fn asking() -> Value {
@@ -34,13 +34,13 @@ fn model(wanted: Vec<(&'static str, Value)>) -> Arc<ScriptedModel> {
     }))
 }
 
-struct Place {
+struct Folder {
     _dir: tempfile::TempDir,
     at: PathBuf,
     rig: Rig,
 }
 
-fn place(wanted: Vec<(&'static str, Value)>) -> Place {
+fn place(wanted: Vec<(&'static str, Value)>) -> Folder {
     let dir = tempfile::tempdir().unwrap();
     let at = fs::canonicalize(dir.path()).unwrap();
     for name in ["a", "b", "c"] {
@@ -49,7 +49,7 @@ fn place(wanted: Vec<(&'static str, Value)>) -> Place {
     let mut rig = rig(asking());
     rig.workdir = at.clone();
     rig.models.insert("model".to_owned(), model(wanted));
-    Place { _dir: dir, at, rig }
+    Folder { _dir: dir, at, rig }
 }
 
 fn three() -> Vec<(&'static str, Value)> {
@@ -141,7 +141,7 @@ async fn one_question_shows_every_step_in_order_before_any_runs() {
     assert_eq!(ids.len(), 3, "each step has its own id");
     let listed = Plan::group(kernel.pending());
     assert!(
-        matches!(&listed[..], [Asked::Plan(listed)] if listed.id == plan.id && listed.steps.len() == 3),
+        matches!(&listed[..], [Waiting::Plan(listed)] if listed.id == plan.id && listed.steps.len() == 3),
         "one question: {listed:?}"
     );
     assert_eq!(
@@ -228,7 +228,7 @@ async fn a_plan_survives_a_restart_with_the_answers_that_were_given() {
         loop {
             // The call of step 1 takes its question up; meanwhile it is in neither list.
             match &Plan::group(kernel.pending())[..] {
-                [Asked::Plan(plan)] if plan.steps.len() == 2 => return plan.clone(),
+                [Waiting::Plan(plan)] if plan.steps.len() == 2 => return plan.clone(),
                 _ => tokio::task::yield_now().await,
             }
         }

@@ -7,10 +7,11 @@ use clawk_proto::{RequestId, SessionId};
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, params, rig, rpc, soon};
-use crate::call::{Breadth, Person, Reply};
+use crate::call::{Breadth, Reply};
 use crate::effect::{Ledger, Outcome, State};
 use crate::notice::Answer;
 use crate::ports::RunError;
+use crate::roles::Person;
 use crate::testing::{Behaviour, Rig};
 use crate::{Kernel, kind};
 

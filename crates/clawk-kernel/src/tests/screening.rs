@@ -545,7 +545,7 @@ fn judged(detection: &str, answer: impl Fn(&str) -> Option<String> + Send + Sync
             request.tools.is_empty() && request.messages.len() == 1,
             "the judge is isolated"
         );
-        let crate::ports::Message::User { text } = &request.messages[0] else {
+        let crate::ports::Message::User { text, .. } = &request.messages[0] else {
             panic!()
         };
         let marker = text.lines().next().unwrap().strip_prefix("Marker: ").unwrap();

@@ -13,7 +13,7 @@ use super::{agent, allow_all, id, rig, rpc};
 use crate::error::KernelError;
 use crate::ports::Message;
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
-use crate::{Kernel, kind};
+use crate::{Door, Kernel, kind};
 
 fn team() -> Value {
     let mut spec = agent(allow_all());
@@ -35,6 +35,7 @@ fn task(n: u32) -> DelegateParams {
         context: DelegateContext {
             request_id: id(n),
             swarm: "team".to_owned(),
+            member: Some("hand".to_owned()),
         },
     }
 }
@@ -77,6 +78,65 @@ async fn a_delegated_task_runs_on_a_peer_session_and_is_reported_once() {
         .count();
     assert_eq!(delegated, 1);
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
+}
+
+/// The tasks that a started agent has going before anybody comes.
+async fn at_rest(kernel: &Kernel) -> usize {
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    kernel.tasks()
+}
+
+/// Waits until no more tasks are going than at rest; how many are.
+async fn idle(kernel: &Kernel, rest: usize) -> usize {
+    for _ in 0..10_000 {
+        if kernel.tasks() <= rest {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    kernel.tasks()
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_delegated_turns_and_ended_sessions() {
+    let rig = rig(team());
+    let kernel = rig.start().await;
+    let rest = at_rest(&kernel).await;
+    let session = rpc(&kernel).await;
+    for n in 1..=20 {
+        kernel.delegate(session, task(n)).await.unwrap();
+        reported(&rig, &id(1000 + n)).await;
+        // The peers' sessions are gone with their tasks, workers and all.
+        while kernel.sessions().len() > 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+    kernel.end_session(session, "completed").await;
+    assert_eq!(idle(&kernel, rest).await, rest, "no worker is left");
+    assert!(kernel.sessions().is_empty());
+}
+
+#[tokio::test]
+async fn a_session_that_ends_answers_what_waits_and_takes_nothing_more() {
+    let rig = rig(team());
+    let kernel = rig.start().await;
+    let rest = at_rest(&kernel).await;
+    let session = kernel.open(Door::launcher("test")).await.unwrap();
+    for text in ["one", "two", "three"] {
+        session.send(text).await.unwrap();
+    }
+    kernel.end_session(session.id, "completed").await;
+    let refused = session.send("four").await;
+    assert!(
+        matches!(refused, Err(KernelError::UnknownSession(_))),
+        "{refused:?}"
+    );
+    assert_eq!(idle(&kernel, rest).await, rest);
+    let kinds = rig.journal.kinds();
+    let answered = kinds.iter().filter(|kind| *kind == kind::MESSAGE_ANSWERED);
+    assert_eq!(answered.count(), 3);
 }
 
 /// A peer that writes once and then answers.
@@ -157,7 +217,7 @@ async fn a_task_that_a_crash_met_at_any_event_goes_on_and_is_reported_once() {
             .map(|e| e.payload)
             .collect();
         assert_eq!(heard.len(), 1, "{place}");
-        assert!(heard[0].contains(r#""sender":"hand""#), "{place}: {heard:?}");
+        assert!(heard[0].contains(r#""sender":"hand-1""#), "{place}: {heard:?}");
         assert!(clawk_trace::verify_events(after.journal.trace()).valid, "{place}");
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use clawk_manifest::model::Role;
+use serde_json::json;
 
 use super::{agent, allow_all, id, rig, soon};
 use crate::error::KernelError;
 use crate::kind;
 use crate::notice::Notice;
-use crate::ports::Message;
-use crate::testing::{Rig, ScriptedModel, says};
+use crate::ports::{Completion, FaultKind, Message, ProviderError, StopReason};
+use crate::testing::{Rig, ScriptedModel, calls, says};
 use crate::{Door, Kernel, Talk, TalkStop, Told};
 
 fn talking() -> Rig {
@@ -27,9 +28,12 @@ fn talking() -> Rig {
 
 fn message(owner: &str, conversation: Option<&str>, text: &str, n: u32) -> Talk {
     Talk {
+        earlier: Vec::new(),
+        tools: Vec::new(),
         owner: owner.to_owned(),
         conversation: conversation.map(str::to_owned),
         text: text.to_owned(),
+        images: Vec::new(),
         request_id: id(n),
     }
 }
@@ -131,6 +135,71 @@ async fn after_a_restart_the_same_request_finds_its_answer_in_the_record() {
         .await
         .unwrap();
     assert_eq!((two.text.as_str(), two.session), ("answer 2", one.session));
+}
+
+/// A rig whose model answers so, each message for itself.
+fn ending(answer: impl Fn() -> Result<Completion, ProviderError> + Send + Sync + 'static) -> Rig {
+    let mut rig = rig(agent(allow_all()));
+    let model = ScriptedModel::new(move |_, _| answer());
+    rig.models.insert("model".to_owned(), Arc::new(model));
+    rig
+}
+
+#[tokio::test]
+async fn each_way_a_turn_ends_is_told_apart_also_after_a_restart() {
+    let refuses = || {
+        let stop = StopReason::Refusal;
+        Ok(Completion { stop, ..says("no") })
+    };
+    let fails = || Err(ScriptedModel::fault(FaultKind::Rejected, "no such model"));
+    let repeats = || Ok(calls(&[("echo", json!({"text": "again"}))]));
+    let mut poor = ending(|| Ok(says("hi")));
+    poor.budgets.day.tokens = Some(1);
+    for (rig, stop) in [
+        (ending(|| Ok(says("hi"))), TalkStop::Answered),
+        (ending(refuses), TalkStop::Refused),
+        (ending(fails), TalkStop::Failed),
+        (ending(repeats), TalkStop::Stopped),
+        (poor, TalkStop::Budget),
+    ] {
+        let kernel = rig.start().await;
+        let told = send(&kernel, message("ann", None, "hello", 1)).await.unwrap();
+        assert_eq!(told.stop, stop, "{told:?}");
+        let reason = told.reason.is_some();
+        assert_eq!(reason, !matches!(stop, TalkStop::Answered | TalkStop::Refused));
+        kernel.shutdown("test", 1000).await;
+        let kernel = rig.start().await;
+        let kept = send(&kernel, message("ann", None, "hello", 1)).await.unwrap();
+        assert_eq!((kept.stop, kept.text), (stop, told.text));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_read_is_there_for_seven_days() {
+    let rig = talking();
+    let kernel = rig.start().await;
+    // Who asked goes away as soon as the message is taken.
+    let asked = message("ann", Some("desk"), "hello", 1);
+    let talk = kernel.talk(Door::launcher("test"), asked, &|_, _| ());
+    let gone = tokio::time::timeout(std::time::Duration::ZERO, talk).await;
+    assert!(gone.is_err(), "nobody hears the answer");
+    while accepted(&rig) == 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..7 {
+        rig.clock.advance_ms(86_400_000);
+        let told = send(&kernel, message("ann", Some("desk"), "hello", 1))
+            .await
+            .unwrap();
+        assert_eq!((told.text.as_str(), told.stop), ("answer 1", TalkStop::Answered));
+    }
+    kernel.shutdown("test", 1000).await;
+    let kernel = rig.start().await;
+    let told = send(&kernel, message("ann", Some("desk"), "hello", 1))
+        .await
+        .unwrap();
+    assert_eq!(told.text, "answer 1");
+    assert_eq!(accepted(&rig), 1, "it was said once");
 }
 
 #[tokio::test]

@@ -113,6 +113,7 @@ async fn the_end_of_a_turn_reaches_even_a_watcher_that_was_stuck() {
     let end = Notice::TurnEnded {
         message: clawk_proto::MessageId(uuid::Uuid::nil()),
         end: crate::notice::TurnEnd::Answered,
+        stop: crate::notice::Stop::Answered,
         usage: crate::ports::Usage::default(),
     };
     notices.send(end.clone()).await;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clawk_plan::{Defaults, FsMode, Plan};
 
-use super::{Fact, Search, difference, file, program};
+use super::{Fact, Search, difference, file, lasting, program};
 
 fn look(path: &Path) -> Vec<Fact> {
     file(path).facts
@@ -124,4 +124,43 @@ fn a_file_read_is_unchanged() {
         panic!()
     };
     assert!(identity.is(&fs::metadata(dir.path().join("a")).unwrap()));
+}
+
+#[test]
+fn what_lasts_of_a_look_is_where_things_are_and_what_is_in_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("sub")).unwrap();
+    fs::write(at("sub/a"), "x").unwrap();
+    symlink("sub/a", at("l")).unwrap();
+    let look = || lasting(&file(&at("l")).facts);
+    let before = look();
+    fs::rename(at("sub"), at("old")).unwrap();
+    fs::create_dir(at("sub")).unwrap();
+    fs::write(at("sub/a"), "x").unwrap();
+    assert_eq!(look(), before, "made anew with the same content");
+    fs::write(at("sub/a"), "y").unwrap();
+    assert_ne!(look(), before, "another content");
+    fs::write(at("sub/a"), "x").unwrap();
+    assert_eq!(look(), before);
+    fs::remove_file(at("l")).unwrap();
+    symlink("old/a", at("l")).unwrap();
+    assert_ne!(look(), before, "another place");
+    // Of a file that is not hashed whole, times count.
+    let large = fs::File::create(at("large")).unwrap();
+    large.set_len(super::HASHED_BYTES + 1).unwrap();
+    let look = || lasting(&file(&at("large")).facts);
+    let before = look();
+    fs::File::options()
+        .write(true)
+        .open(at("large"))
+        .unwrap()
+        .set_modified(std::time::UNIX_EPOCH)
+        .unwrap();
+    assert_ne!(look(), before);
+    // What only reads like an identity is none.
+    let command = "file, dev 1, inode 2, size 3, modified 4, changed 5, sha256 aa";
+    let other = "file, dev 9, inode 2, size 3, modified 4, changed 5, sha256 aa";
+    let said = |value: &str| lasting(&[Fact::new("the command", value)]);
+    assert_ne!(said(command), said(other));
 }

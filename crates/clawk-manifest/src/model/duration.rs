@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct Duration(u64);
 
-/// The text is no duration.
+/// The text is not a valid duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a duration is digits and one unit of `s`, `m`, `h`, `d`, such as `30d`")]
 pub struct NotADuration;
@@ -17,7 +17,7 @@ pub struct NotADuration;
 impl Duration {
     const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-    /// So many seconds.
+    /// A duration of this many seconds.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds)
@@ -35,7 +35,15 @@ impl Duration {
         std::time::Duration::from_secs(self.0)
     }
 
-    /// Reads digits and one unit.
+    /// Reads digits and one unit: `s`, `m`, `h` or `d`.
+    ///
+    /// ```
+    /// use clawk_manifest::model::Duration;
+    ///
+    /// assert_eq!(Duration::parse("30d")?.as_secs(), 30 * 86_400);
+    /// assert!(Duration::parse("1h30m").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Another form, or longer than 2^63 milliseconds.

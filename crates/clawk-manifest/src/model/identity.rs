@@ -38,7 +38,7 @@ pub struct Identity {
     /// BCP 47 locale; `en-US` by default.
     #[serde(default = "default_locale")]
     pub locale: String,
-    /// Declared abilities; informational.
+    /// Abilities that the agent announces; nothing depends on them.
     #[serde(default)]
     pub capabilities: Vec<String>,
     /// `supervised` by default.

@@ -40,13 +40,13 @@ pub enum McpUriError {
     #[error("the `mcp://` scheme is reserved and must not be used")]
     Reserved,
     /// Neither `stdio:///` nor `https://`.
-    #[error("`{0}` is no MCP transport URI")]
+    #[error("`{0}` is not a valid MCP transport URI")]
     Scheme(String),
     /// No program is named.
     #[error("a `stdio:///` URI needs an absolute path to a program")]
     NoProgram,
     /// Query parameters other than `arg`.
-    #[error("`{0}` is no parameter of a `stdio:///` URI; only `arg` is")]
+    #[error("`{0}` is not a parameter of a `stdio:///` URI; only `arg` is")]
     Parameter(String),
     /// A bad percent escape.
     #[error("bad percent escape in `{0}`")]

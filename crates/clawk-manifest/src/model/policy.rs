@@ -74,7 +74,7 @@ pub struct Policy {
     /// Input validation; absent: none was configured.
     #[serde(default)]
     pub input_validation: Option<InputValidation>,
-    /// Rates of the whole agent.
+    /// Rates of the whole agent; beyond them, calls are refused.
     #[serde(default)]
     pub rate_limits: PolicyRates,
     /// Audit; absent: the trace alone.
@@ -86,13 +86,13 @@ pub struct Policy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Named in verdicts and in the trace.
+    /// The rule's name in verdicts and in the trace.
     pub id: String,
-    /// What it does.
+    /// What a match does: allow, deny, ask a person, or allow and audit.
     pub action: RuleAction,
-    /// What it is about.
+    /// Which kind of calls the rule is for.
     pub scope: RuleScope,
-    /// What must hold of the tool; all that is given.
+    /// Which tools the rule matches. Every given key must match.
     #[serde(default, rename = "match")]
     pub matcher: RuleMatch,
     /// What must hold of the arguments, as given; `path_within` is known.
@@ -101,10 +101,10 @@ pub struct Rule {
     /// The rule applies once this is spent (R11).
     #[serde(default)]
     pub rate_limit: Option<RuleRate>,
-    /// Told to people.
+    /// A text for the person who is asked and for the caller who is refused.
     #[serde(default)]
     pub reason: Option<String>,
-    /// For `require-approval`.
+    /// How the question is asked; for `require-approval`.
     #[serde(default)]
     pub approval: Approval,
 }
@@ -121,13 +121,13 @@ impl Rule {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleMatch {
-    /// Exact name, or a glob.
+    /// The tool's name, or a glob such as `file-*`.
     pub name: Option<String>,
     /// The tool's `labels.category`.
     pub category: Option<String>,
-    /// Labels that must be equal.
+    /// Labels that the tool must have, with these values.
     pub labels: BTreeMap<String, String>,
-    /// Annotations that must be equal.
+    /// Annotations that the tool must have, with these values.
     pub annotations: Map<String, Value>,
 }
 
@@ -146,7 +146,7 @@ impl RuleMatch {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleRate {
-    /// In US dollars per UTC day.
+    /// US dollars per UTC day.
     pub cost_per_day_usd: Option<f64>,
     /// Tokens per UTC day.
     pub tokens_per_day: Option<u64>,
@@ -171,7 +171,7 @@ impl Default for Approval {
     }
 }
 
-/// Defence against prompt injection.
+/// How clawk looks for instructions in text that is only data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PromptInjection {
@@ -179,9 +179,9 @@ pub struct PromptInjection {
     pub detection: Detection,
     /// As given.
     pub pattern_engine: Option<String>,
-    /// At least so many patterns.
+    /// The least number of patterns; if clawk has fewer, the agent does not start.
     pub pattern_count: Option<u64>,
-    /// `block-and-log` by default.
+    /// What happens to a suspicious text; `block-and-log` by default.
     pub action: InjectionAction,
 }
 
@@ -196,17 +196,17 @@ impl Default for PromptInjection {
     }
 }
 
-/// Secret scanning.
+/// Looks for secrets in arguments, results, or both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SecretScanning {
     /// On by default once the block is given.
     pub enabled: bool,
-    /// `output` by default.
+    /// Which text is scanned; `output` by default.
     pub scope: ScanScope,
     /// At least so many built-in patterns.
     pub patterns: u64,
-    /// `redact` by default.
+    /// What happens to a secret; `redact` by default.
     pub action: ScanAction,
 }
 
@@ -221,15 +221,15 @@ impl Default for SecretScanning {
     }
 }
 
-/// Input validation.
+/// Checks text before a tool gets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InputValidation {
-    /// Largest input.
+    /// The largest input, in bytes.
     pub max_size_bytes: Option<u64>,
     /// Refuse null bytes; on by default once the block is given.
     pub null_byte_detection: bool,
-    /// Look for text hidden by white space.
+    /// Looks for text that white space hides.
     pub whitespace_analysis: bool,
     /// Expected encoding; `utf-8` by default.
     pub encoding: String,
@@ -250,23 +250,23 @@ impl Default for InputValidation {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyRates {
-    /// Tool calls in a minute.
+    /// Tool calls per minute.
     pub tool_calls_per_minute: Option<u64>,
-    /// Tokens in an hour.
+    /// Tokens per hour.
     pub tokens_per_hour: Option<u64>,
-    /// In US dollars per UTC day.
+    /// US dollars per UTC day.
     pub cost_per_day_usd: Option<f64>,
 }
 
-/// Audit.
+/// Where clawk writes audit records of calls, and what they hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Audit {
-    /// Keep arguments.
+    /// Records arguments.
     pub log_inputs: bool,
-    /// Keep results.
+    /// Records results.
     pub log_outputs: bool,
-    /// Keep approvals; on by default.
+    /// Records approvals; on by default.
     pub log_approvals: bool,
     /// How long; absent: for ever.
     pub retention: Option<Duration>,

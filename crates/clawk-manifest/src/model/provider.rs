@@ -72,20 +72,20 @@ pub struct Provider {
     pub protocol: ProviderProtocol,
     /// Base URL of the inference API (`http` or `https`; any text for `custom`, where it names the script).
     pub endpoint: String,
-    /// Model identifier.
+    /// The model's name at the endpoint.
     pub model: String,
-    /// Authentication.
+    /// How clawk authenticates at the endpoint.
     pub auth: ProviderAuth,
     /// Whether to ask for a stream; `false` by default.
     #[serde(default)]
     pub streaming: bool,
-    /// Selection hints.
+    /// Hints for the choice of a provider.
     #[serde(default)]
     pub hints: Hints,
     /// Providers to try, in order, when this one fails.
     #[serde(default)]
     pub fallback: Vec<Fallback>,
-    /// Usage limits.
+    /// Limits for this provider; clawk refuses or waits beyond them.
     #[serde(default)]
     pub limits: ProviderLimits,
     /// Retry of transient failures; absent: no retry was configured.
@@ -103,7 +103,7 @@ pub struct Provider {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderAuth {
-    /// The method.
+    /// How the key is sent.
     #[serde(rename = "type")]
     pub kind: AuthType,
     /// Name of the secret (never its value); present unless the type is `none`.
@@ -137,9 +137,9 @@ pub struct Fallback {
 pub struct ProviderLimits {
     /// Tokens per UTC day (`-32021` beyond).
     pub tokens_per_day: Option<u64>,
-    /// Tokens of one request.
+    /// Tokens of one request; a larger request is never sent.
     pub tokens_per_request: Option<u64>,
-    /// Requests in a minute.
+    /// Requests per minute.
     pub requests_per_minute: Option<u64>,
     /// Tokens the model's context holds.
     pub max_context_window: Option<u64>,
@@ -149,11 +149,11 @@ pub struct ProviderLimits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProviderRetry {
-    /// Attempts in all; 3 by default.
+    /// Attempts in total; 3 by default.
     pub max_attempts: u32,
     /// `exponential` by default.
     pub backoff: Backoff,
-    /// Before the second attempt; 1000 by default.
+    /// Milliseconds before the second attempt; 1000 by default.
     pub initial_delay_ms: u64,
 }
 

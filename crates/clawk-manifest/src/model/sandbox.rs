@@ -58,15 +58,15 @@ pub struct Sandbox {
     /// Labels, for filtering and policy.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// How strongly tools are isolated.
+    /// How strongly tools are isolated. A level that this machine can't give is refused, never replaced by a weaker one.
     pub level: SandboxLevel,
     /// As given; see [`Sandbox::runtime`] for the one in force.
     #[serde(default)]
     pub runtime: Option<SandboxRuntime>,
-    /// What is granted.
+    /// What a tool is granted. Everything else is denied.
     #[serde(default)]
     pub capabilities: Capabilities,
-    /// Limits of one execution.
+    /// Limits of one call.
     #[serde(default)]
     pub resource_limits: ResourceLimits,
 }
@@ -88,23 +88,23 @@ impl Sandbox {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
-    /// Outbound network.
+    /// Which hosts a tool can reach.
     pub network: Network,
-    /// Files.
+    /// Which files a tool sees.
     pub filesystem: Filesystem,
-    /// Secrets.
+    /// How secrets reach a tool, and how they are kept from leaving.
     pub secrets: Secrets,
-    /// Shell commands.
+    /// Which command lines a tool may run.
     pub shell: Shell,
 }
 
-/// Outbound network.
+/// Which hosts a tool can reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// `deny` by default.
+    /// How much is granted; `deny` by default.
     pub mode: NetworkMode,
-    /// Host names, `*.example.com` for subdomains; for `allowlist`.
+    /// Hosts for the mode `allowlist`: `example.com`, `*.example.com` for every name below it, each with or without a port.
     pub allowed_hosts: Vec<String>,
     /// Guards against requests into private networks.
     pub ssrf_protection: SsrfProtection,
@@ -124,11 +124,11 @@ impl Default for Network {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SsrfProtection {
-    /// The whole guard.
+    /// Turns the whole guard on or off.
     pub enabled: bool,
-    /// Refuse private addresses.
+    /// Refuses addresses of private networks.
     pub block_private_ips: bool,
-    /// Connect to the address that was checked.
+    /// Connects to exactly the address that was checked.
     pub dns_pinning: bool,
 }
 
@@ -146,11 +146,11 @@ impl Default for SsrfProtection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filesystem {
-    /// `deny` by default.
+    /// How much is granted; `deny` by default.
     pub mode: FilesystemMode,
-    /// Paths made visible.
+    /// Folders and files that tools see.
     pub mount_paths: Vec<Mount>,
-    /// Paths that stay invisible, whatever is mounted.
+    /// Paths and patterns that no tool can read or change, even below a mount.
     pub denied_paths: Vec<String>,
 }
 
@@ -168,9 +168,9 @@ impl Default for Filesystem {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// The path.
+    /// A path, relative to the working directory.
     pub path: String,
-    /// Read only, or read and write.
+    /// `ro`: read only. `rw`: read and write.
     pub permissions: Permission,
 }
 
@@ -182,7 +182,7 @@ pub struct Secrets {
     pub injection: SecretInjection,
     /// Cipher for secrets at rest, as given.
     pub encryption: Option<String>,
-    /// Scan of what leaves the sandbox.
+    /// Scans what leaves the sandbox for secrets.
     pub leak_detection: LeakDetection,
 }
 
@@ -196,7 +196,7 @@ impl Default for Secrets {
     }
 }
 
-/// Scan of what leaves the sandbox.
+/// Scans what leaves the sandbox for secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LeakDetection {
@@ -219,11 +219,11 @@ impl Default for LeakDetection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shell {
-    /// `deny` by default.
+    /// How much is granted; `deny` by default.
     pub mode: ShellMode,
-    /// Commands refused; `*` is any text.
+    /// Commands to refuse; `*` stands for any text.
     pub blocked_commands: Vec<String>,
-    /// Regular expressions refused, tested against the whole command.
+    /// Regular expressions; clawk refuses a command line in which one is found.
     pub blocked_patterns: Vec<String>,
 }
 
@@ -241,16 +241,16 @@ impl Default for Shell {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourceLimits {
-    /// Memory in MiB.
+    /// Memory of all processes together, in MiB.
     pub memory_mb: Option<u64>,
     /// 1024 is one core's weight (R36).
     pub cpu_shares: Option<u64>,
     /// Processes and threads (R36).
     pub max_processes: Option<u64>,
-    /// File descriptors.
+    /// Open files of each process.
     pub max_open_files: Option<u64>,
-    /// Wall-clock time.
+    /// Time limit in milliseconds; all processes end with it.
     pub timeout_ms: Option<u64>,
-    /// Bytes of output kept.
+    /// Bytes of output; clawk throws the rest away.
     pub max_output_bytes: Option<u64>,
 }

@@ -35,7 +35,7 @@ pub struct Skill {
     /// JSON Schema of the input (`type: object`).
     #[serde(default)]
     pub input_schema: Option<Value>,
-    /// JSON Schema of the result.
+    /// JSON Schema of the result; a result that does not fit reaches the model as an error.
     #[serde(default)]
     pub output_schema: Option<Value>,
     /// A ceiling on what happens while the skill runs; absent: no ceiling of its own.

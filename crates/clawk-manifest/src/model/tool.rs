@@ -26,7 +26,7 @@ pub struct Tool {
     /// JSON Schema of the arguments (`type: object`); present unless an MCP server supplies it.
     #[serde(default)]
     pub input_schema: Option<Value>,
-    /// JSON Schema of the result.
+    /// JSON Schema of the result; a result that does not fit reaches the model as an error.
     #[serde(default)]
     pub output_schema: Option<Value>,
     /// Name of the declared sandbox that the tool runs in.
@@ -35,7 +35,7 @@ pub struct Tool {
     /// Name of the declared policy that governs the tool besides the manifest's list.
     #[serde(default)]
     pub policy_ref: Option<String>,
-    /// The MCP server that serves it.
+    /// The MCP server that runs the tool.
     #[serde(default)]
     pub mcp_source: Option<McpSource>,
     /// MCP annotations as given, unknown ones included.
@@ -59,7 +59,7 @@ pub struct Tool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolRetry {
-    /// Attempts in all; 3 by default.
+    /// Attempts in total; 3 by default.
     pub max_attempts: u32,
     /// `exponential` by default.
     pub backoff: Backoff,

@@ -26,7 +26,7 @@ pub(super) fn swarm(spec: &Spot<'_>, checker: &mut Checker<'_>) {
             Ok(ClawUri::Local { kind, .. }) => {
                 Some(format!("{} names a {kind}, not an Identity", quoted(text)))
             }
-            Err(_) if !text.contains("://") => Some(format!("{} is no name", quoted(text))),
+            Err(_) if !text.contains("://") => Some(format!("{} is not a valid name", quoted(text))),
             Err(error) => Some(error.to_string()),
         };
         if let Some(message) = problem {

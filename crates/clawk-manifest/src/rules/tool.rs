@@ -116,7 +116,7 @@ fn template(path: &Spot<'_>, checker: &mut Checker<'_>) {
         if !["identity_name", "tenant_id"].contains(&name) {
             let error = path.error(
                 "unknown-variable",
-                format!("{} is no variable of a path", quoted(name)),
+                format!("{} is not a variable of a path", quoted(name)),
             );
             checker
                 .findings

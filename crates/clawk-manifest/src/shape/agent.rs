@@ -15,19 +15,27 @@ pub(super) static IDENTITY: Shape = Shape {
         req(
             "personality",
             Type::FullText,
-            "Who the agent is and how it behaves; the model's system context.",
+            "Who the agent is and how it behaves. The model reads it as its instructions.",
         ),
         opt(
             "context_files",
             Type::TextMap,
-            "Files kept across sessions: role to path, relative to the manifest.",
+            "Files that join the prompt: role to path, relative to the manifest.",
         ),
-        opt("locale", Type::FullText, "Locale of answers; `en-US` by default."),
-        opt("capabilities", TEXTS, "Declared abilities; informational."),
+        opt(
+            "locale",
+            Type::FullText,
+            "Language of answers; `en-US` by default.",
+        ),
+        opt(
+            "capabilities",
+            TEXTS,
+            "Abilities that the agent announces; nothing depends on them.",
+        ),
         opt(
             "autonomy",
             Type::Word(Autonomy::WORDS),
-            "What may be done without approval; `supervised` by default.",
+            "What the agent may do without asking; `supervised` by default. `observer`: no tools. `supervised`: asks before side effects. `autonomous`: the policy alone decides.",
         ),
     ],
 };
@@ -41,24 +49,40 @@ pub(super) static PROVIDER: Shape = Shape {
             Type::Word(ProviderProtocol::WORDS),
             "The protocol that the endpoint speaks.",
         ),
-        req("endpoint", Type::FullText, "Base URL of the inference API."),
-        req("model", Type::FullText, "Model identifier."),
-        req("auth", Type::Map(&PROVIDER_AUTH), "Authentication."),
-        opt("streaming", Type::Bool, "Ask for a stream; `false` by default."),
-        opt("hints", Type::Map(&HINTS), "Selection hints."),
+        req(
+            "endpoint",
+            Type::FullText,
+            "The base URL of the inference API; `script:FILE` and `auto:FILE` for `custom`.",
+        ),
+        req("model", Type::FullText, "The model's name at the endpoint."),
+        req(
+            "auth",
+            Type::Map(&PROVIDER_AUTH),
+            "How clawk authenticates at the endpoint.",
+        ),
+        opt(
+            "streaming",
+            Type::Bool,
+            "Asks for a stream, so that text appears while the model writes; `false` by default.",
+        ),
+        opt("hints", Type::Map(&HINTS), "Hints for the choice of a provider."),
         opt(
             "fallback",
             Type::List {
                 of: &Type::Map(&FALLBACK),
                 min: 0,
             },
-            "Providers to try, in order.",
+            "Providers to ask if this one fails, in order.",
         ),
-        opt("limits", Type::Map(&LIMITS), "Usage limits."),
+        opt(
+            "limits",
+            Type::Map(&LIMITS),
+            "Limits for this provider; clawk refuses or waits beyond them.",
+        ),
         opt(
             "retry",
             Type::Map(&PROVIDER_RETRY),
-            "Retry of transient failures.",
+            "How clawk retries a transient failure.",
         ),
         opt(
             "capabilities",
@@ -66,7 +90,7 @@ pub(super) static PROVIDER: Shape = Shape {
                 of: &Type::Word(Modality::WORDS),
                 min: 0,
             },
-            "What the model takes and gives; `[text]` by default.",
+            "What the model reads and writes; `[text]` by default.",
         ),
         opt(
             "transport",
@@ -80,11 +104,11 @@ static PROVIDER_AUTH: Shape = Shape {
     title: "a provider's auth",
     doc: "Authentication of a provider.",
     fields: &[
-        req("type", Type::Word(AuthType::WORDS), "The method."),
+        req("type", Type::Word(AuthType::WORDS), "How the key is sent."),
         opt(
             "secret_ref",
             Type::SecretRef,
-            "Name of the secret; required unless the type is `none`.",
+            "The name under which clawk looks the key up, never the key itself; required unless the type is `none`.",
         ),
     ],
 };
@@ -93,9 +117,13 @@ static HINTS: Shape = Shape {
     title: "a provider's hints",
     doc: "Weights from 0 (ignore) to 1 (matters most).",
     fields: &[
-        opt("cost_priority", SHARE, "Minimise cost."),
-        opt("speed_priority", SHARE, "Minimise latency."),
-        opt("intelligence_priority", SHARE, "Maximise quality."),
+        opt("cost_priority", SHARE, "How much low cost matters, 0 to 1."),
+        opt("speed_priority", SHARE, "How much low latency matters, 0 to 1."),
+        opt(
+            "intelligence_priority",
+            SHARE,
+            "How much quality matters, 0 to 1.",
+        ),
     ],
 };
 
@@ -105,7 +133,7 @@ static FALLBACK: Shape = Shape {
     fields: &[req(
         "provider_ref",
         Type::Ref(Kind::Provider),
-        "A declared provider.",
+        "The name of a provider of this manifest.",
     )],
 };
 
@@ -114,12 +142,16 @@ static LIMITS: Shape = Shape {
     doc: "Usage limits.",
     fields: &[
         opt("tokens_per_day", COUNT, "Tokens per UTC day."),
-        opt("tokens_per_request", COUNT, "Tokens of one request."),
-        opt("requests_per_minute", COUNT, "Requests in a minute."),
+        opt(
+            "tokens_per_request",
+            COUNT,
+            "Tokens of one request; a larger request is never sent.",
+        ),
+        opt("requests_per_minute", COUNT, "Requests per minute."),
         opt(
             "max_context_window",
             COUNT,
-            "Tokens that the model's context holds.",
+            "Tokens of the model's context. A longer conversation is cut at a user message, and the model is told.",
         ),
     ],
 };
@@ -131,17 +163,17 @@ static PROVIDER_RETRY: Shape = Shape {
         opt(
             "max_attempts",
             SMALL_AT_LEAST_ONE,
-            "Attempts in all; 3 by default.",
+            "Attempts in total; 3 by default.",
         ),
         opt(
             "backoff",
             Type::Word(Backoff::WORDS),
-            "How the delay grows; `exponential` by default.",
+            "How the wait between attempts grows; `exponential` by default.",
         ),
         opt(
             "initial_delay_ms",
             COUNT,
-            "Before the second attempt; 1000 by default.",
+            "Milliseconds before the second attempt; 1000 by default.",
         ),
     ],
 };
@@ -155,7 +187,11 @@ pub(super) static CHANNEL: Shape = Shape {
             Type::Word(ChannelType::WORDS),
             "The platform or event source.",
         ),
-        req("transport", Type::Word(Transport::WORDS), "How messages travel."),
+        req(
+            "transport",
+            Type::Word(Transport::WORDS),
+            "How messages reach clawk.",
+        ),
         req(
             "auth",
             Type::Map(&SECRET_AUTH),
@@ -164,13 +200,17 @@ pub(super) static CHANNEL: Shape = Shape {
         opt(
             "access_control",
             Type::Map(&ACCESS_CONTROL),
-            "Who may talk to the agent.",
+            "Who may talk to the agent through this channel.",
         ),
-        opt("processing", Type::Map(&PROCESSING), "Message handling."),
+        opt(
+            "processing",
+            Type::Map(&PROCESSING),
+            "How clawk handles messages.",
+        ),
         opt(
             "features",
             Type::Map(&FEATURES),
-            "Abilities of the platform to use.",
+            "Abilities of the platform that the channel uses.",
         ),
         opt(
             "trigger",
@@ -194,8 +234,16 @@ static ACCESS_CONTROL: Shape = Shape {
     title: "access_control",
     doc: "Who may talk to the agent; each mode takes its own field only.",
     fields: &[
-        req("mode", Type::Word(AccessMode::WORDS), "The mode."),
-        opt("allowed_ids", TEXTS, "Platform user ids; for `allowlist`."),
+        req(
+            "mode",
+            Type::Word(AccessMode::WORDS),
+            "How clawk decides who may talk to the agent.",
+        ),
+        opt(
+            "allowed_ids",
+            TEXTS,
+            "User ids of the platform that may talk to the agent; for `allowlist`.",
+        ),
         opt("pairing", Type::Map(&PAIRING), "For `pairing`."),
         opt(
             "roles",
@@ -212,8 +260,16 @@ static PAIRING: Shape = Shape {
     title: "pairing",
     doc: "How unknown users are let in by a code.",
     fields: &[
-        req("code_expiry_minutes", AT_LEAST_ONE, "Life of a code."),
-        req("max_pending", COUNT, "Codes that may wait at once."),
+        req(
+            "code_expiry_minutes",
+            AT_LEAST_ONE,
+            "Minutes until a pairing code expires.",
+        ),
+        req(
+            "max_pending",
+            COUNT,
+            "The most pairing codes that wait at the same time.",
+        ),
     ],
 };
 
@@ -230,8 +286,16 @@ static PROCESSING: Shape = Shape {
     title: "processing",
     doc: "Message handling.",
     fields: &[
-        opt("max_message_length", AT_LEAST_ONE, "In characters."),
-        opt("rate_limit", Type::Map(&MESSAGE_RATE), "Messages let in."),
+        opt(
+            "max_message_length",
+            AT_LEAST_ONE,
+            "The longest message, in characters.",
+        ),
+        opt(
+            "rate_limit",
+            Type::Map(&MESSAGE_RATE),
+            "How many messages of a sender clawk accepts.",
+        ),
         opt("typing_indicator", Type::Bool, "Show that the agent is writing."),
         opt("read_receipts", Type::Bool, "Confirm that a message was read."),
     ],
@@ -241,8 +305,8 @@ static MESSAGE_RATE: Shape = Shape {
     title: "a message rate",
     doc: "Messages let in per sender.",
     fields: &[
-        opt("messages_per_minute", COUNT, "Sustained rate."),
-        opt("burst", COUNT, "Messages let in at once on top."),
+        opt("messages_per_minute", COUNT, "Messages per minute, sustained."),
+        opt("burst", COUNT, "Messages that may come at once beyond the rate."),
     ],
 };
 
@@ -280,9 +344,13 @@ static TRIGGER: Shape = Shape {
                 of: &Type::Word(DbEvent::WORDS),
                 min: 1,
             },
-            "Operations heard; for `db-trigger`.",
+            "Which operations start a run; for `db-trigger`.",
         ),
-        opt("max_parallel", SMALL_AT_LEAST_ONE, "Runs at once; 1 by default."),
+        opt(
+            "max_parallel",
+            SMALL_AT_LEAST_ONE,
+            "Runs at the same time; 1 by default.",
+        ),
         opt(
             "overlap_policy",
             Type::Word(OverlapPolicy::WORDS),

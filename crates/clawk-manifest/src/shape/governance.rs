@@ -14,18 +14,22 @@ pub(super) static SANDBOX: Shape = Shape {
         req(
             "level",
             Type::Word(SandboxLevel::WORDS),
-            "How strongly tools are isolated.",
+            "How strongly tools are isolated. A level that this machine can't give is refused, never replaced by a weaker one.",
         ),
         opt(
             "runtime",
             Type::Word(SandboxRuntime::WORDS),
-            "What does the isolating; goes with the level by default.",
+            "What isolates the tools; by default it follows from the level.",
         ),
-        opt("capabilities", Type::Map(&CAPABILITIES), "What is granted."),
+        opt(
+            "capabilities",
+            Type::Map(&CAPABILITIES),
+            "What a tool is granted. Everything else is denied.",
+        ),
         opt(
             "resource_limits",
             Type::Map(&RESOURCE_LIMITS),
-            "Limits of one execution.",
+            "Limits of one call.",
         ),
     ],
 };
@@ -34,10 +38,14 @@ static CAPABILITIES: Shape = Shape {
     title: "capabilities",
     doc: "What the sandbox grants; every part denies by default.",
     fields: &[
-        opt("network", Type::Map(&NETWORK), "Outbound network."),
-        opt("filesystem", Type::Map(&FILESYSTEM), "Files."),
-        opt("secrets", Type::Map(&SECRETS), "Secrets."),
-        opt("shell", Type::Map(&SHELL), "Shell commands."),
+        opt("network", Type::Map(&NETWORK), "Which hosts a tool can reach."),
+        opt("filesystem", Type::Map(&FILESYSTEM), "Which files a tool sees."),
+        opt(
+            "secrets",
+            Type::Map(&SECRETS),
+            "How secrets reach a tool, and how they are kept from leaving.",
+        ),
+        opt("shell", Type::Map(&SHELL), "Which command lines a tool may run."),
     ],
 };
 
@@ -45,14 +53,18 @@ static NETWORK: Shape = Shape {
     title: "a network capability",
     doc: "Outbound network.",
     fields: &[
-        opt("mode", Type::Word(NetworkMode::WORDS), "`deny` by default."),
+        opt(
+            "mode",
+            Type::Word(NetworkMode::WORDS),
+            "How much is granted; `deny` by default.",
+        ),
         opt(
             "allowed_hosts",
             Type::List {
                 of: &Type::Host,
                 min: 0,
             },
-            "Host names, `*.example.com` for subdomains; for `allowlist`.",
+            "Hosts for the mode `allowlist`: `example.com`, `*.example.com` for every name below it, each with or without a port.",
         ),
         opt(
             "ssrf_protection",
@@ -66,12 +78,16 @@ static SSRF: Shape = Shape {
     title: "ssrf_protection",
     doc: "Guards against requests into private networks; all on by default.",
     fields: &[
-        opt("enabled", Type::Bool, "The whole guard."),
-        opt("block_private_ips", Type::Bool, "Refuse private addresses."),
+        opt("enabled", Type::Bool, "Turns the whole guard on or off."),
+        opt(
+            "block_private_ips",
+            Type::Bool,
+            "Refuses addresses of private networks.",
+        ),
         opt(
             "dns_pinning",
             Type::Bool,
-            "Connect to the address that was checked.",
+            "Connects to exactly the address that was checked.",
         ),
     ],
 };
@@ -80,19 +96,23 @@ static FILESYSTEM: Shape = Shape {
     title: "a filesystem capability",
     doc: "Files.",
     fields: &[
-        opt("mode", Type::Word(FilesystemMode::WORDS), "`deny` by default."),
+        opt(
+            "mode",
+            Type::Word(FilesystemMode::WORDS),
+            "How much is granted; `deny` by default.",
+        ),
         opt(
             "mount_paths",
             Type::List {
                 of: &Type::Map(&MOUNT),
                 min: 0,
             },
-            "Paths made visible.",
+            "Folders and files that tools see.",
         ),
         opt(
             "denied_paths",
             TEXTS,
-            "Paths that stay invisible, whatever is mounted.",
+            "Paths and patterns that no tool can read or change, even below a mount.",
         ),
     ],
 };
@@ -101,11 +121,15 @@ static MOUNT: Shape = Shape {
     title: "a mount",
     doc: "A path made visible.",
     fields: &[
-        req("path", Type::FullText, "The path."),
+        req(
+            "path",
+            Type::FullText,
+            "A path, relative to the working directory.",
+        ),
         req(
             "permissions",
             Type::Word(Permission::WORDS),
-            "Read only, or read and write.",
+            "`ro`: read only. `rw`: read and write.",
         ),
     ],
 };
@@ -117,13 +141,13 @@ static SECRETS: Shape = Shape {
         opt(
             "injection",
             Type::Word(SecretInjection::WORDS),
-            "How they reach a tool; `host-boundary` by default.",
+            "How a secret reaches a tool; `host-boundary` by default: the tool holds a placeholder, and clawk inserts the secret on the way to its host.",
         ),
-        opt("encryption", Type::Text, "Cipher for secrets at rest."),
+        opt("encryption", Type::Text, "The cipher for stored secrets."),
         opt(
             "leak_detection",
             Type::Map(&LEAK_DETECTION),
-            "Scan of what leaves the sandbox.",
+            "Scans what leaves the sandbox for secrets.",
         ),
     ],
 };
@@ -136,7 +160,7 @@ static LEAK_DETECTION: Shape = Shape {
         opt(
             "patterns",
             COUNT,
-            "At least so many secret patterns; 22 by default.",
+            "The least number of secret patterns; 22 by default. If clawk has fewer, the agent does not start.",
         ),
     ],
 };
@@ -145,15 +169,23 @@ static SHELL: Shape = Shape {
     title: "a shell capability",
     doc: "Shell commands.",
     fields: &[
-        opt("mode", Type::Word(ShellMode::WORDS), "`deny` by default."),
-        opt("blocked_commands", TEXTS, "Commands refused; `*` is any text."),
+        opt(
+            "mode",
+            Type::Word(ShellMode::WORDS),
+            "How much is granted; `deny` by default.",
+        ),
+        opt(
+            "blocked_commands",
+            TEXTS,
+            "Commands to refuse; `*` stands for any text.",
+        ),
         opt(
             "blocked_patterns",
             Type::List {
                 of: &Type::Regex,
                 min: 0,
             },
-            "Regular expressions refused, tested against the whole command.",
+            "Regular expressions; clawk refuses a command line in which one is found.",
         ),
     ],
 };
@@ -162,12 +194,20 @@ static RESOURCE_LIMITS: Shape = Shape {
     title: "resource_limits",
     doc: "Limits of one execution.",
     fields: &[
-        opt("memory_mb", COUNT, "Memory in MiB."),
-        opt("cpu_shares", COUNT, "1024 is one core's weight."),
-        opt("max_processes", COUNT, "Processes and threads."),
-        opt("max_open_files", COUNT, "File descriptors."),
-        opt("timeout_ms", COUNT, "Wall-clock time."),
-        opt("max_output_bytes", COUNT, "Bytes of output kept."),
+        opt("memory_mb", COUNT, "Memory of all processes together, in MiB."),
+        opt("cpu_shares", COUNT, "Processor weight; 1024 stands for one core."),
+        opt("max_processes", COUNT, "Processes and threads together."),
+        opt("max_open_files", COUNT, "Open files of each process."),
+        opt(
+            "timeout_ms",
+            COUNT,
+            "Time limit in milliseconds; all processes end with it.",
+        ),
+        opt(
+            "max_output_bytes",
+            COUNT,
+            "Bytes of output; clawk throws the rest away.",
+        ),
     ],
 };
 
@@ -181,25 +221,33 @@ pub(super) static POLICY: Shape = Shape {
                 of: &Type::Map(&RULE),
                 min: 1,
             },
-            "In order; the first match decides.",
+            "Rules in their order. The first rule that matches a call decides; without a match the call is denied.",
         ),
         opt(
             "prompt_injection",
             Type::Map(&PROMPT_INJECTION),
-            "Defence against prompt injection.",
+            "How clawk looks for instructions in text that is only data.",
         ),
-        opt("secret_scanning", Type::Map(&SECRET_SCANNING), "Secret scanning."),
+        opt(
+            "secret_scanning",
+            Type::Map(&SECRET_SCANNING),
+            "Looks for secrets in arguments, results, or both.",
+        ),
         opt(
             "input_validation",
             Type::Map(&INPUT_VALIDATION),
-            "Input validation.",
+            "Checks text before a tool gets it.",
         ),
         opt(
             "rate_limits",
             Type::Map(&RATE_LIMITS),
-            "Rates of the whole agent.",
+            "Rates of the whole agent; beyond them, calls are refused.",
         ),
-        opt("audit", Type::Map(&AUDIT), "Audit."),
+        opt(
+            "audit",
+            Type::Map(&AUDIT),
+            "Where clawk writes audit records of calls, and what they hold.",
+        ),
     ],
 };
 
@@ -207,26 +255,46 @@ static RULE: Shape = Shape {
     title: "a rule",
     doc: "One rule.",
     fields: &[
-        req("id", Type::FullText, "Named in verdicts and in the trace."),
-        req("action", Type::Word(RuleAction::WORDS), "What it does."),
-        req("scope", Type::Word(RuleScope::WORDS), "What it is about."),
+        req(
+            "id",
+            Type::FullText,
+            "The rule's name in verdicts and in the trace.",
+        ),
+        req(
+            "action",
+            Type::Word(RuleAction::WORDS),
+            "What a match does: allow, deny, ask a person, or allow and audit.",
+        ),
+        req(
+            "scope",
+            Type::Word(RuleScope::WORDS),
+            "Which kind of calls the rule is for.",
+        ),
         opt(
             "match",
             Type::Map(&RULE_MATCH),
-            "What must hold of the tool; all that is given.",
+            "Which tools the rule matches. Every given key must match.",
         ),
         opt(
             "conditions",
             Type::AnyMap,
-            "What must hold of the arguments: `path_within`.",
+            "Conditions on the arguments, for example `path_within: DIR`.",
         ),
         opt(
             "rate_limit",
             Type::Map(&RULE_RATE),
-            "The rule applies once this is spent.",
+            "The rule applies only after this much is spent.",
         ),
-        opt("reason", Type::Text, "Told to people."),
-        opt("approval", Type::Map(&APPROVAL), "For `require-approval`."),
+        opt(
+            "reason",
+            Type::Text,
+            "A text for the person who is asked and for the caller who is refused.",
+        ),
+        opt(
+            "approval",
+            Type::Map(&APPROVAL),
+            "How the question is asked; for `require-approval`.",
+        ),
     ],
 };
 
@@ -234,10 +302,18 @@ static RULE_MATCH: Shape = Shape {
     title: "a match",
     doc: "What must hold of a tool; all that is given.",
     fields: &[
-        opt("name", Type::Glob, "Exact name, or a glob."),
+        opt("name", Type::Glob, "The tool's name, or a glob such as `file-*`."),
         opt("category", Type::FullText, "The tool's `labels.category`."),
-        opt("labels", Type::TextMap, "Labels that must be equal."),
-        opt("annotations", Type::AnyMap, "Annotations that must be equal."),
+        opt(
+            "labels",
+            Type::TextMap,
+            "Labels that the tool must have, with these values.",
+        ),
+        opt(
+            "annotations",
+            Type::AnyMap,
+            "Annotations that the tool must have, with these values.",
+        ),
     ],
 };
 
@@ -245,7 +321,7 @@ static RULE_RATE: Shape = Shape {
     title: "a rule's rate_limit",
     doc: "Limits that, once spent, make the rule apply.",
     fields: &[
-        opt("cost_per_day_usd", MONEY, "In US dollars per UTC day."),
+        opt("cost_per_day_usd", MONEY, "US dollars per UTC day."),
         opt("tokens_per_day", COUNT, "Tokens per UTC day."),
     ],
 };
@@ -254,11 +330,15 @@ static APPROVAL: Shape = Shape {
     title: "an approval",
     doc: "How approval is asked for.",
     fields: &[
-        opt("timeout_seconds", AT_LEAST_ONE, "300 by default."),
+        opt(
+            "timeout_seconds",
+            AT_LEAST_ONE,
+            "Seconds until the question expires; 300 by default.",
+        ),
         opt(
             "default_if_timeout",
             Type::Word(TimeoutDefault::WORDS),
-            "What happens when nobody answers; `deny` by default.",
+            "What happens if nobody answers; `deny` by default.",
         ),
     ],
 };
@@ -267,13 +347,21 @@ static PROMPT_INJECTION: Shape = Shape {
     title: "prompt_injection",
     doc: "Defence against prompt injection.",
     fields: &[
-        opt("detection", Type::Word(Detection::WORDS), "`pattern` by default."),
+        opt(
+            "detection",
+            Type::Word(Detection::WORDS),
+            "Who looks: patterns, a model, or both; `pattern` by default.",
+        ),
         opt("pattern_engine", Type::Text, "Name of the pattern engine."),
-        opt("pattern_count", COUNT, "At least so many patterns."),
+        opt(
+            "pattern_count",
+            COUNT,
+            "The least number of patterns; if clawk has fewer, the agent does not start.",
+        ),
         opt(
             "action",
             Type::Word(InjectionAction::WORDS),
-            "`block-and-log` by default.",
+            "What happens to a suspicious text; `block-and-log` by default.",
         ),
     ],
 };
@@ -283,13 +371,21 @@ static SECRET_SCANNING: Shape = Shape {
     doc: "Secret scanning.",
     fields: &[
         opt("enabled", Type::Bool, "On by default."),
-        opt("scope", Type::Word(ScanScope::WORDS), "`output` by default."),
+        opt(
+            "scope",
+            Type::Word(ScanScope::WORDS),
+            "Which text is scanned; `output` by default.",
+        ),
         opt(
             "patterns",
             COUNT,
-            "At least so many built-in patterns; 22 by default.",
+            "The least number of built-in patterns; 22 by default. If clawk has fewer, the agent does not start.",
         ),
-        opt("action", Type::Word(ScanAction::WORDS), "`redact` by default."),
+        opt(
+            "action",
+            Type::Word(ScanAction::WORDS),
+            "What happens to a secret; `redact` by default.",
+        ),
     ],
 };
 
@@ -297,18 +393,22 @@ static INPUT_VALIDATION: Shape = Shape {
     title: "input_validation",
     doc: "Input validation.",
     fields: &[
-        opt("max_size_bytes", COUNT, "Largest input."),
+        opt("max_size_bytes", COUNT, "The largest input, in bytes."),
         opt(
             "null_byte_detection",
             Type::Bool,
-            "Refuse null bytes; on by default.",
+            "Refuses null bytes; on by default.",
         ),
         opt(
             "whitespace_analysis",
             Type::Bool,
-            "Look for text hidden by white space.",
+            "Looks for text that white space hides.",
         ),
-        opt("encoding", Type::Text, "Expected encoding; `utf-8` by default."),
+        opt(
+            "encoding",
+            Type::Text,
+            "The expected encoding; `utf-8` by default.",
+        ),
     ],
 };
 
@@ -316,9 +416,9 @@ static RATE_LIMITS: Shape = Shape {
     title: "rate_limits",
     doc: "Rates of the whole agent.",
     fields: &[
-        opt("tool_calls_per_minute", COUNT, "Tool calls in a minute."),
-        opt("tokens_per_hour", COUNT, "Tokens in an hour."),
-        opt("cost_per_day_usd", MONEY, "In US dollars per UTC day."),
+        opt("tool_calls_per_minute", COUNT, "Tool calls per minute."),
+        opt("tokens_per_hour", COUNT, "Tokens per hour."),
+        opt("cost_per_day_usd", MONEY, "US dollars per UTC day."),
     ],
 };
 
@@ -326,14 +426,18 @@ static AUDIT: Shape = Shape {
     title: "audit",
     doc: "Audit.",
     fields: &[
-        opt("log_inputs", Type::Bool, "Keep arguments."),
-        opt("log_outputs", Type::Bool, "Keep results."),
-        opt("log_approvals", Type::Bool, "Keep approvals; on by default."),
-        opt("retention", Type::Duration, "How long."),
+        opt("log_inputs", Type::Bool, "Records arguments."),
+        opt("log_outputs", Type::Bool, "Records results."),
+        opt("log_approvals", Type::Bool, "Records approvals; on by default."),
+        opt(
+            "retention",
+            Type::Duration,
+            "How long records are kept, for example `30d`.",
+        ),
         opt(
             "destination",
             Type::Word(AuditDestination::WORDS),
-            "`sqlite` by default.",
+            "Where audit records go; `sqlite` by default.",
         ),
     ],
 };

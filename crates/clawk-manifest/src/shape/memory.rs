@@ -18,7 +18,7 @@ pub(super) static MEMORY: Shape = Shape {
             of: &Type::Map(&STORE),
             min: 1,
         },
-        "At least one store.",
+        "The stores of the memory; at least one.",
     )],
 };
 
@@ -30,17 +30,29 @@ static STORE: Shape = Shape {
         req(
             "type",
             Type::Word(StoreType::WORDS),
-            "What it is for (`checkpoint`: 0.3.0).",
+            "What the store is for (`checkpoint`: 0.3.0).",
         ),
         opt(
             "backend",
             Type::Word(StoreBackend::WORDS),
-            "Where it keeps its entries.",
+            "Where the store keeps its entries.",
         ),
-        opt("retention", Type::Map(&RETENTION), "How long and how much."),
-        opt("compaction", Type::Map(&COMPACTION), "How it is made smaller."),
-        opt("embedding", Type::Map(&EMBEDDING), "Vectors of a semantic store."),
-        opt("search", Type::Map(&SEARCH), "Search of a semantic store."),
+        opt(
+            "retention",
+            Type::Map(&RETENTION),
+            "How long and how many entries clawk keeps.",
+        ),
+        opt(
+            "compaction",
+            Type::Map(&COMPACTION),
+            "How clawk makes the store smaller.",
+        ),
+        opt(
+            "embedding",
+            Type::Map(&EMBEDDING),
+            "How a semantic store makes vectors.",
+        ),
+        opt("search", Type::Map(&SEARCH), "How a semantic store searches."),
         opt("scope", Type::Word(StoreScope::WORDS), "Who shares its entries."),
         opt("encryption", Type::Bool, "Entries are encrypted at rest."),
         opt(
@@ -60,24 +72,34 @@ static STORE: Shape = Shape {
             "Snapshots of a checkpoint store (0.3.0).",
         )
         .newer(),
-        opt("role", Type::Word(StoreRole::WORDS), "The part it plays (0.3.0).").newer(),
+        opt(
+            "role",
+            Type::Word(StoreRole::WORDS),
+            "The store's part in the memory (0.3.0).",
+        )
+        .newer(),
         opt(
             "lifecycle",
             Type::Map(&LIFECYCLE),
             "How entries come in, settle and come back (0.3.0).",
         )
         .newer(),
-        opt("forgetting", Type::Map(&FORGETTING), "How entries fade (0.3.0).").newer(),
+        opt(
+            "forgetting",
+            Type::Map(&FORGETTING),
+            "Which entries clawk forgets (0.3.0).",
+        )
+        .newer(),
         opt(
             "salience",
             Type::Map(&SALIENCE),
-            "What makes an entry stand out (0.3.0).",
+            "What makes an entry important (0.3.0).",
         )
         .newer(),
         opt(
             "confidence",
             Type::Map(&CONFIDENCE),
-            "How sure an entry is (0.3.0).",
+            "How sure an entry is, and how that changes (0.3.0).",
         )
         .newer(),
     ],
@@ -87,8 +109,16 @@ static RETENTION: Shape = Shape {
     title: "retention",
     doc: "How long and how much.",
     fields: &[
-        opt("max_age", Type::Duration, "Entries older than this go."),
-        opt("max_entries", AT_LEAST_ONE, "The oldest beyond this go."),
+        opt(
+            "max_age",
+            Type::Duration,
+            "clawk removes entries older than this.",
+        ),
+        opt(
+            "max_entries",
+            AT_LEAST_ONE,
+            "The most entries; clawk removes the oldest beyond this number.",
+        ),
     ],
 };
 
@@ -109,9 +139,13 @@ static EMBEDDING: Shape = Shape {
     title: "an embedding",
     doc: "Vectors of a semantic store.",
     fields: &[
-        req("provider_ref", Type::Ref(Kind::Provider), "A declared provider."),
+        req(
+            "provider_ref",
+            Type::Ref(Kind::Provider),
+            "The name of a provider of this manifest.",
+        ),
         req("model", Type::FullText, "The embedding model."),
-        req("dimensions", AT_LEAST_ONE, "Length of a vector."),
+        req("dimensions", AT_LEAST_ONE, "Numbers in a vector."),
     ],
 };
 
@@ -129,7 +163,11 @@ static SEARCH: Shape = Shape {
             Type::Word(SearchFusion::WORDS),
             "`reciprocal-rank` by default.",
         ),
-        opt("top_k", AT_LEAST_ONE, "Entries found; 10 by default."),
+        opt(
+            "top_k",
+            AT_LEAST_ONE,
+            "The most entries of a result; 10 by default.",
+        ),
     ],
 };
 
@@ -137,8 +175,8 @@ static CHECKPOINT: Shape = Shape {
     title: "a checkpoint",
     doc: "Snapshots of a checkpoint store.",
     fields: &[
-        opt("max_snapshots", AT_LEAST_ONE, "Kept per task."),
-        opt("ttl", Type::Duration, "Life of a snapshot."),
+        opt("max_snapshots", AT_LEAST_ONE, "Snapshots kept for each task."),
+        opt("ttl", Type::Duration, "How long a snapshot is kept."),
     ],
 };
 
@@ -146,9 +184,21 @@ static LIFECYCLE: Shape = Shape {
     title: "a store's lifecycle",
     doc: "How entries come in, settle and come back.",
     fields: &[
-        opt("acquisition", Type::Word(Acquisition::WORDS), "Taking in."),
-        opt("consolidation", Type::Word(Consolidation::WORDS), "Settling."),
-        opt("retrieval", Type::Word(Retrieval::WORDS), "Bringing back."),
+        opt(
+            "acquisition",
+            Type::Word(Acquisition::WORDS),
+            "How entries come in.",
+        ),
+        opt(
+            "consolidation",
+            Type::Word(Consolidation::WORDS),
+            "How entries are consolidated.",
+        ),
+        opt(
+            "retrieval",
+            Type::Word(Retrieval::WORDS),
+            "How entries are found.",
+        ),
     ],
 };
 
@@ -156,8 +206,8 @@ static FORGETTING: Shape = Shape {
     title: "forgetting",
     doc: "How entries fade.",
     fields: &[
-        opt("strategy", Type::Word(ForgettingStrategy::WORDS), "The way."),
-        opt("signals", TEXTS, "What counts."),
+        opt("strategy", Type::Word(ForgettingStrategy::WORDS), "The method."),
+        opt("signals", TEXTS, "Which facts count."),
     ],
 };
 
@@ -166,7 +216,7 @@ static SALIENCE: Shape = Shape {
     doc: "What makes an entry stand out.",
     fields: &[
         opt("enabled", Type::Bool, "Off by default."),
-        opt("signals", TEXTS, "What counts."),
+        opt("signals", TEXTS, "Which facts count."),
     ],
 };
 
@@ -174,8 +224,12 @@ static CONFIDENCE: Shape = Shape {
     title: "confidence",
     doc: "How sure an entry is.",
     fields: &[
-        opt("source_tracking", Type::Bool, "Keep where an entry came from."),
-        opt("decay", Type::Word(ConfidenceDecay::WORDS), "How it fades."),
+        opt("source_tracking", Type::Bool, "Records where an entry came from."),
+        opt(
+            "decay",
+            Type::Word(ConfidenceDecay::WORDS),
+            "How confidence decreases with time.",
+        ),
     ],
 };
 
@@ -191,14 +245,22 @@ pub(super) static WORLD_MODEL: Shape = Shape {
         opt(
             "scope",
             Type::Word(WorldModelScope::WORDS),
-            "How long it lives; `agent-wide` by default.",
+            "How long the world model lives; `agent-wide` by default.",
         ),
         opt("memory_ref", Type::FullText, "The memory, or one of its stores."),
-        req("backend", Type::Map(&WORLD_MODEL_BACKEND), "What answers."),
-        opt("predicts", Type::Map(&PREDICTS), "What it foretells."),
+        req(
+            "backend",
+            Type::Map(&WORLD_MODEL_BACKEND),
+            "What answers for the world model.",
+        ),
+        opt("predicts", Type::Map(&PREDICTS), "What the world model predicts."),
         opt("planning", Type::Map(&PLANNING), "How it plans."),
-        opt("update", Type::Map(&UPDATE), "How it learns."),
-        opt("constraints", Type::Map(&CONSTRAINTS), "What binds it."),
+        opt("update", Type::Map(&UPDATE), "How the world model learns."),
+        opt(
+            "constraints",
+            Type::Map(&CONSTRAINTS),
+            "What limits the world model.",
+        ),
     ],
 };
 
@@ -206,7 +268,7 @@ static WORLD_MODEL_BACKEND: Shape = Shape {
     title: "a world model's backend",
     doc: "What answers.",
     fields: &[
-        req("type", Type::Word(WorldModelBackendType::WORDS), "Its kind."),
+        req("type", Type::Word(WorldModelBackendType::WORDS), "The kind."),
         req(
             "ref",
             Type::FullText,
@@ -221,8 +283,8 @@ static PREDICTS: Shape = Shape {
     fields: &[
         opt("state", Type::Bool, "The next state."),
         opt("observation", Type::Bool, "The next observation."),
-        opt("risk", Type::Bool, "What may go wrong."),
-        opt("cost", Type::Bool, "What it costs."),
+        opt("risk", Type::Bool, "The risk of an action."),
+        opt("cost", Type::Bool, "The cost of an action."),
     ],
 };
 
@@ -248,8 +310,8 @@ static UPDATE: Shape = Shape {
     title: "update",
     doc: "How it learns.",
     fields: &[
-        opt("mode", Type::Word(UpdateMode::WORDS), "When."),
-        opt("evidence", Type::Word(Evidence::WORDS), "From what."),
+        opt("mode", Type::Word(UpdateMode::WORDS), "When it learns."),
+        opt("evidence", Type::Word(Evidence::WORDS), "What it learns from."),
     ],
 };
 

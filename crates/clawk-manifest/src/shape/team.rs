@@ -10,17 +10,29 @@ pub(super) static SWARM: Shape = Shape {
     title: "a Swarm",
     doc: "Several agents at one task (CKP 5.9).",
     fields: &[
-        req("topology", Type::Word(Topology::WORDS), "Who talks to whom."),
+        req(
+            "topology",
+            Type::Word(Topology::WORDS),
+            "Which agents talk to which.",
+        ),
         req(
             "agents",
             Type::List {
                 of: &Type::Map(&AGENT),
                 min: 1,
             },
-            "At least one.",
+            "The agents of the swarm; at least one.",
         ),
-        req("coordination", Type::Map(&COORDINATION), "How they talk."),
-        req("aggregation", Type::Map(&AGGREGATION), "How answers become one."),
+        req(
+            "coordination",
+            Type::Map(&COORDINATION),
+            "How the agents talk to each other.",
+        ),
+        req(
+            "aggregation",
+            Type::Map(&AGGREGATION),
+            "How the answers of several agents become one.",
+        ),
         opt("failure", Type::Map(&FAILURE), "What happens on failure."),
         opt(
             "resource_limits",
@@ -40,8 +52,16 @@ static AGENT: Shape = Shape {
             "Name or `claw://` URI of its identity.",
         ),
         req("role", Type::FullText, "Its part: `leader`, `worker`, `peer`, …"),
-        opt("provider_ref", Type::Ref(Kind::Provider), "A declared provider."),
-        opt("count", SMALL_AT_LEAST_ONE, "Instances; 1 by default."),
+        opt(
+            "provider_ref",
+            Type::Ref(Kind::Provider),
+            "The name of a provider of this manifest.",
+        ),
+        opt(
+            "count",
+            SMALL_AT_LEAST_ONE,
+            "Instances of this agent; 1 by default.",
+        ),
     ],
 };
 
@@ -52,13 +72,17 @@ static COORDINATION: Shape = Shape {
         req(
             "message_passing",
             Type::Word(MessagePassing::WORDS),
-            "The manner.",
+            "How agents pass messages.",
         ),
-        req("backend", Type::Word(BusBackend::WORDS), "The carrier."),
+        req(
+            "backend",
+            Type::Word(BusBackend::WORDS),
+            "What carries the messages.",
+        ),
         req(
             "concurrency",
             Type::Map(&CONCURRENCY),
-            "How much at once; may be empty (`{}`).",
+            "How many tasks run at once; may be empty (`{}`).",
         ),
     ],
 };
@@ -80,9 +104,13 @@ static AGGREGATION: Shape = Shape {
     title: "aggregation",
     doc: "How answers become one.",
     fields: &[
-        req("strategy", Type::Word(AggregationStrategy::WORDS), "The way."),
+        req("strategy", Type::Word(AggregationStrategy::WORDS), "The method."),
         opt("cost_aware", Type::Bool, "Prefer the cheapest capable provider."),
-        opt("timeout_ms", COUNT, "Of the whole operation."),
+        opt(
+            "timeout_ms",
+            COUNT,
+            "Time limit of the whole operation, in milliseconds.",
+        ),
     ],
 };
 
@@ -94,12 +122,12 @@ static FAILURE: Shape = Shape {
         opt(
             "dead_letter",
             Type::Map(&DEAD_LETTER),
-            "Where undeliverable tasks go.",
+            "What happens to tasks that can't be delivered.",
         ),
         opt(
             "circuit_breaker",
             Type::Map(&CIRCUIT_BREAKER),
-            "When an agent is left alone for a while.",
+            "When clawk stops sending tasks to a failing agent for a while.",
         ),
     ],
 };
@@ -109,7 +137,11 @@ static DEAD_LETTER: Shape = Shape {
     doc: "Where undeliverable tasks go.",
     fields: &[
         opt("enabled", Type::Bool, "On by default."),
-        opt("max_retries", SMALL, "5 by default."),
+        opt(
+            "max_retries",
+            SMALL,
+            "Retries before a task is a dead letter; 5 by default.",
+        ),
     ],
 };
 
@@ -120,9 +152,13 @@ static CIRCUIT_BREAKER: Shape = Shape {
         opt(
             "failure_threshold",
             SMALL_AT_LEAST_ONE,
-            "Failures in a row; 3 by default.",
+            "Failures in a row before that; 3 by default.",
         ),
-        opt("reset_timeout_ms", COUNT, "60000 by default."),
+        opt(
+            "reset_timeout_ms",
+            COUNT,
+            "Milliseconds until clawk tries the agent again; 60000 by default.",
+        ),
     ],
 };
 
@@ -130,9 +166,13 @@ static SWARM_LIMITS: Shape = Shape {
     title: "a swarm's resource_limits",
     doc: "Limits of the whole swarm.",
     fields: &[
-        opt("max_total_tokens", COUNT, "Tokens in all."),
-        opt("max_total_cost_usd", MONEY, "US dollars in all."),
-        opt("max_duration_ms", COUNT, "Time in all."),
+        opt("max_total_tokens", COUNT, "Tokens of the whole swarm."),
+        opt("max_total_cost_usd", MONEY, "US dollars of the whole swarm."),
+        opt(
+            "max_duration_ms",
+            COUNT,
+            "Time of the whole swarm, in milliseconds.",
+        ),
     ],
 };
 
@@ -146,12 +186,20 @@ pub(super) static TELEMETRY: Shape = Shape {
                 of: &Type::Map(&EXPORTER),
                 min: 1,
             },
-            "At least one destination.",
+            "Where events go; at least one destination.",
         ),
-        opt("events", Type::Map(&EVENTS), "Which events."),
-        opt("metrics", Type::Map(&METRICS), "Which metrics."),
-        opt("sampling", Type::Map(&SAMPLING), "How many of them."),
-        opt("redaction", Type::Map(&REDACTION), "What is left out."),
+        opt("events", Type::Map(&EVENTS), "Which events are exported."),
+        opt("metrics", Type::Map(&METRICS), "Which metrics are exported."),
+        opt(
+            "sampling",
+            Type::Map(&SAMPLING),
+            "Which share of events is exported.",
+        ),
+        opt(
+            "redaction",
+            Type::Map(&REDACTION),
+            "What is removed before events are exported.",
+        ),
     ],
 };
 
@@ -159,11 +207,11 @@ static EXPORTER: Shape = Shape {
     title: "an exporter",
     doc: "A destination.",
     fields: &[
-        req("type", Type::Word(ExporterType::WORDS), "Its kind."),
+        req("type", Type::Word(ExporterType::WORDS), "The kind."),
         opt("endpoint", Type::Url, "Required for `otlp` and `webhook`."),
         opt("path", Type::FullText, "Required for `file` and `sqlite`."),
         opt("auth", Type::Map(&SECRET_AUTH), "Authentication at the endpoint."),
-        opt("batch", Type::Map(&BATCH), "How events are gathered."),
+        opt("batch", Type::Map(&BATCH), "How many events go together."),
     ],
 };
 
@@ -175,7 +223,7 @@ static BATCH: Shape = Shape {
         opt(
             "flush_interval_ms",
             Type::Count { min: 100, max: EXACT },
-            "Longest wait.",
+            "The longest wait for a batch, in milliseconds.",
         ),
     ],
 };

@@ -12,28 +12,32 @@ pub(super) static TOOL: Shape = Shape {
         opt(
             "description",
             Type::FullText,
-            "What it does, for the model; required without `mcp_source`.",
+            "What the tool does, for the model; required without `mcp_source`.",
         ),
         opt(
             "input_schema",
             Type::ObjectSchema,
-            "JSON Schema of the arguments; required without `mcp_source`.",
+            "JSON Schema of the arguments; a call that does not fit is refused. Required without `mcp_source`.",
         ),
-        opt("output_schema", Type::Schema, "JSON Schema of the result."),
+        opt(
+            "output_schema",
+            Type::Schema,
+            "JSON Schema of the result; a result that does not fit reaches the model as an error.",
+        ),
         opt(
             "sandbox_ref",
             Type::Ref(Kind::Sandbox),
-            "The declared sandbox that it runs in.",
+            "The sandbox of this manifest in which the tool runs; without it, the first one.",
         ),
         opt(
             "policy_ref",
             Type::Ref(Kind::Policy),
-            "The declared policy that governs it.",
+            "A policy of this manifest that every call of the tool must pass as well.",
         ),
         opt(
             "mcp_source",
             Type::Map(&MCP_SOURCE),
-            "The MCP server that serves it.",
+            "The MCP server that runs the tool.",
         ),
         opt(
             "annotations",
@@ -48,10 +52,14 @@ pub(super) static TOOL: Shape = Shape {
         opt(
             "skill_ref",
             Type::Ref(Kind::Skill),
-            "The declared skill that a composite tool runs.",
+            "The skill of this manifest that a composite tool runs.",
         ),
-        opt("timeout_ms", COUNT, "Time limit of one execution."),
-        opt("retry", Type::Map(&TOOL_RETRY), "Retry of transient failures."),
+        opt("timeout_ms", COUNT, "Time limit of one call, in milliseconds."),
+        opt(
+            "retry",
+            Type::Map(&TOOL_RETRY),
+            "How clawk retries a transient failure.",
+        ),
     ],
 };
 
@@ -64,7 +72,11 @@ static MCP_SOURCE: Shape = Shape {
             Type::McpUri,
             "`stdio:///path?arg=…`, `https://…`, or `http://` to loopback.",
         ),
-        opt("tool_name", Type::FullText, "The tool's name at the server."),
+        opt(
+            "tool_name",
+            Type::FullText,
+            "The tool's name at the server; without it and without `input_schema`, all tools of the server.",
+        ),
     ],
 };
 
@@ -75,12 +87,12 @@ static TOOL_RETRY: Shape = Shape {
         opt(
             "max_attempts",
             SMALL_AT_LEAST_ONE,
-            "Attempts in all; 3 by default.",
+            "Attempts in total; 3 by default.",
         ),
         opt(
             "backoff",
             Type::Word(Backoff::WORDS),
-            "How the delay grows; `exponential` by default.",
+            "How the wait between attempts grows; `exponential` by default.",
         ),
     ],
 };
@@ -89,7 +101,7 @@ pub(super) static SKILL: Shape = Shape {
     title: "a Skill",
     doc: "A workflow of tools, told in words (CKP 5.5).",
     fields: &[
-        req("description", Type::FullText, "What it accomplishes."),
+        req("description", Type::FullText, "What the skill accomplishes."),
         req(
             "tools_required",
             Type::List {
@@ -98,10 +110,18 @@ pub(super) static SKILL: Shape = Shape {
             },
             "Declared tools that it needs.",
         ),
-        req("instruction", Type::FullText, "How the model is to go about it."),
+        req("instruction", Type::FullText, "How the model does it."),
         opt("input_schema", Type::ObjectSchema, "JSON Schema of the input."),
-        opt("output_schema", Type::Schema, "JSON Schema of the result."),
-        opt("permissions", Type::Map(&PERMISSIONS), "A ceiling while it runs."),
+        opt(
+            "output_schema",
+            Type::Schema,
+            "JSON Schema of the result; a result that does not fit reaches the model as an error.",
+        ),
+        opt(
+            "permissions",
+            Type::Map(&PERMISSIONS),
+            "The most that the skill may do while it runs.",
+        ),
         opt("estimates", Type::Map(&ESTIMATES), "Expected use of resources."),
         opt(
             "world_model_ref",
@@ -130,8 +150,12 @@ static ESTIMATES: Shape = Shape {
     title: "a skill's estimates",
     doc: "Expected use of resources.",
     fields: &[
-        opt("avg_tokens", COUNT, "Tokens of one run."),
-        opt("avg_duration_seconds", MONEY, "Seconds of one run."),
-        opt("avg_tool_calls", COUNT, "Tool calls of one run."),
+        opt(
+            "avg_tokens",
+            COUNT,
+            "Tokens of one run, on average; a composite tool needs room for them in the budget.",
+        ),
+        opt("avg_duration_seconds", MONEY, "Seconds of one run, on average."),
+        opt("avg_tool_calls", COUNT, "Tool calls of one run, on average."),
     ],
 };

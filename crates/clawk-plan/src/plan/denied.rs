@@ -25,7 +25,7 @@ const MAX_RULES: usize = 4_096;
 /// Alternatives (`{a,b}`) of one pattern.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// Every home, since nobody knows here whose is meant.
+/// Every home folder, because the entry does not say which user is meant.
 const HOMES: &str = "{/root,/home/*,/Users/*}";
 
 /// What a pattern is made of.
@@ -138,7 +138,7 @@ impl Denied {
         self.glob.is_some()
     }
 
-    /// Whether moving a folder above what is denied could take it out of the rule. A pattern for a last name holds anywhere.
+    /// Whether moving a folder above a denied path could take the path out of the rule. A pattern for a last name applies anywhere.
     pub fn depends_on_place(&self) -> bool {
         let anywhere = self
             .text
@@ -173,7 +173,7 @@ impl Denied {
         }
     }
 
-    /// Whether something is there by this name now. A pattern always counts: what fits it may come anywhere.
+    /// Whether something exists under this name now. A pattern always counts, because a fitting file may appear anywhere.
     #[must_use]
     pub fn names_something(&self, base: &Path) -> bool {
         self.is_pattern() || base.join(&self.text).symlink_metadata().is_ok()
@@ -325,7 +325,7 @@ struct Way {
     done: PathBuf,
     ahead: VecDeque<Part>,
     links: usize,
-    /// It left what the entry's own text covers.
+    /// The path left the place that the entry's own text covers.
     elsewhere: bool,
 }
 
@@ -353,7 +353,7 @@ impl Way {
         self.elsewhere = true;
     }
 
-    /// Whether its links go on for ever: more of them than any chain of links that ends here would have.
+    /// Whether its links form a circle: there are more of them than in any chain of links that ends.
     fn never_ends(mut self) -> bool {
         while let Some(part) = self.ahead.pop_front() {
             match part {

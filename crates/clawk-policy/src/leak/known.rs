@@ -15,7 +15,7 @@ use super::{Kind, Leak, MAX_SECRET_BYTES};
 const MIN_BYTES: usize = 8;
 /// Values of one kind of character only (a word, a number) must be this long.
 const MIN_PLAIN_BYTES: usize = 12;
-/// Fewer different characters than this are no secret worth the name.
+/// A value with fewer different characters than this is not treated as a secret.
 const MIN_DIFFERENT: usize = 4;
 /// A longer value is looked for in pieces of this size, so that what is held back of a stream stays small.
 const PIECE_BYTES: usize = 256;

@@ -21,7 +21,7 @@ enum Check {
     /// A run of characters right behind the anchor, between edges.
     Run(Run),
     /// Code: text, where the anchor begins and ends; the secret's place.
-    By(fn(&[u8], usize, usize) -> special::Place),
+    By(fn(&[u8], usize, usize) -> special::Span),
 }
 
 struct Run {
@@ -61,7 +61,7 @@ const fn between(
 const fn by(
     kind: &'static str,
     anchors: &'static [&'static str],
-    check: fn(&[u8], usize, usize) -> special::Place,
+    check: fn(&[u8], usize, usize) -> special::Span,
 ) -> Shape {
     Shape {
         kind,

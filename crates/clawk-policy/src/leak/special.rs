@@ -9,7 +9,7 @@ use super::check::{
 };
 
 /// First byte, and the one after the last.
-pub(super) type Place = Option<(usize, usize)>;
+pub(super) type Span = Option<(usize, usize)>;
 
 /// Skips what stands between a name and its value: quotes, colons, equals signs, blanks.
 fn value_start(text: &[u8], from: usize) -> usize {
@@ -35,7 +35,7 @@ fn exactly(text: &[u8], from: usize, len: usize, set: Set) -> Option<usize> {
 }
 
 /// Forty characters of base64 behind their name.
-pub(super) fn aws_secret(text: &[u8], _start: usize, end: usize) -> Place {
+pub(super) fn aws_secret(text: &[u8], _start: usize, end: usize) -> Span {
     let from = value_start(text, end);
     if from == end {
         return None;
@@ -46,7 +46,7 @@ pub(super) fn aws_secret(text: &[u8], _start: usize, end: usize) -> Place {
 }
 
 /// The path of a webhook: at least 40 characters, three classes of them.
-pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Span {
     let path = |byte: &u8| Set::Url.has(*byte) || *byte == b'/';
     let rest = text.get(end..)?;
     let body: &[u8] = rest.get(..rest.iter().take(300).take_while(|byte| path(byte)).count())?;
@@ -56,7 +56,7 @@ pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// `sk-` and 48 letters and digits, of old or with a project's marker inside.
-pub(super) fn openai_classic(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn openai_classic(text: &[u8], start: usize, end: usize) -> Span {
     if !starts(text, start) {
         return None;
     }
@@ -68,7 +68,7 @@ pub(super) fn openai_classic(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// `SG.` 22 `.` 43.
-pub(super) fn sendgrid(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn sendgrid(text: &[u8], start: usize, end: usize) -> Span {
     let dot = exactly(text, end, 22, Set::Url)?;
     (text.get(dot) == Some(&b'.')).then_some(())?;
     let to = exactly(text, dot + 1, 43, Set::Url)?;
@@ -77,7 +77,7 @@ pub(super) fn sendgrid(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// Eight to ten digits `:AA` and 33 more.
-pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Place {
+pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Span {
     let before = text.get(..start)?;
     let digits = before
         .iter()
@@ -94,7 +94,7 @@ pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Place {
 }
 
 /// A user's number in base64, six, twenty-seven and more.
-pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Place {
+pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Span {
     let first = run(text, start, 30, Set::Url);
     if !(22..=28).contains(&(first - start)) || text.get(first) != Some(&b'.') || !starts(text, start) {
         return None;
@@ -112,7 +112,7 @@ pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Place {
 }
 
 /// A private key's block, to its end line or as far as its body goes.
-pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
     let rest = text.get(start..)?;
     let rest = rest.get(..rest.len().min(MAX_SECRET_BYTES))?;
     let title = text.get(end..)?.get(..40.min(text.len() - end))?;
@@ -161,7 +161,7 @@ fn pem_run(body: &[u8]) -> usize {
 }
 
 /// `Private-Lines: 14`, then lines of base64.
-pub(super) fn putty(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn putty(text: &[u8], start: usize, end: usize) -> Span {
     let digits = run(text, end, 3, Set::Upper);
     let rest = text.get(digits..)?;
     let body = rest
@@ -174,7 +174,7 @@ pub(super) fn putty(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// Three parts, the first an object that names an algorithm.
-pub(super) fn jwt(text: &[u8], start: usize, _end: usize) -> Place {
+pub(super) fn jwt(text: &[u8], start: usize, _end: usize) -> Span {
     if !starts(text, start) {
         return None;
     }
@@ -233,7 +233,7 @@ const COMMON: &[&[u8]] = &[
 ];
 
 /// `scheme://user:password@host`: the password alone.
-pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Place {
+pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Span {
     let rest = text.get(end..)?;
     let authority = rest
         .iter()
@@ -269,7 +269,7 @@ pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Place {
 }
 
 /// 88 characters of base64; the emulator's key is public.
-pub(super) fn azure_storage(text: &[u8], _start: usize, end: usize) -> Place {
+pub(super) fn azure_storage(text: &[u8], _start: usize, end: usize) -> Span {
     let to = run(text, end, 90, Set::Base64);
     let body = text.get(end..to)?;
     let fits = body.len() == 88 || (body.len() == 44 && body.ends_with(b"="));
@@ -277,7 +277,7 @@ pub(super) fn azure_storage(text: &[u8], _start: usize, end: usize) -> Place {
 }
 
 /// A signature of 32 bytes, escaped for a URL, beside a version of the service.
-pub(super) fn azure_sas(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn azure_sas(text: &[u8], start: usize, end: usize) -> Span {
     let edge = start.checked_sub(1).and_then(|at| text.get(at));
     let to = run(text, end, 90, Set::Escaped);
     let body = text.get(end..to)?;
@@ -287,7 +287,7 @@ pub(super) fn azure_sas(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// Three, `8Q~`, and 31 to 34 more.
-pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Span {
     let secret = |byte: &u8| Set::Dotted.has(*byte) || *byte == b'~';
     let from = start.checked_sub(3)?;
     let rest = text.get(end..)?;
@@ -298,7 +298,7 @@ pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// 14 `.atlasv1.` 60 and more.
-pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Span {
     let from = run_back(text, start, 14, Set::Alnum);
     let to = run(text, end, 80, Set::Url);
     let body = text.get(end..to)?;
@@ -306,7 +306,7 @@ pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// 32 hex digits `-us` and the data centre.
-pub(super) fn mailchimp(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn mailchimp(text: &[u8], start: usize, end: usize) -> Span {
     let from = run_back(text, start, 33, Set::HexLower);
     let to = run(text, end, 3, Set::Upper);
     let body = text.get(from..start)?;
@@ -316,7 +316,7 @@ pub(super) fn mailchimp(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// `pat` 14 `.` 64 hex.
-pub(super) fn airtable(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn airtable(text: &[u8], start: usize, end: usize) -> Span {
     let dot = exactly(text, end, 14, Set::Alnum)?;
     (text.get(dot) == Some(&b'.')).then_some(())?;
     let to = exactly(text, dot + 1, 64, Set::HexLower)?;
@@ -324,7 +324,7 @@ pub(super) fn airtable(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// `PMAK-` 24 hex `-` 34 hex.
-pub(super) fn postman(text: &[u8], start: usize, end: usize) -> Place {
+pub(super) fn postman(text: &[u8], start: usize, end: usize) -> Span {
     let dash = exactly(text, end, 24, Set::HexLower)?;
     (text.get(dash) == Some(&b'-')).then_some(())?;
     let to = exactly(text, dash + 1, 34, Set::HexLower)?;
@@ -332,7 +332,7 @@ pub(super) fn postman(text: &[u8], start: usize, end: usize) -> Place {
 }
 
 /// The opaque credential of a header: `Bearer`, `Basic`, `token`.
-pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Place {
+pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Span {
     let from = value_start(text, end);
     let word = run(text, from, 8, Set::Alnum);
     let scheme = text.get(from..word)?.to_ascii_lowercase();

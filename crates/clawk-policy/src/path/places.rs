@@ -1,4 +1,4 @@
-//! Where paths really lead: facts that whoever may look at files hands to a decision. Nothing here looks at a file.
+//! Where paths really lead. The caller looks at the files and passes these facts to a decision; nothing here reads a file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -124,6 +124,7 @@ impl Scene {
                 cost_today_microusd: 0,
             },
             places: None,
+            taint: Some(&[]),
         })
     }
 }

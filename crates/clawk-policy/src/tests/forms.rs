@@ -37,6 +37,11 @@ fn decide_with<T>(call: &Value, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         tokens_today: call.get("tokens").and_then(Value::as_u64).unwrap_or(0),
         cost_today_microusd: call.get("cost").and_then(Value::as_u64).unwrap_or(0),
     };
+    // `null`: nobody knows what the context was made of.
+    let taint: Option<Vec<String>> = match call.get("taint") {
+        None => Some(Vec::new()),
+        Some(given) => serde_json::from_value(given.clone()).expect("origins"),
+    };
     ask(&Subject {
         tool: call["tool"].as_str().expect("tool"),
         labels: &labels,
@@ -46,6 +51,7 @@ fn decide_with<T>(call: &Value, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         workdir: Path::new("/workspace"),
         usage,
         places: None,
+        taint: taint.as_deref(),
     })
 }
 
@@ -434,6 +440,33 @@ main/odd (allow): passed over, its condition `weather` is not understood
 main/rest (deny): decides
 deny: nothing else";
     assert_eq!(text, expected);
+}
+
+#[test]
+fn a_rule_may_ask_what_the_context_was_made_of() {
+    let rule = |action: &str, taint: Value| json!([{"id": "r", "action": action, "scope": "all", "conditions": {"taint": taint}}]);
+    let call = |taint: Value| json!({"tool": "send", "taint": taint});
+    let page = json!(["web https://evil.test/", "file a"]);
+    for (action, taint, context, applies) in [
+        ("deny", json!(["web", "peer"]), page.clone(), true),
+        ("deny", json!("web"), page.clone(), true),
+        ("deny", json!(["peer"]), page.clone(), false),
+        ("require-approval", json!(["file"]), page.clone(), true),
+        ("deny", json!(["web"]), json!([]), false),
+        ("allow", json!(["web"]), json!([]), false),
+        // Nobody knows: a restriction holds, a permission does not.
+        ("deny", json!(["web"]), json!(null), true),
+        ("allow", json!(["web"]), json!(null), false),
+        // What can't be read fails closed.
+        ("deny", json!(["wep"]), json!([]), true),
+        ("allow", json!([]), page.clone(), false),
+        ("deny", json!(7), json!([]), true),
+    ] {
+        let found = deciding(&rule(action, taint.clone()), &call(context.clone()));
+        assert_eq!(found.is_some(), applies, "{action} {taint} in {context}");
+    }
+    let verdict = decide(&engine(&rule("deny", json!("web"))), &call(page));
+    assert!(verdict.taint);
 }
 
 #[test]

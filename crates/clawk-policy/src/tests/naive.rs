@@ -60,6 +60,7 @@ impl Scene {
             workdir: Path::new("/workspace"),
             usage: self.usage,
             places: None,
+            taint: Some(&[]),
         }
     }
 }
@@ -128,6 +129,8 @@ fn naive_applies(rule: &Rule, scene: &Scene) -> bool {
                 .is_some_and(|cost| scene.usage.cost_today_microusd >= cost)
     });
     let conditions = rule.conditions.iter().all(|condition| match condition {
+        // A scene's context holds nothing of others.
+        Condition::Taint(_) => false,
         Condition::Unknown(_) => !permissive,
         Condition::PathWithin(roots) => {
             let paths: Vec<&str> = scene.arguments.values().filter_map(Value::as_str).collect();

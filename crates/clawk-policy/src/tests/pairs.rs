@@ -258,6 +258,7 @@ fn subject<'a>(pair: &'a Pair<'_>) -> Subject<'a> {
             cost_today_microusd: 0,
         },
         places: None,
+        taint: Some(&[]),
     }
 }
 

@@ -20,7 +20,7 @@ pub fn write_result<T: Serialize + ?Sized>(out: &mut Vec<u8>, id: &Id<'_>, resul
             write_error(
                 out,
                 id,
-                &RpcError::new(ErrorCode::Internal, format!("the result is no JSON: {e}")),
+                &RpcError::new(ErrorCode::Internal, format!("the result is not valid JSON: {e}")),
             );
         }
     }
@@ -35,7 +35,7 @@ pub fn write_error(out: &mut Vec<u8>, id: &Id<'_>, error: &RpcError) {
     if serde_json::to_writer(&mut *out, error).is_err() {
         // Can't be: a number, a string and a `Value` always serialise into memory.
         out.truncate(start);
-        out.extend_from_slice(b"{\"code\":-32603,\"message\":\"the error is no JSON\"}");
+        out.extend_from_slice(b"{\"code\":-32603,\"message\":\"the error is not valid JSON\"}");
     }
     out.push(b'}');
 }

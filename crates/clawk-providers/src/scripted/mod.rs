@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::draft::{Draft, OnDelta};
 use crate::fault::{Fault, kind_of_status};
-use script::{Place, Reply, ScriptedFault, Seen};
+use script::{Position, Reply, ScriptedFault, Seen};
 
 pub use script::{Script, ScriptError};
 
@@ -28,7 +28,7 @@ pub struct Scripted {
     streaming: bool,
     patience: Duration,
     script: Script,
-    faults: Mutex<BTreeMap<Place, u32>>,
+    faults: Mutex<BTreeMap<Position, u32>>,
 }
 
 impl Scripted {
@@ -100,7 +100,7 @@ impl Scripted {
         Ok(())
     }
 
-    fn strikes(&self, place: Place, fault: &ScriptedFault) -> bool {
+    fn strikes(&self, place: Position, fault: &ScriptedFault) -> bool {
         let Some(times) = fault.times else { return true };
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         let struck = faults.entry(place).or_default();

@@ -1,7 +1,7 @@
 //! The file of a scripted model: parsed, checked, and asked what comes next. No I/O but for loading.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use clawk_kernel::ports::{InferRequest, Message, StopReason};
@@ -157,7 +157,7 @@ impl TryFrom<String> for Pattern {
 }
 
 /// Where a reply stands in the script.
-pub(crate) type Place = (usize, usize);
+pub(crate) type Position = (usize, usize);
 
 impl Script {
     /// Reads and checks the file at `path`.
@@ -170,6 +170,13 @@ impl Script {
             source,
         };
         let mut text = String::new();
+        // A pipe would be waited for without end.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(failed(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a regular file",
+            )));
+        }
         let file = File::open(path).map_err(failed)?;
         file.take(FILE_MAX_BYTES + 1)
             .read_to_string(&mut text)
@@ -230,7 +237,7 @@ impl Script {
 
     /// The reply to `request`, found from the conversation alone: the first scene that fits the last user message, and in it
     /// the step after as many as the model has answered since.
-    pub(crate) fn next(&self, request: &InferRequest) -> Result<(Place, &Reply), String> {
+    pub(crate) fn next(&self, request: &InferRequest) -> Result<(Position, &Reply), String> {
         let seen = Seen::of(request);
         let scene = self
             .scenes
@@ -340,7 +347,7 @@ impl<'a> Seen<'a> {
         let mut after_user = false;
         for message in &request.messages {
             match message {
-                Message::User { text } => {
+                Message::User { text, .. } => {
                     let turn = if after_user { seen.turn } else { seen.turn + 1 };
                     seen = Self {
                         last_user: text,

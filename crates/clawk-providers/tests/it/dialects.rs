@@ -1,6 +1,7 @@
 //! What is sent, and the bends of real servers that are understood.
 
-use clawk_kernel::ports::{FaultKind, StopReason};
+use clawk_kernel::ports::{FaultKind, Image, InferRequest, Message, StopReason};
+use clawk_proto::Digest;
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -288,4 +289,64 @@ async fn refusals_are_told_as_such() {
         (answer.text.as_str(), answer.stop),
         ("I will not", StopReason::Refusal)
     );
+}
+
+/// Words and a picture, with its bytes or without.
+fn picture(text: &str, data: Option<&[u8]>) -> InferRequest {
+    let mut request = user(text);
+    if let Some(Message::User { images, .. }) = request.messages.first_mut() {
+        images.push(Image {
+            digest: Digest::ZERO,
+            mime_type: "image/png".to_owned(),
+            name: Some("chart.png".to_owned()),
+            size_bytes: 3,
+            data: data.map(Into::into),
+        });
+    }
+    request
+}
+
+async fn sent(protocol: &str, request: &InferRequest) -> Value {
+    let body = match protocol {
+        "anthropic-native" => {
+            json!({ "content": [{ "type": "text", "text": "ok" }], "stop_reason": "end_turn" })
+        }
+        _ => json!({ "choices": [{ "message": { "content": "ok" }, "finish_reason": "stop" }] }),
+    };
+    let server = Server::start(vec![Reply::Bytes(whole(&body))]).await;
+    ask(&provider(spec(protocol, &server.url(), false), quick()), request)
+        .await
+        .0
+        .unwrap();
+    server.requests().remove(0).1["messages"].clone()
+}
+
+#[tokio::test]
+async fn pictures_go_out_in_the_form_of_each_dialect() {
+    let shown = picture("what is this?", Some(b"abc"));
+    let messages = sent("openai-compatible", &shown).await;
+    assert_eq!(
+        messages[1],
+        json!({ "role": "user", "content": [
+            { "type": "text", "text": "what is this?" },
+            { "type": "image_url", "image_url": { "url": "data:image/png;base64,YWJj" } },
+        ] })
+    );
+    let messages = sent("anthropic-native", &shown).await;
+    let image =
+        json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "YWJj" } });
+    assert_eq!(
+        messages[0],
+        json!({ "role": "user", "content": [image, { "type": "text", "text": "what is this?" }] })
+    );
+    // Without words there is no empty text, and a picture that came without its bytes is not sent.
+    let silent = picture("", Some(b"abc"));
+    assert_eq!(
+        sent("anthropic-native", &silent).await[0]["content"],
+        json!([image])
+    );
+    let messages = sent("openai-compatible", &silent).await;
+    assert_eq!(messages[1]["content"].as_array().map(Vec::len), Some(1));
+    let messages = sent("anthropic-native", &picture("hi", None)).await;
+    assert_eq!(messages[0]["content"], json!([{ "type": "text", "text": "hi" }]));
 }

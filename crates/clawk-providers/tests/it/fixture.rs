@@ -193,6 +193,7 @@ pub(crate) fn user(text: &str) -> InferRequest {
         system: "Be brief.".to_owned(),
         messages: vec![Message::User {
             text: text.to_owned(),
+            images: Vec::new(),
         }],
         tools: vec![ToolOffer {
             name: "file-read".to_owned(),

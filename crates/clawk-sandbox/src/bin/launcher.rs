@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         [word, ..] if word == clawk_sandbox::container::stage::MODE => {
             clawk_sandbox::container::stage::main()
         }
+        #[cfg(feature = "vm")]
         [word, ..] if word == clawk_sandbox::vm::stage::MODE => clawk_sandbox::vm::stage::main(),
         [word, mark] if word == "hold" => hold(mark.clone()),
         _ => clawk_sandbox::child::main(),

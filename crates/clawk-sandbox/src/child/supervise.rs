@@ -143,7 +143,7 @@ fn start(order: &Order, call: &Call, streams: Streams) -> std::io::Result<Pid> {
     if let Some(workdir) = &order.workdir {
         if !std::path::Path::new(workdir).is_dir() {
             return Err(std::io::Error::other(format!(
-                "the working directory `{workdir}` is no folder"
+                "the working directory `{workdir}` is not a folder"
             )));
         }
         command.current_dir(workdir);

@@ -170,7 +170,7 @@ fn one_layer(
     budget: &mut Budget,
 ) -> Result<(), ImageError> {
     let path = blob(&wanted.layout, &descriptor.digest)?;
-    let mut file = Hashing::new(File::open(&path).map_err(io_at(&path))?);
+    let mut file = Hashing::new(open(&path)?);
     let plain: Box<dyn Read + '_> = match descriptor.media_type.rsplit(['.', '+']).next() {
         Some("tar") => Box::new(&mut file),
         Some("gzip") => Box::new(MultiGzDecoder::new(&mut file)),
@@ -263,9 +263,20 @@ fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8], what: &str) -> Result<T, Im
     serde_json::from_slice(bytes).map_err(|error| ImageError::Broken(format!("`{what}`: {error}")))
 }
 
+/// Opens a regular file; a pipe would be waited for without end.
+fn open(path: &Path) -> Result<File, ImageError> {
+    if !std::fs::metadata(path).map_err(io_at(path))?.is_file() {
+        return Err(ImageError::Broken(format!(
+            "`{}` is not a regular file",
+            path.display()
+        )));
+    }
+    File::open(path).map_err(io_at(path))
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(io_at(path))?;
+    let file = open(path)?;
     file.take(MAX_JSON_BYTES)
         .read_to_end(&mut bytes)
         .map_err(io_at(path))?;
@@ -280,7 +291,12 @@ fn hash_of(digest: &str) -> Result<&str, ImageError> {
                 .bytes()
                 .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     });
-    hash.ok_or_else(|| ImageError::Broken(format!("`{}` is no sha256 digest", digest.escape_debug())))
+    hash.ok_or_else(|| {
+        ImageError::Broken(format!(
+            "`{}` is not a valid sha256 digest",
+            digest.escape_debug()
+        ))
+    })
 }
 
 fn blob(layout: &Path, digest: &str) -> Result<PathBuf, ImageError> {

@@ -125,7 +125,7 @@ fn open_parent(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
         }
         at = rustix::fs::openat(&at, name, folder_flags(), Mode::empty()).map_err(|error| {
             io::Error::other(format!(
-                "`{}` goes through what is no folder: {error}",
+                "`{}` goes through what is not a folder: {error}",
                 path.display()
             ))
         })?;

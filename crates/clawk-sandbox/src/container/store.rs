@@ -40,7 +40,7 @@ pub(super) async fn layout(
     cache: &Path,
 ) -> Result<PathBuf, String> {
     if stored.image.is_empty() || stored.image.starts_with('-') {
-        return Err(format!("`{}` is no name of an image", stored.image));
+        return Err(format!("`{}` is not a valid name of an image", stored.image));
     }
     let id = id(launcher, stored).await?;
     if let Some(wanted) = stored.id

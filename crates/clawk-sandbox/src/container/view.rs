@@ -245,7 +245,7 @@ impl View {
         let plain =
             !file.name.is_empty() && !file.name.contains('/') && file.name != "." && file.name != "..";
         if !plain {
-            return Err(io::Error::other("a placed file's name is no file name"));
+            return Err(io::Error::other("a placed file's name is not a file name"));
         }
         let path = folder.join(format!("f-{}", file.name));
         fs::write(&path, &file.bytes)?;

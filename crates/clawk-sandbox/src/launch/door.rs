@@ -16,11 +16,11 @@ pub const PORT: u16 = 3128;
 pub struct Door {
     /// Bound to 127.0.0.1:[`PORT`] in the box, listening, non-blocking.
     pub listener: TcpListener,
-    /// What the box may reach: [`Plan::network`].
+    /// The network that the box may reach: [`Plan::network`].
     pub plan: Arc<Plan>,
 }
 
-/// What serves a door; dropped when nothing of the box lives any more.
+/// The server of a door; dropped after the last process of the box has ended.
 pub type Keep = Box<dyn Any + Send>;
 
 /// One request of a guest in this process (level `wasm`): HTTP/1.1 in absolute form goes in, its answer comes out.

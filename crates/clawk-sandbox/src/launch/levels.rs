@@ -3,26 +3,52 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{LaunchError, Launcher, Outcome, Service, Spec};
 use crate::container;
+#[cfg(feature = "vm")]
 use crate::vm;
 use clawk_plan::level::{Level, Obtained, Refusal};
 
-/// What is local to this machine about the levels above `process`.
+/// Settings of this machine for the levels above `process`.
 #[derive(Debug, Clone, Default)]
 pub struct LevelSettings {
     /// `[sandbox.container]`.
     pub container: container::Settings,
     /// `[sandbox.vm]`.
-    pub vm: vm::Settings,
+    pub vm: VmSettings,
     /// Where unpacked images and compiled guests are kept; a folder for temporary files when absent.
     pub cache: Option<PathBuf>,
+}
+
+/// `[sandbox.vm]` of `clawk.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VmSettings {
+    /// Where KVM boots nothing, run machines under emulation: the same walls, many times slower. Default false.
+    pub allow_slow: bool,
+    /// The kernel: a file `…/boot/vmlinuz-VERSION` with its modules in `…/lib/modules/VERSION`. Absent: the newest in `/boot`.
+    pub kernel: Option<PathBuf>,
+    /// qemu, a name or a full path.
+    pub qemu: String,
+}
+
+impl Default for VmSettings {
+    fn default() -> Self {
+        Self {
+            allow_slow: false,
+            kernel: None,
+            qemu: "qemu-system-x86_64".to_owned(),
+        }
+    }
 }
 
 /// The back ends of one launcher and all its clones.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     pub(super) container: container::Backend,
+    #[cfg(feature = "vm")]
     pub(super) vm: vm::Backend,
     #[cfg(feature = "wasm")]
     pub(super) wasm: Arc<crate::wasm::Backend>,
@@ -35,6 +61,7 @@ impl Launcher {
         self.levels = Arc::new(Levels {
             #[cfg(feature = "wasm")]
             wasm: Arc::new(crate::wasm::Backend::new(settings.cache.clone())),
+            #[cfg(feature = "vm")]
             vm: vm::Backend::new(settings.vm, settings.cache.clone()),
             container: container::Backend::new(settings.container, settings.cache),
         });
@@ -42,6 +69,7 @@ impl Launcher {
     }
 
     /// This program, as the argument of a [`Spec`].
+    #[cfg(feature = "vm")]
     pub(crate) fn program_path(&self) -> &std::path::Path {
         &self.program
     }
@@ -72,14 +100,7 @@ impl Launcher {
                 })
             }
             Level::Wasm => self.wasm_ready(),
-            Level::Vm => {
-                let found = self.levels.vm.found(self).await?;
-                Ok(Obtained {
-                    level,
-                    mechanisms: found.mechanisms.clone(),
-                    ..Obtained::default()
-                })
-            }
+            Level::Vm => self.vm_ready().await,
         }
     }
 
@@ -96,7 +117,56 @@ impl Launcher {
     #[cfg(not(feature = "wasm"))]
     #[expect(clippy::unused_self, reason = "as in a build that has it")]
     fn wasm_ready(&self) -> Result<Obtained, Refusal> {
-        Err(no_back_end())
+        Err(left_out(Level::Wasm))
+    }
+
+    #[cfg(feature = "vm")]
+    async fn vm_ready(&self) -> Result<Obtained, Refusal> {
+        let found = self.levels.vm.found(self).await?;
+        Ok(Obtained {
+            level: Level::Vm,
+            mechanisms: found.mechanisms.clone(),
+            ..Obtained::default()
+        })
+    }
+
+    #[cfg(not(feature = "vm"))]
+    #[expect(clippy::unused_async, reason = "as in a build that has it")]
+    async fn vm_ready(&self) -> Result<Obtained, Refusal> {
+        Err(left_out(Level::Vm))
+    }
+
+    #[cfg(feature = "vm")]
+    async fn vm(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
+        vm::launch(self, &self.levels.vm, spec).await
+    }
+
+    #[cfg(not(feature = "vm"))]
+    #[expect(clippy::unused_async, reason = "as in a build that has it")]
+    async fn vm(&self, _: &Spec) -> Result<Outcome, LaunchError> {
+        Err(left_out(Level::Vm).into())
+    }
+
+    #[cfg(feature = "vm")]
+    async fn vm_serve(&self, spec: &Spec) -> Result<Service, LaunchError> {
+        vm::serve(self, &self.levels.vm, spec).await
+    }
+
+    #[cfg(not(feature = "vm"))]
+    #[expect(clippy::unused_async, reason = "as in a build that has it")]
+    async fn vm_serve(&self, _: &Spec) -> Result<Service, LaunchError> {
+        Err(left_out(Level::Vm).into())
+    }
+
+    #[cfg(feature = "vm")]
+    fn vm_known(&self) -> Result<(), Refusal> {
+        self.levels.vm.known_refusal().map_or(Ok(()), Err)
+    }
+
+    #[cfg(not(feature = "vm"))]
+    #[expect(clippy::unused_self, reason = "as in a build that has it")]
+    fn vm_known(&self) -> Result<(), Refusal> {
+        Err(left_out(Level::Vm))
     }
 
     #[cfg(feature = "wasm")]
@@ -107,10 +177,10 @@ impl Launcher {
     #[cfg(not(feature = "wasm"))]
     #[expect(clippy::unused_async, reason = "as in a build that has it")]
     async fn wasm(&self, _: &Spec) -> Result<Outcome, LaunchError> {
-        Err(no_back_end().into())
+        Err(left_out(Level::Wasm).into())
     }
 
-    /// What an earlier probe or run has shown about this level, without starting anything.
+    /// Returns what an earlier probe or run has shown about this level. Starts nothing.
     ///
     /// # Errors
     /// The level can't be served here.
@@ -124,8 +194,8 @@ impl Launcher {
             Level::Container => container::known_refusal(&self.levels.container).map_or(Ok(()), Err),
             // Making the engine takes memory: a run does, a question does not.
             Level::Wasm if cfg!(feature = "wasm") => Ok(()),
-            Level::Wasm => Err(no_back_end()),
-            Level::Vm => self.levels.vm.known_refusal().map_or(Ok(()), Err),
+            Level::Wasm => Err(left_out(Level::Wasm)),
+            Level::Vm => self.vm_known(),
         }
     }
 
@@ -135,7 +205,7 @@ impl Launcher {
             Level::None | Level::Process => None,
             Level::Container => Some(Box::pin(container::launch(self, &self.levels.container, spec)).await),
             Level::Wasm => Some(Box::pin(self.wasm(spec)).await),
-            Level::Vm => Some(Box::pin(vm::launch(self, &self.levels.vm, spec)).await),
+            Level::Vm => Some(Box::pin(self.vm(spec)).await),
         }
     }
 
@@ -147,21 +217,24 @@ impl Launcher {
             Level::Wasm => Some(Err(Refusal::Unavailable {
                 level: Level::Wasm,
                 mechanism: "wasmtime".to_owned(),
-                missing: "a server that lives on is no WebAssembly command".to_owned(),
+                missing: "a server that lives on is not a WebAssembly command".to_owned(),
                 hint: "run MCP servers at level `process` or `container`".to_owned(),
             }
             .into())),
-            Level::Vm => Some(Box::pin(vm::serve(self, &self.levels.vm, spec)).await),
+            Level::Vm => Some(Box::pin(self.vm_serve(spec)).await),
         }
     }
 }
 
-fn no_back_end() -> Refusal {
+/// The refusal of a level whose back end is not compiled in: the feature has the level's name.
+fn left_out(level: Level) -> Refusal {
     Refusal::Unavailable {
-        level: Level::Wasm,
-        mechanism: "wasmtime".to_owned(),
-        missing: "this build has no `wasm` back end".to_owned(),
-        hint: "build clawk with `--features wasm`, or set the Sandbox's `level` to `process` or `container`"
-            .to_owned(),
+        level,
+        mechanism: format!("feature `{level}`"),
+        missing: format!("this build of clawk leaves out level `{level}`"),
+        hint: format!(
+            "build clawk with `--features {level}`, use a shipped build (`cargo xtask dist`), or set the Sandbox's `level` to \
+             `process` or `container`"
+        ),
     }
 }

@@ -21,12 +21,13 @@ use std::sync::Arc;
 
 pub use door::{Door, Gate, Keep, PORT, Placed};
 pub use room::MinFree;
+#[cfg(feature = "vm")]
 pub(crate) use run::send_with;
 pub use service::{Service, ServiceEnd};
 pub use streams::{Stream, Tee};
 
-pub use levels::LevelSettings;
 use levels::Levels;
+pub use levels::{LevelSettings, VmSettings};
 pub use pool::Warm;
 
 use crate::child::cell::order::{Enclosure, is_system};
@@ -38,7 +39,7 @@ use clawk_plan::preflight::path::lexical;
 /// we run.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// What re-executes as the supervisor.
+/// The program that runs again as the supervisor.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
@@ -218,7 +219,7 @@ impl Spec {
             Some(path) => Some(
                 path.to_str()
                     .map(str::to_owned)
-                    .ok_or_else(|| self.setup("the folder's name is no UTF-8"))?,
+                    .ok_or_else(|| self.setup("the folder's name is not UTF-8"))?,
             ),
         };
         let program = self.resolve()?;
@@ -312,7 +313,7 @@ impl Spec {
         install::paths(std::path::Path::new(program), self.search(), &writable)
     }
 
-    /// Who serves the box's listening socket, if the plan allows any host.
+    /// The server of the box's listening socket, if the plan allows any host.
     fn way_out(&self) -> Option<&Gate> {
         match self.plan.network().mode {
             NetworkMode::Deny => None,
@@ -345,7 +346,7 @@ impl Spec {
             return path
                 .to_str()
                 .map(str::to_owned)
-                .ok_or_else(|| self.setup("the program's name is no UTF-8"));
+                .ok_or_else(|| self.setup("the program's name is not UTF-8"));
         }
         let path = self.search();
         find(&self.program, path).ok_or_else(|| {
@@ -355,7 +356,7 @@ impl Spec {
         })
     }
 
-    /// What the box said before anything ran: a wall that can't be had here (R32), or this run's own fault.
+    /// The box's report before anything ran: a wall that this host can't give (R32), or a fault of this run.
     fn not_started(&self, reason: &str) -> LaunchError {
         match probe::wall(reason) {
             Some(refusal) if self.plan.level() == Level::Process => LaunchError::Refused(refusal),
@@ -455,19 +456,19 @@ impl fmt::Display for LimitHit {
 /// A run that has ended; no process of it lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Of the program itself, when it ended by itself.
+    /// Exit code of the program, if it ended by itself.
     pub exit_code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// What was kept of standard output.
+    /// The kept part of standard output.
     pub stdout: Vec<u8>,
-    /// What was kept of standard error.
+    /// The kept part of standard error.
     pub stderr: Vec<u8>,
     /// Something was thrown away.
     pub truncated: bool,
     /// Wall time, milliseconds.
     pub duration_ms: u64,
-    /// What really enclosed it.
+    /// The mechanisms that really enclosed the run.
     pub obtained: Obtained,
     /// The limit that cut it short, or cut its output.
     pub limit: Option<LimitHit>,
@@ -476,7 +477,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// It ended by itself with code 0 and hit no limit.
+    /// Whether the run ended by itself with code 0 and hit no limit.
     #[must_use]
     pub fn success(&self) -> bool {
         self.exit_code == Some(0) && self.limit.is_none()

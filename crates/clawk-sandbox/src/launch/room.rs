@@ -9,7 +9,7 @@ use clawk_plan::level::{Level, Obtained};
 use clawk_plan::plan::FsMode;
 use clawk_plan::preflight::path::lexical;
 
-/// What of every disk that a run may write to must stay free; 0 of something is not looked at.
+/// Free space that every disk must keep that a run may write to; 0 means no check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MinFree {
     /// `[sandbox] min_free_disk_mb`, MiB.

@@ -175,7 +175,7 @@ pub(super) struct Following<'a> {
     pub(super) give_up: &'a (dyn Fn() + Sync),
 }
 
-/// What was kept of a run's output.
+/// The kept part of a run's output.
 pub(super) struct KeptOutput {
     stdout: Kept,
     stderr: Kept,
@@ -268,13 +268,13 @@ pub(super) struct Parts {
 pub(super) struct Control {
     reader: BufReader<tokio::net::unix::OwnedReadHalf>,
     writer: tokio::net::unix::OwnedWriteHalf,
-    /// What of the order did not fit into the socket at once.
+    /// The rest of the order that did not fit into the socket at once.
     order: Option<Vec<u8>>,
     /// The report being read: kept here so that giving up a wait loses nothing of it.
     line: Vec<u8>,
     gone: tokio::sync::watch::Sender<bool>,
     door: Option<Entrance>,
-    /// What serves the box's way out, for as long as the box lives.
+    /// The server of the box's way out, as long as the box lives.
     keep: Option<Keep>,
     /// Known from the moment when something may run.
     supervisor: Arc<OnceLock<Supervisor>>,

@@ -18,7 +18,7 @@ const START_MS: u64 = 10_000;
 /// How a service ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceEnd {
-    /// Of the program itself, when it ended by itself.
+    /// Exit code of the program, if it ended by itself.
     pub exit_code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,

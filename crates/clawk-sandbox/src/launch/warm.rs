@@ -17,7 +17,7 @@ use super::run::{Control, Following, input, outcome, send_some, send_with};
 use super::wire::{Call, HEARD, Report, TAKEN};
 use super::{LaunchError, Outcome, Spec};
 
-/// The first process of a box whose supervisor is gone is gone within so long.
+/// Within this time after its supervisor has ended, the first process of a box has ended.
 const LAST_WORD: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -78,7 +78,7 @@ pub(super) async fn hand_over(
     Some(outcome(spec, reports, timeout_ms).map(|outcome| kept.with(outcome, started)))
 }
 
-/// What serves the box's way out, by the rules and in the name of this call.
+/// The server of the box's way out, under the rules and the name of this call.
 fn opened(spec: &Spec, waiting: &Waiting) -> std::io::Result<Option<Keep>> {
     match (&waiting.door, spec.way_out()) {
         (Some(door), Some(gate)) => {
@@ -140,7 +140,7 @@ async fn send(
     }
 }
 
-/// Whether the box has read its call. Its supervisor is gone, so that it ends, too, if it has not.
+/// Whether the box has read its call. Its supervisor has ended, so the box ends if it has not.
 fn heard(mut calls: &StdUnixStream) -> bool {
     let mut byte = [0_u8; 1];
     let mut fds = [PollFd::new(&calls, PollFlags::IN)];

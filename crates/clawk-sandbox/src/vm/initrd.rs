@@ -44,7 +44,7 @@ exec $b switch_root $n "$($b cat /program)" __vm agent 0<>"$port"
 pub(super) fn make(busybox: &Path, modules: &Path, program: &Path) -> io::Result<Vec<u8>> {
     let program = program
         .to_str()
-        .ok_or_else(|| io::Error::other("clawk's own path is no UTF-8"))?;
+        .ok_or_else(|| io::Error::other("clawk's own path is not UTF-8"))?;
     let mut archive = Archive::default();
     for folder in ["drivers", "new"] {
         archive.add(folder, 0o040_755, &[]);

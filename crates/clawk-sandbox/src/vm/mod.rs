@@ -17,7 +17,6 @@ mod wire;
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 pub use drivers::load_order;
@@ -25,30 +24,9 @@ pub(crate) use host::Found;
 
 use clawk_plan::machine::servable;
 
+pub use crate::launch::VmSettings as Settings;
 use crate::launch::{LaunchError, Launcher, Outcome, Service, Spec};
 use clawk_plan::level::Refusal;
-
-/// `[sandbox.vm]` of `clawk.toml`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Settings {
-    /// Where KVM boots nothing, run machines under emulation: the same walls, many times slower. Default false.
-    pub allow_slow: bool,
-    /// The kernel: a file `…/boot/vmlinuz-VERSION` with its modules in `…/lib/modules/VERSION`. Absent: the newest in `/boot`.
-    pub kernel: Option<PathBuf>,
-    /// qemu, a name or a full path.
-    pub qemu: String,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            allow_slow: false,
-            kernel: None,
-            qemu: "qemu-system-x86_64".to_owned(),
-        }
-    }
-}
 
 /// The level's state in one agent: what was found, once.
 #[derive(Debug, Default)]

@@ -85,7 +85,7 @@ impl Engine {
             .map_err(at)?;
         let meta = file.metadata().map_err(at)?;
         if !meta.is_file() {
-            return Err(format!("`{}` is no file", path.display()));
+            return Err(format!("`{}` is not a file", path.display()));
         }
         let times = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
         let key = (
@@ -119,7 +119,7 @@ impl Engine {
             ));
         }
         if !bytes.starts_with(b"\0asm") {
-            return Err(format!("`{}` is no WebAssembly", path.display()));
+            return Err(format!("`{}` is not WebAssembly", path.display()));
         }
         let component = self
             .component(&bytes)
@@ -191,7 +191,7 @@ fn componentize(module: &[u8]) -> wasmtime::Result<Vec<u8>> {
         .module(module)
         .and_then(|encoder| encoder.adapter(PREVIEW1, adapter))
         .and_then(|mut encoder| encoder.encode());
-    encoded.map_err(|error| wasmtime::Error::msg(format!("it is no module of WASI preview 1: {error:#}")))
+    encoded.map_err(|error| wasmtime::Error::msg(format!("it is not a module of WASI preview 1: {error:#}")))
 }
 
 #[expect(unsafe_code, reason = "native code from our own cache")]

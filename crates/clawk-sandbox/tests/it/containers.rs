@@ -529,7 +529,7 @@ async fn without_a_runtime_it_is_refused_with_the_reason() {
             );
             assert!(
                 data["missing"].as_str().expect("text").contains("/bin/true"),
-                "what is no runtime is found out: {data}"
+                "what is not a runtime is found out: {data}"
             );
             assert!(data["hint"].as_str().expect("text").contains("runc"), "{data}");
         }

@@ -231,7 +231,7 @@ async fn what_cannot_start_is_a_refusal_with_a_cause() {
     );
     let mut spec = script("true");
     spec.workdir = Some("/no/such/folder".into());
-    assert!(refused(spec).await.contains("is no folder"));
+    assert!(refused(spec).await.contains("is not a folder"));
     assert!(refused(script("a\0b")).await.contains("null byte"));
     let lost = Launcher::new("/bin/true", Vec::new())
         .launch(&script("true"))

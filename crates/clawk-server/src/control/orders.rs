@@ -9,6 +9,7 @@ use clawk_proto::{Digest, ErrorCode, MessageId, RequestId, RpcError, SessionId};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::channels::Channels;
 use crate::error::ckp as error;
 use crate::rpc::questions::{self, Text};
 
@@ -85,6 +86,24 @@ const fn history() -> usize {
 
 /// What all orders begin with.
 pub(crate) const PREFIX: &str = "clawk.";
+
+/// What orders about channels begin with.
+pub(crate) const CHANNELS: &str = "clawk.channels.";
+
+/// Obeys an order about channels.
+pub(crate) async fn of_channels(
+    method: &str,
+    params: &str,
+    channels: &dyn Channels,
+    by: &str,
+) -> Result<Value, RpcError> {
+    let params: Value = error::decode(method, params)?;
+    match channels.order(method, &params, by).await {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(reason)) => Err(RpcError::new(ErrorCode::InvalidRequest, reason)),
+        None => Err(unknown()),
+    }
+}
 
 /// Obeys one order; `by` is who gave it.
 pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {

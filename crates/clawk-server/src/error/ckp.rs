@@ -25,7 +25,8 @@ pub(crate) fn decode<T: DeserializeOwned>(method: &str, params: &str) -> Result<
     if !params.starts_with('{') {
         return Err(invalid(format!("the params of `{method}` must be an object")));
     }
-    serde_json::from_str(params).map_err(|e| invalid(format!("the params of `{method}` are wrong: {e}")))
+    super::shape::read(params.as_bytes())
+        .map_err(|what| invalid(format!("the params of `{method}` are wrong: {what}")))
 }
 
 /// A call that did not run, or was cut short.
@@ -195,9 +196,15 @@ pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
             json!({"rule_id": null, "action": "deny", "reason": reason}),
         ),
         KernelError::Screened { reason, detail } => screened(None, reason, detail),
-        KernelError::PeersBusy(swarm) => (
-            ErrorCode::PeerUnreachable,
-            json!({"reason": "peers_busy", "swarm": swarm}),
+        KernelError::Swarm {
+            code,
+            swarm,
+            task_id,
+            reason,
+            message: _,
+        } => (
+            ErrorCode::from_code(*code).unwrap_or(ErrorCode::InvalidParams),
+            json!({"reason": reason, "swarm": swarm, "task_id": task_id, "member": null, "attempts": 0}),
         ),
         KernelError::Memory(MemoryError::Backend(_)) => {
             (ErrorCode::MemoryBackend, json!({"reason": "memory_backend"}))

@@ -6,6 +6,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use tokio_util::sync::CancellationToken;
 
+use super::App;
 use super::error::ApiError;
 use super::limit::Limiter;
 use crate::access::{Rights, Scope, Token, Tokens};
@@ -44,6 +45,31 @@ impl Access {
     }
 }
 
+/// When a stream must end, whatever it has still to tell: the server ends, or the token that opened it may be gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Ending {
+    over: CancellationToken,
+    access: Arc<Access>,
+}
+
+impl Ending {
+    /// Of a stream that opens now.
+    pub(crate) fn of(app: &App) -> Self {
+        Self {
+            over: app.over.clone(),
+            access: app.access(),
+        }
+    }
+
+    /// Completes then.
+    pub(crate) async fn comes(&self) {
+        tokio::select! {
+            () = self.over.cancelled() => {}
+            () = self.access.replaced() => {}
+        }
+    }
+}
+
 /// Who asks.
 #[derive(Debug, Clone)]
 pub(crate) struct Principal {
@@ -60,6 +86,11 @@ impl Principal {
             index,
             rights,
         }
+    }
+
+    /// What it may do.
+    pub(crate) fn rights(&self) -> Rights {
+        self.rights.clone()
     }
 
     pub(crate) fn is_admin(&self) -> bool {
@@ -99,6 +130,12 @@ pub(crate) fn principal(tokens: &Tokens, headers: &HeaderMap) -> Result<Principa
     let presented = presented(headers).ok_or_else(ApiError::unauthorized)?;
     let (index, token) = tokens.find(presented).ok_or_else(ApiError::unauthorized)?;
     Ok(Principal::new(token.rights(), index))
+}
+
+/// Who holds this token.
+pub(crate) fn holder(tokens: &Tokens, presented: &[u8]) -> Option<Principal> {
+    let (index, token) = tokens.find(presented)?;
+    Some(Principal::new(token.rights(), index))
 }
 
 /// The token's bytes; `None` when there is none, or the two headers disagree.

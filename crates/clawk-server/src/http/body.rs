@@ -8,12 +8,21 @@ use serde::de::DeserializeOwned;
 
 use super::App;
 use super::error::ApiError;
+use crate::error::shape;
 
 /// Reads a JSON body's bytes. The content type must say JSON: a page of another origin can't send that unasked.
 ///
 /// # Errors
 /// 415, 413, or 400 when the body breaks off.
 pub(crate) async fn json_bytes(app: &App, request: Request) -> Result<Bytes, ApiError> {
+    json_within(request, app.options.max_body_bytes).await
+}
+
+/// The same, of at most `limit` bytes.
+///
+/// # Errors
+/// As [`json_bytes`].
+pub(crate) async fn json_within(request: Request, limit: usize) -> Result<Bytes, ApiError> {
     let kind = request
         .headers()
         .get(CONTENT_TYPE)
@@ -32,7 +41,6 @@ pub(crate) async fn json_bytes(app: &App, request: Request) -> Result<Bytes, Api
             message,
         ));
     }
-    let limit = app.options.max_body_bytes;
     axum::body::to_bytes(request.into_body(), limit)
         .await
         .map_err(|error| {
@@ -53,6 +61,6 @@ pub(crate) async fn json_bytes(app: &App, request: Request) -> Result<Bytes, Api
 /// As [`json_bytes`]; 400 with what is wrong and where.
 pub(crate) async fn json<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, ApiError> {
     let bytes = json_bytes(app, request).await?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| ApiError::invalid("invalid_request", format!("the body is wrong: {error}")))
+    shape::read(&bytes)
+        .map_err(|what| ApiError::invalid("invalid_request", format!("the body is wrong: {what}")))
 }

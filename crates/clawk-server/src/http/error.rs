@@ -2,11 +2,14 @@
 
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
-use http::{HeaderValue, StatusCode};
-use serde_json::{Map, Value};
+use http::{HeaderName, HeaderValue, StatusCode};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::model;
+
+/// Client libraries of OpenAI's dialect send a failed request again unless this says not to.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// A refusal on its way out. `guard` writes its body, because it knows the request's id.
 #[derive(Debug, Clone)]
@@ -17,6 +20,27 @@ pub(crate) struct ApiError {
     details: Map<String, Value>,
     request_id: Option<Uuid>,
     retry_after_ms: Option<u64>,
+    /// The client's library is told not to send it again by itself.
+    final_word: bool,
+}
+
+/// In whose words a refusal is written: by the path that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// The CRA API's, and everybody's who has none.
+    Cra,
+    /// `/openai/v1`.
+    OpenAi,
+}
+
+impl Dialect {
+    pub(crate) fn of(path: &str) -> Self {
+        if path.starts_with(crate::openai::PREFIX) {
+            Self::OpenAi
+        } else {
+            Self::Cra
+        }
+    }
 }
 
 impl ApiError {
@@ -28,6 +52,7 @@ impl ApiError {
             details: Map::new(),
             request_id: None,
             retry_after_ms: None,
+            final_word: false,
         }
     }
 
@@ -90,6 +115,31 @@ impl ApiError {
         self
     }
 
+    /// It was taken, or refused for good: sent again, it would be another request.
+    pub(crate) const fn once(mut self) -> Self {
+        self.final_word = true;
+        self
+    }
+
+    /// For people.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// As `/openai/v1` writes it.
+    pub(crate) fn openai(&self) -> Value {
+        let kind = match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        let param = self.details.get("param").cloned().unwrap_or_default();
+        json!({"error": {"message": self.message, "type": kind, "param": param, "code": self.code}})
+    }
+
     /// As the answer to this CARP request.
     pub(crate) fn to(mut self, request_id: Uuid) -> Self {
         self.request_id = Some(request_id);
@@ -97,17 +147,24 @@ impl ApiError {
     }
 
     /// The whole answer.
-    pub(crate) fn render(self, request_id: Uuid) -> Response {
-        let error = model::Error {
-            error: model::ErrorBody {
-                code: self.code.to_owned(),
-                message: self.message,
-                details: self.details,
-                request_id: self.request_id.unwrap_or(request_id),
-            },
+    pub(crate) fn render(self, request_id: Uuid, dialect: Dialect) -> Response {
+        let body = match dialect {
+            Dialect::OpenAi => axum::Json(self.openai()).into_response(),
+            Dialect::Cra => axum::Json(model::Error {
+                error: model::ErrorBody {
+                    code: self.code.to_owned(),
+                    message: self.message,
+                    details: self.details,
+                    request_id: self.request_id.unwrap_or(request_id),
+                },
+            })
+            .into_response(),
         };
-        let mut response = (self.status, axum::Json(error)).into_response();
+        let mut response = (self.status, body).into_response();
         let headers = response.headers_mut();
+        if self.final_word {
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
         if let Some(wait) = self.retry_after_ms {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.div_ceil(1000).max(1)));
         }
@@ -130,12 +187,12 @@ impl IntoResponse for ApiError {
 }
 
 /// Writes the body of a refusal; keeps what the router said beside it.
-pub(crate) fn finish(mut response: Response, request_id: Uuid) -> Response {
+pub(crate) fn finish(mut response: Response, request_id: Uuid, dialect: Dialect) -> Response {
     let Some(error) = response.extensions_mut().remove::<ApiError>() else {
         return response;
     };
     let allow = response.headers_mut().remove(ALLOW);
-    let mut rendered = error.render(request_id);
+    let mut rendered = error.render(request_id, dialect);
     if let Some(allow) = allow {
         rendered.headers_mut().insert(ALLOW, allow);
     }

@@ -8,19 +8,19 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
-use super::error::{ApiError, finish};
-use super::{App, Inner, auth};
+use super::error::{ApiError, Dialect, finish};
+use super::{App, Inner, auth, hooks};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// They answer without a token: they say nothing but that it is there, and whether it is ready.
-const OPEN: [&str; 3] = ["/v1/health", "/healthz", "/readyz"];
 
 /// Host, Origin, token, rate; then the handler, within its time.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let id = app.clock.uuid();
+    let dialect = Dialect::of(request.uri().path());
     let admitted = admit(&app, &mut request);
     let response = match admitted {
         Err(refusal) => refusal.into_response(),
+        Ok(()) if is_patient(&app, &request) => next.run(request).await,
         Ok(()) => {
             let limit = Duration::from_millis(app.options.deadline_ms);
             match tokio::time::timeout(limit, next.run(request)).await {
@@ -35,7 +35,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
             }
         }
     };
-    let mut response = finish(response, id);
+    let mut response = finish(response, id, dialect);
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         headers.insert(REQUEST_ID, value);
@@ -45,11 +45,20 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     response
 }
 
+/// Its handler waits for a turn, within a limit of its own.
+fn is_patient(app: &App, request: &Request) -> bool {
+    let path = request.uri().path();
+    let mut doors = app.options.doors.iter();
+    doors.any(|door| door.patient_paths().contains(&path))
+}
+
 fn admit(app: &App, request: &mut Request) -> Result<(), ApiError> {
     let host = check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers(), &host)?;
     let access = app.access();
-    let open = OPEN.contains(&request.uri().path());
+    let path = request.uri().path();
+    let mut doors = app.options.doors.iter();
+    let open = path.starts_with(hooks::PREFIX) || doors.any(|door| door.open_paths().contains(&path));
     let principal = match auth::principal(&access.tokens, request.headers()) {
         Ok(principal) => Some(principal),
         Err(_) if open => None,

@@ -9,13 +9,15 @@ use clawk_kernel::time::Clock;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::auth::Access;
-use super::{App, HttpOptions, Inner, Token, Traces, router};
+use super::{App, HttpOptions, Inner, Tls, Token, Traces, router};
 use crate::host::Host;
 use crate::transport::stalling::Stalling;
 
@@ -88,6 +90,9 @@ impl Http {
         let failed = |cause| HttpError::Io { address, cause };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        if options.doors.contains(&super::Door::A2a) {
+            host.serve_tasks();
+        }
         let access = Access::new(options.tokens.clone(), options.requests_per_second);
         let inner = Inner {
             host,
@@ -96,6 +101,8 @@ impl Http {
             access: RwLock::new(Arc::new(access)),
             streams: Arc::new(Semaphore::new(options.max_streams)),
             over: CancellationToken::new(),
+            work: TaskTracker::new(),
+            claw: super::claw::Sessions::new(options.max_sessions),
             loopback,
             options,
         };
@@ -112,6 +119,15 @@ impl Http {
         self.address
     }
 
+    /// The scheme of its URLs.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        match self.app.options.tls {
+            Some(_) => "https",
+            None => "http",
+        }
+    }
+
     /// What replaces its tokens while it serves.
     #[must_use]
     pub fn keys(&self) -> Keys {
@@ -123,8 +139,9 @@ impl Http {
     pub fn warning(&self) -> Option<String> {
         (self.app.access().tokens.len() == 0).then(|| {
             format!(
-                "no `[http] tokens`: every process on this machine that reaches http://{} may resolve, execute, read all \
-                 traces, load Atlases and answer approvals",
+                "no `[http] tokens`: every process on this machine that reaches {}://{} may talk, call tools, resolve, \
+                 execute, read all traces, load Atlases and answer approvals",
+                self.scheme(),
                 self.address
             )
         })
@@ -155,15 +172,30 @@ impl Http {
                 continue;
             };
             let (service, ending, cut) = (service.clone(), cancel.clone(), cut.clone());
+            let tls = options.tls.clone();
             tracker.spawn(async move {
-                connection(stream, stall, service, ending, cut).await;
+                // silent-ok: only a matter of speed
+                let _fast = stream.set_nodelay(true);
+                match tls {
+                    None => connection(stream, stall, service, ending, cut).await,
+                    Some(Tls(config)) => {
+                        let handshake = TlsAcceptor::from(config).accept(stream);
+                        match tokio::time::timeout(Duration::from_millis(HEAD_MS), handshake).await {
+                            Ok(Ok(stream)) => connection(stream, stall, service, ending, cut).await,
+                            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                            Err(_) => tracing::debug!("a TLS handshake took too long"), // silent-ok: the cause
+                        }
+                    }
+                }
                 drop(place);
             });
         }
         drop(self.listener);
         self.app.over.cancel();
         tracker.close();
-        if tokio::time::timeout(drain, tracker.wait()).await.is_err() {
+        self.app.work.close();
+        let all = async { tokio::join!(tracker.wait(), self.app.work.wait()) };
+        if tokio::time::timeout(drain, all).await.is_err() {
             cut.cancel();
             tracker.wait().await;
         }
@@ -190,15 +222,13 @@ impl Keys {
     }
 }
 
-async fn connection(
-    stream: TcpStream,
+async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
     stall: Duration,
     service: TowerToHyperService<axum::Router>,
     ending: CancellationToken,
     cut: CancellationToken,
 ) {
-    // silent-ok: only a matter of speed
-    let _fast = stream.set_nodelay(true);
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())

@@ -1,22 +1,27 @@
-//! The one listener (R42): the CRA API (sessions, resolutions, executions, traces, Atlases: CRA-Full), and health.
+//! The one listener (R42): CKP over HTTP and WebSocket, the CRA API (sessions, resolutions, executions, traces, Atlases:
+//! CRA-Full), and health. What is on is one list, `doors`.
 //!
 //! A request passes `guard` (Host, Origin, token, rate, deadline), then one handler; `error` is the one mapping from what
 //! the kernel refuses to status codes. `docs/reference/http-api.md` is for people, `schema/openapi.json` for machines.
 
 mod approvals;
 mod atlases;
-mod auth;
-mod body;
+pub(crate) mod auth;
+pub(crate) mod body;
 mod carp;
+mod claw;
+mod doors;
 mod error;
 mod guard;
 mod health;
+mod hooks;
 mod limit;
 mod listen;
 mod model;
 mod openapi;
 mod sessions;
 mod stream;
+mod tls;
 mod traces;
 
 #[cfg(test)]
@@ -26,20 +31,21 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::Router;
-use axum::routing::{get, post};
 use clawk_kernel::Cra;
 use clawk_kernel::ports::Later;
 use clawk_kernel::time::Clock;
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
 use clawk_trace::Report;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub use crate::access::{Scope, Token};
+pub use doors::Door;
 pub use listen::{Http, HttpError, Keys};
 pub use openapi::document;
+pub use tls::{Tls, TlsError};
 
 use crate::host::Host;
 use auth::Access;
@@ -73,16 +79,6 @@ pub trait Traces: Send + Sync + fmt::Debug {
     fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>>;
 }
 
-/// What is served on the listener, by path (R42).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Door {
-    /// `/v1/…`: the CRA API.
-    Cra,
-    /// `/healthz` and `/readyz`.
-    Health,
-}
-
 /// Limits and who may do what.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {
@@ -90,6 +86,8 @@ pub struct HttpOptions {
     pub tokens: Vec<Token>,
     /// What is served.
     pub doors: Vec<Door>,
+    /// TLS; without it the listener speaks plain HTTP.
+    pub tls: Option<Tls>,
     /// Addresses beyond loopback may be listened on.
     pub public: bool,
     /// Names that a `Host` header may have, besides loopback's and the address's own.
@@ -102,6 +100,8 @@ pub struct HttpOptions {
     pub requests_per_second: u32,
     /// Trace streams that are open at the same time.
     pub max_streams: usize,
+    /// CKP sessions and sockets that are open at the same time.
+    pub max_sessions: usize,
     /// Connections that are open at the same time; beyond, new ones are closed at once.
     pub max_connections: usize,
     /// How long a request may take, milliseconds.
@@ -116,13 +116,15 @@ impl Default for HttpOptions {
     fn default() -> Self {
         Self {
             tokens: Vec::new(),
-            doors: vec![Door::Cra, Door::Health],
+            tls: None,
+            doors: Door::DEFAULT.to_vec(),
             public: false,
             hosts: Vec::new(),
             origins: Vec::new(),
             max_body_bytes: 4 << 20,
             requests_per_second: 1_000,
             max_streams: 64,
+            max_sessions: 1_024,
             max_connections: 1_024,
             deadline_ms: 60_000,
             stall_ms: 15_000,
@@ -137,15 +139,18 @@ pub(crate) struct App(Arc<Inner>);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    host: Host,
-    traces: Arc<dyn Traces>,
-    clock: Arc<dyn Clock>,
-    options: HttpOptions,
+    pub(crate) host: Host,
+    pub(crate) traces: Arc<dyn Traces>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: HttpOptions,
     access: RwLock<Arc<Access>>,
-    streams: Arc<Semaphore>,
-    over: CancellationToken,
+    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) over: CancellationToken,
+    /// Sessions and sockets that outlive the request that began them.
+    pub(crate) work: TaskTracker,
+    claw: claw::Sessions,
     /// Listening on loopback only.
-    loopback: bool,
+    pub(crate) loopback: bool,
 }
 
 impl std::ops::Deref for App {
@@ -158,11 +163,11 @@ impl std::ops::Deref for App {
 
 impl App {
     /// The tokens in force.
-    fn access(&self) -> Arc<Access> {
+    pub(crate) fn access(&self) -> Arc<Access> {
         Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn cra(&self) -> Result<Cra, ApiError> {
+    pub(crate) fn cra(&self) -> Result<Cra, ApiError> {
         let kernel = self.host.current().get();
         kernel
             .map(|kernel| kernel.cra())
@@ -170,39 +175,14 @@ impl App {
     }
 }
 
-/// One listener, by path (R42): the doors that are on, guarded. CKP over HTTP (`/claw`, `/claw/ws`) gets its place here.
+/// One listener, by path (R42): the doors that are on, guarded.
 fn router(app: App) -> Router {
-    let mut paths = Router::new();
-    for door in &app.options.doors {
-        paths = match door {
-            Door::Cra => paths.merge(cra()),
-            Door::Health => paths
-                .route("/healthz", get(health::alive))
-                .route("/readyz", get(health::ready)),
-        };
-    }
+    let doors = app.options.doors.iter();
+    let paths = doors.fold(Router::new(), |paths, door| paths.merge(door.routes()));
     paths
+        .route("/channels/{name}", axum::routing::any(hooks::receive))
         .fallback(|| async { ApiError::not_found("no such path") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .layer(axum::middleware::from_fn_with_state(app.clone(), guard::guard))
         .with_state(app)
-}
-
-/// The CRA API.
-fn cra() -> Router<App> {
-    Router::new()
-        .route("/v1/health", get(health::health))
-        .route("/v1/sessions", get(sessions::list).post(sessions::create))
-        .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
-        .route("/v1/resolve", post(carp::resolve))
-        .route("/v1/execute", post(carp::execute))
-        .route("/v1/validate", post(carp::validate))
-        .route("/v1/traces/stream", get(stream::stream))
-        .route("/v1/traces/{session_id}", get(traces::show))
-        .route("/v1/traces/{session_id}/verify", post(traces::verify))
-        .route("/v1/atlases", get(atlases::list).post(atlases::load))
-        .route("/v1/atlases/{id}", get(atlases::show).delete(atlases::remove))
-        .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{id}", get(approvals::show).post(approvals::answer))
-        .route("/v1/openapi.json", get(openapi::serve))
 }

@@ -17,8 +17,8 @@ use clawk_proto::{ErrorCode, RpcError};
 use futures::FutureExt;
 use serde::Serialize;
 
-use super::reply::{Batch, Place, Reply};
-use super::{Connection, Phase, Run, gate};
+use super::reply::{Batch, Destination, Reply};
+use super::{Connection, Phase, Run, gate, tasks};
 use crate::access::Scope;
 use crate::control::orders;
 use crate::error::ckp as error;
@@ -27,7 +27,7 @@ use crate::error::ckp as error;
 pub(super) struct Ask<'a> {
     pub(super) id: Id<'a>,
     pub(super) params: &'a str,
-    pub(super) place: Place,
+    pub(super) place: Destination,
 }
 
 impl Connection {
@@ -37,7 +37,7 @@ impl Connection {
             return;
         }
         match parse(line) {
-            Inbound::One(message) => self.message(message, Place::Alone).await,
+            Inbound::One(message) => self.message(message, Destination::Alone).await,
             Inbound::Batch(messages) => {
                 let is_answered = |message: &&Message<'_>| match message {
                     Message::Request(request) => request.id.is_some(),
@@ -45,7 +45,7 @@ impl Connection {
                     Message::Ignored => false,
                 };
                 let outstanding = messages.iter().filter(is_answered).count();
-                let place = Place::Batch(Batch::new(Arc::clone(&self.outbox), outstanding));
+                let place = Destination::Batch(Batch::new(Arc::clone(&self.outbox), outstanding));
                 for message in messages {
                     self.message(message, place.clone()).await;
                 }
@@ -58,10 +58,10 @@ impl Connection {
         let message = format!("a message may have at most {max_message_bytes} bytes");
         let error = RpcError::new(ErrorCode::InvalidRequest, message)
             .with(serde_json::json!({"reason": "too_long", "max_message_bytes": max_message_bytes}));
-        Place::Alone.put(&mut self.out, |out| write_error(out, &Id::NULL, &error));
+        Destination::Alone.put(&mut self.out, |out| write_error(out, &Id::NULL, &error));
     }
 
-    async fn message(&mut self, message: Message<'_>, place: Place) {
+    async fn message(&mut self, message: Message<'_>, place: Destination) {
         match message {
             Message::Request(Request {
                 id: Some(id),
@@ -88,6 +88,9 @@ impl Connection {
         }
         if name == message::SEND {
             return self.message_send(ask).await;
+        }
+        if name.starts_with(tasks::PREFIX) {
+            return self.task(name, ask).await;
         }
         let method = match gate::admit(&self.phase, &self.rights, name) {
             Ok(method) => method,
@@ -231,8 +234,12 @@ impl Connection {
         let permit = self.lanes.enter_answer().await;
         let (name, params, by) = (name.to_owned(), ask.params.to_owned(), self.rights.shared_name());
         let reply = self.reply(ask);
+        let channels = self.host.channels().cloned();
         self.start(async move {
-            let outcome = orders::act(&name, &params, &kernel, &by).await;
+            let outcome = match channels.filter(|_| name.starts_with(orders::CHANNELS)) {
+                Some(channels) => orders::of_channels(&name, &params, &*channels, &by).await,
+                None => orders::act(&name, &params, &kernel, &by).await,
+            };
             drop(permit);
             reply.finish(outcome);
         })

@@ -40,7 +40,7 @@ pub(crate) async fn beat(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &Out
 fn once(run: &Pulse, outbox: &Outbox, clock: &dyn Clock) {
     let status = run.kernel.status();
     let lives = matches!(status.state, LifecycleState::Ready | LifecycleState::Error);
-    if !lives || outbox.is_saturated() {
+    if !lives || outbox.is_saturated() || !outbox.is_heard() {
         return;
     }
     let params = HeartbeatParams {

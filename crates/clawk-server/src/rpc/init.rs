@@ -28,7 +28,7 @@ const MESSAGES: &str = "messages";
 
 /// A `claw.initialize` that is well-formed and speaks our version.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Opening {
     pub(super) params: InitializeParams,
     /// The version to answer with.
     pub(super) version: String,
@@ -37,17 +37,17 @@ pub(super) struct Asked {
 }
 
 /// Judges shape, then version; the manifest's content is the factory's (R3a).
-pub(super) fn judge(params: &str) -> Result<Asked, RpcError> {
+pub(super) fn judge(params: &str) -> Result<Opening, RpcError> {
     let params: InitializeParams = error::decode("claw.initialize", params)?;
     let requested = Version::parse(&params.protocol_version).map_err(|e| {
-        malformed(format!("`protocolVersion` is no semantic version: {e}"))
+        malformed(format!("`protocolVersion` is not a valid semantic version: {e}"))
             .with(json!({"reason": "invalid_params", "member": "protocolVersion", "supported": SUPPORTED}))
     })?;
     match &params.manifest {
         Value::Object(_) => {}
         Value::String(uri) => {
             ClawUri::parse_canonical(uri)
-                .map_err(|e| malformed(format!("`manifest` is no canonical `claw://` URI: {e}")))?;
+                .map_err(|e| malformed(format!("`manifest` is not a canonical `claw://` URI: {e}")))?;
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
             return Err(malformed(
@@ -84,7 +84,7 @@ pub(super) fn judge(params: &str) -> Result<Asked, RpcError> {
         .get("tools")
         .and_then(|tools| tools.get("approvals"))
         == Some(&Value::String("notify".into()));
-    Ok(Asked {
+    Ok(Opening {
         params,
         version,
         notify_questions,
@@ -92,7 +92,7 @@ pub(super) fn judge(params: &str) -> Result<Asked, RpcError> {
 }
 
 /// R2: what the agent serves, and of that what was asked for when anything was.
-pub(super) fn capabilities(asked: &Asked, kernel: &Kernel) -> Map<String, Value> {
+pub(super) fn capabilities(asked: &Opening, kernel: &Kernel) -> Map<String, Value> {
     let mut served = negotiate(asked, |group| kernel.serves(group));
     // R40: Level 1 serves it unannounced (R2).
     let wanted = &asked.params.capabilities;
@@ -102,7 +102,7 @@ pub(super) fn capabilities(asked: &Asked, kernel: &Kernel) -> Map<String, Value>
     served
 }
 
-fn negotiate(asked: &Asked, serves: impl Fn(Group) -> bool) -> Map<String, Value> {
+fn negotiate(asked: &Opening, serves: impl Fn(Group) -> bool) -> Map<String, Value> {
     let wanted = &asked.params.capabilities;
     GROUPS
         .into_iter()

@@ -11,7 +11,7 @@ use clawk_proto::rpc::write_result;
 use clawk_proto::{ErrorCode, RpcError};
 
 use super::dispatch::Ask;
-use super::init::{Asked, capabilities, judge};
+use super::init::{Opening, capabilities, judge};
 use super::{Connection, Phase, Pulse, Run};
 use crate::access::Scope;
 use crate::error::ckp as error;
@@ -63,7 +63,7 @@ impl Connection {
         self.phase = Phase::Running(run);
     }
 
-    async fn begin(&mut self, asked: &Asked) -> Result<Run, RpcError> {
+    async fn begin(&mut self, asked: &Opening) -> Result<Run, RpcError> {
         // What others bring only names what they expect (R3).
         let wire = self.rights.owns().then_some(&asked.params.manifest);
         let kernel = self.host.start(wire).await.map_err(|e| error::from_init(&e))?;

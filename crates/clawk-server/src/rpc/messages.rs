@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use clawk_kernel::{Door, Notice, Talk, TalkStop, Told};
+use clawk_kernel::{Attached, Door, Notice, Talk, TalkStop, Told};
 use clawk_proto::MessageId;
 use clawk_proto::message::{DELTA, Part, SEND, STEP, SendParams, SendResult, Stop, Tokens};
 use clawk_proto::rpc::write_notification;
@@ -27,17 +27,15 @@ impl Connection {
             Ok(params) => params,
             Err(error) => return self.refuse(&ask, &error),
         };
-        let text = match words(&params) {
-            Ok(text) => text,
+        let (text, images) = match said(&params) {
+            Ok(said) => said,
             Err(error) => return self.refuse(&ask, &error),
         };
         self.flush();
         let permit = self.lanes.enter_message().await;
         let asked = Talk {
-            owner: self.rights.name().to_owned(),
-            conversation: params.conversation,
-            text,
-            request_id: params.request_id,
+            images,
+            ..Talk::new(self.rights.name(), params.conversation, text, params.request_id)
         };
         let door = Door::Rpc {
             client: run.client.clone(),
@@ -59,19 +57,37 @@ impl Connection {
     }
 }
 
-/// What is said, as text: this kernel's conversations hold words, so other parts become notes.
-fn words(params: &SendParams) -> Result<String, RpcError> {
+/// What is said: words and pictures. Other parts become notes.
+fn said(params: &SendParams) -> Result<(String, Vec<Attached>), RpcError> {
     let invalid = |message: &str| {
         RpcError::new(ErrorCode::InvalidParams, message)
             .with(json!({"reason": "invalid_params", "method": SEND}))
     };
     match (&params.parts, &params.text) {
-        (None, Some(text)) => Ok(text.clone()),
+        (None, Some(text)) => Ok((text.clone(), Vec::new())),
         (Some(parts), None) => {
-            let texts: Vec<String> = parts.iter().map(Part::as_text).collect();
-            Ok(texts.join("\n\n"))
+            let (mut texts, mut images) = (Vec::new(), Vec::new());
+            for part in parts {
+                match picture(part).map_err(|reason| invalid(&reason))? {
+                    Some(image) => images.push(image),
+                    None => texts.push(part.as_text()),
+                }
+            }
+            Ok((texts.join("\n\n"), images))
         }
         (Some(_), Some(_)) | (None, None) => Err(invalid("a message has either `parts` or `text`")),
+    }
+}
+
+/// A part that is a picture of a type that models take.
+fn picture(part: &Part) -> Result<Option<Attached>, String> {
+    match part {
+        Part::Image {
+            mime_type,
+            data,
+            name,
+        } => Attached::read(mime_type, name.as_deref(), data),
+        Part::Text { .. } | Part::File { .. } | Part::Audio { .. } => Ok(None),
     }
 }
 
@@ -89,7 +105,10 @@ fn result(told: Told) -> SendResult {
         parts,
         stop: match told.stop {
             TalkStop::Answered => Stop::Answered,
+            TalkStop::Refused => Stop::Refused,
             TalkStop::Cancelled => Stop::Cancelled,
+            TalkStop::Budget => Stop::Budget,
+            TalkStop::Stopped => Stop::Stopped,
             TalkStop::Failed => Stop::Failed,
         },
         reason: told.reason,
@@ -177,6 +196,7 @@ fn step(notice: &Notice) -> Option<Value> {
         Notice::Asking(question) => {
             json!({"step": "asking", "question": questions::facts(question, questions::Text::Whole)})
         }
+        Notice::Handed(call) => json!({"step": "handed", "tool": call.name, "call_id": call.id}),
         Notice::Planned(plan) => {
             json!({"step": "planned", "plan": plan.id, "questions": questions::listed(plan.steps.clone(), questions::Text::Whole)})
         }

@@ -10,11 +10,14 @@ mod lifecycle;
 mod messages;
 pub(crate) mod questions;
 mod reply;
+mod tasks;
 #[cfg(test)]
 mod tests;
 
+use std::mem;
 use std::sync::Arc;
 
+use clawk_kernel::time::Clock;
 use clawk_kernel::{Kernel, Session};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -87,9 +90,28 @@ impl Connection {
         Arc::clone(&self.outbox)
     }
 
+    /// For the timestamps of heartbeats.
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.host.options().clock)
+    }
+
     /// What is in flight.
     pub(crate) fn lanes(&self) -> Arc<lane::Lanes> {
         Arc::clone(&self.lanes)
+    }
+
+    /// Takes one message whose answer, and what is told on the way to it, goes to `outbox` instead: a request that came by
+    /// itself is answered where it came from.
+    pub(crate) async fn take_to(&mut self, message: &[u8], outbox: Arc<Outbox>) {
+        let own = mem::replace(&mut self.outbox, outbox);
+        self.take(message).await;
+        self.flush();
+        self.outbox = own;
+    }
+
+    /// Its session has ended, by `claw.shutdown` or with the agent.
+    pub(crate) const fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Stopped(_))
     }
 
     /// Hands the answers over; before anything is waited for, so that a peer that waits for us gets them.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use clawk_kernel::{Asked, Plan, Question};
+use clawk_kernel::{Plan, Question, Waiting};
 use clawk_proto::RequestId;
 use clawk_proto::rpc::write_notification;
 use serde_json::{Value, json};
@@ -116,8 +116,8 @@ pub(crate) fn listed(questions: Vec<Question>, text: Text) -> Vec<Value> {
     Plan::group(questions)
         .iter()
         .map(|asked| match asked {
-            Asked::One(question) => facts(question, text),
-            Asked::Plan(plan) => {
+            Waiting::One(question) => facts(question, text),
+            Waiting::Plan(plan) => {
                 let facts = |step| facts(step, text);
                 let mut told = plan.steps.first().map_or(Value::Null, facts);
                 let steps: Vec<Value> = plan.steps.iter().map(facts).collect();

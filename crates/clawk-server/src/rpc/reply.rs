@@ -49,14 +49,14 @@ impl Batch {
 
 /// Where an answer goes.
 #[derive(Debug, Clone)]
-pub(crate) enum Place {
+pub(crate) enum Destination {
     /// As a message of its own.
     Alone,
     /// Into the array of its batch.
     Batch(Arc<Batch>),
 }
 
-impl Place {
+impl Destination {
     /// Answers from the reading loop, whose answers gather in `out`.
     pub(crate) fn put(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
@@ -73,13 +73,13 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Reply {
     id: Id<'static>,
-    place: Place,
+    place: Destination,
     outbox: Arc<Outbox>,
     answered: bool,
 }
 
 impl Reply {
-    pub(crate) fn new(id: Id<'_>, place: Place, outbox: Arc<Outbox>) -> Self {
+    pub(crate) fn new(id: Id<'_>, place: Destination, outbox: Arc<Outbox>) -> Self {
         Self {
             id: id.into_owned(),
             place,

@@ -4,7 +4,9 @@
 mod tests;
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -15,13 +17,40 @@ const SATURATED: usize = 1024 * 1024;
 /// What one write takes at most, unless a single message is longer.
 const ONE_WRITE: usize = 512 * 1024;
 
-/// Messages on their way out. Whoever answers never waits; whoever reads waits for [`Outbox::room`], which bounds it: what
+/// Where answers and notifications are put. Dropped, nothing more will come: the last holder of an answer ends its queue.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox(Arc<Queue>);
+
+impl Outbox {
+    /// The side from which they are taken out.
+    pub(crate) fn outlet(&self) -> Arc<Queue> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Deref for Outbox {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        &self.0
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
+/// Messages on their way out. Whoever answers never waits; whoever reads waits for [`Queue::room`], which bounds it: what
 /// is held is at most `SATURATED` and the answers to what was in flight then.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct Queue {
     state: Mutex<State>,
     filled: Notify,
     drained: Notify,
+    /// Nobody listens at the moment: signs of life are not kept for later.
+    unheard: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +63,7 @@ struct State {
     broken: bool,
 }
 
-impl Outbox {
+impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,13 +104,58 @@ impl Outbox {
         }
     }
 
-    /// Nothing more will come: [`Outbox::write_to`] ends when all is written.
+    /// Nothing more will come: [`Queue::write_to`] ends when all is written.
     pub(crate) fn finish(&self) {
         self.state().finished = true;
         self.filled.notify_one();
+        self.drained.notify_waiters();
     }
 
-    /// Writes until [`Outbox::finish`].
+    /// Whether somebody listens.
+    pub(crate) fn is_heard(&self) -> bool {
+        !self.unheard.load(Ordering::Relaxed)
+    }
+
+    /// Somebody listens from now on, or nobody does.
+    pub(crate) fn set_heard(&self, heard: bool) {
+        self.unheard.store(!heard, Ordering::Relaxed);
+    }
+
+    /// Completes when nothing more will come, whether or not all was taken out.
+    pub(crate) async fn finished(&self) {
+        loop {
+            let drained = self.drained.notified();
+            tokio::pin!(drained);
+            drained.as_mut().enable();
+            if self.state().finished {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    /// Takes out what waits: whole messages, each with its newline; `None` when nothing more will come. What was taken before
+    /// counts as written. One taker at a time. Cancelling loses nothing.
+    pub(crate) async fn next(&self) -> Option<Vec<u8>> {
+        loop {
+            let (batch, finished) = {
+                let mut state = self.state();
+                let batch = std::mem::take(&mut state.waiting);
+                state.being_written = batch.len();
+                (batch, state.finished)
+            };
+            self.drained.notify_waiters();
+            if !batch.is_empty() {
+                return Some(batch);
+            }
+            if finished {
+                return None;
+            }
+            self.filled.notified().await;
+        }
+    }
+
+    /// Writes until [`Queue::finish`].
     ///
     /// # Errors
     /// The peer is gone; from then on all messages are dropped.

@@ -5,6 +5,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::string_slice,
     clippy::disallowed_methods,
     reason = "tests: a broken helper should fail loudly; they make their own tasks and ids"
 )]
@@ -12,6 +13,7 @@
 mod agent;
 mod approvals;
 mod beat;
+mod claw;
 mod control;
 mod flow;
 mod framing;
@@ -19,4 +21,5 @@ mod fuzz;
 mod host;
 mod lifecycle;
 mod methods;
+mod socket;
 mod wire;

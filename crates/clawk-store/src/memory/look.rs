@@ -1,15 +1,20 @@
 //! Looking at what is remembered, and forgetting it, from outside of the agent: by store, by scope, by words, by id.
 
-use clawk_kernel::ports::{Batch, Entry, JournalError};
+use clawk_kernel::ports::{Batch, Entry, JournalError, StoreQuery};
 use clawk_kernel::time::Clock;
+use clawk_manifest::model::{Retention, Store, StoreType};
 use clawk_proto::SessionId;
 use clawk_proto::method::MemoryEntry;
+use clawk_recall::entry::{Hit, Mark, Whose};
 use clawk_trace::bounded;
 use clawk_trace::canonical::payload_of;
-use rusqlite::{Connection, params};
+use clawk_trace::chain::digest_of;
+use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::json;
 
-use super::{Part, retain, search};
+use super::rows::{self, Part};
+use super::search::Search;
+use super::vectors::Vectors;
 use crate::dir::StateDir;
 use crate::erase::overwriting;
 use crate::error::StateError;
@@ -18,6 +23,9 @@ use crate::reader::Reader;
 
 /// The type of the event that says what was forgotten.
 pub const FORGOTTEN: &str = "ckp.memory.forgotten";
+
+/// The type of the event that says what came back.
+pub const RESTORED: &str = "ckp.memory.restored";
 
 /// Entries that may be forgotten at once.
 pub const MAX_FORGOTTEN: usize = 1000;
@@ -43,6 +51,8 @@ pub struct Remembered {
     pub scope: String,
     /// The entry; `score` within 0..1 when it was searched for.
     pub entry: MemoryEntry,
+    /// Where it came from.
+    pub mark: Mark,
     /// Its place in time; what comes later has a greater one.
     pub row: u64,
     part: i64,
@@ -94,11 +104,11 @@ impl Reader {
         self.with(|connection| {
             let sql = format!(
                 "SELECT {}, n FROM memory WHERE part = ?1 AND n < ?2 ORDER BY n DESC LIMIT ?3",
-                search::COLUMNS
+                rows::COLUMNS
             );
             let mut select = connection.prepare_cached(&sql)?;
             let rows = select.query_map(params![part.id, before, limit], |row| {
-                Ok(part.holds(search::entry(row)?, crate::append::unsigned_at(row, 5)?))
+                Ok(part.holds(rows::hit(row)?, crate::append::unsigned_at(row, 6)?))
             })?;
             rows.collect()
         })
@@ -115,26 +125,35 @@ impl Reader {
         limit: usize,
     ) -> Result<Vec<Remembered>, StateError> {
         self.with(|connection| {
-            let found = search::by_words(connection, part.part(), words, limit)?;
-            Ok(found.into_iter().map(|entry| part.holds(entry, 0)).collect())
+            let search = Search {
+                store: &any_store(&part.store),
+                part: part.part(),
+                whose: &Whose::All,
+                limit,
+                vectors: &Vectors::default(),
+            };
+            let query = StoreQuery::Text(words.to_owned());
+            let found = search.run(connection, &query, None)?;
+            Ok(found.hits.into_iter().map(|hit| part.holds(hit, 0)).collect())
         })
     }
 
-    /// The entries with this id or key, in these parts.
+    /// The entries with this id or key, in these parts; those that compaction set aside by their id, too.
     ///
     /// # Errors
     /// The database can't be read.
     pub fn remembered_as(&self, parts: &[MemoryPart], name: &str) -> Result<Vec<Remembered>, StateError> {
         self.with(|connection| {
             let sql = format!(
-                "SELECT {}, n FROM memory WHERE part = ?1 AND (id = ?2 OR key = ?2) ORDER BY n",
-                search::COLUMNS
+                "SELECT {0}, n FROM memory WHERE part = ?1 AND (id = ?2 OR key = ?2) UNION ALL \
+                 SELECT {0}, n FROM memory_aside WHERE part = ?1 AND id = ?2 ORDER BY n",
+                rows::COLUMNS
             );
             let mut select = connection.prepare_cached(&sql)?;
             let mut found = Vec::new();
             for part in parts {
                 let rows = select.query_map(params![part.id, name], |row| {
-                    Ok(part.holds(search::entry(row)?, crate::append::unsigned_at(row, 5)?))
+                    Ok(part.holds(rows::hit(row)?, crate::append::unsigned_at(row, 6)?))
                 })?;
                 for row in rows {
                     found.push(row?);
@@ -146,14 +165,60 @@ impl Reader {
 }
 
 impl MemoryPart {
-    fn holds(&self, entry: MemoryEntry, row: u64) -> Remembered {
+    fn holds(&self, Hit { entry, mark }: Hit, row: u64) -> Remembered {
         Remembered {
             store: self.store.clone(),
             scope: self.scope.clone(),
             entry,
+            mark,
             row,
             part: self.id,
         }
+    }
+}
+
+/// A store as it is looked at without its manifest: by words and by the built-in table.
+fn any_store(name: &str) -> Store {
+    Store {
+        name: name.to_owned(),
+        kind: StoreType::Semantic,
+        backend: None,
+        retention: Retention::default(),
+        compaction: None,
+        embedding: None,
+        search: clawk_manifest::model::Search::default(),
+        scope: None,
+        encryption: false,
+        path: None,
+        isolation: None,
+        max_size_mb: None,
+        checkpoint: None,
+        role: None,
+        lifecycle: None,
+        forgetting: None,
+        salience: None,
+        confidence: None,
+    }
+}
+
+impl Reader {
+    /// What compaction set aside of a part, the newest first, at most `limit`.
+    ///
+    /// # Errors
+    /// The database can't be read.
+    pub fn set_aside(&self, part: &MemoryPart, limit: usize) -> Result<Vec<Remembered>, StateError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with(|connection| {
+            let sql = format!(
+                "SELECT {}, n FROM memory_aside WHERE part = ?1 ORDER BY n DESC LIMIT ?2",
+                rows::COLUMNS
+            );
+            let mut select = connection.prepare_cached(&sql)?;
+            let rows = select.query_map(params![part.id, limit], |row| {
+                Ok(part.holds(rows::hit(row)?, crate::append::unsigned_at(row, 6)?))
+            })?;
+            rows.collect()
+        })
     }
 }
 
@@ -180,14 +245,14 @@ impl StateDir {
             entries: said(gone, reason, by, clock)?,
             ..Batch::default()
         };
-        let rows: Vec<(i64, i64)> = gone
+        let gone: Vec<(i64, i64, String)> = gone
             .iter()
-            .map(|one| (one.part, crate::append::integer(one.row)))
+            .map(|one| (one.part, crate::append::integer(one.row), one.entry.id.clone()))
             .collect();
         let job = move |connection: &Connection| {
             overwriting(connection, || {
-                for (part, row) in &rows {
-                    retain::delete(connection, *part, &[*row])?;
+                for (part, row, id) in &gone {
+                    erase(connection, *part, *row, id)?;
                 }
                 Ok(())
             })?;
@@ -200,17 +265,174 @@ impl StateDir {
     }
 }
 
+/// Erases an entry, in sight or set aside: the embedding that was paid for it, what was set aside for it, and every summary that
+/// was made from it. What else such a summary stood for comes back.
+fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
+    let text = "SELECT content, key FROM memory WHERE n = ?1 UNION ALL SELECT content, key FROM memory_aside WHERE n = ?1";
+    let mut select = connection.prepare_cached(text)?;
+    let texts = select
+        .query_map([row], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<Vec<(String, Option<String>)>, _>>()?;
+    for (content, key) in texts {
+        let content = serde_json::from_str(&content).unwrap_or(serde_json::Value::String(content));
+        let digest = digest_of(clawk_recall::words::text_of(&content, key.as_deref()).as_bytes());
+        connection.execute("DELETE FROM embeddings WHERE digest = ?1", [digest.0])?;
+    }
+    rows::delete(connection, part, &[row])?;
+    let mut summaries: Vec<String> = connection
+        .prepare_cached("SELECT instead FROM memory_aside WHERE n = ?1 AND instead <> ''")?
+        .query_map([row], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    connection.execute(
+        "DELETE FROM memory_aside WHERE n = ?1 OR (part = ?2 AND instead = ?3)",
+        params![row, part, id],
+    )?;
+    while let Some(summary) = summaries.pop() {
+        let mut above = connection.prepare_cached(
+            "SELECT instead FROM memory_aside WHERE part = ?1 AND id = ?2 AND instead <> ''",
+        )?;
+        summaries.extend(
+            above
+                .query_map(params![part, summary], |row| row.get(0))?
+                .collect::<Result<Vec<String>, _>>()?,
+        );
+        connection.execute(
+            "DELETE FROM memory_aside WHERE part = ?1 AND id = ?2",
+            params![part, summary],
+        )?;
+        undo(connection, part, &summary)?;
+    }
+    Ok(())
+}
+
+/// A summary goes, and what it stood for comes back; how many entries came back.
+fn undo(connection: &Connection, part: i64, summary: &str) -> rusqlite::Result<u64> {
+    let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND id = ?2")?;
+    let own = select
+        .query_map(params![part, summary], |row| row.get(0))?
+        .collect::<Result<Vec<i64>, _>>()?;
+    let embeds = rows::embeds(connection, part)?;
+    rows::delete(connection, part, &own)?;
+    let mut select = connection
+        .prepare_cached("SELECT n FROM memory_aside WHERE part = ?1 AND instead = ?2 ORDER BY n")?;
+    let old = select
+        .query_map(params![part, summary], |row| row.get(0))?
+        .collect::<Result<Vec<i64>, _>>()?;
+    rows::bring_back(connection, part, &old, embeds)
+}
+
+/// Brings back one entry, or what a summary stood for, or everything of a part.
+fn bring_back(connection: &Connection, part: i64, which: &Restore) -> rusqlite::Result<u64> {
+    let mut back = 0;
+    match which {
+        Restore::All => loop {
+            let next: Option<(i64, String)> = connection
+                .query_row(
+                    "SELECT n, instead FROM memory_aside WHERE part = ?1 ORDER BY since DESC, n DESC LIMIT 1",
+                    [part],
+                    |row| Ok((row.get(0)?, row.get(1)?)),
+                )
+                .optional()?;
+            let Some((n, instead)) = next else { return Ok(back) };
+            let came = if instead.is_empty() {
+                rows::bring_back(connection, part, &[n], rows::embeds(connection, part)?)?
+            } else {
+                undo(connection, part, &instead)?
+            };
+            if came == 0 {
+                return Ok(back);
+            }
+            back += came;
+        },
+        Restore::Id(id) => {
+            let mut select = connection
+                .prepare_cached("SELECT n FROM memory_aside WHERE part = ?1 AND id = ?2 ORDER BY n")?;
+            let own = select
+                .query_map(params![part, id], |row| row.get(0))?
+                .collect::<Result<Vec<i64>, _>>()?;
+            back += rows::bring_back(connection, part, &own, rows::embeds(connection, part)?)?;
+            let stands: bool = connection
+                .prepare_cached("SELECT 1 FROM memory_aside WHERE part = ?1 AND instead = ?2")?
+                .exists(params![part, id])?;
+            if stands {
+                back += undo(connection, part, id)?;
+            }
+        }
+    }
+    Ok(back)
+}
+
+/// What comes back of what compaction set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Restore {
+    /// Everything.
+    All,
+    /// The entry with this id, or what the summary with this id stands for.
+    Id(String),
+}
+
+impl StateDir {
+    /// Brings back what compaction set aside, in these parts, and says so in the journal: one commit.
+    ///
+    /// # Errors
+    /// The journal can't be written: nothing comes back.
+    pub async fn restore(
+        &self,
+        parts: &[MemoryPart],
+        which: Restore,
+        by: &str,
+        clock: &dyn Clock,
+    ) -> Result<u64, JournalError> {
+        let name = match &which {
+            Restore::All => "everything",
+            Restore::Id(id) => id,
+        };
+        let stores: Vec<_> = parts
+            .iter()
+            .map(|part| json!({ "scope": part.scope, "store": part.store }))
+            .collect();
+        let payload = json!({ "by": by, "id": name, "stores": stores });
+        let batch = Batch {
+            entries: recorded("restore", RESTORED, &payload, by, clock)?,
+            ..Batch::default()
+        };
+        let ids: Vec<i64> = parts.iter().map(|part| part.id).collect();
+        let slot = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let count = slot.clone();
+        let job = move |connection: &Connection| {
+            for part in ids {
+                let back = bring_back(connection, part, &which)?;
+                count.fetch_add(back, std::sync::atomic::Ordering::Relaxed);
+            }
+            Ok(true)
+        };
+        let work = Work::AppendAnd(batch, Box::new(job));
+        self.inner.queue.push(work)?.durable().await?;
+        Ok(slot.load(std::sync::atomic::Ordering::Relaxed))
+    }
+}
+
 /// A session of its own, which says what is gone: ids and names, never what was remembered.
 fn said(gone: &[Remembered], reason: &str, by: &str, clock: &dyn Clock) -> Result<Vec<Entry>, JournalError> {
-    let session = SessionId(clock.uuid());
-    let started = json!({
-        "agent_hash": clawk_proto::Digest::ZERO, "agent_id": by, "door": "operator", "goal": "forget", "run": session.0,
-    });
     let entries: Vec<_> = gone
         .iter()
         .map(|one| json!({ "id": one.entry.id, "scope": one.scope, "store": one.store }))
         .collect();
     let forgotten = json!({ "by": by, "count": entries.len(), "entries": entries, "reason": reason });
+    recorded("forget", FORGOTTEN, &forgotten, by, clock)
+}
+
+fn recorded(
+    goal: &str,
+    kind: &'static str,
+    payload: &serde_json::Value,
+    by: &str,
+    clock: &dyn Clock,
+) -> Result<Vec<Entry>, JournalError> {
+    let session = SessionId(clock.uuid());
+    let started = json!({
+        "agent_hash": clawk_proto::Digest::ZERO, "agent_id": by, "door": "operator", "goal": goal, "run": session.0,
+    });
     let entry = |kind, span, parent, payload: &serde_json::Value| {
         Ok(Entry {
             session,
@@ -226,6 +448,6 @@ fn said(gone: &[Remembered], reason: &str, by: &str, clock: &dyn Clock) -> Resul
     };
     Ok(vec![
         entry(clawk_kernel::kind::SESSION_STARTED, session.0, None, &started)?,
-        entry(FORGOTTEN, clock.uuid(), Some(session.0), &forgotten)?,
+        entry(kind, clock.uuid(), Some(session.0), payload)?,
     ])
 }

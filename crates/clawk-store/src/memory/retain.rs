@@ -1,84 +1,103 @@
-//! Retention and compaction: which entries go.
+//! Retention and compaction: what goes, and what is set aside.
 
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::{CompactionStrategy, Retention};
+use clawk_manifest::model::{CompactionStrategy, Duration, Retention, Store, StoreType};
+use clawk_recall::compact::{self, Summary};
+use clawk_recall::entry::Hit;
 use rusqlite::{Connection, params};
-use serde_json::{Value, json};
 
-use super::{NewRow, Part, insert, words};
+use super::rows::{self, COLUMNS, count, delete, hit, insert, rows_of, set_aside};
 use crate::append::integer;
 
-/// Without `max_entries`, `truncate` keeps so many.
-const TRUNCATE_TO: u64 = 1000;
-
-/// A sliding window is at most so long.
-const WINDOW: u64 = 200;
-
-/// Text of one entry that goes into a summary, characters.
-const EXTRACT_CHARS: usize = 160;
-
-/// A summary's length, bytes.
-const SUMMARY_BYTES: usize = 16 * 1024;
-
-pub(super) fn count(connection: &Connection, part: i64) -> rusqlite::Result<u64> {
-    let mut select = connection.prepare_cached("SELECT entries FROM memory_parts WHERE id = ?1")?;
-    select.query_row([part], |row| crate::append::unsigned_at(row, 0))
-}
-
-/// Removes what is too old or too much.
+/// Removes for good what is too old or too much; what was set aside is too old at the same age.
 pub(super) fn apply(
     connection: &Connection,
     part: i64,
-    retention: &Retention,
+    store: &Store,
     at: Timestamp,
 ) -> rusqlite::Result<()> {
-    if let Some(age) = retention.max_age {
-        let age_ms = integer(age.as_secs()).saturating_mul(1000);
-        let oldest = at.plus_millis(age_ms.saturating_neg());
+    let Retention { max_age, max_entries } = store.retention;
+    let snapshots = store.checkpoint.clone().unwrap_or_default();
+    let ttl = snapshots.ttl.filter(|_| store.kind == StoreType::Checkpoint);
+    for age in [max_age, ttl].into_iter().flatten() {
+        let oldest = before(age, at);
         let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND at < ?2")?;
         let rows = select
             .query_map(params![part, oldest.0], |row| row.get(0))?
             .collect::<Result<Vec<i64>, _>>()?;
         delete(connection, part, &rows)?;
+        connection
+            .prepare_cached("DELETE FROM memory_aside WHERE part = ?1 AND at < ?2")?
+            .execute(params![part, oldest.0])?;
     }
-    match retention.max_entries {
-        Some(max) => keep_newest(connection, part, max),
-        None => Ok(()),
+    if let Some(max) = snapshots
+        .max_snapshots
+        .filter(|_| store.kind == StoreType::Checkpoint)
+    {
+        let mut select = connection.prepare_cached(
+            "SELECT n FROM (SELECT n, row_number() OVER (PARTITION BY key ORDER BY n DESC) AS place FROM memory WHERE part = ?1) \
+             WHERE place > ?2",
+        )?;
+        let rows = select
+            .query_map(params![part, integer(max)], |row| row.get(0))?
+            .collect::<Result<Vec<i64>, _>>()?;
+        delete(connection, part, &rows)?;
     }
-}
-
-/// `truncate` keeps the newest `max_entries` (1000 without); `sliding-window` the newest 200 of these; `summarize` keeps
-/// the window and replaces what is older by one entry of extracts.
-pub(super) fn compact(
-    connection: &Connection,
-    part: Part,
-    strategy: CompactionStrategy,
-    max_entries: Option<u64>,
-    at: Timestamp,
-) -> rusqlite::Result<()> {
-    let window = max_entries.unwrap_or(WINDOW).min(WINDOW);
-    match strategy {
-        CompactionStrategy::Truncate => keep_newest(connection, part.id, max_entries.unwrap_or(TRUNCATE_TO)),
-        CompactionStrategy::SlidingWindow => keep_newest(connection, part.id, window),
-        CompactionStrategy::Summarize => summarize(connection, part, window, at),
+    let Some(max) = max_entries else { return Ok(()) };
+    if clawk_recall::compact::is_due(store, count(connection, part)?) {
+        compact(connection, part, store, at, None)?;
     }
-}
-
-/// Removes the oldest beyond `max`.
-fn keep_newest(connection: &Connection, part: i64, max: u64) -> rusqlite::Result<()> {
-    let rows = oldest_beyond(connection, part, max)?;
+    let rows = oldest(connection, part, count(connection, part)?.saturating_sub(max))?;
     delete(connection, part, &rows)
 }
 
-fn oldest_beyond(connection: &Connection, part: i64, max: u64) -> rusqlite::Result<Vec<i64>> {
-    let excess = count(connection, part)?.saturating_sub(max);
-    if excess == 0 {
+fn before(age: Duration, at: Timestamp) -> Timestamp {
+    at.plus_millis(integer(age.as_secs()).saturating_mul(1000).saturating_neg())
+}
+
+/// The rows that compaction would put aside now, the oldest first.
+pub(super) fn old(connection: &Connection, part: i64, store: &Store) -> rusqlite::Result<Vec<i64>> {
+    oldest(connection, part, compact::goes(store, count(connection, part)?))
+}
+
+/// Sets the oldest aside: `truncate` and `sliding-window` leave the newest, `summarize` puts one entry in their place.
+pub(super) fn compact(
+    connection: &Connection,
+    part: i64,
+    store: &Store,
+    at: Timestamp,
+    summary: Option<&Summary>,
+) -> rusqlite::Result<()> {
+    let rows = old(connection, part, store)?;
+    if compact::strategy(store) != Some(CompactionStrategy::Summarize) || rows.is_empty() {
+        return set_aside(connection, part, &rows, "", at);
+    }
+    let mut new = compact::summary(&hits(connection, &rows)?, summary, &at.to_string());
+    while rows::is_kept(connection, part, &new.id)? {
+        new.id.push('+');
+    }
+    // It takes the time of the last entry that it stands for, so that order is kept.
+    let last: i64 = connection.query_row(
+        "SELECT at FROM memory WHERE n = ?1",
+        [rows.last().copied().unwrap_or_default()],
+        |row| row.get(0),
+    )?;
+    set_aside(connection, part, &rows, &new.id, at)?;
+    // A summary is within every bound of an entry.
+    for row in rows_of(store, vec![new]).unwrap_or_default() {
+        insert(connection, part, &row, Timestamp(last))?;
+    }
+    Ok(())
+}
+
+fn oldest(connection: &Connection, part: i64, how_many: u64) -> rusqlite::Result<Vec<i64>> {
+    if how_many == 0 {
         return Ok(Vec::new());
     }
     let mut select =
         connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 ORDER BY at, n LIMIT ?2")?;
     select
-        .query_map(params![part, integer(excess)], |row| row.get(0))?
+        .query_map(params![part, integer(how_many)], |row| row.get(0))?
         .collect()
 }
 
@@ -90,58 +109,7 @@ pub(super) fn delete_key(connection: &Connection, part: i64, key: &str) -> rusql
     delete(connection, part, &rows)
 }
 
-pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqlite::Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let mut words = connection.prepare_cached("DELETE FROM memory_words WHERE rowid = ?1")?;
-    let mut entries = connection.prepare_cached("DELETE FROM memory WHERE n = ?1")?;
-    for n in rows {
-        words.execute([n])?;
-        entries.execute([n])?;
-    }
-    let removed = i64::try_from(rows.len()).unwrap_or(i64::MAX);
-    connection
-        .prepare_cached("UPDATE memory_parts SET entries = entries - ?2 WHERE id = ?1")?
-        .execute([part, removed])?;
-    Ok(())
-}
-
-/// Replaces the entries beyond the window by one that holds the beginning of each, within a bound. No model is asked.
-fn summarize(connection: &Connection, part: Part, window: u64, at: Timestamp) -> rusqlite::Result<()> {
-    let rows = oldest_beyond(connection, part.id, window.max(1) - 1)?;
-    if rows.len() < 2 {
-        return Ok(());
-    }
-    let mut text = String::new();
-    let (mut first, mut last, mut id) = (i64::MAX, i64::MIN, String::new());
-    let mut select = connection.prepare_cached("SELECT id, content, at FROM memory WHERE n = ?1")?;
-    for n in &rows {
-        let (entry_id, content, time): (String, String, i64) =
-            select.query_row([n], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        (first, last, id) = (first.min(time), last.max(time), entry_id);
-        if text.len() < SUMMARY_BYTES {
-            let value: Value = serde_json::from_str(&content).unwrap_or(Value::String(content));
-            let words = words::text_of(&value, None);
-            let line = words.lines().next().unwrap_or_default();
-            text.extend(line.trim().chars().take(EXTRACT_CHARS));
-            text.push('\n');
-        }
-    }
-    delete(connection, part.id, &rows)?;
-    let content = Value::String(format!("Earlier, in extracts:\n{}", text.trim_end()));
-    let about = json!({
-        "summary_of": rows.len(), "from": Timestamp(first).to_string(), "to": Timestamp(last).to_string(),
-        "method": "extracts", "compacted_at": at.to_string(),
-    });
-    // It takes the id of the last entry that it stands for, and its time, so that order is kept.
-    let words = words::text_of(&content, None);
-    let row = NewRow {
-        id,
-        key: None,
-        content: content.to_string(),
-        metadata: Some(about.to_string()),
-        words,
-    };
-    insert(connection, part, &row, Timestamp(last))
+pub(super) fn hits(connection: &Connection, rows: &[i64]) -> rusqlite::Result<Vec<Hit>> {
+    let mut select = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM memory WHERE n = ?1"))?;
+    rows.iter().map(|n| select.query_row([n], hit)).collect()
 }

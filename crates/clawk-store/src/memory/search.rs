@@ -3,18 +3,22 @@
 //! SQLite's own `bm25()` visits every entry that holds a query's words, so a common word makes it as slow as the store is
 //! large. Here each word brings its newest [`PER_TERM`] entries, pairs of the rarest words and all words together bring
 //! theirs, and these few hundred candidates are ranked by the weight of the words they hold. How rare a word is follows from
-//! how far back its newest entries reach.
+//! how far back its newest entries reach. Vectors are scanned, all of them: their time grows with the store, slowly.
 
 use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
-use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::StoreType;
-use clawk_proto::method::MemoryEntry;
-use rusqlite::{Connection, Row, params};
+use clawk_manifest::model::{SearchFusion, SearchStrategy, Store, StoreType};
+use clawk_recall::compact::model_of;
+use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
+use clawk_recall::fuse::{self, Leg};
+use clawk_recall::table;
+use clawk_recall::words::{self, Term};
+use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::Value;
 
-use super::{Part, words};
+use super::rows::{COLUMNS, OWNED, Part, hit, part_token, whose_token};
+use super::vectors::Vectors;
 
 /// Candidates that one word, or one combination, brings.
 const PER_TERM: usize = 64;
@@ -22,132 +26,232 @@ const PER_TERM: usize = 64;
 /// Candidates whose text is looked at.
 const MAX_RANKED: usize = 256;
 
+/// Candidates that each ranking brings into the fusion, at least.
+const PER_LEG: usize = 50;
+
 /// A part is dense when at least one of so many entries is its own.
 const DENSE: i64 = 8;
 
-pub(super) const COLUMNS: &str = "id, key, content, metadata, at";
-
-pub(super) fn run(
-    connection: &Connection,
-    part: Part,
-    kind: StoreType,
-    query: &StoreQuery,
-    limit: usize,
-) -> rusqlite::Result<Vec<MemoryEntry>> {
-    let bound = i64::try_from(limit).unwrap_or(i64::MAX);
-    match query {
-        StoreQuery::Text(text) => by_words(connection, part, text, limit),
-        StoreQuery::Key(key) if kind == StoreType::KeyValue => {
-            let sql =
-                format!("SELECT {COLUMNS} FROM memory WHERE part = ?1 AND key = ?2 ORDER BY n DESC LIMIT ?3");
-            let mut select = connection.prepare_cached(&sql)?;
-            select.query_map(params![part.id, key, bound], entry)?.collect()
-        }
-        StoreQuery::Key(id) => {
-            let sql = format!(
-                "SELECT {COLUMNS} FROM (SELECT n, {COLUMNS} FROM memory WHERE part = ?1 AND id = ?2 \
-                 UNION SELECT n, {COLUMNS} FROM memory WHERE part = ?1 AND key = ?2) ORDER BY n DESC LIMIT ?3"
-            );
-            let mut select = connection.prepare_cached(&sql)?;
-            select.query_map(params![part.id, id, bound], entry)?.collect()
-        }
-        StoreQuery::Between(from, to) => {
-            let sql = format!(
-                "SELECT {COLUMNS} FROM memory WHERE part = ?1 AND at BETWEEN ?2 AND ?3 ORDER BY at, n LIMIT ?4"
-            );
-            let mut select = connection.prepare_cached(&sql)?;
-            select
-                .query_map(params![part.id, from.0, to.0, bound], entry)?
-                .collect()
-        }
-    }
+/// A question of one part of a store.
+#[derive(Debug)]
+pub(super) struct Search<'a> {
+    pub(super) store: &'a Store,
+    pub(super) part: Part,
+    pub(super) whose: &'a Whose,
+    pub(super) limit: usize,
+    pub(super) vectors: &'a Vectors,
 }
 
-pub(super) fn entry(row: &Row<'_>) -> rusqlite::Result<MemoryEntry> {
-    let json = |index: usize, text: String| {
-        serde_json::from_str::<Value>(&text).map_err(|e| {
-            rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, Box::new(e))
+impl Search<'_> {
+    pub(super) fn run(
+        &self,
+        connection: &Connection,
+        query: &StoreQuery,
+        vector: Option<&Vector>,
+    ) -> rusqlite::Result<Found> {
+        // What is somebody else's is skipped as it is read.
+        let bound = i64::try_from(self.limit).unwrap_or(i64::MAX);
+        let part = self.part.id;
+        let hits = match query {
+            StoreQuery::Text(text) => return self.by_text(connection, text, vector),
+            StoreQuery::Key(key) if self.store.kind == StoreType::KeyValue => {
+                let sql =
+                    format!("SELECT {COLUMNS} FROM memory WHERE part = ?1 AND key = ?2 ORDER BY n DESC");
+                let mut select = connection.prepare_cached(&sql)?;
+                let rows = select.query_map(params![part, key], hit)?;
+                self.whose_and_limit(rows)?
+            }
+            StoreQuery::Key(id) => {
+                let sql = format!(
+                    "SELECT {COLUMNS} FROM (SELECT n, {COLUMNS} FROM memory WHERE part = ?1 AND id = ?2 \
+                     UNION SELECT n, {COLUMNS} FROM memory WHERE part = ?1 AND key = ?2) ORDER BY n DESC"
+                );
+                let mut select = connection.prepare_cached(&sql)?;
+                let rows = select.query_map(params![part, id], hit)?;
+                self.whose_and_limit(rows)?
+            }
+            StoreQuery::Between(from, to) => {
+                let sql = format!(
+                    "SELECT {COLUMNS} FROM memory WHERE part = ?1 AND at BETWEEN ?2 AND ?3 ORDER BY at, n LIMIT ?4"
+                );
+                let mut select = connection.prepare_cached(&sql)?;
+                let all = *self.whose == Whose::All;
+                let rows =
+                    select.query_map(params![part, from.0, to.0, if all { bound } else { -1 }], hit)?;
+                self.whose_and_limit(rows)?
+            }
+        };
+        Ok(Found { hits, used: None })
+    }
+
+    fn whose_and_limit(
+        &self,
+        rows: impl Iterator<Item = rusqlite::Result<Hit>>,
+    ) -> rusqlite::Result<Vec<Hit>> {
+        let mine = rows.filter(|hit| hit.as_ref().map_or(true, |hit| self.whose.holds(&hit.mark.whose)));
+        mine.take(self.limit).collect()
+    }
+
+    fn by_text(
+        &self,
+        connection: &Connection,
+        text: &str,
+        vector: Option<&Vector>,
+    ) -> rusqlite::Result<Found> {
+        let model = model_of(self.store);
+        let built_in = model.as_deref() == Some(table::NAME);
+        let query = match vector {
+            Some(vector) if Some(&vector.model) == model.as_ref() => Some(vector.values.clone()),
+            Some(_) => None,
+            None => table::embed(text).filter(|_| built_in),
+        };
+        let only = self.store.search.strategy == SearchStrategy::VectorOnly;
+        let Some((model, query)) = model.zip(query) else {
+            let ranked = self.by_words(connection, text, self.limit)?;
+            return Ok(Found {
+                hits: read(connection, &ranked, self.whose, self.limit)?,
+                used: Some(Used::FullText),
+            });
+        };
+        let depth = PER_LEG.max(self.limit.saturating_mul(2));
+        let mut near = self.by_vector(connection, &model, &query, depth)?;
+        let alive = read(connection, &near, self.whose, self.limit)?;
+        if alive.len() < self.limit && near.len() == depth {
+            // Much of what was in memory is gone from the store.
+            self.vectors.forget(self.part.id);
+            near = self.by_vector(connection, &model, &query, depth)?;
+        }
+        let used = match (built_in, only) {
+            (true, _) => Used::Static,
+            (false, true) => Used::Vector,
+            (false, false) => Used::Hybrid,
+        };
+        let ranked = if only {
+            near
+        } else {
+            let words = self.by_words(connection, text, depth)?;
+            let weight = if built_in { table::WEIGHT } else { 1.0 };
+            let legs = [
+                Leg {
+                    ranked: &words,
+                    weight: 1.0,
+                },
+                Leg {
+                    ranked: &near,
+                    weight,
+                },
+            ];
+            match self.store.search.fusion {
+                SearchFusion::ReciprocalRank => fuse::by_rank(&legs),
+                SearchFusion::LinearCombination => fuse::by_score(&legs),
+            }
+        };
+        Ok(Found {
+            hits: read(connection, &ranked, self.whose, self.limit)?,
+            used: Some(used),
         })
-    };
-    let metadata: Option<String> = row.get(3)?;
-    Ok(MemoryEntry {
-        id: row.get(0)?,
-        key: row.get(1)?,
-        content: json(2, row.get(2)?)?,
-        metadata: metadata.map(|text| json(3, text)).transpose()?,
-        timestamp: Some(Timestamp(row.get(4)?).to_string()),
-        score: None,
-    })
-}
-
-/// One word of the query.
-struct Term {
-    text: String,
-    weight: f64,
-}
-
-pub(super) fn by_words(
-    connection: &Connection,
-    part: Part,
-    query: &str,
-    limit: usize,
-) -> rusqlite::Result<Vec<MemoryEntry>> {
-    let mut found: HashMap<i64, f64> = HashMap::new();
-    let mut terms = Vec::new();
-    let (oldest, newest): (Option<i64>, Option<i64>) = connection.query_row(
-        "SELECT (SELECT min(n) FROM memory), (SELECT max(n) FROM memory)",
-        [],
-        |row| Ok((row.get(0)?, row.get(1)?)),
-    )?;
-    let (Some(oldest), Some(newest)) = (oldest, newest) else {
-        return Ok(Vec::new());
-    };
-    let dense = part.entries.saturating_mul(DENSE) >= newest - oldest;
-    for text in words::terms(query) {
-        let rows = newest_with(connection, part, dense, &[&text])?;
-        let weight = rarity(part, &rows, oldest, newest);
-        for n in rows {
-            *found.entry(n).or_default() += weight;
-        }
-        terms.push(Term { text, weight });
     }
-    terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-    for group in combinations(&terms) {
-        let texts: Vec<&str> = group.iter().map(|term| term.text.as_str()).collect();
-        let weight: f64 = group.iter().map(|term| term.weight).sum();
-        for n in newest_with(connection, part, dense, &texts)? {
-            let known = found.entry(n).or_default();
-            *known = known.max(weight);
-        }
+
+    fn by_vector(
+        &self,
+        connection: &Connection,
+        model: &str,
+        query: &[f32],
+        depth: usize,
+    ) -> rusqlite::Result<Vec<(i64, f64)>> {
+        let numbers: Option<Vec<i64>> = match self.whose {
+            Whose::All => None,
+            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+        };
+        let keep = |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
+        let near = self
+            .vectors
+            .nearest(connection, (self.part.id, model), query, depth, keep);
+        let floor = if model == table::NAME { table::FLOOR } else { 0.0 };
+        near.map(|near| near.into_iter().filter(|(_, score)| *score >= floor).collect())
     }
-    rank(connection, &terms, found, limit)
+
+    pub(super) fn by_words(
+        &self,
+        connection: &Connection,
+        query: &str,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<(i64, f64)>> {
+        let mut found: HashMap<i64, f64> = HashMap::new();
+        let mut terms = Vec::new();
+        let (oldest, newest): (Option<i64>, Option<i64>) = connection.query_row(
+            "SELECT (SELECT min(n) FROM memory), (SELECT max(n) FROM memory)",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        let (Some(oldest), Some(newest)) = (oldest, newest) else {
+            return Ok(Vec::new());
+        };
+        let dense = *self.whose == Whose::All
+            && self.part.entries.saturating_mul(DENSE) >= newest.saturating_sub(oldest);
+        for text in words::terms(query) {
+            let rows = self.newest_with(connection, dense, &[&text])?;
+            let weight = rarity(self.part, &rows, oldest, newest);
+            for n in rows {
+                *found.entry(n).or_default() += weight;
+            }
+            terms.push(Term { text, weight });
+        }
+        terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+        for group in combinations(&terms) {
+            let texts: Vec<&str> = group.iter().map(|term| term.text.as_str()).collect();
+            let weight: f64 = group.iter().map(|term| term.weight).sum();
+            for n in self.newest_with(connection, dense, &texts)? {
+                let known = found.entry(n).or_default();
+                *known = known.max(weight);
+            }
+        }
+        rank(connection, &terms, found, limit)
+    }
+
+    /// The newest entries that hold all these words.
+    ///
+    /// Where the part is a good share of all entries, the words' own entries are walked and the others skipped: few are. In a
+    /// small part the index's mark of the part is the short list to walk.
+    fn newest_with(
+        &self,
+        connection: &Connection,
+        dense: bool,
+        terms: &[&str],
+    ) -> rusqlite::Result<Vec<i64>> {
+        let sql = if dense {
+            format!(
+                "SELECT w.rowid FROM memory_words w CROSS JOIN memory m ON m.n = w.rowid \
+                 WHERE w.memory_words MATCH ?1 AND m.part = ?2 ORDER BY w.rowid DESC LIMIT {PER_TERM}"
+            )
+        } else {
+            format!(
+                "SELECT rowid FROM memory_words WHERE memory_words MATCH ?1 AND ?2 IS NOT NULL \
+                 ORDER BY rowid DESC LIMIT {PER_TERM}"
+            )
+        };
+        let query = matching((!dense).then_some(self.part.id), self.whose, terms);
+        let mut select = connection.prepare_cached(&sql)?;
+        let rows = select.query_map(params![query, self.part.id], |row| row.get(0))?;
+        rows.collect()
+    }
 }
 
-/// The newest entries that hold all these words.
-///
-/// Where the part is a good share of all entries, the words' own entries are walked and the others skipped: few are. In a
-/// small part the index's mark of the part is the short list to walk.
-fn newest_with(
-    connection: &Connection,
-    part: Part,
-    dense: bool,
-    terms: &[&str],
-) -> rusqlite::Result<Vec<i64>> {
-    let sql = if dense {
-        format!(
-            "SELECT w.rowid FROM memory_words w CROSS JOIN memory m ON m.n = w.rowid \
-             WHERE w.memory_words MATCH ?1 AND m.part = ?2 ORDER BY w.rowid DESC LIMIT {PER_TERM}"
-        )
-    } else {
-        format!(
-            "SELECT rowid FROM memory_words WHERE memory_words MATCH ?1 AND ?2 IS NOT NULL \
-             ORDER BY rowid DESC LIMIT {PER_TERM}"
-        )
-    };
-    let query = words::matching((!dense).then_some(part.id), terms);
-    let mut select = connection.prepare_cached(&sql)?;
-    let rows = select.query_map(params![query, part.id], |row| row.get(0))?;
-    rows.collect()
+/// FTS5 syntax that matches entries whose text holds all terms: in one part, if it is given; of these conversations and of
+/// everybody. No user text becomes query syntax: terms hold letters and digits only, so that quoting is enough.
+fn matching(part: Option<i64>, whose: &Whose, terms: &[&str]) -> String {
+    let text = terms.iter().map(|term| format!("text : \"{term}\""));
+    let part = part.map(|part| format!("part : \"{}\"", part_token(part)));
+    let all = part.into_iter().chain(text).collect::<Vec<_>>().join(" AND ");
+    match whose {
+        Whose::All => all,
+        Whose::Of(known) => {
+            let own = known
+                .iter()
+                .map(|one| format!(" OR ({all} AND part : \"{}\")", whose_token(number(one))));
+            format!("(({all}) NOT part : \"{OWNED}\"){}", own.collect::<String>())
+        }
+    }
 }
 
 /// BM25's weight of a word, from an estimate of how many entries hold it.
@@ -160,7 +264,7 @@ fn rarity(part: Part, rows: &[i64], oldest: i64, newest: i64) -> f64 {
         }
         _ => real(i64::try_from(rows.len()).unwrap_or(i64::MAX)),
     };
-    (1.0 + (total - held + 0.5).max(0.0) / (held + 0.5)).ln()
+    words::rarity(total, held)
 }
 
 /// All words together, and pairs of the four rarest.
@@ -183,51 +287,55 @@ fn rank(
     terms: &[Term],
     found: HashMap<i64, f64>,
     limit: usize,
-) -> rusqlite::Result<Vec<MemoryEntry>> {
-    let total: f64 = terms.iter().map(|term| term.weight).sum();
+) -> rusqlite::Result<Vec<(i64, f64)>> {
     let mut likely: Vec<(i64, f64)> = found.into_iter().collect();
     // Equal weights: the newer first, so that the answer is the same every time.
     likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     likely.truncate(MAX_RANKED.max(limit));
-    let sql = format!("SELECT {COLUMNS} FROM memory WHERE n = ?1");
-    let mut select = connection.prepare_cached(&sql)?;
+    let mut select = connection.prepare_cached("SELECT key, content FROM memory WHERE n = ?1")?;
     let mut ranked = Vec::with_capacity(likely.len());
     for (n, known) in likely {
-        let mut entry = select.query_row([n], entry)?;
-        let score = score(terms, total, &entry, known);
-        entry.score = Some(score);
-        ranked.push((n, score, entry));
+        let found = select
+            .query_row([n], |row| {
+                Ok((row.get::<_, Option<String>>(0)?, row.get::<_, String>(1)?))
+            })
+            .optional()?;
+        let Some((key, content)) = found else { continue };
+        let content = serde_json::from_str::<Value>(&content).unwrap_or(Value::String(content));
+        let text = words::text_of(&content, key.as_deref());
+        ranked.push((n, words::score(terms, &text, known)));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     ranked.truncate(limit);
-    Ok(ranked.into_iter().map(|(_, _, entry)| entry).collect())
+    Ok(ranked)
 }
 
-/// The share of the query's weight that the entry holds (0..1), a little less for a long entry that says it once.
-fn score(terms: &[Term], total: f64, entry: &MemoryEntry, known: f64) -> f64 {
-    let text = words::text_of(&entry.content, entry.key.as_deref());
-    let mut counts = vec![0_i64; terms.len()];
-    let mut length = 0_i64;
-    for word in words::words(&text) {
-        length += 1;
-        for (count, term) in counts.iter_mut().zip(terms) {
-            *count += i64::from(words::same_word(&word, &term.text));
+/// The entries of these rows that are there and count, with their scores, at most `limit`.
+fn read(
+    connection: &Connection,
+    ranked: &[(i64, f64)],
+    whose: &Whose,
+    limit: usize,
+) -> rusqlite::Result<Vec<Hit>> {
+    let mut select = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM memory WHERE n = ?1"))?;
+    let mut hits = Vec::new();
+    for (n, score) in ranked {
+        if hits.len() == limit {
+            break;
+        }
+        let Some(mut hit) = select.query_row([n], hit).optional()? else {
+            continue;
+        };
+        if whose.holds(&hit.mark.whose) {
+            hit.entry.score = Some(*score);
+            hits.push(hit);
         }
     }
-    let held: f64 = counts
-        .iter()
-        .zip(terms)
-        .filter(|(count, _)| **count > 0)
-        .map(|(_, term)| term.weight)
-        .sum();
-    let hits = real(counts.iter().sum());
-    let density = hits / (hits + 1.0 + 0.02 * real(length));
-    let coverage = if total > 0.0 { held.max(known) / total } else { 0.0 };
-    (coverage.min(1.0) * (0.8 + 0.2 * density)).clamp(0.0, 1.0)
+    Ok(hits)
 }
 
 /// Counts here are far below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
-fn real(count: i64) -> f64 {
+const fn real(count: i64) -> f64 {
     count as f64
 }

@@ -148,6 +148,40 @@ async fn a_later_version_and_another_program_are_refused() {
         StateDir::open(dir.path(), Options::default()),
         Err(StateError::Foreign { .. })
     ));
+    // Without a version, and not empty; or ours, set back.
+    for sql in [
+        "CREATE TABLE theirs (x)",
+        "PRAGMA application_id = 1668052843",
+        "PRAGMA user_version = -1",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let theirs = Connection::open(dir.path().join("state.db")).unwrap();
+        theirs.execute_batch(sql).unwrap();
+        let refused = StateDir::open(dir.path(), Options::default());
+        assert!(
+            matches!(refused, Err(StateError::Foreign { .. })),
+            "{sql}: {refused:?}"
+        );
+        let tables = "SELECT count(*) FROM sqlite_master WHERE name = 'events'";
+        let made: i64 = theirs.query_row(tables, [], |row| row.get(0)).unwrap();
+        assert_eq!(made, 0, "{sql}: nothing is made in it");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    journal(dir.path(), true).await;
+    // Links: what is written would be written elsewhere.
+    let elsewhere = dir.path().join("elsewhere");
+    for name in ["lock", "keys/checkpoint.key", "blobs/aa"] {
+        let linked = tempfile::tempdir().unwrap();
+        std::fs::write(&elsewhere, "precious").unwrap();
+        let path = linked.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        let refused = StateDir::open(linked.path(), Options::default())
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("holds no links"), "{name}: {refused}");
+        assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "precious");
+    }
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(
         dir.path().join("state.db"),

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Memory, MemoryError, Place, StoreQuery};
-use clawk_kernel::time::Timestamp;
+use clawk_kernel::ports::{Ask, Batch, Memory, MemoryError, Scope, StoreQuery};
+use clawk_kernel::time::{SystemClock, Timestamp};
 use clawk_manifest::model::Store;
 use clawk_proto::method::NewEntry;
-use clawk_store::{Durability, Options, StateDir};
+use clawk_recall::compact::Summary;
+use clawk_recall::entry::{Mark, New, Used, Vector, Whose};
+use clawk_store::{Durability, Options, Restore, SqliteMemory, StateDir};
 use serde_json::{Value, json};
 
 /// A backend under test, with what keeps it alive.
@@ -34,8 +36,15 @@ fn store(spec: Value) -> Store {
     serde_json::from_value(spec).unwrap()
 }
 
-fn place(identity: &str, channel: &str) -> Place {
-    Place {
+/// The built-in table finds what is near, not only what is there.
+fn by_words(mut spec: Value) -> Value {
+    let members = spec.as_object_mut().unwrap();
+    members.insert("search".to_owned(), json!({"strategy": "fts-only"}));
+    spec
+}
+
+fn place(identity: &str, channel: &str) -> Scope {
+    Scope {
         identity: identity.to_owned(),
         channel: channel.to_owned(),
     }
@@ -51,7 +60,7 @@ fn new(content: Value, key: Option<&str>) -> NewEntry {
 
 const T0: Timestamp = Timestamp(1_700_000_000_000_000);
 
-async fn keep(backend: &Backend, store: &Store, at: &Place, texts: &[&str], from: i64) {
+async fn keep(backend: &Backend, store: &Store, at: &Scope, texts: &[&str], from: i64) {
     for (n, text) in (from..).zip(texts) {
         let entries = vec![new(json!(text), None)];
         let ids = vec![format!("id-{}-{}-{n}", at.identity, at.channel)];
@@ -63,7 +72,7 @@ async fn keep(backend: &Backend, store: &Store, at: &Place, texts: &[&str], from
     }
 }
 
-async fn texts(backend: &Backend, store: &Store, at: &Place, query: StoreQuery, limit: usize) -> Vec<String> {
+async fn texts(backend: &Backend, store: &Store, at: &Scope, query: StoreQuery, limit: usize) -> Vec<String> {
     let entries = backend.memory.query(store, at, query, limit).await.unwrap();
     for entry in &entries {
         assert!(
@@ -83,7 +92,11 @@ fn words(text: &str) -> StoreQuery {
 
 #[tokio::test]
 async fn words_find_the_best_first() {
-    let (backend, store, at) = (sqlite(), store(json!({"type": "semantic"})), place("a", ""));
+    let (backend, store, at) = (
+        sqlite(),
+        store(by_words(json!({"type": "semantic"}))),
+        place("a", ""),
+    );
     let notes = [
         "Q4 revenue projected at $2.1M based on current pipeline",
         "the pipeline of the water works was repaired",
@@ -108,7 +121,11 @@ async fn words_find_the_best_first() {
 
 #[tokio::test]
 async fn a_query_is_never_syntax() {
-    let (backend, store, at) = (sqlite(), store(json!({"type": "semantic"})), place("a", ""));
+    let (backend, store, at) = (
+        sqlite(),
+        store(by_words(json!({"type": "semantic"}))),
+        place("a", ""),
+    );
     keep(&backend, &store, &at, &["plain words AND more", "other"], 0).await;
     for query in [
         "\"",
@@ -221,7 +238,9 @@ async fn scopes_do_not_see_each_other() {
 async fn retention_removes_the_oldest() {
     let backend = sqlite();
     let at = place("a", "");
-    let few = store(json!({"type": "conversation", "retention": {"max_entries": 3}}));
+    let few = store(by_words(
+        json!({"type": "conversation", "retention": {"max_entries": 3}}),
+    ));
     keep(&backend, &few, &at, &["a", "b", "c", "d", "e"], 0).await;
     let all = StoreQuery::Between(T0, T0.plus_millis(1_000_000));
     assert_eq!(texts(&backend, &few, &at, all.clone(), 10).await, ["c", "d", "e"]);
@@ -232,7 +251,7 @@ async fn retention_removes_the_oldest() {
     assert_eq!(texts(&backend, &young, &at, all, 10).await, ["new"]);
     let counts = backend
         .memory
-        .compact(&young, &at, T0.plus_millis(60_000))
+        .compact(&young, &at, T0.plus_millis(60_000), None)
         .await
         .unwrap();
     assert_eq!(counts, (1, 0));
@@ -245,12 +264,12 @@ async fn compaction_keeps_what_its_strategy_says() {
     let all = StoreQuery::Between(T0, T0.plus_millis(10_000_000));
     let lines: Vec<String> = (0..450).map(|n| format!("line {n}")).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    for (strategy, after) in [("truncate", 450), ("sliding-window", 200), ("summarize", 200)] {
+    for (strategy, after) in [("truncate", 225), ("sliding-window", 225), ("summarize", 225)] {
         let store =
             store(json!({"type": "conversation", "name": strategy, "compaction": {"strategy": strategy}}));
         keep(&backend, &store, &at, &lines, 0).await;
         assert_eq!(
-            backend.memory.compact(&store, &at, T0).await.unwrap(),
+            backend.memory.compact(&store, &at, T0, None).await.unwrap(),
             (450, after),
             "{strategy}"
         );
@@ -259,12 +278,17 @@ async fn compaction_keeps_what_its_strategy_says() {
         assert_eq!(left.last().unwrap(), "line 449");
         if strategy == "summarize" {
             assert!(left[0].contains("line 0\nline 1\n"), "{}", left[0]);
-            assert_eq!(left[1], "line 251");
+            assert_eq!(left[1], "line 226");
         }
     }
     let nothing = backend
         .memory
-        .compact(&store(json!({"type": "semantic", "name": "empty"})), &at, T0)
+        .compact(
+            &store(json!({"type": "semantic", "name": "empty"})),
+            &at,
+            T0,
+            None,
+        )
         .await;
     assert_eq!(nothing.unwrap(), (0, 0));
 }
@@ -273,8 +297,6 @@ async fn compaction_keeps_what_its_strategy_says() {
 async fn what_cannot_be_served_is_refused_at_start() {
     let backend = sqlite();
     for (spec, word) in [
-        (json!({"type": "workspace"}), "workspace"),
-        (json!({"type": "checkpoint"}), "checkpoint"),
         (json!({"type": "semantic", "backend": "qdrant"}), "qdrant"),
         (json!({"type": "key-value", "encryption": true}), "encryption"),
     ] {
@@ -285,6 +307,357 @@ async fn what_cannot_be_served_is_refused_at_start() {
         .memory
         .check(&store(json!({"type": "semantic", "backend": "sqlite-vec"})))
         .unwrap();
+}
+
+fn marked(id: &str, text: &str, whose: &str) -> New {
+    New {
+        id: id.to_owned(),
+        entry: new(json!(text), None),
+        mark: Mark {
+            origin: "user".to_owned(),
+            whose: whose.to_owned(),
+            ..Mark::default()
+        },
+    }
+}
+
+fn asked(whose: Whose, query: StoreQuery, limit: usize) -> Ask {
+    Ask {
+        whose,
+        query,
+        vector: None,
+        limit,
+    }
+}
+
+fn opened() -> (StateDir, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        durability: Durability::Relaxed,
+        ..Options::default()
+    };
+    (StateDir::open(dir.path(), options).unwrap(), dir)
+}
+
+async fn ids(memory: &SqliteMemory, store: &Store, whose: Whose, text: &str) -> (Vec<String>, Option<Used>) {
+    let found = memory
+        .ask(store, &place("a", ""), asked(whose, words(text), 5))
+        .await
+        .unwrap();
+    assert!(
+        found
+            .hits
+            .iter()
+            .all(|hit| hit.entry.score.is_some_and(|score| (0.0..=1.0).contains(&score)))
+    );
+    (
+        found.hits.into_iter().map(|hit| hit.entry.id).collect(),
+        found.used,
+    )
+}
+
+#[tokio::test]
+async fn a_conversations_entries_are_found_by_it_and_by_nobody_else() {
+    let (state, _dir) = opened();
+    let memory = state.memory();
+    for strategy in ["fts-only", "hybrid", "vector-only"] {
+        let store = store(json!({"type": "semantic", "name": strategy, "search": {"strategy": strategy}}));
+        let mine = vec![
+            marked("1", "Anna owns a red bicycle", "tg/anna"),
+            marked("2", "a red bicycle is in the shop", ""),
+        ];
+        let theirs: Vec<New> = (0..200)
+            .map(|n| marked(&format!("b{n}"), "Ben owns a red bicycle", "tg/ben"))
+            .collect();
+        for entries in [mine, theirs] {
+            memory
+                .keep(&store, &place("a", ""), entries, T0, Batch::default())
+                .await
+                .unwrap();
+        }
+        let of = |who: &str| Whose::Of(vec![who.to_owned()]);
+        let (mut found, _) = ids(&memory, &store, of("tg/anna"), "red bicycle").await;
+        found.sort();
+        assert_eq!(found, ["1", "2"], "{strategy}");
+        assert_eq!(
+            ids(&memory, &store, of("tg/carl"), "red bicycle").await.0,
+            ["2"],
+            "{strategy}"
+        );
+        assert_eq!(
+            ids(&memory, &store, Whose::All, "red bicycle").await.0.len(),
+            5,
+            "{strategy}"
+        );
+        for query in [StoreQuery::Key("1".to_owned()), StoreQuery::Between(T0, T0)] {
+            let found = memory
+                .ask(&store, &place("a", ""), asked(of("tg/carl"), query, 9))
+                .await
+                .unwrap();
+            assert!(found.hits.iter().all(|hit| hit.entry.id == "2"), "{found:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
+    let (state, _dir) = opened();
+    let memory = state.memory();
+    let words_only = store(json!({"type": "semantic", "name": "w", "search": {"strategy": "fts-only"}}));
+    let both = store(json!({"type": "semantic", "name": "b"}));
+    let embedding = json!({"provider_ref": "p", "model": "m", "dimensions": 3});
+    let paid = store(json!({"type": "semantic", "name": "p", "embedding": embedding}));
+    for store in [&words_only, &both, &paid] {
+        let mut entry = marked("1", "My physician is called Dr Weber", "");
+        entry.mark.origin = "web https://x.test/".to_owned();
+        entry.mark.untrusted = true;
+        let entries = vec![entry, marked("2", "the bicycle is red", "")];
+        memory
+            .keep(store, &place("a", ""), entries, T0, Batch::default())
+            .await
+            .unwrap();
+    }
+    assert_eq!(
+        ids(&memory, &words_only, Whose::All, "the doctor's name").await,
+        (vec![], Some(Used::FullText))
+    );
+    let (found, used) = ids(&memory, &both, Whose::All, "the doctor's name").await;
+    assert_eq!((found[0].as_str(), used), ("1", Some(Used::Static)));
+    // A provider's vectors come later; until then, and while none is given for the question, words are what there is.
+    assert_eq!(
+        ids(&memory, &paid, Whose::All, "doctor").await,
+        (vec![], Some(Used::FullText))
+    );
+    let lacking = memory.lacking(&paid, "p/m", 10).await.unwrap();
+    assert_eq!(lacking.len(), 2);
+    let vectors = [vec![1.0, 0.0, 0.0], vec![0.0, 1.0, 0.0]];
+    let named: Vec<_> = lacking
+        .into_iter()
+        .rev()
+        .map(|one| one.handle)
+        .zip(vectors)
+        .collect();
+    memory.add_vectors("p/m", named).await.unwrap();
+    assert!(memory.lacking(&paid, "p/m", 10).await.unwrap().is_empty());
+    let vector = Vector {
+        model: "p/m".to_owned(),
+        values: vec![0.9, 0.1, 0.0],
+    };
+    let found = memory
+        .ask(
+            &paid,
+            &place("a", ""),
+            Ask {
+                vector: Some(vector),
+                ..asked(Whose::All, words("doctor"), 1)
+            },
+        )
+        .await
+        .unwrap();
+    assert_eq!(found.used, Some(Used::Hybrid));
+    assert_eq!(
+        (found.hits[0].mark.origin.as_str(), found.hits[0].mark.untrusted),
+        ("web https://x.test/", true)
+    );
+}
+
+#[tokio::test]
+async fn checkpoints_keep_the_newest_of_each_task_for_their_time() {
+    let (state, _dir) = opened();
+    let memory = state.memory();
+    let store = store(json!({"type": "checkpoint", "checkpoint": {"max_snapshots": 2, "ttl": "1h"}}));
+    let keep = async |task: &str, n: i64| {
+        let mut entry = marked(&format!("{task}{n}"), &format!("step {n}"), "");
+        entry.entry.key = Some(task.to_owned());
+        memory
+            .keep(
+                &store,
+                &place("a", ""),
+                vec![entry],
+                T0.plus_millis(n * 60_000),
+                Batch::default(),
+            )
+            .await
+            .unwrap();
+    };
+    for n in 0..4 {
+        keep("t", n).await;
+    }
+    keep("u", 0).await;
+    let of = async |task: &str| {
+        let found = memory
+            .ask(
+                &store,
+                &place("a", ""),
+                asked(Whose::All, StoreQuery::Key(task.to_owned()), 9),
+            )
+            .await
+            .unwrap();
+        found.hits.into_iter().map(|hit| hit.entry.id).collect::<Vec<_>>()
+    };
+    assert_eq!(of("t").await, ["t3", "t2"]);
+    assert_eq!(
+        memory.retain(&store, T0.plus_millis(62 * 60_000)).await.unwrap(),
+        1
+    );
+    assert_eq!((of("t").await.len(), of("u").await.len()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_workspaces_isolation_is_its_scope() {
+    let (state, _dir) = opened();
+    let memory = state.memory();
+    let places = [place("a", "x"), place("a", "y"), place("b", "x")];
+    for (isolation, seen) in [("shared", 1), ("per-identity", 2), ("per-channel", 3)] {
+        let store = store(json!({"type": "workspace", "isolation": isolation, "name": isolation}));
+        let mut all = std::collections::BTreeSet::new();
+        for (n, at) in places.iter().enumerate() {
+            let mut file = marked(&n.to_string(), &format!("text {n}"), "");
+            file.entry.key = Some("notes/a.md".to_owned());
+            memory
+                .keep(&store, at, vec![file], T0, Batch::default())
+                .await
+                .unwrap();
+        }
+        for at in &places {
+            let query = StoreQuery::Key("notes/a.md".to_owned());
+            let found = memory.ask(&store, at, asked(Whose::All, query, 9)).await.unwrap();
+            assert_eq!(found.hits.len(), 1, "the last writer of a path wins");
+            all.insert(found.hits[0].entry.id.clone());
+        }
+        assert_eq!(all.len(), seen, "{isolation}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_stays_within_its_size() {
+    let (state, _dir) = opened();
+    let memory = state.memory();
+    let store = store(json!({"type": "workspace", "max_size_mb": 1}));
+    let file = |name: &str, bytes: usize| {
+        let mut entry = marked(&format!("{name}-{bytes}"), &"x".repeat(bytes), "");
+        entry.entry.key = Some(name.to_owned());
+        entry
+    };
+    let at = place("a", "");
+    memory
+        .keep(&store, &at, vec![file("a", 600_000)], T0, Batch::default())
+        .await
+        .unwrap();
+    let refused = memory
+        .keep(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
+        .await;
+    assert!(
+        matches!(&refused, Err(MemoryError::Entry { reason, .. }) if reason.contains("max_size_mb")),
+        "{refused:?}"
+    );
+    memory
+        .keep(&store, &at, vec![file("a", 10)], T0, Batch::default())
+        .await
+        .unwrap();
+    memory
+        .keep(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() {
+    for strategy in ["truncate", "sliding-window", "summarize"] {
+        let (state, dir) = opened();
+        let memory = state.memory();
+        let store = store(json!({"type": "conversation", "compaction": {"strategy": strategy}}));
+        let entries = (0..10)
+            .map(|n| marked(&format!("e{n}"), &format!("secret{n} of the garden"), ""))
+            .collect();
+        memory
+            .keep(&store, &place("a", ""), entries, T0, Batch::default())
+            .await
+            .unwrap();
+        let old = memory.old(&store, &place("a", "")).await.unwrap();
+        let of: Vec<String> = old.iter().map(|hit| hit.entry.id.clone()).collect();
+        let summary = Summary {
+            of,
+            text: "they spoke of a garden".to_owned(),
+        };
+        let counts = memory
+            .compact_by(&store, &place("a", ""), T0, Some(summary))
+            .await
+            .unwrap();
+        assert_eq!(counts, (10, 5), "{strategy}");
+        let (found, _) = ids(&memory, &store, Whose::All, "spoke").await;
+        assert_eq!(
+            found.contains(&"summary-e5".to_owned()),
+            strategy == "summarize",
+            "{found:?}"
+        );
+        // Forgetting one that was set aside takes the summary that was made of it as well.
+        let reader = clawk_store::Reader::open(dir.path()).unwrap();
+        let parts = reader.memory_parts(None).unwrap();
+        let gone = reader.remembered_as(&parts, "e2").unwrap();
+        assert_eq!(gone.len(), 1);
+        state
+            .forget(&gone, "test", "me", &SystemClock::default())
+            .await
+            .unwrap();
+        assert!(
+            ids(&memory, &store, Whose::All, "secret2")
+                .await
+                .0
+                .iter()
+                .all(|id| id != "e2")
+        );
+        assert!(
+            !ids(&memory, &store, Whose::All, "spoke")
+                .await
+                .0
+                .contains(&"summary-e5".to_owned())
+        );
+        state
+            .restore(&parts, Restore::All, "me", &SystemClock::default())
+            .await
+            .unwrap();
+        let (found, _) = ids(&memory, &store, Whose::All, "secret0").await;
+        assert_eq!(found[0], "e0", "{strategy}");
+        assert_eq!(reader.memory_parts(None).unwrap()[0].entries, 9, "{strategy}");
+        assert!(reader.remembered_as(&parts, "e2").unwrap().is_empty());
+        assert!(reader.set_aside(&parts[0], 100).unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn compaction_comes_by_itself_before_retention_would_delete() {
+    for strategy in ["truncate", "summarize"] {
+        let (state, dir) = opened();
+        let memory = state.memory();
+        let spec = json!({"type": "conversation", "retention": {"max_entries": 20}, "compaction": {"strategy": strategy}});
+        let store = store(spec);
+        for n in 0..40 {
+            let entry = marked(&format!("e{n}"), &format!("line {n}"), "");
+            memory
+                .keep(
+                    &store,
+                    &place("a", ""),
+                    vec![entry],
+                    T0.plus_millis(n),
+                    Batch::default(),
+                )
+                .await
+                .unwrap();
+        }
+        let reader = clawk_store::Reader::open(dir.path()).unwrap();
+        let parts = reader.memory_parts(None).unwrap();
+        assert!(parts[0].entries <= 20);
+        state
+            .restore(&parts, Restore::All, "me", &SystemClock::default())
+            .await
+            .unwrap();
+        assert_eq!(
+            reader.memory_parts(None).unwrap()[0].entries,
+            40,
+            "{strategy}: nothing was lost"
+        );
+    }
 }
 
 #[tokio::test]
@@ -331,7 +704,7 @@ async fn an_entry_that_is_there_is_left_as_it_is_and_takes_nothing_from_a_batch(
             .await
             .unwrap();
         assert_eq!(found.len(), 2, "{kind}: {found:?}");
-        let (before, after) = backend.memory.compact(&store, &at, T0).await.unwrap();
+        let (before, after) = backend.memory.compact(&store, &at, T0, None).await.unwrap();
         assert_eq!(
             (before, after),
             (2, 2),

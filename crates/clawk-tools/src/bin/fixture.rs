@@ -43,7 +43,7 @@ fn mcp(options: &[&str]) -> ExitCode {
             continue;
         };
         if has("noisy") {
-            say("this is no JSON {[");
+            say("this is not valid JSON {[");
             say(r#"{"jsonrpc":"2.0","method":"notifications/unheard-of","params":{}}"#);
             let _ = writeln!(std::io::stderr(), "{}", "noise ".repeat(10_000)); // silent-ok: a fixture
         }

@@ -57,6 +57,9 @@ pub(super) fn description(builtin: Builtin) -> Description {
         | Builtin::FileList
         | Builtin::FileSearch => file(builtin),
         Builtin::WebFetch | Builtin::HttpRequest => web(builtin),
+        Builtin::MemoryStore | Builtin::MemoryQuery | Builtin::MemoryForget | Builtin::ContextWrite => {
+            memory(builtin)
+        }
     };
     let mut schema = json!({"type": "object", "properties": properties, "required": required});
     if builtin != Builtin::Echo
@@ -114,6 +117,52 @@ fn shell() -> Row {
                "stdin": {"type": "string", "description": "Standard input"}}),
         json!(["command"]),
     )
+}
+
+fn memory(builtin: Builtin) -> Row {
+    let store = json!({"type": "string", "description": "The store's name in the manifest"});
+    let writes = Effects {
+        read_only: false,
+        destructive: false,
+        idempotent: true,
+        open_world: false,
+    };
+    match builtin {
+        Builtin::MemoryStore => (
+            "Remembers something: keeps it in a store of memory, to be found in later conversations.",
+            "memory",
+            writes,
+            json!({"store": store, "content": {"type": ["string", "object"], "description": "What to remember"},
+                   "key": {"type": "string", "description": "Its key, where the store has keys; a later entry with the same key replaces it"}}),
+            json!(["store", "content"]),
+        ),
+        Builtin::MemoryForget => (
+            "Forgets one entry of a store of memory, for good.",
+            "memory",
+            Effects {
+                destructive: true,
+                ..writes
+            },
+            json!({"store": store, "id": {"type": "string", "description": "The entry's id, as memory-query tells it"}}),
+            json!(["store", "id"]),
+        ),
+        Builtin::ContextWrite => (
+            "Writes one of your context files, which stand in your instructions from the next turn on. Earlier versions are kept.",
+            "memory",
+            writes,
+            json!({"file": {"type": "string", "description": "The context file, as the manifest names it"},
+                   "content": {"type": "string", "description": "Its whole new text"}}),
+            json!(["file", "content"]),
+        ),
+        _ => (
+            "Looks up what is remembered in a store of memory. Each entry says where it came from.",
+            "memory",
+            READS,
+            json!({"store": store, "text": {"type": "string", "description": "What to look for, or a key"},
+                   "top_k": {"type": "integer", "minimum": 1, "maximum": 50, "description": "At most so many entries"}}),
+            json!(["store", "text"]),
+        ),
+    }
 }
 
 fn file(builtin: Builtin) -> Row {

@@ -1,6 +1,6 @@
 //! The built-in tools (DESIGN §5): their descriptions, schemas, honest annotations, and static checks.
 //!
-//! `memory-store` and `memory-query` need the kernel's memory port; whoever has it binds them as [`Extra`].
+//! `memory-store`, `memory-query`, `memory-forget` and `context-write` are described here and run by the kernel, which has the stores.
 
 mod describe;
 mod file;
@@ -95,6 +95,10 @@ pub(crate) enum Builtin {
     Sleep,
     HttpRequest,
     AskUser,
+    MemoryStore,
+    MemoryQuery,
+    MemoryForget,
+    ContextWrite,
 }
 
 /// What the built-in of this name says of itself, whether or not an agent declares it. `None`: there is no such built-in.
@@ -106,7 +110,7 @@ pub fn describe(name: &str) -> Option<Description> {
 pub(crate) use describe::about_shell;
 
 impl Builtin {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Echo,
         Self::Shell,
         Self::FileRead,
@@ -118,6 +122,10 @@ impl Builtin {
         Self::Sleep,
         Self::HttpRequest,
         Self::AskUser,
+        Self::MemoryStore,
+        Self::MemoryQuery,
+        Self::MemoryForget,
+        Self::ContextWrite,
     ];
 
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -137,7 +145,19 @@ impl Builtin {
             Self::Sleep => "sleep",
             Self::HttpRequest => "http-request",
             Self::AskUser => "ask-user",
+            Self::MemoryStore => "memory-store",
+            Self::MemoryQuery => "memory-query",
+            Self::MemoryForget => "memory-forget",
+            Self::ContextWrite => "context-write",
         }
+    }
+
+    /// The kernel runs it: it needs the kernel's stores.
+    pub(crate) const fn is_kernels(self) -> bool {
+        matches!(
+            self,
+            Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite
+        )
     }
 
     /// Whether its process keeps the time: the supervisor ends it and tells what enclosed it.
@@ -148,6 +168,7 @@ impl Builtin {
                 plan.level() >= Level::Process
             }
             Self::Echo | Self::Sleep | Self::AskUser | Self::WebFetch | Self::HttpRequest => false,
+            Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => false,
         }
     }
 
@@ -175,6 +196,7 @@ impl Builtin {
         let path = |path: &str, write: bool| plan.preflight(&Request::Path { path, write, workdir });
         match self {
             Self::Echo | Self::Sleep | Self::AskUser => Ok(()),
+            Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => Ok(()),
             Self::Shell => {
                 plan.available()?;
                 text("command").map_or(Ok(()), |command| plan.preflight(&Request::Shell { command }))?;
@@ -206,6 +228,9 @@ impl Builtin {
             Self::FileEdit => file::run(call, &shared.launcher, file::Tool::Edit).await,
             Self::FileList => file::run(call, &shared.launcher, file::Tool::List).await,
             Self::FileSearch => file::run(call, &shared.launcher, file::Tool::Search).await,
+            Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => Err(
+                RunError::Unavailable(format!("`{}` is run by the kernel", self.name())),
+            ),
             Self::WebFetch => web::fetch(call, shared).await.map(web::guarded),
             Self::HttpRequest => web::request(call, shared).await.map(web::guarded),
         }

@@ -37,7 +37,11 @@ pub(crate) fn preview(builtin: Builtin, look: &Look<'_>) -> Preview {
         | Builtin::FileList
         | Builtin::FileSearch
         | Builtin::Sleep
-        | Builtin::AskUser => Preview::default(),
+        | Builtin::AskUser
+        | Builtin::MemoryStore
+        | Builtin::MemoryQuery
+        | Builtin::MemoryForget
+        | Builtin::ContextWrite => Preview::default(),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, 
         .find(|name| name.is_empty() || name.contains(['=', '\0']))
     {
         return Ok(failed(format!(
-            "`{}` is no name of a variable",
+            "`{}` is not a valid name of a variable",
             name.escape_debug()
         )));
     }

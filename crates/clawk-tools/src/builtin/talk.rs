@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Answer, Question, Shared};
-use crate::call::{Call, cut, done, failed};
+use crate::call::{Call, done, failed};
 
 /// Longest `sleep`, seconds.
 const MAX_SLEEP_S: f64 = 3600.0;
@@ -67,7 +67,13 @@ pub(super) async fn ask(
             "nobody can be asked on this agent's channels".to_owned(),
         ));
     };
-    let question = cut(&question, MAX_QUESTION_BYTES).0.to_owned();
+    // A person would answer a question that they have not read to its end.
+    let length = question.len() + options.iter().map(String::len).sum::<usize>();
+    if length > MAX_QUESTION_BYTES {
+        return Ok(failed(format!(
+            "the question and its options are {length} bytes; at most {MAX_QUESTION_BYTES} are shown, so nobody was asked; ask a shorter one"
+        )));
+    }
     Ok(
         match ask(Question {
             session,

@@ -187,14 +187,14 @@ async fn send(call: &Call<'_>, shared: &Shared, args: Args) -> Result<Reply, Res
         .unwrap_or_else(|| "GET".to_owned())
         .to_ascii_uppercase();
     let Ok(method) = Method::from_bytes(method.as_bytes()) else {
-        return bad("`method` is no HTTP method".to_owned());
+        return bad("`method` is not a valid HTTP method".to_owned());
     };
     if method == Method::CONNECT || method == Method::TRACE {
         return bad(format!("`method` {method} is not sent"));
     }
     let mut headers = match headers(&args.headers) {
         Ok(headers) => headers,
-        Err(name) => return bad(format!("`headers`: `{name}` is no header that may be set")),
+        Err(name) => return bad(format!("`headers`: `{name}` is not a header that may be set")),
     };
     let (url, body) = screen(shared, url, &mut headers, args.body).map_err(Err)?;
     let secrets = put_in(call, shared, &url, &mut headers).map_err(Err)?;

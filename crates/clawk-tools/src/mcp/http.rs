@@ -57,7 +57,7 @@ impl Wire {
         body: Bytes,
     ) -> Result<Response, WireError> {
         let unusable = |text: &'static str| StreamableHttpError::UnexpectedServerResponse(Cow::from(text));
-        let url = Url::parse(uri).map_err(|_invalid| unusable("the endpoint is no URL"))?;
+        let url = Url::parse(uri).map_err(|_invalid| unusable("the endpoint is not a valid URL"))?;
         let mut headers = self.fixed.clone();
         headers.insert(
             header::ACCEPT,
@@ -69,7 +69,8 @@ impl Wire {
         if let Some(session) = session {
             headers.insert(
                 SESSION,
-                HeaderValue::from_str(session).map_err(|_bad| unusable("the session id is no header"))?,
+                HeaderValue::from_str(session)
+                    .map_err(|_bad| unusable("the session id is not a valid header"))?,
             );
         }
         headers.extend(custom.into_iter().map(|(name, value)| (Some(name), value)));

@@ -68,19 +68,19 @@ fn the_order_is_config_then_server_then_builtin() {
 
 #[test]
 fn every_tool_that_cannot_run_is_named_with_the_cure() {
-    let tools = json!([{"name": "echo"}, {"name": "mystery"}, {"name": "module"}, {"name": "two"}, {"name": "keyed"}, {"name": "memory-store"}]);
+    let tools = json!([{"name": "echo"}, {"name": "mystery"}, {"name": "module"}, {"name": "two"}, {"name": "keyed"}, {"name": "other"}]);
     let config = json!({"module": {"wasm": "m.wasm"}, "two": {"command": ["x"], "http": {"url": "http://x/"}},
         "keyed": {"command": ["x"], "secret_env": {"A": "NOT_THERE"}}});
     let unbound = bound(tools, config).expect_err("refused");
     let names: Vec<&str> = unbound.iter().map(|one| one.tool.as_str()).collect();
-    assert_eq!(names, ["mystery", "module", "two", "keyed", "memory-store"]);
+    assert_eq!(names, ["mystery", "module", "two", "keyed", "other"]);
     let said: Vec<String> = unbound.iter().map(ToString::to_string).collect();
     for (text, part) in said.iter().zip([
         "[tools.mystery]",
         "wasm",
         "only one of",
         "NOT_THERE",
-        "[tools.memory-store]",
+        "[tools.other]",
     ]) {
         assert!(text.contains(part), "{text}");
     }

@@ -13,7 +13,7 @@ use super::{CanonicalError, MAX_DEPTH, Profile, number};
 /// The canonical text of a JSON text.
 ///
 /// # Errors
-/// No JSON, a duplicate key, a number that is no finite double where one is needed, or too deep.
+/// The text is not JSON, has a duplicate key, has a number that is not a finite double where one is needed, or nests too deeply.
 pub fn transcode(profile: Profile, text: &str) -> Result<String, CanonicalError> {
     let mut out = String::with_capacity(text.len());
     value(profile, text.trim_matches(BLANKS), 0, &mut out)?;

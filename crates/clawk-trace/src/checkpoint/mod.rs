@@ -71,7 +71,7 @@ pub struct Checkpoint {
 /// Why a checkpoint can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The key's text is no key.
+    /// The text is not a valid key.
     #[error("a public key is 64 hex digits that name a point of Ed25519")]
     Key,
     /// A line of the file can't be read.
@@ -90,7 +90,7 @@ pub enum CheckpointError {
         /// What it names, cut to 32 characters.
         key_id: String,
     },
-    /// There is no checkpoint at all, or none of what is looked at.
+    /// There is no checkpoint, or none for the sessions that are verified.
     #[error("there is no checkpoint of what is looked at")]
     Empty,
     /// The same key signed two things that can't both be true.

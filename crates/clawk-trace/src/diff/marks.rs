@@ -1,6 +1,6 @@
 //! What an event says, as three numbers; read in one pass that builds no value.
 //!
-//! The numbers are keyed anew in every run, so nobody can prepare two events that only look alike.
+//! The numbers are keyed anew in every run, so an attacker can't prepare two different events with the same mark.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -99,7 +99,7 @@ pub struct Diff {
     pub differences: Vec<Difference>,
 }
 
-/// A line that is no event.
+/// A line that is not an event.
 #[derive(Debug, thiserror::Error)]
 #[error("the {side} trace, line {line}: {source}")]
 pub struct DiffError {
@@ -141,7 +141,7 @@ impl fmt::Display for Side {
 /// ```
 ///
 /// # Errors
-/// A line is no JSON object.
+/// A line is not a JSON object.
 pub fn diff(first: &str, second: &str) -> Result<Diff, DiffError> {
     let keys = RandomState::new();
     // Half of the time is spent reading, and the two sides have nothing to do with each other.
@@ -160,7 +160,7 @@ pub fn diff(first: &str, second: &str) -> Result<Diff, DiffError> {
 /// Compares two traces that are in memory, as whole or partial events.
 ///
 /// # Errors
-/// A value is no object.
+/// A value is not an object.
 pub fn diff_events(first: &[Value], second: &[Value]) -> Result<Diff, DiffError> {
     let keys = RandomState::new();
     let read = |side, events: &[Value]| {

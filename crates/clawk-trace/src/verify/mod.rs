@@ -33,10 +33,20 @@ pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// The most chains that one run keeps apart (about 30 MiB).
 pub const MAX_SESSIONS: usize = 262_144;
 
-/// Verifies JSON Lines on every core, in bounded memory. Stops judging at the first fault, but counts to the end.
+/// Verifies JSON Lines on every core, in bounded memory. It reports the first fault and counts events to the end.
+///
+/// ```
+/// let trace: &[u8] = b"";
+/// let report = clawk_trace::verify(trace)?;
+/// assert!(report.valid);
+/// assert_eq!(report.event_count, 0);
+/// let report = clawk_trace::verify(&b"not an event\n"[..])?;
+/// assert!(!report.valid);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
-/// The reader fails; a bad trace is no error but a [`Report`] with `valid: false`.
+/// The reader fails. A trace with a fault is not an error: the [`Report`] says `valid: false`.
 pub fn verify(reader: impl BufRead) -> io::Result<Report> {
     parallel::verify(reader, parallel::Plan::of_machine())
 }

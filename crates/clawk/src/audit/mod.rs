@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::state::kept::AuditDb;
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Journal, Scan};
 use clawk_manifest::model::{Audit as Wanted, AuditDestination, Policy};
 use clawk_secrets::Env;
-use clawk_store::AuditDb;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

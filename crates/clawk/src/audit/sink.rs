@@ -7,12 +7,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use crate::state::kept::{AuditDb, AuditRow};
 use anyhow::{Context, Result, bail};
 use clawk_egress::{Client, Deadlines, Request, Url};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_manifest::model::Duration as Retention;
 use clawk_secrets::Env;
-use clawk_store::{AuditDb, AuditRow};
 
 use super::record::Record;
 
@@ -287,7 +287,7 @@ fn unix(path: &Path) -> Result<UnixDatagram> {
 fn udp(address: &str) -> Result<UdpSocket> {
     let to = address
         .to_socket_addrs()
-        .with_context(|| format!("`{address}` is no address"))?
+        .with_context(|| format!("`{address}` is not a valid address"))?
         .next()
         .with_context(|| format!("`{address}` names no host"))?;
     let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;

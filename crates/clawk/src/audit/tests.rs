@@ -251,8 +251,10 @@ async fn a_webhook_that_is_away_loses_nothing_and_holds_what_must_be_audited() {
     assert!(text.contains("ckp.policy.audited"), "{text}");
 }
 
-fn kept(dir: &Path) -> Vec<clawk_store::AuditRow> {
-    clawk_store::AuditDb::new(dir.join("audit/p.db")).rows().unwrap()
+fn kept(dir: &Path) -> Vec<crate::state::kept::AuditRow> {
+    crate::state::kept::AuditDb::new(dir.join("audit/p.db"))
+        .rows()
+        .unwrap()
 }
 
 #[tokio::test]

@@ -20,11 +20,11 @@ mod past;
     after_help = "Examples:\n  clawk approvals\n  clawk approvals --agent hello --format json\n  clawk approvals show 550e8400-e29b-41d4-a716-446655440000\n  clawk approvals --granted\n  clawk approvals --revoke 019ab9e2-6f4c-7d31-9a55-0d6d3c9c2f10"
 )]
 pub(crate) struct ListArgs {
-    /// List standing grants: what people are not asked about again
+    /// List standing grants: calls that clawk does not ask about again
     #[arg(long)]
     granted: bool,
 
-    /// List questions of the past: who answered what, where and why
+    /// List past questions: who answered what, where and why
     #[arg(long, conflicts_with = "granted")]
     answered: bool,
 
@@ -38,7 +38,7 @@ pub(crate) struct ListArgs {
     #[command(flatten)]
     which: state::Which,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -46,21 +46,21 @@ pub(crate) struct ListArgs {
 /// Looks of `clawk approvals`.
 #[derive(Debug, clap::Subcommand)]
 enum Show {
-    /// Print all of a question, nothing folded, and the command that approves it
+    /// Print the whole question, nothing folded, and the command that approves it
     Show(ShowArgs),
 }
 
 /// Flags of `clawk approvals show`.
 #[derive(Debug, clap::Args)]
 struct ShowArgs {
-    /// The call's id, or a plan's, as `clawk approvals` prints it
+    /// The id of the call or the plan, as `clawk approvals` prints it
     #[arg(value_name = "ID", value_parser = id)]
     id: RequestId,
 
     #[command(flatten)]
     which: state::Which,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -74,19 +74,19 @@ pub(crate) struct ApproveArgs {
     #[command(flatten)]
     answer: AnswerArgs,
 
-    /// The same call in the same session needs no further question
+    /// Do not ask again about the same call in this session
     #[arg(long)]
     for_session: bool,
 
-    /// The same call never needs a question again; a rule is suggested to the operator
+    /// Never ask again about the same call; clawk suggests a rule to the operator
     #[arg(long, conflicts_with = "for_session")]
     always: bool,
 
-    /// With --for-session or --always: any path in the folder that the question names
+    /// With --for-session or --always: include every path in the folder that the question names
     #[arg(long)]
     folder: bool,
 
-    /// You have read all of a question that is folded: its digest, as `clawk approvals show ID` prints it
+    /// The digest of a folded question that you have read whole, as `clawk approvals show ID` prints it
     #[arg(long, value_name = "DIGEST", value_delimiter = ',', value_parser = digest)]
     seen: Vec<Digest>,
 }
@@ -103,22 +103,22 @@ pub(crate) struct DenyArgs {
 
 #[derive(Debug, clap::Args)]
 struct AnswerArgs {
-    /// The call's id, or a plan's, as `clawk approvals` prints it
+    /// The id of the call or the plan, as `clawk approvals` prints it
     #[arg(value_name = "ID", value_parser = id)]
     id: RequestId,
 
-    /// Of a plan, only these steps; the others wait on
+    /// Only these steps of a plan; the others keep waiting
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<Vec<u32>>,
 
-    /// Why; kept in the trace, and told to who asked
+    /// The reason; it is recorded and told to whoever asked
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
     #[command(flatten)]
     which: state::Which,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -36,26 +36,26 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Check Atlases, each alone and all together; exit code 1 when one is not valid
+    /// Check Atlases, each alone and all together; exits with 1 if one is not valid
     #[command(after_help = EXAMPLES)]
     Validate {
         /// Folders that hold an `atlas.json`, or such files
         #[arg(value_name = "PATH", required = true)]
         paths: Vec<PathBuf>,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Make one file of an Atlas's folder: the same bytes wherever it is made, every part with its digest
+    /// Pack an Atlas's folder into one file; the same folder gives the same bytes
     #[command(after_help = EXAMPLES)]
     Pack {
         /// A folder that holds an `atlas.json`
         #[arg(value_name = "DIR")]
         path: PathBuf,
-        /// The file to write; it loads wherever a folder does
+        /// The file to write; clawk accepts it wherever it accepts an Atlas's folder
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
@@ -65,7 +65,7 @@ enum Verb {
         /// A folder that holds an `atlas.json`, or such a file
         #[arg(value_name = "PATH")]
         path: PathBuf,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
@@ -296,7 +296,7 @@ pub(super) fn loaded(path: &Path) -> Result<Atlas> {
         for error in &found.errors {
             out::note(&finding(&paint.red("error"), error));
         }
-        bail!("`{name}` is no valid Atlas; `clawk atlas validate {name}` says all of it");
+        bail!("`{name}` is not a valid Atlas; `clawk atlas validate {name}` says all of it");
     };
     for warning in &found.warnings {
         let text = finding(&Paint::stderr().yellow("warning"), warning);

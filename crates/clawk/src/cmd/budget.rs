@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::state::kept::Reader;
 use anyhow::{Context, Result};
 use clawk_kernel::purse::{Amount, Budget, LimitState, ModelPrice, PurseState, Unit, Window, hour_of};
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_server::{Client, ControlError};
-use clawk_store::Reader;
 use serde_json::json;
 
 use crate::out::{self, Format, Paint};
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     which: state::Which,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

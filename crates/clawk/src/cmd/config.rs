@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use crate::config::Config;
 use crate::out::{self, Format, Paint};
+use crate::trust;
 
 /// Flags of `clawk config`.
 #[derive(Debug, clap::Args)]
@@ -14,11 +15,11 @@ use crate::out::{self, Format, Paint};
     after_help = "Examples:\n  clawk config claw.yaml\n  clawk config --config site.toml --format json"
 )]
 pub(crate) struct Args {
-    /// The manifest beside which `clawk.toml` is looked for
+    /// The manifest; clawk looks for `clawk.toml` beside it
     #[arg(value_name = "CLAW")]
     manifest: Option<PathBuf>,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -26,9 +27,9 @@ pub(crate) struct Args {
 /// Prints every key.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let config = Config::load(config, args.manifest.as_deref())?;
-    let keys = config.in_force()?;
+    let (keys, runs) = (config.in_force()?, trust::of(&config, None));
     match args.format {
-        Format::Json => out::json(&serde_json::json!({ "file": config.file, "keys": keys }))?,
+        Format::Json => out::json(&serde_json::json!({ "file": config.file, "keys": keys, "runs": runs }))?,
         Format::Human => {
             let paint = Paint::stdout();
             let file = config
@@ -43,6 +44,10 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                     String::new()
                 };
                 out::line(&format!("{} = {}{origin}", key.key, key.value))?;
+            }
+            for entry in &runs {
+                let line = entry.line();
+                out::line(&paint.dim(&format!("# a start would run {line}")))?;
             }
         }
     }

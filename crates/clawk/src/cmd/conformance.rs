@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use clawk_secrets::Secret;
-
+use super::call::token;
 use crate::conformance::{self, Target, cra};
 use crate::out::{self, Format, Paint};
 
@@ -16,6 +15,7 @@ use crate::out::{self, Format, Paint};
   clawk conformance ckp                                       clawk itself, every vector in its own set-up
   clawk conformance ckp --target 'node agent.js' --level 2    another agent
   clawk conformance ckp --target 'clawk serve examples/conformance/claw.yaml --stdio' --format json
+  clawk conformance ckp --target ws://127.0.0.1:8420          an agent that is served, over its WebSocket
   clawk conformance cra                                       clawk itself, up to CRA-Full
   clawk conformance cra --target http://127.0.0.1:8420 --token-env CRA_TOKEN
   clawk conformance cra --target 'other-cra --port {port} --atlas {atlas}' --level cra-minimal
@@ -27,24 +27,29 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Suite {
-    /// The vectors of the Claw Kernel Protocol 0.2.0
+    /// Run the test vectors of the Claw Kernel Protocol 0.2.0
     Ckp(CkpArgs),
-    /// The tests of the CRA conformance document 1.0
+    /// Run the tests of the CRA conformance document 1.0
     Cra(CraArgs),
 }
 
 /// Flags of `clawk conformance ckp`.
 #[derive(Debug, clap::Args)]
 struct CkpArgs {
-    /// The agent's command, speaking on standard streams; it is started once for each vector [default: this clawk]
-    #[arg(long, value_name = "CMD")]
+    /// The agent's command, speaking on standard streams; it is started once for each vector. Or its URL: `http://`, `https://`,
+    /// `ws://`, `wss://`, `unix:PATH`, `dir:PATH`, `nats://HOST#AGENT`, `redis://HOST#AGENT` [default: this clawk]
+    #[arg(long, value_name = "CMD|URL")]
     target: Option<String>,
 
-    /// Play the vectors of this level and those below
+    /// The environment variable with the token for a URL
+    #[arg(long, value_name = "NAME", requires = "target")]
+    token_env: Option<String>,
+
+    /// Run the tests of this level and of the levels below
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
     level: u8,
 
-    /// How the result is printed
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -57,11 +62,11 @@ struct CraArgs {
     #[arg(long, value_name = "URL|CMD")]
     target: Option<String>,
 
-    /// The variable that holds the token for a URL
+    /// The environment variable with the token for a URL
     #[arg(long, value_name = "NAME", requires = "target")]
     token_env: Option<String>,
 
-    /// Play what a claim to this level has to pass
+    /// Run the tests that this level requires
     #[arg(long, value_enum, default_value = "cra-full")]
     level: cra::Level,
 
@@ -75,7 +80,7 @@ struct CraArgs {
     #[arg(long, value_name = "DIR")]
     golden: Vec<PathBuf>,
 
-    /// Play only tests whose id begins so
+    /// Run only tests whose id begins with this text
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
 
@@ -93,16 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn run_cra(args: &CraArgs) -> Result<ExitCode> {
-    let token = match &args.token_env {
-        Some(name) => {
-            let value = clawk_secrets::env::non_empty(name);
-            Some(Secret::new(
-                name.as_str(),
-                value.with_context(|| format!("`{name}` is not set"))?,
-            ))
-        }
-        None => None,
-    };
+    let token = token(args.token_env.as_deref())?;
     let target = match &args.target {
         Some(given) => cra::Target::parse(given, token)?,
         None => cra::Target::own(std::env::current_exe().context("this program can't find itself")?),
@@ -154,6 +150,10 @@ fn shown_cra(outcome: &cra::Outcome, paint: Paint) -> String {
 /// Plays the vectors; exit code 1 if any fails.
 fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     let target = match &args.target {
+        Some(url) if clawk_client::Target::is_url(url) => Target::Remote {
+            target: clawk_client::Target::parse(url)?,
+            token: token(args.token_env.as_deref())?,
+        },
         Some(command) => Target::Command(command.clone()),
         None => Target::Own {
             program: std::env::current_exe().context("this program can't find itself")?,

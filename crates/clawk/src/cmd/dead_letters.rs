@@ -1,16 +1,19 @@
-//! `clawk dead-letters`: messages whose turn could not be finished. None is lost; each can be said again.
+//! `clawk dead-letters`: messages whose turn could not be finished, and tasks of a swarm that nobody could do. None is lost; each can be said again.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::state::kept::{Filter, Reader, StoredEvent};
 use anyhow::{Context, Result, bail};
-use clawk_kernel::kind;
+use clawk_kernel::{fact_of, kind};
 use clawk_proto::{MessageId, SessionId};
-use clawk_store::{Filter, Reader, StoredEvent};
+use clawk_swarm::Fact;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::run::{self, Approve};
+use super::swarm;
 use crate::config::Outside;
 use crate::out::{self, Format, Paint, clipped};
 use crate::state;
@@ -35,7 +38,7 @@ enum What {
         #[command(flatten)]
         which: state::Which,
 
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
@@ -52,7 +55,7 @@ enum What {
         #[command(flatten)]
         which: state::Which,
 
-        /// How questions are answered whether a call may run
+        /// How clawk answers questions whether a call may run
         #[arg(long, value_enum, default_value_t = Approve::Ask)]
         approve: Approve,
 
@@ -64,12 +67,28 @@ enum What {
 /// A message in the box.
 #[derive(Debug, Serialize)]
 struct Letter {
+    /// `message` or `task`.
+    kind: &'static str,
     message: MessageId,
+    /// Of a task.
+    #[serde(flatten)]
+    task: Option<Of>,
     session: SessionId,
     at: String,
     reason: String,
     /// What it said; `None` when its content was erased.
     text: Option<String>,
+}
+
+/// Whose task it was.
+#[derive(Debug, Serialize)]
+struct Of {
+    task_id: String,
+    swarm: String,
+    member: String,
+    attempts: u64,
+    #[serde(skip)]
+    input: Option<Value>,
 }
 
 /// Lists, or says one again.
@@ -94,6 +113,21 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
             let text = letter
                 .text
                 .context("the message's content was erased; it can't be said again")?;
+            // A new task for the same member: its old one has ended, and was told failed.
+            if let Some(of) = letter.task {
+                let args = swarm::Run {
+                    manifest,
+                    text,
+                    input: of.input,
+                    to: Some(of.member).filter(|member| !member.is_empty()),
+                    task: None,
+                    state: Some(state),
+                    format: Format::Human,
+                    trust: false,
+                    outside,
+                };
+                return swarm::give(&args, config);
+            }
             let args = run::Args {
                 manifest,
                 message: Some(text),
@@ -101,6 +135,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
                 state: Some(state),
                 session: Some(letter.session.to_string()),
                 outside,
+                trust: false,
             };
             run::run(&args, config)
         }
@@ -136,6 +171,8 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
             let payload = payload(stored)?;
             let text = |name: &str| payload.get(name).and_then(Value::as_str).unwrap_or_default();
             letters.push(Letter {
+                kind: "message",
+                task: None,
                 message: text("message_id")
                     .parse()
                     .context("an event without a message id")?,
@@ -147,7 +184,7 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
         }
         Ok(())
     })?;
-    for letter in &mut letters {
+    for letter in letters.iter_mut().filter(|letter| letter.task.is_none()) {
         let mut digest = None;
         each(reader, Some(letter.session), |stored| {
             let accepted = stored.event.event_type == kind::MESSAGE_ACCEPTED;
@@ -162,6 +199,45 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
         let bytes = digest.map(|digest| reader.content(digest)).transpose()?.flatten();
         letter.text = bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     }
+    letters.extend(tasks(reader)?);
+    Ok(letters)
+}
+
+/// Tasks that were tried as often as they may be.
+fn tasks(reader: &Reader) -> Result<Vec<Letter>> {
+    let (mut briefs, mut letters) = (BTreeMap::new(), Vec::new());
+    swarm::each(reader, |event| match fact_of(event) {
+        Some(Fact::Delegated { new, .. }) => {
+            briefs.insert(new.task, new.brief);
+        }
+        Some(Fact::DeadLettered { task, reason }) => {
+            let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+            let text = |name: &str| {
+                payload
+                    .get(name)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            let brief = briefs.get(&task).cloned();
+            letters.push(Letter {
+                kind: "task",
+                message: task.as_str().parse().unwrap_or(MessageId(uuid::Uuid::nil())), // silent-ok: a task's id is a UUID
+                session: event.session,
+                at: event.at.to_string(),
+                reason,
+                text: brief.as_ref().map(|brief| brief.description.clone()),
+                task: Some(Of {
+                    task_id: task.to_string(),
+                    swarm: text("swarm"),
+                    member: text("member"),
+                    attempts: payload.get("attempt").and_then(Value::as_u64).unwrap_or(0),
+                    input: brief.and_then(|brief| brief.input),
+                }),
+            });
+        }
+        _ => {}
+    })?;
     Ok(letters)
 }
 

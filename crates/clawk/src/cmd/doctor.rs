@@ -20,14 +20,14 @@ pub(crate) struct Args {
     #[arg(value_name = "CLAW")]
     manifest: Option<PathBuf>,
 
-    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
     #[command(flatten)]
     outside: Outside,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

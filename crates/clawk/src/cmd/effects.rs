@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::state::kept::{Filter, Reader, StateDir};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::effect::{Entry, Ledger, Outcome, State, resolve_offline};
 use clawk_kernel::time::SystemClock;
 use clawk_proto::RequestId;
 use clawk_secrets::env;
 use clawk_server::{Client, ControlError};
-use clawk_store::{Filter, Reader, StateDir};
 use serde_json::{Value, json};
 
 use crate::out::{self, Format, Paint};
@@ -32,11 +32,11 @@ struct ListArgs {
     #[command(flatten)]
     which: state::Which,
 
-    /// Only those whose outcome is unknown
+    /// Only effects of unknown outcome
     #[arg(long)]
     unknown: bool,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -53,7 +53,7 @@ enum What {
         #[arg(value_name = "OUTCOME", value_parser = outcome)]
         outcome: Outcome,
 
-        /// How it is known
+        /// How you know the outcome
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
 
@@ -184,7 +184,7 @@ fn resolve(dir: &Path, id: &RequestId, outcome: Outcome, reason: Option<&str>) -
                 anyhow::Ok(answer.get("acknowledged") == Some(&Value::Bool(true)))
             }
             Err(ControlError::NotRunning { .. }) => {
-                let state = StateDir::open(dir, clawk_store::Options::default())?;
+                let state = StateDir::open(dir, crate::state::kept::Options::default())?;
                 let clock = Arc::new(SystemClock::default());
                 let by = format!("local user {user}");
                 let taken = resolve_offline(state.journal(), clock, id, outcome, &by, reason).await;

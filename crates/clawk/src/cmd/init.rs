@@ -14,27 +14,31 @@ use crate::out::{self, Paint};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Folder to write to; made when missing
+    /// Folder to write to; clawk creates it
     #[arg(value_name = "DIR", default_value = ".")]
     dir: PathBuf,
 
-    /// The agent's name: letters, digits, hyphens [default: the folder's]
+    /// What to write: an agent of your own, or the agent of the tutorial
+    #[arg(long, value_enum)]
+    template: Option<Template>,
+
+    /// The agent's name: letters, digits, hyphens [default: the folder's name]
     #[arg(long)]
     name: Option<String>,
 
-    /// Who answers: a server, or whatever is found on this machine
+    /// Which model answers
     #[arg(long, value_enum)]
     provider: Option<Provider>,
 
-    /// How much it may do without asking
+    /// How much the agent may do without asking
     #[arg(long, value_enum)]
     autonomy: Option<Autonomy>,
 
-    /// Which of the ready policies it starts with
+    /// Which of the ready policies the agent starts with
     #[arg(long, value_enum)]
     policy: Option<Policy>,
 
-    /// Ask nothing; what no flag says takes its default
+    /// Ask no question; every flag that is missing takes its default
     #[arg(long)]
     yes: bool,
 }
@@ -43,7 +47,17 @@ const EXAMPLES: &str = "\
 Examples:
   clawk init my-agent                                   asks a few questions in a terminal
   clawk init my-agent --provider anthropic --yes        asks nothing
-  clawk init my-agent --policy strict                   an agent that may look and not act";
+  clawk init my-agent --policy strict                   an agent that may look and not act
+  clawk init tutorial --template tutorial               the agent of the tutorial; it needs no model";
+
+/// What `clawk init` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Template {
+    /// An agent of your own, from the answers to a few questions
+    Own,
+    /// The agent of the tutorial: a scripted model, two tools, notes to sum up
+    Tutorial,
+}
 
 /// Which provider the manifest names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -108,6 +122,38 @@ impl Policy {
     }
 }
 
+/// The files of the tutorial's agent: path and content.
+const TUTORIAL: [(&str, &str); 7] = [
+    (
+        "claw.yaml",
+        include_str!("../../../../examples/tutorial/claw.yaml"),
+    ),
+    (
+        "script.yaml",
+        include_str!("../../../../examples/tutorial/script.yaml"),
+    ),
+    (
+        "notes.txt",
+        include_str!("../../../../examples/tutorial/notes.txt"),
+    ),
+    (
+        "tools/file-read.yaml",
+        include_str!("../../../../examples/tutorial/tools/file-read.yaml"),
+    ),
+    (
+        "tools/file-write.yaml",
+        include_str!("../../../../examples/tutorial/tools/file-write.yaml"),
+    ),
+    (
+        "policies/tutorial.yaml",
+        include_str!("../../../../examples/tutorial/policies/tutorial.yaml"),
+    ),
+    (
+        "policies/tutorial.tests.yaml",
+        include_str!("../../../../examples/tutorial/policies/tutorial.tests.yaml"),
+    ),
+];
+
 /// Answers, whether from flags or from a person.
 struct Wanted {
     name: String,
@@ -120,30 +166,79 @@ struct Wanted {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let manifest = args.dir.join("claw.yaml");
     if manifest.exists() {
-        bail!("`{}` is there already; choose another folder", manifest.display());
+        bail!("`{}` exists already; choose another folder", manifest.display());
     }
-    let wanted = wanted(args)?;
+    let asks = asks(args);
+    if choice(
+        args.template,
+        asks,
+        "What do you want to start with?",
+        Template::Own,
+    )? == Template::Tutorial
+    {
+        return tutorial(args, &manifest);
+    }
+    let wanted = wanted(args, asks)?;
     let folder = args.dir.join("policies");
     fs::create_dir_all(&folder).with_context(|| format!("can't make `{}`", folder.display()))?;
     let (name, (rules, tests)) = (wanted.policy.name(), wanted.policy.texts());
     write(&folder.join(format!("{name}.yaml")), rules)?;
     write(&folder.join(format!("{name}.tests.yaml")), tests)?;
     write(&manifest, &yaml(&wanted))?;
+    write_schema(args)?;
+    if wanted.provider == Provider::Auto {
+        write(&args.dir.join("script.yaml"), SCRIPT)?;
+    }
+    wrote(&manifest)?;
+    let rules = folder.join(format!("{name}.yaml"));
+    wrote(&rules)?;
+    out::line(&format!("next:  clawk run {}", manifest.display()))?;
+    out::line(&format!("       clawk doctor {}", manifest.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the tutorial's agent as it stands in the tutorial; its name and its policy are fixed.
+fn tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
+    let given = [
+        ("--name", args.name.is_some()),
+        ("--provider", args.provider.is_some()),
+        ("--autonomy", args.autonomy.is_some()),
+        ("--policy", args.policy.is_some()),
+    ];
+    if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+        bail!("`{flag}` does not go with `--template tutorial`, whose agent is fixed");
+    }
+    for (name, text) in TUTORIAL {
+        let path = args.dir.join(name);
+        let folder = path.parent().unwrap_or(&args.dir);
+        fs::create_dir_all(folder).with_context(|| format!("can't make `{}`", folder.display()))?;
+        write(&path, text)?;
+        wrote(&path)?;
+    }
+    write_schema(args)?;
+    out::line(&format!("next:  clawk run {}", manifest.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wrote(path: &Path) -> Result<()> {
+    Ok(out::line(&format!(
+        "{} {}",
+        Paint::stdout().green("wrote"),
+        path.display()
+    ))?)
+}
+
+/// The schema that the manifest's first line names, for editors.
+fn write_schema(args: &Args) -> Result<()> {
     let schema = clawk_manifest::schema("Claw").context("there is no schema of a Claw")?;
     write(
         &args.dir.join("claw.schema.json"),
         &serde_json::to_string_pretty(&schema)?,
-    )?;
-    if wanted.provider == Provider::Auto {
-        write(&args.dir.join("script.yaml"), SCRIPT)?;
-    }
-    let paint = Paint::stdout();
-    out::line(&format!("{} {}", paint.green("wrote"), manifest.display()))?;
-    let rules = folder.join(format!("{name}.yaml"));
-    out::line(&format!("{} {}", paint.green("wrote"), rules.display()))?;
-    out::line(&format!("next:  clawk run {}", manifest.display()))?;
-    out::line(&format!("       clawk doctor {}", manifest.display()))?;
-    Ok(ExitCode::SUCCESS)
+    )
+}
+
+fn asks(args: &Args) -> bool {
+    !args.yes && io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -156,8 +251,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("can't write `{}`", path.display()))
 }
 
-fn wanted(args: &Args) -> Result<Wanted> {
-    let asks = !args.yes && io::stdin().is_terminal() && io::stdout().is_terminal();
+fn wanted(args: &Args, asks: bool) -> Result<Wanted> {
     let name = match &args.name {
         Some(name) => checked(name)?,
         None if asks => {
@@ -227,7 +321,7 @@ fn checked(name: &str) -> Result<String> {
     let good = (1..=63).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     if !good {
         bail!(
-            "`{}` is no name for an agent: 1 to 63 letters, digits and hyphens",
+            "`{}` is not a valid name for an agent; use 1 to 63 letters, digits and hyphens (example: `my-agent`)",
             out::clipped(name, 80)
         );
     }

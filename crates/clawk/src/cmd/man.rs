@@ -11,7 +11,7 @@ use clap::CommandFactory;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  clawk man | man -l -\n  clawk man --dir ~/.local/share/man/man1")]
 pub(crate) struct Args {
-    /// Write a page per verb into this folder
+    /// Write one page for each verb into this folder
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

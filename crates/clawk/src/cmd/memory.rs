@@ -4,9 +4,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::state::kept::{
+    MAX_FORGOTTEN, MemoryPart, Options, Reader, Remembered, Restore, StateDir, StateError,
+};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::SystemClock;
-use clawk_store::{MAX_FORGOTTEN, MemoryPart, Options, Reader, Remembered, StateDir, StateError};
 use serde_json::{Value, json};
 
 use crate::out::{self, Format, Paint, clipped, harmless};
@@ -26,6 +28,7 @@ Examples:
   clawk memory search 'the lamp in the hall' --store notes
   clawk memory show 550e8400-e29b-41d4-a716-446655440000-0 --format json
   clawk memory forget lamp-code --store facts --reason 'asked for by the customer'
+  clawk memory restore --all --store notes
   clawk memory export -o memory.jsonl
 
 Looking works while the agent runs. Forgetting is done while it does not, and is recorded; what the trace keeps of how an entry
@@ -38,58 +41,79 @@ enum What {
         #[command(flatten)]
         part: PartArgs,
 
-        /// At most so many entries of each scope of a store
+        /// Print at most this many entries of each scope of a store
         #[arg(long, default_value_t = 20)]
         limit: usize,
 
-        /// How to print
+        /// What compaction set aside, instead
+        #[arg(long)]
+        aside: bool,
+
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Find entries by their words, as the agent itself would, the best first
     Search {
-        /// What to look for
+        /// The words to search for
         #[arg(value_name = "WORDS", required = true)]
         words: Vec<String>,
 
         #[command(flatten)]
         part: PartArgs,
 
-        /// At most so many entries
+        /// Print at most this many entries
         #[arg(long, default_value_t = 10)]
         limit: usize,
 
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Show one entry, whole
     Show {
-        /// Its id or its key, as `list` prints it
+        /// The id or key of an entry, as `list` prints it
         #[arg(value_name = "ID")]
         id: String,
 
         #[command(flatten)]
         part: PartArgs,
 
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Remove entries for good, on the record
     Forget {
-        /// Their ids or keys
+        /// The ids or keys of the entries
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
 
         #[command(flatten)]
         part: PartArgs,
 
-        /// Why; recorded for good, so say nothing secret here
+        /// The reason; it is recorded for good, so do not put a secret here
         #[arg(long, value_name = "TEXT")]
         reason: String,
 
-        /// How to print
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Bring back what compaction set aside: one entry, what a summary stands for, or everything of a store
+    Restore {
+        /// The id of an entry, or of a summary
+        #[arg(value_name = "ID", required_unless_present = "all")]
+        id: Option<String>,
+
+        /// Everything that was set aside
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
+
+        #[command(flatten)]
+        part: PartArgs,
+
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
@@ -98,7 +122,7 @@ enum What {
         #[command(flatten)]
         part: PartArgs,
 
-        /// The file; standard output without
+        /// Write to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -114,7 +138,7 @@ struct PartArgs {
     #[arg(long, value_name = "NAME")]
     store: Option<String>,
 
-    /// Only this scope of it: `identity/NAME` or `channel/IDENTITY/CHANNEL`; an empty word for what is everybody's
+    /// Only this scope: `identity/NAME` or `channel/IDENTITY/CHANNEL`; an empty word means the shared scope
     #[arg(long, value_name = "SCOPE")]
     scope: Option<String>,
 }
@@ -128,7 +152,12 @@ const PAGE: usize = 500;
 /// Does it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
-        What::List { part, limit, format } => list(part, *limit, *format),
+        What::List {
+            part,
+            limit,
+            aside,
+            format,
+        } => list(part, *limit, *aside, *format),
         What::Search {
             words,
             part,
@@ -142,6 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             reason,
             format,
         } => forget(part, ids, reason, *format),
+        What::Restore { id, part, format, .. } => restore(part, id.as_deref(), *format),
         What::Export { part, output } => export(part, output.as_deref()),
     }
 }
@@ -181,11 +211,16 @@ fn at(store: &str, scope: &str) -> String {
     format!("`{}` of {}", harmless(store), harmless(scope))
 }
 
-fn list(which: &PartArgs, limit: usize, format: Format) -> Result<ExitCode> {
+fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<ExitCode> {
     let (_, reader, parts) = which.open()?;
     let mut entries = Vec::new();
     for part in &parts {
-        entries.push((part, reader.remembered(part, None, limit)?));
+        let found = if aside {
+            reader.set_aside(part, limit)?
+        } else {
+            reader.remembered(part, None, limit)?
+        };
+        entries.push((part, found));
     }
     if format == Format::Json {
         let stores: Vec<Value> = parts
@@ -201,7 +236,9 @@ fn list(which: &PartArgs, limit: usize, format: Format) -> Result<ExitCode> {
         out::line("nothing is remembered yet")?;
     }
     for (part, found) in &entries {
-        let shown = if part.entries > u64::try_from(found.len()).unwrap_or(u64::MAX) {
+        let shown = if aside {
+            format!("set aside, the newest {}", found.len())
+        } else if part.entries > u64::try_from(found.len()).unwrap_or(u64::MAX) {
             format!("{} entries, the newest {}", part.entries, found.len())
         } else {
             format!("{} entries", part.entries)
@@ -265,6 +302,7 @@ fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
         if let Some(time) = &about.timestamp {
             out::line(&format!("  {time}"))?;
         }
+        out::line(&format!("  {}", said_by(entry)))?;
         if let Some(metadata) = &about.metadata {
             out::line(&paint.dim(&format!("  {}", harmless(&metadata.to_string()))))?;
         }
@@ -303,6 +341,39 @@ fn forget(which: &PartArgs, ids: &[String], reason: &str, format: Format) -> Res
         out::line("what the trace keeps of how they came is erased by `clawk trace redact`")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCode> {
+    if which.store.is_none() {
+        bail!("say of which store: `--store NAME`");
+    }
+    let (dir, reader, parts) = which.open()?;
+    drop(reader);
+    let by = format!("local user {}", rustix::process::getuid().as_raw());
+    let what = id.map_or(Restore::All, |id| Restore::Id(id.to_owned()));
+    let back = compose::runtime()?.block_on(async {
+        let state = match StateDir::open(&dir, Options::default()) {
+            Err(error @ StateError::Locked { .. }) => {
+                return Err(error).context("an agent that runs may be compacting the store");
+            }
+            other => other?,
+        };
+        let back = state.restore(&parts, what, &by, &SystemClock::default()).await?;
+        state.close();
+        Ok::<_, anyhow::Error>(back)
+    })?;
+    if format == Format::Json {
+        out::json(&json!({ "restored": back }))?;
+    } else if back == 0 {
+        out::line("nothing was set aside by that name; `clawk memory list --aside` shows what is")?;
+    } else {
+        out::line(&format!("{back} entries are back"))?;
+    }
+    Ok(if back == 0 {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Exactly one entry for each name, or nothing is forgotten.
@@ -364,11 +435,24 @@ fn one(found: &Remembered) -> Value {
     let mut all = json!({
         "store": found.store, "scope": found.scope, "id": about.id, "key": about.key,
         "timestamp": about.timestamp, "content": about.content, "metadata": about.metadata,
+        "origin": found.mark.origin, "untrusted": found.mark.untrusted, "session": found.mark.session,
+        "made_from": found.mark.made_from,
     });
     if let (Some(score), Value::Object(members)) = (about.score, &mut all) {
         members.insert("score".to_owned(), json!(score));
     }
     all
+}
+
+/// Where an entry came from, in words.
+fn said_by(found: &Remembered) -> String {
+    let origin = if found.mark.origin.is_empty() {
+        "unknown"
+    } else {
+        &found.mark.origin
+    };
+    let trust = if found.mark.untrusted { ", untrusted" } else { "" };
+    format!("from {}{trust}", harmless(origin))
 }
 
 fn text(content: &Value) -> String {

@@ -1,14 +1,22 @@
 //! One module per verb: its flags (`Args`) and what it does (`run`).
 
+pub(crate) mod acp;
 pub(crate) mod approvals;
 pub(crate) mod atlas;
 pub(crate) mod budget;
+pub(crate) mod call;
+pub(crate) mod channels;
 pub(crate) mod completions;
 pub(crate) mod config;
+#[cfg(feature = "conformance")]
+pub(crate) mod conformance;
+#[cfg(not(feature = "conformance"))]
+#[path = "left_out.rs"]
 pub(crate) mod conformance;
 pub(crate) mod dead_letters;
 pub(crate) mod doctor;
 pub(crate) mod effects;
+pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod memory;
@@ -22,5 +30,7 @@ pub(crate) mod send;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stop;
+pub(crate) mod swarm;
 pub(crate) mod trace;
+pub(crate) mod trust;
 pub(crate) mod validate;

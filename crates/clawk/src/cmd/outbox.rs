@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::state::kept::{Reader, StateDir};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::outbox::requeue_offline;
 use clawk_kernel::ports::OutboxRow;
@@ -11,7 +12,6 @@ use clawk_kernel::time::SystemClock;
 use clawk_proto::MessageId;
 use clawk_secrets::env;
 use clawk_server::{Client, ControlError};
-use clawk_store::{Reader, StateDir};
 use serde_json::{Value, json};
 
 use crate::out::{self, Format, Paint, clipped, harmless};
@@ -43,13 +43,13 @@ enum What {
         #[command(flatten)]
         which: state::Which,
 
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Try a dead one again
     Retry {
-        /// The message that it answers, as `list` prints it
+        /// The id of the answered message, as `list` prints it
         #[arg(value_name = "ID")]
         id: MessageId,
 
@@ -148,7 +148,7 @@ fn retry(dir: &Path, id: MessageId) -> Result<ExitCode> {
                 anyhow::Ok(answer.get("acknowledged") == Some(&Value::Bool(true)))
             }
             Err(ControlError::NotRunning { .. }) => {
-                let state = StateDir::open(dir, clawk_store::Options::default())?;
+                let state = StateDir::open(dir, crate::state::kept::Options::default())?;
                 let clock = Arc::new(SystemClock::default());
                 let by = format!("local user {user}");
                 let known = requeue_offline(state.journal(), clock, id, &by).await;

@@ -42,57 +42,61 @@ enum Verb {
         /// The manifest
         #[arg(value_name = "CLAW")]
         manifest: PathBuf,
-        /// The tool that is called
+        /// The tool of the call
         #[arg(long, value_name = "NAME")]
         tool: String,
         /// The call's arguments, a JSON object
         #[arg(long, value_name = "JSON", default_value = "{}")]
         args: String,
-        /// `context.policy` of the call: a policy that it must pass besides
+        /// `context.policy` of the call: one more policy that the call must pass
         #[arg(long, value_name = "NAME")]
         policy: Option<String>,
-        /// Tokens used up today, for rules with a rate limit
+        /// Tokens used today, for rules with a rate limit
         #[arg(long, value_name = "N", default_value_t = 0)]
         tokens_today: u64,
+        /// Where untrusted text in the conversation came from, for rules with `taint`: `web`, `peer`, `file`, `tool`, or one
+        /// with its place, such as `web https://example.com`; may be said several times
+        #[arg(long, value_name = "ORIGIN")]
+        taint: Vec<String>,
         #[command(flatten)]
         outside: Outside,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Run the test cases beside policy files; exit code 1 when one fails
     Test {
-        /// Policies, their `NAME.tests.yaml`, or a manifest, which stands for the policy files that it names
+        /// Policies, their `NAME.tests.yaml`, or a manifest (all policy files that it names)
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
         #[command(flatten)]
         outside: Outside,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Decide past calls again by other rules: what would be blocked, allowed or asked that was not
     WhatIf {
-        /// The new rules: policy files in their order
+        /// The new policy files, in their order
         #[arg(long = "policy", value_name = "FILE", required = true)]
         policies: Vec<PathBuf>,
-        /// The manifest, for its tools' labels and annotations, its working directory and its autonomy
+        /// The manifest with the tools' labels and annotations, the working directory and the autonomy
         #[arg(long, value_name = "CLAW")]
         manifest: Option<PathBuf>,
-        /// An exported trace; with --state or --agent the calls' arguments are looked for there
+        /// An exported trace; with --state or --agent, clawk takes the calls' arguments from there
         #[arg(long, value_name = "FILE")]
         trace: Option<PathBuf>,
         /// Only this session: its id, or `last`
         #[arg(long, value_name = "ID")]
         session: Option<String>,
-        /// Decide with this autonomy [default: the manifest's, else the one that the record shows]
+        /// Decide with this autonomy [default: the manifest's, else the recorded one]
         #[arg(long, value_parser = level)]
         autonomy: Option<Autonomy>,
         #[command(flatten)]
         which: state::Which,
         #[command(flatten)]
         outside: Outside,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
@@ -107,14 +111,16 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             args,
             policy,
             tokens_today,
+            taint,
             outside,
             format,
         } => {
-            let call = explain::Asked {
+            let call = explain::Query {
                 tool,
                 arguments: args,
                 policy: policy.as_deref(),
                 tokens_today: *tokens_today,
+                taint,
                 outside: *outside,
             };
             explain::run(manifest, config, &call, *format)
@@ -134,7 +140,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             outside,
             format,
         } => {
-            let asked = what_if::Asked {
+            let asked = what_if::Query {
                 policies,
                 manifest: manifest.as_deref(),
                 trace: trace.as_deref(),

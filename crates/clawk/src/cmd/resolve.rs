@@ -28,7 +28,7 @@ const REQUEST_BYTES: u64 = 4 * 1024 * 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Folders that hold an `atlas.json`, or such files; all of them govern
+    /// Folders with an `atlas.json`, or such files; all of them apply
     #[arg(long = "atlas", value_name = "PATH", required = true, num_args = 1..)]
     atlases: Vec<PathBuf>,
 
@@ -36,19 +36,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     request: PathBuf,
 
-    /// Resolve as of this time, such as `2026-01-05T12:00:00Z` [default: now]
+    /// Resolve for this time, for example `2026-01-05T12:00:00Z` [default: now]
     #[arg(long, value_name = "RFC3339", value_parser = time)]
     now: Option<Timestamp>,
 
-    /// Deny what no policy mentions, even if the Atlases hold no `allow`
+    /// Deny actions that no policy mentions, even if no Atlas has an `allow`
     #[arg(long)]
     strict: bool,
 
-    /// Write what led to it as a chained `.trace.jsonl`
+    /// Write the events of the resolution to this `.trace.jsonl`
     #[arg(long, value_name = "OUT")]
     trace: Option<PathBuf>,
 
-    /// `json` prints the resolution as it goes over the wire
+    /// Output format; `json` prints the resolution of the protocol
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -12,7 +12,7 @@ use crate::out;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Kind of document: Claw (the default, which knows all of them), Tool, Policy, …; `openapi` is the CRA API's
+    /// Kind of document: Claw (includes all others), Tool, Policy, …; `openapi` prints the HTTP API's description
     #[arg(value_name = "KIND", default_value = "Claw")]
     kind: String,
 
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Some(folder) = &args.out else {
         let Some(schema) = schema(&args.kind) else {
             bail!(
-                "`{}` is no kind of document; known: {}",
+                "`{}` is not a kind of document; known: {}",
                 args.kind,
                 SCHEMA_KINDS.join(", ")
             );

@@ -1,4 +1,4 @@
-//! `clawk send`: says something to an agent that is served or runs, over its control socket.
+//! `clawk send`: says something to an agent that is served or runs, over its control socket or at a URL.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -6,16 +6,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clawk_client::{ClientError, Options, Target};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_proto::RequestId;
 use clawk_proto::message::{DELTA, Part, SEND, STEP, SendParams, SendResult, Stop};
+use clawk_secrets::Secret;
 use clawk_server::control::SOCKET;
 use clawk_server::{Client, ControlError};
 use serde_json::{Value, json};
 
+use super::call::token;
 use crate::config::Config;
 use crate::out::{self, Format, Paint, harmless};
-use crate::{compose, manifest, state};
+use crate::state::{Origin, Wanted};
+use crate::{compose, manifest};
 
 /// Bytes of a message on standard input.
 const MAX_BYTES: u64 = 1 << 20;
@@ -23,34 +27,38 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Flags of `clawk send`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  clawk send claw.yaml 'What is new?'\n  clawk send claw.yaml 'And since?' --conversation desk\n  git log -5 | clawk send claw.yaml -\n  clawk send ~/.local/state/clawk/hello/control.sock 'Hello' --format json\n\nThe agent must be running: `clawk serve CLAW --stdio`, `clawk serve CLAW --listen ADDR` or `clawk run CLAW`. What waits\nfor a person is answered with `clawk approve` and `clawk deny`."
+    after_help = "Examples:\n  clawk send claw.yaml 'What is new?'\n  clawk send claw.yaml 'And since?' --conversation desk\n  git log -5 | clawk send claw.yaml -\n  clawk send ~/.local/state/clawk/hello/control.sock 'Hello' --format json\n  clawk send http://127.0.0.1:8420 'Hello' --token-env CLAW_TOKEN\n\nThe agent must be running: `clawk serve CLAW --stdio`, `clawk serve CLAW --listen ADDR` or `clawk run CLAW`. What waits\nfor a person is answered with `clawk approve` and `clawk deny`."
 )]
 pub(crate) struct Args {
-    /// The agent: its manifest, its state directory, or the control socket in it
-    #[arg(value_name = "CLAW|SOCKET")]
-    agent: PathBuf,
+    /// The agent: its manifest, its state directory, its control socket, or a URL as for `clawk call`
+    #[arg(value_name = "CLAW|SOCKET|URL")]
+    agent: String,
 
-    /// What to say; `-` reads it from standard input
+    /// The message; `-` reads it from standard input
     #[arg(value_name = "TEXT")]
     text: String,
 
-    /// Which conversation goes on; every name is a conversation of its own
+    /// Continue the conversation of this name
     #[arg(long, value_name = "NAME", default_value = "terminal")]
     conversation: String,
 
-    /// The same message is taken once: say it again with this id after a broken connection
+    /// A UUID for this message; after a broken connection, send it again with the same id, and it is taken once
     #[arg(long, value_name = "UUID", value_parser = id)]
     request_id: Option<RequestId>,
 
-    /// How long to wait for the answer, seconds
+    /// Seconds to wait for the answer
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
 
-    /// State directory of the manifest's agent, where it is not the default one
+    /// State directory of the manifest's agent [default: the agent's own]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// How to print
+    /// The environment variable with the token for a URL
+    #[arg(long, value_name = "NAME")]
+    token_env: Option<String>,
+
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -61,7 +69,10 @@ fn id(text: &str) -> Result<RequestId, String> {
 
 /// Sends, and prints the answer as it comes.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let state = state_of(args, config)?;
+    let way = match Target::is_url(&args.agent) {
+        true => Way::Url(Target::parse(&args.agent)?, token(args.token_env.as_deref())?),
+        false => Way::State(state_of(args, config)?),
+    };
     let text = text(args)?;
     let request_id = match &args.request_id {
         Some(id) => id.clone(),
@@ -76,17 +87,30 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     };
     let mut shown = Shown::new(&asked);
     let patience = Duration::from_secs(args.timeout);
-    let answer = compose::runtime()?.block_on(send(&state, &asked, patience, &mut shown));
+    let answer = compose::runtime()?.block_on(async {
+        match way {
+            Way::State(state) => send(&state, &asked, patience, &mut shown).await.map_err(|error| {
+                let taken = matches!(error, ControlError::Silent(_) | ControlError::Io(_));
+                (anyhow::Error::new(error), taken)
+            }),
+            Way::Url(target, token) => send_to(target, token, &asked, patience, &mut shown)
+                .await
+                .map_err(|error| {
+                    let taken = error.may_have_been_taken();
+                    (anyhow::Error::new(error), taken)
+                }),
+        }
+    });
     let answer = match answer {
         Ok(answer) => answer,
         // The message may have been taken: the same id asks for its answer and never says it twice.
-        Err(error @ (ControlError::Silent(_) | ControlError::Io(_))) => {
+        Err((error, true)) => {
             let again = format!(
                 "the agent may have taken the message; `--request-id {request_id}` asks for its answer"
             );
-            return Err(anyhow::Error::new(error).context(again));
+            return Err(error.context(again));
         }
-        Err(error) => return Err(error.into()),
+        Err((error, false)) => return Err(error),
     };
     if args.format == Format::Json {
         out::json(&answer)?;
@@ -97,23 +121,35 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
     Ok(match told.stop {
         Stop::Answered => ExitCode::SUCCESS,
-        Stop::Cancelled | Stop::Failed => ExitCode::FAILURE,
+        Stop::Refused | Stop::Cancelled | Stop::Budget | Stop::Stopped | Stop::Failed => ExitCode::FAILURE,
     })
+}
+
+/// How the agent is reached.
+enum Way {
+    State(PathBuf),
+    Url(Target, Option<Secret>),
 }
 
 /// The state directory that the argument means.
 fn state_of(args: &Args, config: Option<&Path>) -> Result<PathBuf> {
-    let path = &args.agent;
+    let path = Path::new(&args.agent);
     if path.file_name().is_some_and(|name| name == SOCKET) {
         return Ok(path.parent().map(Path::to_owned).unwrap_or_default());
     }
     if path.is_dir() && path.join("state.db").exists() {
-        return Ok(path.clone());
+        return Ok(path.to_owned());
     }
     let config = Config::load(config, Some(path))?;
     let (manifest, _, _) = manifest::read(path, &config)?;
     let configured = config.settings.state.as_deref();
-    state::prepare(args.state.as_deref(), configured, &manifest.metadata.name)
+    let wanted = Wanted {
+        flag: args.state.as_deref(),
+        configured,
+        agent: &manifest.metadata.name,
+        origin: &Origin::of_file(path)?,
+    };
+    wanted.dir()
 }
 
 fn text(args: &Args) -> Result<String> {
@@ -152,6 +188,38 @@ async fn send(
             shown.hear(method, params)
         })
         .await
+}
+
+/// The same at a URL.
+async fn send_to(
+    target: Target,
+    token: Option<Secret>,
+    asked: &SendParams,
+    patience: Duration,
+    shown: &mut Shown,
+) -> Result<Value, ClientError> {
+    let options = Options {
+        token,
+        capabilities: json!({ "messages": {} }),
+        patience,
+        ..Options::named("clawk send")
+    };
+    let client = clawk_client::Client::connect(target, options).await?;
+    let mut notices = client.notices();
+    let params = serde_json::to_value(asked).map_err(|e| ClientError::Malformed(e.to_string()))?;
+    let answer = {
+        let asking = client.call(SEND, params);
+        tokio::pin!(asking);
+        loop {
+            tokio::select! {
+                biased;
+                Ok(notice) = notices.recv() => shown.hear(&notice.method, &notice.params),
+                answer = &mut asking => break answer,
+            }
+        }
+    };
+    client.close().await;
+    answer
 }
 
 /// What is shown while the turn runs: steps on standard error; the words, where a terminal reads them, as they come.
@@ -233,8 +301,9 @@ fn print(told: &SendResult, shown: bool) -> Result<()> {
     }
     match (told.stop, &told.reason) {
         (Stop::Answered, _) => {}
+        (Stop::Refused, _) => out::note("the model declined to answer"),
         (Stop::Cancelled, _) => out::note("the turn was cancelled"),
-        (Stop::Failed, reason) => out::note(&format!(
+        (Stop::Budget | Stop::Stopped | Stop::Failed, reason) => out::note(&format!(
             "the turn could not be finished: {}; `clawk dead-letters` keeps the message",
             harmless(reason.as_deref().unwrap_or("no reason was given"))
         )),

@@ -1,63 +1,81 @@
 //! `clawk serve`: the agent as a service.
 
+mod doors;
 mod reload;
 
+use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clawk_server::http::Keys;
+use clawk_egress::Url;
 use clawk_server::{Host, Options, Rights};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::compose::{self, Blueprint, Launched, Source, Wired};
 use crate::config::{Config, Outside};
-use crate::out;
+use crate::{out, trust};
+use doors::{Doors, open};
 
 /// How long work in flight may take when the service ends, milliseconds; with a launcher, which may wait for its answers.
 const DRAIN_MS: u64 = 5_000;
 const STDIO_DRAIN_MS: u64 = 30_000;
-/// How long clients may take to go once the agent has ended.
-const DOORS_END: Duration = Duration::from_secs(15);
 
 /// Flags of `clawk serve`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group(clap::ArgGroup::new("transport").required(true).multiple(true).args(["stdio", "listen"])))]
 pub(crate) struct Args {
-    /// The manifest; without one, the manifest that `claw.initialize` brings becomes the agent's
+    /// The manifest; without one, `claw.initialize` brings it
     #[arg(value_name = "CLAW")]
     manifest: Option<PathBuf>,
 
-    /// Speak JSON-RPC on standard input and output, one message a line
+    /// Serve JSON-RPC on standard input and output, one message per line
     #[arg(long)]
     stdio: bool,
 
-    /// Listen on this address: the CRA API and health, as `[http] doors` says; without a CLAW, the Atlases alone govern
+    /// Serve MCP on standard input and output: tools, prompts and resources, until the end of input
+    #[arg(long, requires = "manifest", conflicts_with = "stdio")]
+    mcp: bool,
+
+    /// Listen on this address; `[http] doors` says what is served. Without a CLAW, only Atlases govern
     #[arg(long, value_name = "ADDR", visible_alias = "http")]
     listen: Option<SocketAddr>,
 
-    /// Folders that hold an `atlas.json`, or such files, beside those of `[atlases] paths`
+    /// Serve over files: requests in DIR/inbox, answers in DIR/outbox
+    #[arg(long, value_name = "DIR", requires = "manifest")]
+    dir: Option<PathBuf>,
+
+    /// Serve over NATS JetStream: requests in `claw.SWARM.AGENT.inbox`, answers in `…outbox`; needs the feature `nats`
+    #[arg(long, value_name = "URL", requires = "manifest")]
+    nats: Option<Url>,
+
+    /// Serve over Redis Streams, with the same names; needs the feature `redis`
+    #[arg(long, value_name = "URL", requires = "manifest")]
+    redis: Option<Url>,
+
+    /// Folders with an `atlas.json`, or such files, in addition to `[atlases] paths`
     #[arg(long = "atlas", value_name = "PATH")]
     atlases: Vec<PathBuf>,
 
-    /// Answer actions that nothing runs with their parameters, instead of an error; nothing is done
+    /// Answer an action without an executor with its parameters instead of an error; nothing is done
     #[arg(long)]
     simulate: bool,
 
-    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Folder that file references of a manifest on the wire may point into; without it they are refused
+    /// Folder into which file references of a manifest from the wire may point; without it, clawk refuses them
     #[arg(long, value_name = "DIR", conflicts_with = "manifest")]
     manifest_root: Option<PathBuf>,
+
+    /// Agree to the programs that the folder's files would run here, without a question
+    #[arg(long)]
+    trust: bool,
 
     #[command(flatten)]
     outside: Outside,
@@ -67,13 +85,18 @@ const EXAMPLES: &str = "\
 Examples:
   clawk serve claw.yaml --stdio      this agent, until end of input or SIGTERM
   clawk serve --stdio                whatever agent the other side initializes
+  clawk serve claw.yaml --mcp        the same as an MCP server, for a client that starts it
   clawk serve claw.yaml --listen 127.0.0.1:8420
   clawk serve claw.yaml --stdio --listen 127.0.0.1:8420    both at once
+  clawk serve claw.yaml --nats nats://127.0.0.1:4222 --redis redis://127.0.0.1:6379
+  clawk serve claw.yaml --dir /srv/box    by files, for containers that share a folder
   clawk serve --listen 127.0.0.1:8420 --atlas examples/atlas --simulate
+  clawk serve claw.yaml              the manifest's channels alone
 
 Any number of clients share the agent: what one does, the others can see. Processes of the same user speak the
 protocol on `control.sock` in the state directory, as `clawk send` does. A client that goes away ends its own
-connection only; the end of standard input ends the agent.
+connection only; the end of standard input ends the agent. Channels of the manifest are connected whatever the
+flags are; `clawk channels` shows how they are.
 
 Before anything is served, a sandbox of each level that the agent's tools need is started and looked at from
 inside. One that this host can't give keeps the agent from starting: the message says what is missing and what
@@ -93,12 +116,17 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 
 async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let (cancel, mut hangups) = (cancelled_by_signals()?, signal(SignalKind::hangup())?);
-    let source = match blueprint(args, config).await? {
+    let asked = tokio::select! {
+        blueprint = blueprint(args, config) => blueprint?,
+        () = cancel.cancelled() => bail!("nothing was started"),
+    };
+    let source = match asked {
         Some(blueprint) => {
             if let Some(warning) = &blueprint.warning {
                 tracing::warn!("{warning}"); // standard error is quiet unless asked (R25)
             }
-            let launched = Launched::new(blueprint, args.state.as_deref(), None).await?;
+            let ask = blueprint.has_channels().then(|| blueprint.ask_by_channel());
+            let launched = Launched::new(blueprint, args.state.as_deref(), ask).await?;
             Source::Launched(Arc::new(launched.reaching_providers()))
         }
         None => {
@@ -112,8 +140,12 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             Source::Wired(Arc::new(wired))
         }
     };
+    if let Err(error) = check_doors(args, &source) {
+        out::note(&format!("error: {error}"));
+        return Ok(ExitCode::from(2));
+    }
     let options = Options {
-        drain_timeout_ms: if args.stdio { STDIO_DRAIN_MS } else { DRAIN_MS },
+        drain_timeout_ms: if args.launched() { STDIO_DRAIN_MS } else { DRAIN_MS },
         ..Options::default()
     };
     let host = Host::new(source.factory(), options);
@@ -122,14 +154,14 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         None => Doors::default(),
     };
     {
-        let mut serving = pin!(stdio(args, &host, cancel.clone()));
+        let mut serving = pin!(standard(args, &host, source.launched(), cancel.clone()));
         loop {
             tokio::select! {
                 () = &mut serving => break,
                 () = host.stopping(), if !cancel.is_cancelled() => cancel.cancel(),
                 Some(()) = hangups.recv() => {
                     let launched = source.launched().map(|launched| &**launched);
-                    reload::reload(args, config, launched, doors.keys.as_ref()).await;
+                    reload::reload(args, config, launched, doors.keys()).await;
                 }
             }
         }
@@ -139,11 +171,31 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// There is a way to reach the agent.
+fn check_doors(args: &Args, source: &Source) -> Result<()> {
+    let channels = source
+        .launched()
+        .is_some_and(|launched| launched.blueprint().has_channels());
+    let queues = args.nats.is_some() || args.redis.is_some();
+    if args.stdio || args.mcp || args.listen.is_some() || args.dir.is_some() || queues || channels {
+        return Ok(());
+    }
+    bail!(
+        "nothing would reach the agent: give `--stdio`, `--mcp`, `--listen ADDR`, `--dir DIR`, `--nats URL` or `--redis URL`, or \
+         declare channels in the manifest"
+    )
+}
+
 /// The agent of the manifest, or of the Atlases alone; none: it comes over the wire.
 async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<Blueprint>> {
     let load = || with_flags(args, Config::load(config, args.manifest.as_deref())?);
     let mut blueprint = match (&args.manifest, args.listen) {
-        (Some(manifest), _) => Blueprint::with_config(manifest, load()?).await?,
+        (Some(manifest), _) => {
+            // Standard input and the terminal of whoever speaks the protocol on it are not for questions.
+            let asks = !args.stdio && io::stdin().is_terminal() && trust::asks();
+            let blueprint = Blueprint::with_config(manifest, load()?).await?;
+            blueprint.agreed(args.trust, asks).await?
+        }
         (None, Some(_)) if args.stdio => {
             bail!("`--listen` beside `--stdio` needs a CLAW: which agent would be behind the address?")
         }
@@ -154,64 +206,6 @@ async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<Blueprin
     Ok(Some(blueprint))
 }
 
-/// The doors beside standard input: they serve by themselves until they are closed.
-#[derive(Debug, Default)]
-struct Doors {
-    tasks: TaskTracker,
-    /// Replaces the listener's tokens.
-    keys: Option<Keys>,
-    /// The listener takes nothing new.
-    listening: CancellationToken,
-    /// The control socket's clients are let go.
-    over: CancellationToken,
-}
-
-/// Opens the control socket and the listener; behind a listener the agent starts at once, behind standard input alone with
-/// the first `claw.initialize`.
-async fn open(args: &Args, launched: &Launched, host: &Host) -> Result<Doors> {
-    let mut doors = Doors::default();
-    let control = launched.control(host)?;
-    if let Some(address) = args.listen {
-        let blueprint = launched.blueprint();
-        let settings = &blueprint.config.settings.http;
-        let listener = crate::http::bind(
-            address,
-            settings,
-            &blueprint.resolver,
-            host.clone(),
-            launched.state(),
-        )
-        .await?;
-        let kernel = host.start(None).await?;
-        if !args.stdio {
-            for line in compose::unknown_effects(&kernel).await? {
-                out::note(&line);
-            }
-            out::note(&format!("serving CRA on http://{}", listener.address()));
-        }
-        if let Some(warning) = listener.warning() {
-            out::note(&format!("warning: {warning}"));
-        }
-        doors.keys = Some(listener.keys());
-        doors.tasks.spawn(listener.serve(doors.listening.clone()));
-    }
-    doors.tasks.spawn(control.serve(doors.over.clone()));
-    Ok(doors)
-}
-
-impl Doors {
-    /// Ends the agent, then lets the clients go: each gets the answers that the agent still had for it.
-    async fn close(self, host: &Host) {
-        self.listening.cancel();
-        host.close("the service ends").await;
-        self.over.cancel();
-        self.tasks.close();
-        if tokio::time::timeout(DOORS_END, self.tasks.wait()).await.is_err() {
-            tracing::warn!("a door did not end in time");
-        }
-    }
-}
-
 /// `--atlas` and `--simulate` beside what the file says.
 fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
     for path in &args.atlases {
@@ -219,21 +213,34 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
         config.settings.atlases.paths.push(std::path::absolute(path)?);
     }
     config.settings.atlases.simulate |= args.simulate;
+    config.settings.doors.dir.served = args.dir.as_deref().map(std::path::absolute).transpose()?;
     Ok(config.outside(args.outside))
 }
 
+impl Args {
+    /// Standard input is the launcher's, and standard error is quiet unless asked (R25).
+    pub(super) const fn launched(&self) -> bool {
+        self.stdio || self.mcp
+    }
+}
+
 /// The launcher's connection, whose end is the end of the host; without one, until the host ends.
-async fn stdio(args: &Args, host: &Host, cancel: CancellationToken) {
-    if !args.stdio {
+async fn standard(args: &Args, host: &Host, launched: Option<&Arc<Launched>>, cancel: CancellationToken) {
+    if !args.launched() {
         return cancel.cancelled().await;
     }
     let (input, output) = clawk_server::standard();
+    if let (true, Some(launched)) = (args.mcp, launched) {
+        let traces = crate::http::traces(launched.state());
+        return clawk_server::serve_mcp(input, output, host.clone(), traces, Rights::launcher(), cancel)
+            .await;
+    }
     let ended = clawk_server::serve(input, output, host.clone(), Rights::launcher(), cancel).await;
     tracing::info!(by = ?ended.by, drained = ended.drained, "the launcher's connection has ended");
 }
 
 /// SIGTERM and SIGINT ask for an orderly end; a second one is no different.
-fn cancelled_by_signals() -> Result<CancellationToken> {
+pub(crate) fn cancelled_by_signals() -> Result<CancellationToken> {
     let cancel = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,31 +1,48 @@
 //! `clawk sessions`: what an agent has done so far, by conversation.
 
+mod prompt;
+
 use std::process::ExitCode;
 
+use crate::state::kept::Reader;
 use anyhow::Result;
-use clawk_store::Reader;
 
 use crate::out::{self, Format, Paint};
 use crate::state;
 
 /// Flags of `clawk sessions`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  clawk sessions\n  clawk sessions --agent hello --format json")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  clawk sessions\n  clawk sessions --agent hello --format json\n  clawk sessions prompt last --turn 2"
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+
     #[command(flatten)]
     which: state::Which,
 
-    /// At most so many, the latest first
+    /// Print at most this many, the latest first
     #[arg(long, default_value_t = 50)]
     limit: usize,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// Lists them.
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Print exactly what the model was sent in a turn, built again from the record and compared with its digest
+    Prompt(prompt::Args),
+}
+
+/// Lists them, or does what is asked of one.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(Verb::Prompt(asked)) = &args.verb {
+        return prompt::run(asked);
+    }
     let dir = args.which.dir()?;
     let rows = Reader::open(&dir)?.sessions(args.limit)?;
     if args.format == Format::Json {

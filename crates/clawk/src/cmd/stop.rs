@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::state::kept::StateDir;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use clawk_kernel::time::SystemClock;
@@ -12,7 +13,6 @@ use clawk_kernel::{Person, stop};
 use clawk_proto::SessionId;
 use clawk_secrets::env;
 use clawk_server::{Client, ControlError};
-use clawk_store::StateDir;
 use serde_json::{Value, json};
 
 use crate::out::{self, Format, Paint};
@@ -24,34 +24,34 @@ use crate::{compose, state};
     after_help = "Examples:\n  clawk stop --all --reason 'it deletes things'\n  clawk stop --all --level frozen --agent hello\n  clawk stop --session 019ab9e2-6f4c-7d31-9a55-0d6d3c9c2f10 --level no-network\n  clawk stop --status\n  clawk stop --lift --all"
 )]
 pub(crate) struct Args {
-    /// The whole agent
+    /// Stop the whole agent
     #[arg(long)]
     all: bool,
 
-    /// One session
+    /// Stop one session
     #[arg(long, value_name = "ID", conflicts_with = "all")]
     session: Option<SessionId>,
 
-    /// How far: nothing that reaches the network; no tool; no tool and no model, messages are kept
+    /// What to stop: the network; all tools; all tools and the model (messages wait)
     #[arg(long, value_enum, default_value_t = Level::NoTools)]
     level: Level,
 
-    /// Why; kept in the trace, and told with every refusal
+    /// The reason; it is recorded and told with every refusal
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// End a stop: of the whole agent, or of --session
+    /// Lift the stop of the whole agent, or of --session
     #[arg(long)]
     lift: bool,
 
-    /// Say what is stopped
+    /// Show what is stopped
     #[arg(long, conflicts_with_all = ["lift", "all", "session"])]
     status: bool,
 
     #[command(flatten)]
     which: state::Which,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -133,7 +133,7 @@ async fn offline(dir: &Path, args: &Args) -> Result<Value> {
     };
     let who = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
     let person = Person::admin("offline", &format!("local user {who}"));
-    let state = StateDir::open(dir, clawk_store::Options::default())?;
+    let state = StateDir::open(dir, crate::state::kept::Options::default())?;
     let clock = || Arc::new(SystemClock::default());
     let before = stop::offline(state.journal(), clock(), None, &person).await?;
     let stops = stop::offline(state.journal(), clock(), order, &person).await?;

@@ -23,7 +23,9 @@ use clawk_proto::Digest;
 use clawk_proto::trace::TraceEvent;
 use clawk_trace::show::{Style, line};
 
-use self::source::{Pick, Source};
+pub(in crate::cmd) use self::replay::tapes::{context_files, tape};
+use self::source::Pick;
+pub(in crate::cmd) use self::source::Source;
 use crate::out::{Format, Paint};
 use crate::state;
 
@@ -62,7 +64,10 @@ enum Verb {
         /// Print the content with this digest (64 hex digits) instead
         #[arg(long, value_name = "DIGEST")]
         content: Option<String>,
-        /// How to print
+        /// Only this task of a swarm, with all that was delegated below it, as one tree
+        #[arg(long, value_name = "UUID", conflicts_with_all = ["content", "session", "file"])]
+        task: Option<String>,
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
@@ -70,10 +75,10 @@ enum Verb {
     Tail {
         #[command(flatten)]
         from: From,
-        /// So many events
+        /// Print this many events
         #[arg(short = 'n', long, default_value_t = 20)]
         lines: usize,
-        /// Wait for more, until interrupted
+        /// Wait for new events until interrupted
         #[arg(short, long)]
         follow: bool,
         /// `json` prints one event per line
@@ -84,13 +89,13 @@ enum Verb {
     Verify {
         #[command(flatten)]
         from: From,
-        /// Hold it against signed checkpoints: the public key (64 hex digits) is in this file [default: the state's own]
+        /// Check signed checkpoints with the public key (64 hex digits) in this file [default: the state's own]
         #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
         /// The checkpoints, one JSON object per line [default: the state's own]
         #[arg(long, value_name = "FILE")]
         checkpoints: Option<PathBuf>,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
@@ -101,17 +106,17 @@ enum Verb {
         /// Print the signed heads instead, as a checkpoints file
         #[arg(long)]
         heads: bool,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Erase content for good, on the record; the chain stays valid
     Redact(redact::Args),
-    /// Run a recorded session again without model, tools or network: it must come out the same; or decide it by other rules
+    /// Run a recorded session again without model, tools or network, or decide it by other rules
     Replay(replay::Args),
-    /// Go on live from a step of a recorded session, in a new session
+    /// Continue live from a step of a recorded session, in a new session
     Fork(fork::Args),
-    /// Say what differs between two traces by meaning; exit code 1 if more than timings, token counts and texts
+    /// Compare two traces by meaning; exits with 1 if more than timings, token counts and texts differ
     Diff(diff::Args),
     /// Write events as JSON Lines, which anyone can verify; as OTLP spans; or as a page for people
     Export {
@@ -120,13 +125,13 @@ enum Verb {
         /// Write to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Only the event types of the TRACE standard: leaves out `ckp.*`, chains the rest anew and says so in its first event
+        /// Only the event types of the TRACE standard; leaves out `ckp.*` and chains the rest anew
         #[arg(long)]
         strict: bool,
-        /// As what
+        /// Output form
         #[arg(long = "as", value_enum, default_value_t, value_name = "FORM")]
         form: export::As,
-        /// Send OTLP spans to this collector (its `/v1/traces` unless a path is given) instead of writing
+        /// Send OTLP spans to this collector instead of writing them; the path is `/v1/traces` unless given
         #[arg(long, value_name = "URL", conflicts_with_all = ["output", "form", "strict"])]
         otlp_endpoint: Option<String>,
     },
@@ -168,7 +173,14 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         } => content(from, digest),
         Verb::Show {
             from,
+            task: Some(task),
+            format,
+            ..
+        } => super::swarm::tree(&from.which.dir()?, task, *format),
+        Verb::Show {
+            from,
             content: None,
+            task: None,
             format,
         } => show(from, *format),
         Verb::Tail {
@@ -250,7 +262,7 @@ fn content(from: &From, digest: &str) -> Result<ExitCode> {
             "a trace file holds no contents; they lie in the agent's state directory: say --state DIR or --agent NAME"
         );
     }
-    let reader = clawk_store::Reader::open(from.which.dir()?)?;
+    let reader = crate::state::kept::Reader::open(from.which.dir()?)?;
     let bytes = reader
         .content(digest)?
         .with_context(|| format!("no content `{digest}`: it was erased, or never stored here"))?;

@@ -11,7 +11,7 @@ use crate::compose::{lacks, own};
 use crate::config::{Config, Outside};
 use crate::manifest::{about_rules, options};
 use crate::out::{self, Format, Paint};
-use crate::unapplied;
+use crate::{trust, unapplied};
 
 /// Flags of `clawk validate`.
 #[derive(Debug, clap::Args)]
@@ -24,11 +24,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     outside: Outside,
 
-    /// Count warnings as errors
+    /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -53,9 +53,23 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         .diagnostics
         .iter()
         .any(|found| found.severity == Severity::Warning);
+    let manifest = loaded.manifest.as_ref();
+    let runs = manifest.map_or_else(Vec::new, |manifest| trust::of(&config, Some(manifest)));
     match args.format {
-        Format::Json => out::json(&loaded.report())?,
-        Format::Human => people(&loaded, &args.file)?,
+        Format::Json => {
+            let mut report = serde_json::to_value(loaded.report())?;
+            if let Some(report) = report.as_object_mut() {
+                report.insert("runs".to_owned(), serde_json::to_value(&runs)?);
+            }
+            out::json(&report)?;
+        }
+        Format::Human => {
+            people(&loaded, &args.file)?;
+            for entry in &runs {
+                let line = format!("a start would run {}", entry.line());
+                out::line(&Paint::stdout().dim(&line))?;
+            }
+        }
     }
     let good = loaded.is_valid() && !(args.strict && warned);
     Ok(if good {

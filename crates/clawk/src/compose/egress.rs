@@ -57,13 +57,13 @@ fn binding(name: &str, given: &SecretBinding, resolver: &Resolver) -> Result<Bin
         !text.is_empty() && text.chars().enumerate().all(fits)
     };
     if !named(env) {
-        return Err(format!("`{env}` is no name of a variable; set `env`"));
+        return Err(format!("`{env}` is not a valid name of a variable; set `env`"));
     }
     if given.tools.is_empty() || given.hosts.is_empty() {
         return Err("`tools` and `hosts` must name at least one each".to_owned());
     }
     if http::HeaderName::from_bytes(given.header.as_bytes()).is_err() {
-        return Err(format!("`{}` is no header", given.header.escape_debug()));
+        return Err(format!("`{}` is not a valid header", given.header.escape_debug()));
     }
     if let Some(wide) = given.hosts.iter().find(|host| host.domain().is_none()) {
         return Err(format!(

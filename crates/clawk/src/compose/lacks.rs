@@ -9,7 +9,7 @@ use clawk_providers::Scripts;
 use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Resolver, StoreConfig, env};
 
-use super::{AUTO, Blueprint, egress};
+use super::{AUTO, Blueprint, Origin, egress};
 use crate::config::Config;
 
 /// A tool without an executor.
@@ -54,6 +54,7 @@ impl Blueprint {
                 provider.endpoint = format!("script:{script}");
             }
         }
+        config = config.running_nothing();
         config.settings.secrets_store = StoreConfig::default();
         let scripts = if config.allow_outside {
             Scripts::Anywhere(manifest.dir.clone())
@@ -61,10 +62,23 @@ impl Blueprint {
             Scripts::Inside(manifest.dir.clone())
         };
         let launcher = Launcher::default().with_levels(config.levels(None));
-        let mut blueprint = Self::made(manifest, config, scripts, Vec::new(), Vec::new())?;
-        let settings = &blueprint.config.settings;
+        let mut blueprint = Self::made(
+            (manifest, Origin::Atlases),
+            config,
+            scripts,
+            Vec::new(),
+            Vec::new(),
+        )?;
+        blueprint.resolver = blueprint.knowing_all();
+        let _ = blueprint.launcher.set(launcher); // silent-ok: it was just made
+        Ok(blueprint)
+    }
+
+    /// Takes every secret for known, without a look.
+    fn knowing_all(&self) -> Resolver {
+        let settings = &self.config.settings;
         let bound = settings.secrets.keys().map(String::as_str);
-        let secrets = bound.chain(egress::named(settings, &blueprint.manifest));
+        let secrets = bound.chain(egress::named(settings, &self.manifest));
         let mut vars: BTreeMap<String, String> = secrets
             .map(|name| (name.to_owned(), "secret".to_owned()))
             .collect();
@@ -73,10 +87,15 @@ impl Blueprint {
             own.into_iter()
                 .filter_map(|(name, value)| Some((name.to_owned(), value?))),
         );
-        let folder = blueprint.config.folder();
-        blueprint.resolver = Resolver::new(&StoreConfig::default(), &folder, Env::Fixed(vars))?;
-        let _ = blueprint.launcher.set(launcher); // silent-ok: it was just made
-        Ok(blueprint)
+        Resolver::without_store(Env::Fixed(vars))
+    }
+
+    /// For `clawk doctor`: no program that the folder's `clawk.toml` names is asked for a secret.
+    pub(crate) fn asking_nobody(mut self) -> Self {
+        if self.config.beside && self.config.settings.secrets_store.command.is_some() {
+            self.resolver = self.knowing_all();
+        }
+        self
     }
 
     fn lacks(&self) -> Vec<Diagnostic> {
@@ -88,6 +107,7 @@ impl Blueprint {
         };
         let mut found = all(PROVIDER, "/spec/providers", self.providers().err());
         found.extend(all(TOOLS, "/spec/tools", self.runner(None, None).err()));
+        found.extend(all(CONFIG, "/spec/channels", Some(self.channel_faults())));
         let (plans, launcher) = (self.declared(), self.launcher(None));
         for level in self.levels() {
             let mut here = plans.iter().filter(|plan| plan.level() == level);

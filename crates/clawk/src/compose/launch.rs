@@ -5,13 +5,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::state::kept::StateDir;
 use anyhow::{Context, Result};
 use clawk_kernel::ports::Later;
 use clawk_kernel::{Kernel, StartError};
 use clawk_manifest::{Loaded, Manifest, Severity, Sources, WireOptions, from_value};
 use clawk_server::control::Control;
 use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
-use clawk_store::StateDir;
 use clawk_tools::Ask;
 use serde_json::Value;
 
@@ -41,6 +41,7 @@ impl fmt::Debug for Launched {
 impl Launched {
     /// Opens the state, and makes sure at once that nothing is missing that a start would need.
     pub(crate) async fn new(blueprint: Blueprint, state: Option<&Path>, ask: Option<Ask>) -> Result<Self> {
+        let blueprint = blueprint.named().await?;
         let state = blueprint.ready(state).await?;
         blueprint.parts(&state, ask.clone())?;
         let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
@@ -116,17 +117,17 @@ pub(crate) struct Wired {
     state_flag: Option<PathBuf>,
     root: Option<PathBuf>,
     /// The state of the agent that runs, or ran last.
-    state: Mutex<Option<Held>>,
+    state: Mutex<Option<OpenState>>,
 }
 
 /// An open state directory and who keeps it.
 #[derive(Debug)]
-struct Held {
+struct OpenState {
     state: StateDir,
     keeper: Keeper,
 }
 
-impl Held {
+impl OpenState {
     async fn close(self) {
         self.keeper.close().await;
         self.state.close();
@@ -143,7 +144,7 @@ impl Wired {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OpenState>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,7 +162,7 @@ impl Wired {
         }
         let state = blueprint.open_state(&dir)?;
         let keeper = blueprint.keeper(&state)?;
-        *self.lock() = Some(Held {
+        *self.lock() = Some(OpenState {
             state: state.clone(),
             keeper,
         });

@@ -11,7 +11,7 @@ use clawk_plan::{Level, Own, Plan};
 use super::AUTO;
 use crate::companion::companion;
 use crate::config::{self, Config};
-use crate::out;
+use crate::{out, trust};
 
 /// Endings of arguments that are a program's text; other files that a command names may be its data.
 const SCRIPTS: [&str; 14] = [
@@ -40,6 +40,7 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     let settings = &config.settings;
     let folder = config.folder();
     let mut read: Vec<PathBuf> = config.file.iter().cloned().chain(config::users_own()).collect();
+    read.extend(trust::file());
     read.extend(settings.secrets_store.file.iter().map(|file| folder.join(file)));
     read.extend(settings.atlases.paths.iter().map(|path| folder.join(path)));
     read.extend(settings.registries.values().cloned());
@@ -59,6 +60,11 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
             .iter()
             .map(|kernel| folder.join(kernel)),
     );
+    read.extend(settings.doors.dir.served.clone());
+    if let Some(tls) = &settings.http.tls {
+        read.extend([tls.certificate.clone(), tls.key.clone()]);
+        read.extend(tls.client_authorities.clone());
+    }
     // What the record is checked against.
     read.extend(settings.checkpoints.file.iter().cloned());
     read.extend(settings.audit.file.iter().cloned());
@@ -94,6 +100,13 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         for words in tool.command.iter().chain(checks) {
             command(words, &folder);
         }
+    }
+    for channel in settings
+        .channels
+        .values()
+        .filter(|channel| !channel.command.is_empty())
+    {
+        command(&channel.command, &folder);
     }
     if let Some(words) = &settings.secrets_store.command {
         command(words, &folder);

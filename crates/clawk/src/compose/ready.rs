@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
+use crate::state::kept::StateDir;
 use anyhow::{Result, anyhow};
 use clawk_kernel::StartError;
 use clawk_plan::{Level, Plan, Refusal};
-use clawk_store::StateDir;
 
 use super::{Blueprint, lacks, own};
 
@@ -25,7 +25,12 @@ impl Blueprint {
             }
             StartError::Sandbox(_) | StartError::Unserved(_) | StartError::Journal(_) => error.into(),
         })?;
-        state
+        // Nothing is written in a directory that was refused.
+        let state = state?;
+        if let Some(consent) = &self.consent {
+            consent.record(&dir)?;
+        }
+        Ok(state)
     }
 
     /// Starts a sandbox of each level that the agent's tools need (R32). The result is kept for the process.

@@ -1,6 +1,6 @@
 //! One conversation with an agent: lines out, lines in, and a record of both.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clawk_client::{ClientError, Target, Wire};
+use clawk_secrets::Secret;
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 /// A line longer than this is a fault of the agent.
 const LONGEST_LINE: u64 = 8 * 1024 * 1024;
@@ -27,6 +30,8 @@ pub(super) struct Connection {
     unclaimed: Vec<Value>,
     record: Record,
     child: Option<Child>,
+    /// Carries the messages of an agent that is reached by a URL.
+    carrier: Option<thread::JoinHandle<()>>,
     /// How long the agent may take to end once its input has.
     pub(super) farewell: Duration,
     stderr: Arc<Mutex<Vec<u8>>>,
@@ -66,6 +71,22 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Connects to an agent that is served; a queue knows us by a name that nobody else has.
+    pub(super) fn remote(target: Target, token: Option<Secret>) -> Result<Self> {
+        let (sender, lines) = sync_channel(1024);
+        let (to, out) = mpsc::channel(1024);
+        let (tell, opened) = sync_channel(1);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let carrier = thread::spawn(move || runtime.block_on(carry(target, token, out, sender, tell)));
+        opened.recv().context("the connection was given up")??;
+        let mut connection = Self::over(Lines { to, line: Vec::new() }, std::io::empty());
+        connection.lines = lines;
+        connection.carrier = Some(carrier);
+        Ok(connection)
+    }
+
     /// Talks over any pair of streams.
     pub(super) fn over(writer: impl Write + Send + 'static, reader: impl Read + Send + 'static) -> Self {
         let (sender, lines) = sync_channel(1024);
@@ -76,6 +97,7 @@ impl Connection {
             unclaimed: Vec::new(),
             record: Vec::new(),
             child: None,
+            carrier: None,
             farewell: FAREWELL,
             stderr: Arc::default(),
         }
@@ -135,6 +157,10 @@ impl Drop for Connection {
     /// End of input is an orderly shutdown (R4); who does not take the hint is killed, so that its state is free.
     fn drop(&mut self) {
         self.writer = None;
+        if let Some(carrier) = self.carrier.take() {
+            // It says good-bye, within its own deadline, before the next one comes.
+            let _ended = carrier.join(); // silent-ok: a panic in there was told by itself
+        }
         let Some(child) = &mut self.child else { return };
         let until = Instant::now() + self.farewell;
         while Instant::now() < until {
@@ -146,6 +172,67 @@ impl Drop for Connection {
         // silent-ok: it ended in this very moment, which is what was wanted.
         let _ = child.kill();
         let _ = child.wait();
+    }
+}
+
+/// Lines as messages of a wire.
+struct Lines {
+    to: mpsc::Sender<String>,
+    line: Vec<u8>,
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.line.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        let text = String::from_utf8(line).map_err(io::Error::other)?;
+        let sent = self.to.blocking_send(text.trim_end_matches('\n').to_owned());
+        sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))
+    }
+}
+
+/// Carries messages both ways until one side ends.
+async fn carry(
+    target: Target,
+    token: Option<Secret>,
+    mut out: mpsc::Receiver<String>,
+    lines: SyncSender<Vec<u8>>,
+    tell: SyncSender<Result<(), ClientError>>,
+) {
+    let name = format!("conformance-{}", clawk_client::request_id());
+    let mut wire = match Wire::open(&target, &name, token.as_ref()).await {
+        Ok(wire) => wire,
+        Err(error) => {
+            // silent-ok: whoever asked has given up
+            let _told = tell.send(Err(error));
+            return;
+        }
+    };
+    // silent-ok: as above
+    let _told = tell.send(Ok(()));
+    loop {
+        tokio::select! {
+            message = out.recv() => match message {
+                Some(message) => {
+                    if wire.send(message).await.is_err() {
+                        return;
+                    }
+                }
+                None => return wire.close().await,
+            },
+            heard = wire.receive() => match heard {
+                Ok(text) => {
+                    if lines.send(text.into_bytes()).is_err() {
+                        return wire.close().await;
+                    }
+                }
+                Err(error) => return tracing::debug!(%error, "the connection has ended"),
+            },
+        }
     }
 }
 
@@ -185,7 +272,7 @@ fn keep_tail(mut reader: impl Read, kept: &Mutex<Vec<u8>>) {
 fn read_message(text: &str) -> Result<Value, String> {
     let shown: String = text.chars().take(200).collect();
     let message: Value =
-        serde_json::from_str(text).map_err(|error| format!("`{shown}` is no JSON: {error}"))?;
+        serde_json::from_str(text).map_err(|error| format!("`{shown}` is not valid JSON: {error}"))?;
     let has = |key| message.get(key).is_some();
     if message.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
         return Err(format!("`{shown}` does not say `\"jsonrpc\": \"2.0\"`"));

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clawk_secrets::Secret;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -25,6 +26,13 @@ pub(crate) enum Target {
     },
     /// Any other agent; the command goes through `sh -c`, once for each vector.
     Command(String),
+    /// An agent that is served at a URL; connected to once for each vector.
+    Remote {
+        /// Where.
+        target: clawk_client::Target,
+        /// The token, where it wants one.
+        token: Option<Secret>,
+    },
     /// An agent inside a test.
     #[cfg(test)]
     Thread(std::sync::Arc<super::tests::fixture::Serve>),
@@ -101,6 +109,7 @@ impl Target {
         match self {
             Self::Own { .. } => "clawk".to_owned(),
             Self::Command(command) => command.clone(),
+            Self::Remote { target, .. } => target.to_string(),
             #[cfg(test)]
             Self::Thread(_) => "fixture".to_owned(),
         }
@@ -114,7 +123,7 @@ impl Target {
     /// How long a vector may take.
     pub(super) fn patience(&self, deadline_ms: u64) -> Duration {
         match self {
-            Self::Own { .. } | Self::Command(_) => Duration::from_millis(deadline_ms),
+            Self::Own { .. } | Self::Command(_) | Self::Remote { .. } => Duration::from_millis(deadline_ms),
             #[cfg(test)]
             Self::Thread(_) => Duration::from_millis(deadline_ms.min(1500)),
         }
@@ -138,6 +147,10 @@ impl Target {
                     _dir: None,
                 })
             }
+            Self::Remote { target, token } => Ok(Session {
+                connection: Connection::remote(target.clone(), token.clone())?,
+                _dir: None,
+            }),
             #[cfg(test)]
             Self::Thread(serve) => Ok(Session {
                 connection: super::tests::fixture::connect(serve)?,
@@ -150,7 +163,7 @@ impl Target {
     pub(super) fn validate(&self, document: &Value) -> Option<Result<Judgement, String>> {
         match self {
             Self::Own { program } => Some(validate(program, document).map_err(|error| format!("{error:#}"))),
-            Self::Command(_) => None,
+            Self::Command(_) | Self::Remote { .. } => None,
             #[cfg(test)]
             Self::Thread(_) => None,
         }

@@ -90,7 +90,7 @@ fn an_agent_that_is_none_fails_everything_quickly() {
     }
     let noise = run(&Target::Command("echo hello".to_owned()), 1, |_| {}).expect("runs");
     let failure = noise.results[0].failure.as_ref().expect("failed");
-    assert!(failure.got.contains("`hello` is no JSON"), "{failure:?}");
+    assert!(failure.got.contains("`hello` is not valid JSON"), "{failure:?}");
     assert!(
         failure.conversation.iter().any(|line| line == "< hello"),
         "{failure:?}"

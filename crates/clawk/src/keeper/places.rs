@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::state::kept::{Delivery, Head, Reader, StateDir};
 use anyhow::{Context, Result, bail};
 use clawk_egress::{Client, Deadlines, Request, Url};
 use clawk_kernel::ports::Later;
 use clawk_secrets::Env;
-use clawk_store::{Delivery, Head, Reader, StateDir};
 use clawk_trace::checkpoint::Line;
 use tokio_util::sync::CancellationToken;
 
@@ -31,12 +31,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// Takes a head.
-pub(super) trait Place: Send + Sync {
+pub(super) trait HeadSink: Send + Sync {
     fn put<'a>(&'a self, head: &'a Head) -> Later<'a, Result<()>>;
 }
 
 /// Brings a place up to date; `false`: it failed, and that is counted and said.
-pub(super) async fn carry(state: &StateDir, name: &'static str, place: &dyn Place) -> bool {
+pub(super) async fn carry(state: &StateDir, name: &'static str, place: &dyn HeadSink) -> bool {
     let mut delivery = match known(state, name) {
         Ok(delivery) => delivery,
         Err(error) => {
@@ -145,7 +145,7 @@ impl File {
     }
 }
 
-impl Place for File {
+impl HeadSink for File {
     fn put<'a>(&'a self, head: &'a Head) -> Later<'a, Result<()>> {
         let (path, lines) = (self.0.clone(), head.lines.clone());
         Box::pin(async move {
@@ -208,7 +208,7 @@ impl Webhook {
     }
 }
 
-impl Place for Webhook {
+impl HeadSink for Webhook {
     fn put<'a>(&'a self, head: &'a Head) -> Later<'a, Result<()>> {
         Box::pin(async move {
             let request = Request::post(

@@ -1,8 +1,8 @@
+use crate::state::kept::{Options, Reader};
 use clawk_kernel::ports::{Batch, Content, Entry, Journal};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
 use clawk_secrets::Env;
-use clawk_store::{Options, Reader};
 use clawk_trace::canonical::payload_of;
 use clawk_trace::chain::digest_of;
 use uuid::Uuid;

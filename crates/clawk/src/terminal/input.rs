@@ -118,7 +118,7 @@ impl Input {
 }
 
 /// The editor keeps no keys between two lines: what was pressed ahead waits in the terminal.
-fn fresh() -> io::Result<()> {
+pub(crate) fn fresh() -> io::Result<()> {
     tcdrain(io::stderr())?;
     std::thread::sleep(UNREAD);
     if io::stdin().is_terminal() {

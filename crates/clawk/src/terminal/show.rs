@@ -90,7 +90,7 @@ impl Show {
                 self.break_off()?;
                 self.screened(place, action, kinds);
             }
-            Notice::Asking(_) | Notice::Planned(_) => self.break_off()?,
+            Notice::Asking(_) | Notice::Planned(_) | Notice::Handed(_) => self.break_off()?,
             Notice::Warned(text) => {
                 self.break_off()?;
                 self.line(&format!("  {} {}", self.paint.yellow("budget:"), harmless(text)));

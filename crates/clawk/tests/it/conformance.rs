@@ -16,13 +16,13 @@ const AGENT: &str = concat!(
     clippy::disallowed_methods,
     reason = "a test starts the program that it is about"
 )]
-fn clawk(state: &Path) -> Command {
+pub(crate) fn clawk(state: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_clawk"));
     command.env("XDG_STATE_HOME", state);
     command
 }
 
-fn report(arguments: &[&str], state: &Path) -> Value {
+pub(crate) fn report(arguments: &[&str], state: &Path) -> Value {
     let output = clawk(state)
         .args(["conformance", "ckp", "--format", "json"])
         .args(arguments)
@@ -40,7 +40,7 @@ fn report(arguments: &[&str], state: &Path) -> Value {
     report
 }
 
-fn failures(report: &Value) -> Vec<&Value> {
+pub(crate) fn failures(report: &Value) -> Vec<&Value> {
     let results = report["results"].as_array().expect("results");
     results
         .iter()
@@ -58,7 +58,7 @@ fn clawk_passes_31_of_31_in_the_set_ups_of_the_specification() {
 }
 
 /// The conformance agent as it is, but for a heartbeat that nobody has to wait half a minute for.
-fn hurried_agent(dir: &Path) -> String {
+pub(crate) fn hurried_agent(dir: &Path) -> String {
     let example = Path::new(AGENT).parent().expect("a folder");
     for entry in std::fs::read_dir(example).expect("the example") {
         let file = entry.expect("an entry").path();

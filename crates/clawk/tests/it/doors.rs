@@ -80,7 +80,7 @@ fn call(tool: &str, arguments: &Value, id: &str) -> Value {
 }
 
 /// An address that nothing listens on now.
-fn free() -> String {
+pub(crate) fn free() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }

@@ -14,10 +14,14 @@
 mod agent;
 mod api;
 mod atlas;
+mod attack;
 mod between;
+mod channels;
 mod closed;
+#[cfg(feature = "conformance")]
 mod conformance;
 mod counter;
+#[cfg(feature = "conformance")]
 mod cra;
 mod crash;
 mod crowd;
@@ -26,6 +30,7 @@ mod forged;
 mod governed;
 #[cfg(feature = "wasm")]
 mod guest_http;
+mod guide;
 mod hostile;
 mod https;
 mod kept;
@@ -40,13 +45,19 @@ mod private;
 mod pty;
 mod purse;
 mod questions;
+#[cfg(all(feature = "conformance", feature = "nats", feature = "redis"))]
+mod queues;
 mod refusals;
 mod replay;
 mod serve;
 mod served;
 mod stop;
+mod swarm;
 mod terminal;
 mod trace;
+#[cfg(feature = "conformance")]
+mod transports;
+mod trust;
 mod tunnel;
 mod verbs;
 mod waiting;

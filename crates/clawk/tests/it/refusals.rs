@@ -83,6 +83,14 @@ fn every_verb_that_prints_json_prints_its_refusals_as_json() {
     {
         let mut args = verb.clone();
         args.extend(wanted(&help));
+        // Its first word is one of a list.
+        if verb == ["import"] {
+            args = ["import", "openclaw", "no-such-thing"].map(str::to_owned).to_vec();
+        }
+        // One of an id and `--all` is wanted, which the usage shows as optional.
+        if verb == ["memory", "restore"] {
+            args.push(ID.to_owned());
+        }
         args.extend(["--format".to_owned(), "json".to_owned()]);
         let output = clawk(&agent, &args);
         let (out, told) = (text(&output.stdout), text(&output.stderr));
@@ -141,7 +149,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         let args: &[&str] = match line.as_slice() {
             ["run"] => &["in/claw.yaml", "-m", "hello"],
             ["serve"] => &["in/claw.yaml", "--stdio"],
-            ["validate" | "doctor"] => &["in/claw.yaml"],
+            ["validate" | "doctor" | "acp" | "trust"] => &["in/claw.yaml"],
             ["dead-letters", "replay"] => &[ID, "in/claw.yaml"],
             ["trace", "fork"] => &["in/claw.yaml", "--session", "last", "--at", "3", "-m", "hello"],
             ["trace", "replay"] => &["--with-manifest", "in/claw.yaml"],

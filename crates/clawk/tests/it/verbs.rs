@@ -277,7 +277,7 @@ fn what_init_writes_is_valid_and_runs() {
         .clawk(["init", "fresh", "--yes"])
         .assert()
         .code(1)
-        .stderr(contains("is there already"));
+        .stderr(contains("exists already"));
 }
 
 #[test]
@@ -399,6 +399,9 @@ fn what_this_machine_lacks_is_one_word_for_validate_doctor_and_start() {
     if cfg!(not(feature = "wasm")) {
         cases.push((manifest.replace("level: process", "level: wasm"), "sandbox-wasm"));
     }
+    if cfg!(not(feature = "vm")) {
+        cases.push((manifest.replace("level: process", "level: vm"), "sandbox-vm"));
+    }
     for (text, word) in cases {
         std::fs::write(agent.path("claw.yaml"), text).unwrap();
         std::fs::write(
@@ -433,5 +436,23 @@ fn what_this_machine_lacks_is_one_word_for_validate_doctor_and_start() {
             .code(1)
             .stderr(contains(format!("[{word}]")));
         std::fs::write(agent.path("claw.yaml"), &manifest).unwrap();
+    }
+}
+
+/// A build without a feature knows the verb, does nothing, and names the feature.
+#[cfg(not(feature = "conformance"))]
+#[test]
+fn a_verb_that_is_left_out_names_its_feature() {
+    for words in [
+        &["conformance"][..],
+        &["conformance", "ckp", "--target", "x"],
+        &["conformance", "--help"],
+    ] {
+        assert_cmd::Command::new(env!("CARGO_BIN_EXE_clawk"))
+            .args(words)
+            .assert()
+            .code(1)
+            .stdout("")
+            .stderr(contains("leaves out `conformance").and(contains("--features conformance")));
     }
 }

@@ -208,7 +208,7 @@ fn runs_from_the_store(folder: &Path, engine: &Path) {
         let missing = wrong(|settings| settings.engine = "no-such-engine".to_owned()).await;
         assert!(missing.contains("no-such-engine"), "{missing}");
         let option = wrong(|settings| settings.engine_image = Some("--all".to_owned())).await;
-        assert!(option.contains("no name of an image"), "{option}");
+        assert!(option.contains("not a valid name of an image"), "{option}");
         let unknown = wrong(|settings| settings.engine_image = Some("localhost/none:1".to_owned())).await;
         assert!(unknown.contains("localhost/none:1"), "{unknown}");
     });

@@ -23,8 +23,11 @@ mod bad_input;
 mod bad_provider;
 mod bad_tool;
 mod boxed;
+mod clients;
 mod engine;
+#[cfg(feature = "vm")]
 mod kernel;
+#[cfg(feature = "vm")]
 mod machine;
 mod protocols;
 mod state;

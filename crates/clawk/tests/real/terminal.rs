@@ -24,7 +24,7 @@ fn a_model_asks_the_time_and_a_person_at_the_terminal_lets_it() {
     let providers = model.provider("openai-compatible", true);
     let tools = json!([current_time()]);
     agent.is(&manifest(&providers, &tools, &json!([ask("current-time")])), "");
-    let mut terminal = agent.terminal(&["run", "claw.yaml"]);
+    let mut terminal = agent.terminal(&["run", "claw.yaml", "--trust"]);
     terminal.expect(PROMPT);
     let mut asked = false;
     for wording in WORDINGS {
@@ -77,7 +77,7 @@ fn ctrl_c_while_the_model_speaks_ends_the_turn_and_ctrl_d_the_program() {
     let (model, agent) = (Model::start(), Agent::new());
     let providers = model.provider("openai-compatible", true);
     agent.is(&manifest(&providers, &json!([]), &json!([ask("nothing")])), "");
-    let mut terminal = agent.terminal(&["run", "claw.yaml"]);
+    let mut terminal = agent.terminal(&["run", "claw.yaml", "--trust"]);
     terminal.expect(PROMPT);
     terminal.line("Write a long story about a river and a town, in many paragraphs.");
     terminal.expect("thinking");

@@ -7,6 +7,8 @@ mod library;
 mod memory;
 mod start;
 mod tools;
+mod transports;
+mod turns;
 mod wire;
 
 use std::path::Path;
@@ -21,10 +23,11 @@ use super::table::Table;
 type Measure = fn(&Programs, &Path, Size, &mut Table) -> Result<()>;
 
 /// All of them, with what is told while they run.
-pub(super) const ALL: [(&str, Measure); 11] = [
+pub(super) const ALL: [(&str, Measure); 13] = [
     ("starts", start::starts),
     ("idle memory", start::idle),
     ("claw.status and claw.tool.call", wire::floods),
+    ("transports", transports::rows),
     ("durable calls, one by one", disk::sequential),
     ("durable calls, 64 in flight", disk::group),
     ("policy decisions and a long trace", library::rows),
@@ -33,4 +36,5 @@ pub(super) const ALL: [(&str, Measure); 11] = [
     ("boxes", boxes::rows),
     ("memory queries", memory::queries),
     ("flat memory", wire::flat),
+    ("flat memory over turns and sessions", turns::flat),
 ];

@@ -39,7 +39,7 @@ impl Record<'_> {
         };
         let hash = payload.question_hash;
         let draft = self
-            .agent
+            .calls
             .scribe
             .entry(&self.thread, kind::APPROVAL_REQUESTED, &payload);
         self.waiting.push(draft.content(hash, bytes));
@@ -84,6 +84,7 @@ impl Record<'_> {
         let folder = held.folder.as_ref().map(|folder| folder.to_string_lossy());
         let payload = ApprovalGranted {
             action_id: &held.tool,
+            basis_hash: held.basis,
             by: &held.by,
             channel: &reply.person.channel,
             folder: folder.as_deref(),
@@ -95,7 +96,7 @@ impl Record<'_> {
             request_id: self.request.request_id.as_str(),
             shown: &held.shown,
         };
-        let scribe = &self.agent.scribe;
+        let scribe = &self.calls.scribe;
         self.waiting
             .push(scribe.entry(&self.thread, kind::APPROVAL_GRANTED, &payload));
     }
@@ -107,7 +108,7 @@ impl Record<'_> {
             changed,
             request_id: self.request.request_id.as_str(),
         };
-        let scribe = &self.agent.scribe;
+        let scribe = &self.calls.scribe;
         self.waiting
             .push(scribe.entry(&self.thread, kind::APPROVAL_VOIDED, &payload));
         CallError::ApprovalVoid {
@@ -136,7 +137,7 @@ impl Record<'_> {
             seen,
         };
         self.waiting.push(
-            self.agent
+            self.calls
                 .scribe
                 .entry(&self.thread, kind::APPROVAL_ANSWERED, &payload),
         );

@@ -1,9 +1,11 @@
 //! The words of the trace for what did not run, or failed.
 
+use clawk_policy::TimeoutDefault;
+
 use crate::error::{CallError, DeniedBy};
 
 /// The word for a refusal or failure in the trace.
-pub(super) fn error_code(error: &CallError) -> &'static str {
+pub(in crate::call) fn error_code(error: &CallError) -> &'static str {
     match error {
         CallError::UnknownTool { .. } => "unknown_tool",
         CallError::InvalidArguments { .. } => "invalid_parameters",
@@ -31,6 +33,9 @@ pub(super) fn error_code(error: &CallError) -> &'static str {
         CallError::Denied {
             by: DeniedBy::Stop, ..
         } => "stop",
+        CallError::Denied {
+            by: DeniedBy::Task, ..
+        } => "task",
         CallError::ApprovalVoid { .. } => "approval_void",
         CallError::Screened { .. } => "screening",
         CallError::Quota { .. } => "quota",
@@ -44,5 +49,13 @@ pub(super) fn error_code(error: &CallError) -> &'static str {
         CallError::Cancelled { .. } => "cancelled",
         CallError::NotReady { .. } => "not_ready",
         CallError::Journal(_) => "journal",
+    }
+}
+
+/// The word for what silence means.
+pub(in crate::call) const fn default_word(default: TimeoutDefault) -> &'static str {
+    match default {
+        TimeoutDefault::Allow => "allow",
+        TimeoutDefault::Deny => "deny",
     }
 }

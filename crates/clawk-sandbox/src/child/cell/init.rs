@@ -388,7 +388,7 @@ impl Init<'_> {
         if let Some(workdir) = &self.order.workdir {
             rustix::process::chdir(workdir.as_str()).map_err(|error| {
                 io::Error::other(format!(
-                    "the working directory `{workdir}` is no folder of the box: {error}"
+                    "the working directory `{workdir}` is not a folder of the box: {error}"
                 ))
             })?;
         }

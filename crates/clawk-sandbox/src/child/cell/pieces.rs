@@ -106,7 +106,7 @@ impl Pieces {
         }
         if let Some(workdir) = workdir {
             if !workdir.is_dir() {
-                let text = format!("the working directory `{}` is no folder", workdir.display());
+                let text = format!("the working directory `{}` is not a folder", workdir.display());
                 return Err(io::Error::other(text));
             }
             if notes.taken {

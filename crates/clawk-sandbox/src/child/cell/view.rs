@@ -361,7 +361,7 @@ impl View {
             let source = open_host(&Path::new("/dev").join(node)).map_err(named(node))?;
             self.notes.place(&Path::new("/dev").join(node), &source, None)?;
             if FileType::from_raw_mode(rustix::fs::fstat(&source)?.st_mode) != FileType::CharacterDevice {
-                return Err(io::Error::other(format!("`/dev/{node}` is no device")));
+                return Err(io::Error::other(format!("`/dev/{node}` is not a device")));
             }
             let target = rustix::fs::openat(
                 &dev,
@@ -466,7 +466,9 @@ impl View {
         )?;
         for (name, bytes) in &order.files {
             if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
-                return Err(io::Error::other("a file of the run has a name that is no name"));
+                return Err(io::Error::other(
+                    "a file of the run has a name that is not a valid name",
+                ));
             }
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
             let fd = rustix::fs::openat(&store, name.as_str(), flags, Mode::from_raw_mode(0o400))?;

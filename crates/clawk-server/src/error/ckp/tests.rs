@@ -229,7 +229,16 @@ fn errors_of_memory_and_swarm_have_the_codes_of_the_table() {
         ),
         (KernelError::RequestIdReused(id()), -32602),
         (KernelError::Refused("too long".into()), -32011),
-        (KernelError::PeersBusy("x".into()), -32040),
+        (
+            KernelError::Swarm {
+                code: -32040,
+                swarm: "x".into(),
+                task_id: clawk_proto::RequestId::from(uuid::Uuid::nil()),
+                reason: "busy".into(),
+                message: "x".into(),
+            },
+            -32040,
+        ),
         (KernelError::Memory(MemoryError::Backend("x".into())), -32030),
         (KernelError::Memory(MemoryError::Query("x".into())), -32031),
         (

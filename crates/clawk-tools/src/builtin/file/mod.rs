@@ -117,7 +117,7 @@ impl Job {
     }
 
     /// Admits a path and opens its mount.
-    fn place(&self, path: &str, write: bool) -> Result<root::Place<'_>, Stop> {
+    fn place(&self, path: &str, write: bool) -> Result<root::Resolved<'_>, Stop> {
         root::place(&self.filesystem, &self.apart, &self.workdir, path, write)
     }
 

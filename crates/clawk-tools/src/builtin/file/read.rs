@@ -156,5 +156,5 @@ pub(super) fn whole_text(file: File, path: &str) -> Result<String, Stop> {
     if is_binary(&bytes) {
         return Err(Stop::Failed(format!("`{path}` is a binary file")));
     }
-    String::from_utf8(bytes).map_err(|_invalid| Stop::Failed(format!("`{path}` is no UTF-8 text")))
+    String::from_utf8(bytes).map_err(|_invalid| Stop::Failed(format!("`{path}` is not UTF-8 text")))
 }

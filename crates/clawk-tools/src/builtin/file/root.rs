@@ -26,7 +26,7 @@ pub(super) struct Root<'a> {
 }
 
 /// An admitted path and its mount.
-pub(super) struct Place<'a> {
+pub(super) struct Resolved<'a> {
     pub(super) root: Root<'a>,
     /// Below the mount; empty for the mount itself.
     pub(super) below: PathBuf,
@@ -39,7 +39,7 @@ pub(super) fn place<'a>(
     workdir: &'a Path,
     path: &str,
     write: bool,
-) -> Result<Place<'a>, Stop> {
+) -> Result<Resolved<'a>, Stop> {
     let Allowed {
         root: named,
         below,
@@ -49,7 +49,7 @@ pub(super) fn place<'a>(
     let fd =
         rustix::fs::open(&named, flags, Mode::empty()).map_err(|e| Stop::on(&named.to_string_lossy(), e))?;
     let real = real_path(&fd).map_err(|error| Stop::on(path, error))?;
-    Ok(Place {
+    Ok(Resolved {
         root: Root {
             filesystem,
             apart,
@@ -82,7 +82,7 @@ impl Root<'_> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok((File::from(fd), stat)),
             FileType::Directory => Err(Stop::Failed(format!("`{shown}` is a folder"))),
-            _ => Err(Stop::Failed(format!("`{shown}` is no regular file"))),
+            _ => Err(Stop::Failed(format!("`{shown}` is not a regular file"))),
         }
     }
 
@@ -112,7 +112,7 @@ impl Root<'_> {
                 Ok(Some((File::from(fd), size)))
             }
             FileType::Directory => Err(Stop::Failed(format!("`{shown}` is a folder"))),
-            _ => Err(Stop::Failed(format!("`{shown}` is no regular file"))),
+            _ => Err(Stop::Failed(format!("`{shown}` is not a regular file"))),
         }
     }
 
@@ -203,7 +203,7 @@ impl Root<'_> {
             .unwrap_or(real);
         let place = place
             .to_str()
-            .ok_or_else(|| Stop::Failed(format!("`{shown}` has a name that is no UTF-8")))?;
+            .ok_or_else(|| Stop::Failed(format!("`{shown}` has a name that is not UTF-8")))?;
         permit(self.filesystem, place, write, self.workdir)
             .map(drop)
             .map_err(Stop::Refused)

@@ -65,7 +65,7 @@ pub(super) fn replace(
                     "`{shown}` is a link; write to the file that it names"
                 )));
             }
-            _ => return Err(Stop::Failed(format!("`{shown}` is no regular file"))),
+            _ => return Err(Stop::Failed(format!("`{shown}` is not a regular file"))),
         }
     }
     job.same(shown, before.as_ref())?;

@@ -5,19 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::state::kept::Reader;
 use clawk_kernel::time::{Clock, SystemClock, Timestamp};
 use clawk_manifest::model::{AuthType, Provider, ProviderProtocol};
 use clawk_plan::{Defaults, Level, Plan, Refusal};
 use clawk_policy::Engine;
 use clawk_sandbox::{Launcher, LevelSettings, Spec};
-use clawk_secrets::env;
-use clawk_store::Reader;
+use clawk_secrets::{Env, Resolver, env};
 
 use super::{Check, Status};
 use crate::cmd::trace::verify;
 use crate::compose::{Blueprint, lacks};
 use crate::config::{Config, Outside};
-use crate::state;
+use crate::{state, trust};
 
 const CONNECT: Duration = Duration::from_secs(3);
 /// A clock before this is certainly wrong: 2025-01-01.
@@ -32,20 +32,41 @@ pub(super) async fn all(
 ) -> Vec<Check> {
     let mut checks = vec![clock(), state_home()];
     let loaded = Config::load(config, manifest).map(|config| config.outside(outside));
-    let levels = loaded.as_ref().map(|config| config.levels(None));
+    let levels = loaded
+        .as_ref()
+        .map(|config| config.clone().running_nothing().levels(None));
     checks.extend(sandbox(levels.unwrap_or_default()).await);
     checks.push(configuration(&loaded));
     let (Some(path), Ok(config)) = (manifest, loaded) else {
         return checks;
     };
     match Blueprint::with_config(path, config).await {
-        Ok(blueprint) => checks.extend(agent(path, &blueprint, state).await),
+        Ok(blueprint) => {
+            checks.extend(programs(path, &blueprint));
+            checks.extend(agent(path, &blueprint.asking_nobody(), state).await);
+        }
         Err(error) => {
             let cure = format!("clawk validate {}", path.display());
             checks.push(Check::fail("manifest", format!("{error:#}"), cure));
         }
     }
     checks
+}
+
+/// What a start would run because the folder's files say so: named here, and not run.
+fn programs(path: &Path, blueprint: &Blueprint) -> Option<Check> {
+    let runs = trust::of(&blueprint.config, Some(&blueprint.manifest));
+    let lines: Vec<String> = runs.iter().map(trust::Runs::line).collect();
+    let (first, more) = (lines.first()?, lines.len() - 1);
+    let more = match more {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Some(Check::warn(
+        "trust",
+        format!("not run here, and run by a start: {first}{more}"),
+        format!("clawk trust --show {} lists them", path.display()),
+    ))
 }
 
 fn clock() -> Check {
@@ -249,7 +270,7 @@ fn faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> 
 
 /// The agent's own state: whole, and nobody has broken a chain.
 fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
-    let dir = match blueprint.state_dir(flag) {
+    let dir = match blueprint.state(flag).dir() {
         Ok(dir) => dir,
         Err(error) => return Check::fail("state", format!("{error:#}"), "say --state DIR"),
     };
@@ -286,8 +307,20 @@ fn secrets(blueprint: &Blueprint) -> Vec<Check> {
     let mut names: Vec<&str> = blueprint.manifest.providers.iter().filter_map(needed).collect();
     names.sort_unstable();
     names.dedup();
-    let resolve = |name| match blueprint.resolver.resolve(name) {
+    let store = &blueprint.config.settings.secrets_store.command;
+    let asked_at_a_start = store.is_some() && blueprint.config.beside;
+    // As before a start that asks a program of the folder: what is known without it.
+    let resolver = match asked_at_a_start {
+        true => Resolver::without_store(Env::Process),
+        false => blueprint.resolver.clone(),
+    };
+    let resolve = |name| match resolver.resolve(name) {
         Ok(_) => Check::ok("secret", format!("{name} is known")),
+        Err(_) if asked_at_a_start => Check::warn(
+            "secret",
+            format!("the command of `[secrets_store]` was not asked for {name}"),
+            "`clawk run` asks it; so does `clawk doctor` with `--config` and that clawk.toml",
+        ),
         Err(error) => {
             let cure = format!("set {name} in the environment, or configure [secrets_store] in clawk.toml");
             Check::fail("secret", error.to_string(), cure)
@@ -316,7 +349,7 @@ async fn reach(provider: &Provider) -> Check {
     let Some((host, port)) = host_and_port(&provider.endpoint) else {
         return Check::fail(
             "provider",
-            format!("{name}: `{}` is no URL", provider.endpoint),
+            format!("{name}: `{}` is not a valid URL", provider.endpoint),
             "correct the endpoint",
         );
     };

@@ -18,16 +18,18 @@ use crate::manifest;
 use crate::out::{self, Format, Paint};
 
 /// The call.
-pub(super) struct Asked<'a> {
+pub(super) struct Query<'a> {
     pub(super) tool: &'a str,
     pub(super) arguments: &'a str,
     pub(super) policy: Option<&'a str>,
     pub(super) tokens_today: u64,
+    /// Origins of untrusted text in the context that asks.
+    pub(super) taint: &'a [String],
     pub(super) outside: Outside,
 }
 
 /// Decides as the kernel would and says why.
-pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Asked<'_>, format: Format) -> Result<ExitCode> {
+pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format: Format) -> Result<ExitCode> {
     let config = Config::load(config, Some(path))?.outside(asked.outside);
     let (manifest, _) = manifest::look(path, &config)?;
     let arguments: Map<String, Value> = serde_json::from_str(asked.arguments)
@@ -53,6 +55,7 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Asked<'_>, format:
             cost_today_microusd: 0,
         },
         places: None,
+        taint: Some(asked.taint),
     };
     let places = find(&Search {
         paths: wanted(&arguments, subject.schema, &workdir),

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::state::kept::Reader;
 use anyhow::{Result, bail};
 use clawk_manifest::model::{self, Autonomy};
 use clawk_manifest::{LoadOptions, Manifest, policy, render};
 use clawk_policy::{Engine, Layers, Outcome, Subject, UsageView, Verdict};
-use clawk_store::Reader;
 use serde_json::{Map, Value, json};
 
 use self::past::{Call, Record};
@@ -22,7 +22,7 @@ use crate::out::{self, Format, Paint};
 use crate::{manifest, state};
 
 /// The question.
-pub(in crate::cmd) struct Asked<'a> {
+pub(in crate::cmd) struct Query<'a> {
     pub(in crate::cmd) policies: &'a [PathBuf],
     pub(in crate::cmd) manifest: Option<&'a Path>,
     pub(in crate::cmd) trace: Option<&'a Path>,
@@ -60,7 +60,7 @@ impl Tally {
 }
 
 /// Replays and prints; a difference is an answer, not a failure.
-pub(in crate::cmd) fn run(asked: &Asked<'_>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
+pub(in crate::cmd) fn run(asked: &Query<'_>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
     let config = Config::load(config, asked.manifest)?.outside(asked.outside);
     let manifest = asked
         .manifest
@@ -110,7 +110,7 @@ fn read(file: &Path) -> Result<model::Policy> {
 }
 
 /// The record, and where the calls' arguments lie, if anywhere.
-fn record(asked: &Asked<'_>) -> Result<(Record, Option<Reader>)> {
+fn record(asked: &Query<'_>) -> Result<(Record, Option<Reader>)> {
     let Some(file) = asked.trace else {
         let dir = asked.which.dir()?;
         let record = Record::of(&Source::state(&dir)?, asked.session)?;
@@ -169,6 +169,7 @@ impl Again {
             usage: UsageView::default(),
             // The files are not those of then.
             places: None,
+            taint: Some(&call.taint),
         };
         if arguments.is_none() && self.engine.arguments_matter(&subject) {
             return Ok(None);

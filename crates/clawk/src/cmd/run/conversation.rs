@@ -54,10 +54,10 @@ pub(crate) enum Next {
 }
 
 /// A question of the tool `ask-user`, and where its answer goes.
-pub(super) type Asked = (clawk_tools::Question, oneshot::Sender<clawk_tools::Answer>);
+pub(super) type Elicited = (clawk_tools::Question, oneshot::Sender<clawk_tools::Answer>);
 
 /// How `ask-user` reaches the conversation, and the conversation's end of it.
-pub(super) fn questions() -> (Ask, mpsc::Receiver<Asked>) {
+pub(super) fn questions() -> (Ask, mpsc::Receiver<Elicited>) {
     let (sender, asked) = mpsc::channel(8);
     let ask: Ask = Arc::new(move |question| {
         let sender = sender.clone();
@@ -76,7 +76,7 @@ pub(crate) struct Conversation<'a> {
     agent: &'a Agent,
     session: Session,
     input: Option<Input>,
-    asked: mpsc::Receiver<Asked>,
+    asked: mpsc::Receiver<Elicited>,
     approve: Approve,
     show: Show,
     interrupts: Signal,
@@ -87,6 +87,8 @@ pub(crate) struct Conversation<'a> {
     gone: bool,
     /// Came while a person was thinking.
     held: VecDeque<Notice>,
+    /// Messages whose end was shown here: the journal may not know yet.
+    shown: Vec<MessageId>,
 }
 
 impl<'a> Conversation<'a> {
@@ -95,7 +97,7 @@ impl<'a> Conversation<'a> {
         agent: &'a Agent,
         session: Session,
         input: Option<Input>,
-        asked: mpsc::Receiver<Asked>,
+        asked: mpsc::Receiver<Elicited>,
         approve: Approve,
     ) -> Result<Self> {
         Ok(Self {
@@ -111,7 +113,13 @@ impl<'a> Conversation<'a> {
             terminated: false,
             gone: false,
             held: VecDeque::new(),
+            shown: Vec::new(),
         })
+    }
+
+    /// The messages whose answers this conversation has shown.
+    pub(crate) fn shown(&self) -> Vec<MessageId> {
+        self.shown.clone()
     }
 
     /// The agent has ended by itself.
@@ -176,7 +184,8 @@ impl<'a> Conversation<'a> {
                 message: ended, end, ..
             } => {
                 // Shown: nothing is owed any more.
-                self.agent.kernel.delivered(self.session.id, ended)?;
+                self.agent.kernel.delivered(self.session.id, ended).await?;
+                self.shown.push(ended);
                 return Ok(message.is_none_or(|message| message == ended).then_some(end));
             }
             _ => {}

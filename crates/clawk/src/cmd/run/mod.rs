@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use clawk_kernel::{Door, ForkPoint, TurnEnd};
+use clawk_proto::MessageId;
 
 use crate::compose::{self, Agent};
 use crate::config::Outside;
@@ -33,21 +34,25 @@ pub(crate) struct Args {
     #[arg(value_name = "CLAW")]
     pub(crate) manifest: PathBuf,
 
-    /// One turn with this message, then leave
+    /// Run one turn with this message, then end
     #[arg(short, long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
-    /// How questions are answered whether a call may run
+    /// How clawk answers questions whether a call may run
     #[arg(long, value_enum, default_value_t = Approve::Ask)]
     pub(crate) approve: Approve,
 
-    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 
-    /// Go on with an earlier session: its id, or `last`
+    /// Continue an earlier session: its id, or `last`
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
+
+    /// Agree to the programs that the folder's files would run here, without a question
+    #[arg(long)]
+    pub(crate) trust: bool,
 
     #[command(flatten)]
     pub(crate) outside: Outside,
@@ -68,9 +73,9 @@ that this host can't give keeps the agent from starting; `clawk doctor` says mor
 /// How questions are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Approve {
-    /// In the terminal; without one the answer is no
+    /// Ask in the terminal; without a terminal the answer is no
     Ask,
-    /// Always no
+    /// Answer no to every question
     Never,
 }
 
@@ -92,6 +97,7 @@ pub(crate) fn forked(
             config,
             state: args.state.as_deref(),
             outside: args.outside,
+            trust: args.trust,
         };
         let (ask, asked) = questions();
         let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
@@ -106,7 +112,7 @@ pub(crate) fn forked(
 async fn fork_turn(
     args: &Args,
     agent: &Agent,
-    asked: tokio::sync::mpsc::Receiver<conversation::Asked>,
+    asked: tokio::sync::mpsc::Receiver<conversation::Elicited>,
     point: impl FnOnce(&Path) -> Result<ForkPoint>,
 ) -> Result<(ExitCode, clawk_proto::SessionId)> {
     let point = point(&agent.state_dir)?;
@@ -135,6 +141,7 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         config,
         state: args.state.as_deref(),
         outside: args.outside,
+        trust: args.trust,
     };
     let (ask, asked) = questions();
     let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
@@ -150,15 +157,16 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         agent.close("nothing was said").await;
         bail!("standard input is empty; say something with `-m TEXT`, or run it in a terminal to chat");
     }
-    told_since(&agent).await?;
+    told_since(&agent, &[]).await?;
     let session = agent.session(args.session.as_deref()).await?;
     let mut conversation = Conversation::new(&agent, session, input, asked, args.approve)?;
     let code = match message {
         Some(text) if !chatting => one_turn(&mut conversation, text).await?,
         first => chat(&mut conversation, first).await?,
     };
+    let shown = conversation.shown();
     let session = conversation.leave().await;
-    told_since(&agent).await?;
+    told_since(&agent, &shown).await?;
     agent.close("clawk run has ended").await;
     say_proof(&agent, session).await?;
     Ok(code)
@@ -220,10 +228,15 @@ fn greet(agent: &Agent, chatting: bool) {
     }
 }
 
-/// Says the answers of turns that went on by themselves, once: those that nobody was given yet.
-async fn told_since(agent: &Agent) -> Result<()> {
+/// Prints the answers of turns that went on by themselves, once. `shown`: messages whose answers the person has read already; the
+/// record of that is written in the background, so the journal may still list them.
+async fn told_since(agent: &Agent, shown: &[MessageId]) -> Result<()> {
     let paint = Paint::stderr();
-    for answer in agent.kernel.undelivered(clawk_kernel::Door::Cli.name()).await? {
+    let answers = agent.kernel.undelivered(clawk_kernel::Door::Cli.name()).await?;
+    for answer in answers
+        .into_iter()
+        .filter(|answer| !shown.contains(&answer.message))
+    {
         let session = answer.session;
         let text = match &answer.text {
             Ok(text) => {
@@ -242,7 +255,7 @@ async fn told_since(agent: &Agent) -> Result<()> {
             }
         };
         out::note(&text);
-        agent.kernel.delivered(session, answer.message)?;
+        agent.kernel.delivered(session, answer.message).await?;
     }
     Ok(())
 }

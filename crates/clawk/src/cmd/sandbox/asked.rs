@@ -14,27 +14,27 @@ use serde_json::json;
 
 use crate::compose::own;
 use crate::config::{Config, Outside};
-use crate::manifest;
+use crate::{manifest, trust};
 
 /// What a box is made of. Flags add to the manifest's Sandbox, and win over it.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct BoxArgs {
-    /// The manifest whose Sandbox counts, or a Sandbox's own file; without one, everything that no flag grants is denied
+    /// A manifest, or the file of a Sandbox; without one, only the flags grant anything
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 
     #[command(flatten)]
     outside: Outside,
 
-    /// `none`, `process`, `wasm`, `container` or `vm`; `process` without a manifest
+    /// `none`, `process`, `wasm`, `container` or `vm` [default without a manifest: `process`]
     #[arg(long, value_name = "LEVEL", value_parser = word::<SandboxLevel>)]
     level: Option<SandboxLevel>,
 
-    /// Show a path, `:ro` (the default) or `:rw`
+    /// Mount a path, `:ro` (the default) or `:rw`
     #[arg(long, value_name = "PATH[:ro|rw]", value_parser = mount)]
     mount: Vec<Mount>,
 
-    /// Hide a path and all below it, or what fits a pattern; wins over mounts
+    /// Deny a path and everything below it, or a pattern; it wins over mounts
     #[arg(long, value_name = "PATH")]
     deny: Vec<String>,
 
@@ -42,43 +42,43 @@ pub(super) struct BoxArgs {
     #[arg(long, value_name = "MODE", value_parser = word::<FilesystemMode>)]
     files: Option<FilesystemMode>,
 
-    /// Let a host be reached by the egress proxy: `example.com`, `*.example.com`, each with or without `:PORT`
+    /// Allow a host: `example.com` or `*.example.com`, each with or without `:PORT`
     #[arg(long, value_name = "HOST")]
     allow_host: Vec<String>,
 
-    /// Let an allowed host be in the own network: a name or an address, with or without `:PORT`
+    /// Allow a host of your own network: a name or an address, with or without `:PORT`
     #[arg(long, value_name = "HOST")]
     allow_private: Vec<String>,
 
-    /// `deny`, `restricted` or `full`; which system calls there are. `restricted` without a manifest
+    /// `deny`, `restricted` or `full`: which system calls are allowed [default without a manifest: `restricted`]
     #[arg(long, value_name = "MODE", value_parser = word::<ShellMode>)]
     shell: Option<ShellMode>,
 
-    /// Wall time
+    /// Time limit
     #[arg(long, value_name = "N")]
     timeout_ms: Option<u64>,
 
-    /// Memory of all its processes together, MiB
+    /// Memory limit of all processes together, in MiB
     #[arg(long, value_name = "N")]
     memory_mb: Option<u64>,
 
-    /// Weight of the processor; 1024 is one core's
+    /// Processor weight; 1024 stands for one core
     #[arg(long, value_name = "N")]
     cpu_shares: Option<u64>,
 
-    /// Processes and threads together
+    /// Limit of processes and threads together
     #[arg(long, value_name = "N")]
     max_processes: Option<u64>,
 
-    /// Open files per process
+    /// Limit of open files per process
     #[arg(long, value_name = "N")]
     max_open_files: Option<u64>,
 
-    /// Output that is passed on, bytes
+    /// Limit of output, in bytes
     #[arg(long, value_name = "N")]
     max_output_bytes: Option<u64>,
 
-    /// Where relative paths start and the command runs; the manifest's folder, or this one
+    /// Working directory [default: the manifest's folder, or the current one]
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
 }
@@ -118,6 +118,15 @@ pub(super) struct BoxRequest {
     pub(super) allow_private: Vec<String>,
 }
 
+/// What a box is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A command runs in it, with what the folder's files name.
+    Run,
+    /// It is described; nothing that the folder's files name is run.
+    Explain,
+}
+
 impl BoxArgs {
     /// With this manifest, where none is named.
     pub(super) fn of(mut self, manifest: Option<PathBuf>) -> Self {
@@ -129,8 +138,11 @@ impl BoxArgs {
     ///
     /// # Errors
     /// The manifest or the configuration is not valid, or the folder is not there.
-    pub(super) fn asked(&self, config: Option<&Path>) -> Result<BoxRequest> {
-        let config = Config::load(config, self.file.as_deref())?.outside(self.outside);
+    pub(super) fn asked(&self, config: Option<&Path>, purpose: Purpose) -> Result<BoxRequest> {
+        let mut config = Config::load(config, self.file.as_deref())?.outside(self.outside);
+        if purpose == Purpose::Explain {
+            config = config.running_nothing();
+        }
         let file = self.file.as_ref();
         // A person may try a Sandbox before any agent has it.
         let alone = file
@@ -141,6 +153,10 @@ impl BoxArgs {
             .filter(|_| alone.is_none())
             .map(|file| manifest::look(file, &config))
             .transpose()?;
+        if purpose == Purpose::Run {
+            let manifest = read.as_ref().map(|(manifest, _)| manifest);
+            trust::agreed(&config, manifest, false, trust::asks())?;
+        }
         let (declared, folder) = match &read {
             None => (alone, file.and_then(|file| file.parent()).map(Path::to_path_buf)),
             Some((manifest, _)) => {

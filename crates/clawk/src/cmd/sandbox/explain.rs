@@ -9,21 +9,21 @@ use clawk_plan::{FsMode, Level, NetworkMode, Obtained, Refusal, ShellMode};
 use serde_json::json;
 
 use super::BoxArgs;
-use super::asked::BoxRequest;
+use super::asked::{BoxRequest, Purpose};
 use crate::compose;
 use crate::out::{self, Format, Paint};
 
 /// Flags of `clawk sandbox explain`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainArgs {
-    /// The manifest or the Sandbox, as by --file
+    /// The same as --file
     #[arg(value_name = "MANIFEST", conflicts_with = "file")]
     manifest: Option<PathBuf>,
 
     #[command(flatten)]
     within: BoxArgs,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -128,7 +128,11 @@ const WALLS: [(&str, &str, &str); 22] = [
 
 /// Prints the plan.
 pub(super) fn run(args: &ExplainArgs, config: Option<&Path>) -> Result<ExitCode> {
-    let asked = args.within.clone().of(args.manifest.clone()).asked(config)?;
+    let asked = args
+        .within
+        .clone()
+        .of(args.manifest.clone())
+        .asked(config, Purpose::Explain)?;
     let level = asked.plan.level();
     let probed = compose::runtime()?.block_on(asked.launcher.probe(level));
     match args.format {

@@ -24,9 +24,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Run a command in exactly the box that a tool gets; its exit code is passed on
+    /// Run a command in the same sandbox that a tool gets, and exit with its exit code
     Run(run::RunArgs),
-    /// Say what a box shows, lets through and forbids, and what each wall does not cover
+    /// Explain what a sandbox shows, allows and forbids, and what each wall does not cover
     Explain(explain::ExplainArgs),
 }
 

@@ -14,7 +14,7 @@ use clawk_secrets::env;
 use serde_json::json;
 
 use super::BoxArgs;
-use super::asked::BoxRequest;
+use super::asked::{BoxRequest, Purpose};
 use super::shown::Shown;
 use super::waiting::waiting_for;
 use super::way::Way;
@@ -33,34 +33,34 @@ const INTERRUPTED: u8 = 130;
 /// Flags of `clawk sandbox run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
-    /// The manifest or the Sandbox, as by --file
+    /// The same as --file
     #[arg(value_name = "MANIFEST", conflicts_with = "file")]
     manifest: Option<PathBuf>,
 
     #[command(flatten)]
     within: BoxArgs,
 
-    /// A line for `/bin/sh`, judged by the Sandbox's shell rules first, as the `shell` tool does
+    /// A line for `/bin/sh`; the Sandbox's shell rules judge it first, as for the `shell` tool
     #[arg(short = 'c', long, value_name = "LINE", conflicts_with = "cmd")]
     line: Option<String>,
 
-    /// Pass standard input on; it is empty otherwise
+    /// Pass standard input to the command; without this flag it is empty
     #[arg(short = 'i', long)]
     stdin: bool,
 
-    /// A variable of its environment: a value, or this shell's own
+    /// Set an environment variable: `NAME=VALUE`, or `NAME` to pass this shell's value
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
 
-    /// Run it in a box that has waited for it, as later calls of a tool do
+    /// Use a prepared box, as later calls of a tool do
     #[arg(long)]
     warm: bool,
 
-    /// Say nothing at the end
+    /// Print no summary at the end
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
 
-    /// Say what held it as one line of JSON
+    /// Print the summary as one line of JSON
     #[arg(long)]
     json: bool,
 
@@ -71,7 +71,11 @@ pub(super) struct RunArgs {
 
 /// Runs it.
 pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
-    let asked = args.within.clone().of(args.manifest.clone()).asked(config)?;
+    let asked = args
+        .within
+        .clone()
+        .of(args.manifest.clone())
+        .asked(config, Purpose::Run)?;
     if let Some(command) = &args.line
         && let Err(refusal) = asked.plan.preflight(&Request::Shell { command })
     {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use clawk_manifest::model::Manifest;
 use clawk_server::http::Keys;
 use serde_json::Value;
 
@@ -22,7 +23,7 @@ pub(super) async fn reload(
         Ok(tokens) => format!("reloaded: {tokens} tokens are in force"),
         Err(error) => format!("not reloaded, nothing is changed: {error:#}"),
     };
-    if args.stdio {
+    if args.launched() {
         tracing::warn!("{told}"); // standard error is quiet unless asked (R25)
     } else {
         out::note(&told);
@@ -47,7 +48,17 @@ async fn attempt(
         bail!("`{key}` in clawk.toml has changed; that takes effect at the next start");
     }
     if *fresh.manifest != *running.manifest {
-        bail!("the manifest has changed; that takes effect at the next start");
+        let but_policies = Manifest {
+            policies: running.manifest.policies.clone(),
+            ..(*fresh.manifest).clone()
+        };
+        // The record names the agent with the policies that judge, so that a replay has them: they hold for a whole run.
+        let what = if but_policies == *running.manifest {
+            "policies of the manifest have"
+        } else {
+            "the manifest has"
+        };
+        bail!("{what} changed; that takes effect at the next start");
     }
     let tokens = settings.http.tokens(&fresh.resolver)?;
     let count = tokens.len();

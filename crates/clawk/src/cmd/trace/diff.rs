@@ -33,11 +33,11 @@ pub(super) struct Args {
     #[command(flatten)]
     which: state::Which,
 
-    /// Print so many differences at most, major ones first, and count the rest; 0 prints all [default: 100 for people, 0 as JSON]
+    /// Print at most this many differences, major ones first; 0 prints all [default: 100 for people, 0 as JSON]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -94,7 +94,7 @@ fn session(name: &str, which: &state::Which) -> Result<String> {
     let source = Source::state(&which.dir()?)?;
     let pick = source.pick(Some(name))?;
     let Source::State(reader) = &source else {
-        bail!("`{name}` is no session");
+        bail!("`{name}` is not a session");
     };
     let mut text = String::new();
     pages(reader, pick, 0, |stored| {

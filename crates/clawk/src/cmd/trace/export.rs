@@ -29,7 +29,7 @@ pub(super) enum As {
     Jsonl,
     /// OTLP/HTTP JSON: sessions, turns, inferences and calls as spans
     Otlp,
-    /// One page for people: no script, no request
+    /// One HTML page without scripts and without network requests
     Html,
 }
 

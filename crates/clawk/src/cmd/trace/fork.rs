@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::state::kept::{Filter, Reader};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ForkPoint;
-use clawk_store::{Filter, Reader};
 
 use super::source::{Pick, Source};
 use crate::cmd::run::{self, Approve};
@@ -14,27 +14,27 @@ use crate::config::Outside;
 /// Flags of `clawk trace fork`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The manifest to go on with
+    /// The manifest to continue with
     #[arg(value_name = "CLAW", default_value = "claw.yaml")]
     manifest: PathBuf,
 
-    /// The session to go on from: its id, or `last`; it stays as it is
+    /// The session to continue from: its id, or `last`; it does not change
     #[arg(long, value_name = "ID")]
     session: String,
 
-    /// The last event (its sequence) that counts; what came after did not happen for the new session
+    /// The last event (its sequence) of the new session's past; later events are left out
     #[arg(long, value_name = "N")]
     at: u64,
 
-    /// Say this next; without it, the turn that was under way goes on from its next step
+    /// The next message; without it, the open turn continues from its next step
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
 
-    /// How questions are answered whether a call may run
+    /// How clawk answers questions whether a call may run
     #[arg(long, value_enum, default_value_t = Approve::Ask)]
     approve: Approve,
 
-    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
@@ -53,6 +53,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             approve: args.approve,
             state: args.state.clone(),
             session: None,
+            trust: false,
             outside: args.outside,
         },
         config,

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::state::kept::Reader;
 use anyhow::{Context, Result};
-use clawk_store::Reader;
 use serde_json::json;
 
 use crate::out::{self, Format};
@@ -19,7 +19,7 @@ pub(super) fn run(which: &state::Which, heads: bool, format: Format) -> Result<E
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let key = clawk_store::public_key(&dir)?
+    let key = crate::state::kept::public_key(&dir)?
         .context("there is no key yet; it is made when the journal is first signed")?;
     let deliveries = reader.deliveries()?;
     match format {

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
+use crate::state::kept::{Erase, Options, StateDir, StateError};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::SystemClock;
 use clawk_proto::{Digest, SessionId};
-use clawk_store::{Erase, Options, StateDir, StateError};
 use serde_json::json;
 
 use super::source::{Pick, Source};
@@ -22,19 +22,19 @@ pub(super) struct Args {
     #[arg(long, value_name = "ID")]
     session: String,
 
-    /// Only what this event refers to (its sequence) [default: all of the session]
+    /// Erase only what this event refers to (its sequence) [default: the whole session]
     #[arg(long, value_name = "N", conflicts_with = "digest")]
     event: Option<u64>,
 
-    /// Only this content (64 hex digits), in other sessions as well
+    /// Erase only this content (64 hex digits), in every session
     #[arg(long, value_name = "DIGEST")]
     digest: Option<String>,
 
-    /// Why; recorded for good, so say nothing secret here
+    /// The reason; it is recorded for good, so do not put a secret here
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

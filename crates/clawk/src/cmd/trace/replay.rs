@@ -2,17 +2,17 @@
 
 mod carp;
 mod sets;
-mod tapes;
+pub(in crate::cmd) mod tapes;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::state::kept::Reader;
 use anyhow::{Context, Result, bail};
 use clawk_carp::Atlas;
 use clawk_kernel::replay::{Replayed, replay};
 use clawk_proto::SessionId;
-use clawk_store::Reader;
 use serde_json::{Value, json};
 
 use super::source::{Pick, Source};
@@ -30,45 +30,45 @@ pub(super) struct Args {
     #[command(flatten)]
     which: state::Which,
 
-    /// Only this session: its id, or `last` [default: all that somebody spoke or called in]
+    /// Only this session: its id, or `last` [default: every session with a message or a call]
     #[arg(long, value_name = "ID")]
     session: Option<String>,
 
-    /// Replay so many times; each must come out the same
+    /// Replay this many times; every run must give the same result
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     times: u32,
 
-    /// Judge under this Atlas instead of the recorded ones: agents' turns, and every CARP resolution and execution; repeatable
+    /// Use this Atlas instead of the recorded ones, for turns and for CARP requests; repeatable
     #[arg(long, value_name = "PATH", conflicts_with_all = ["with_atlas", "with_policy", "with_manifest"])]
     atlas: Vec<PathBuf>,
 
-    /// What this Atlas would have resolved otherwise; repeatable
+    /// Show what this Atlas would have resolved differently; repeatable
     #[arg(long, value_name = "PATH", conflicts_with_all = ["with_policy", "with_manifest"])]
     with_atlas: Vec<PathBuf>,
 
-    /// With --atlas or --with-atlas: deny what no policy mentions [default: as recorded in the state directory]
+    /// With --atlas or --with-atlas: deny actions that no policy mentions [default: as recorded]
     #[arg(long, conflicts_with_all = ["with_policy", "with_manifest"])]
     strict: bool,
 
-    /// What this policy file would have decided otherwise; repeatable
+    /// Show what this policy file would have decided differently; repeatable
     #[arg(long, value_name = "FILE")]
     with_policy: Vec<PathBuf>,
 
-    /// What this manifest would have decided otherwise: its tools and autonomy, and its policies unless --with-policy names others
+    /// Show what this manifest would have decided differently: its tools, autonomy and policies; --with-policy replaces the policies
     #[arg(long, value_name = "CLAW")]
     with_manifest: Option<PathBuf>,
 
     #[command(flatten)]
     outside: Outside,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
 pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     if !args.with_policy.is_empty() || args.with_manifest.is_some() {
-        let asked = what_if::Asked {
+        let asked = what_if::Query {
             policies: &args.with_policy,
             manifest: args.with_manifest.as_deref(),
             trace: args.file.as_deref(),

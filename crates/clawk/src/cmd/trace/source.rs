@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use crate::state::kept::{Filter, Reader, StoredEvent};
 use anyhow::{Context, Result, bail};
 use clawk_proto::SessionId;
 use clawk_proto::trace::{SealedEvent, TraceEvent};
-use clawk_store::{Filter, Reader, StoredEvent};
 use clawk_trace::MAX_LINE_BYTES;
 
 /// Rows that are in memory at a time.
@@ -21,7 +21,7 @@ pub(in crate::cmd) enum Pick {
 }
 
 impl Pick {
-    pub(super) const fn session(self) -> Option<SessionId> {
+    pub(in crate::cmd) const fn session(self) -> Option<SessionId> {
         match self {
             Self::All => None,
             Self::One(session) => Some(session),

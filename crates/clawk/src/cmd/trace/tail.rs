@@ -5,9 +5,9 @@ use std::io::{self, BufRead, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::state::kept::Reader;
 use anyhow::{Result, bail};
 use clawk_proto::trace::TraceEvent;
-use clawk_store::Reader;
 use clawk_trace::MAX_LINE_BYTES;
 
 use super::Lines;
@@ -90,7 +90,7 @@ fn file(
         // One more for its line break.
         let room = u64::try_from((MAX_LINE_BYTES + 1).saturating_sub(line.len())).unwrap_or(u64::MAX);
         if room == 0 {
-            bail!("a line is longer than {MAX_LINE_BYTES} bytes: this is no trace");
+            bail!("a line is longer than {MAX_LINE_BYTES} bytes: this is not a trace");
         }
         let read = reader.by_ref().take(room).read_until(b'\n', &mut line)?;
         let complete = line.ends_with(b"\n");

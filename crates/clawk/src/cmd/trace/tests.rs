@@ -1,10 +1,10 @@
 use std::path::Path;
 
+use crate::state::kept::{Options, StateDir};
 use clap::Parser;
 use clawk_kernel::ports::{Batch, Entry, Journal};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
-use clawk_store::{Options, StateDir};
 use clawk_trace::canonical::payload_of;
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::state::kept::{Contents, Reader};
 use anyhow::{Context, Result, bail};
-use clawk_store::{Contents, Reader};
 use clawk_trace::checkpoint::{CheckpointError, PublicKey, Vouched, Witness};
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
@@ -43,6 +43,12 @@ pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Forma
     // "Valid" must never mean "not there".
     if let (Some(session), true, 0) = (pick.session(), report.valid, report.event_count) {
         bail!("there is no session `{session}` here");
+    }
+    if let (Source::File(path), true, 0) = (source, report.valid, report.event_count) {
+        bail!(
+            "there is no event in `{}`: nothing is proved by it",
+            path.display()
+        );
     }
     let vouched = witness.as_ref().map(|witness| witness.vouched().clone());
     if let Some(mut witness) = witness.filter(|_| report.valid) {
@@ -86,7 +92,7 @@ pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Forma
 /// What is wrong with a state directory beside its chains: what a start would refuse, projections that don't fit the events, and
 /// contents that are lost or changed.
 pub(in crate::cmd) fn problems(reader: &Reader) -> Result<Vec<String>> {
-    let key = clawk_store::public_key(reader.state())?;
+    let key = crate::state::kept::public_key(reader.state())?;
     let mut problems: Vec<String> = reader.refused_at_start(key.as_ref())?.into_iter().collect();
     problems.extend(reader.projections(None)?);
     let contents = reader.contents(None)?;
@@ -118,7 +124,7 @@ fn witness(source: &Source, pick: Pick, signed: Signed<'_>) -> Result<Option<Wit
         std::fs::read_to_string(path).with_context(|| format!("can't read `{}`", path.display()))
     };
     let own = match source {
-        Source::State(reader) => clawk_store::public_key(reader.state())?,
+        Source::State(reader) => crate::state::kept::public_key(reader.state())?,
         Source::File(_) => None,
     };
     let key = match signed.key {
@@ -273,7 +279,7 @@ fn human(source: &Source, report: &Report) -> Result<()> {
         FaultKind::BrokenLink => "the event before it is not the one that was recorded",
         FaultKind::Gap => "events are missing",
         FaultKind::Duplicate => "an event stands twice, or the order was changed",
-        FaultKind::Malformed => "the line is no TRACE event",
+        FaultKind::Malformed => "the line is not a TRACE event",
         FaultKind::WrongGenesis => "the session's beginning is missing or was changed",
     };
     Ok(out::line(&format!("  {meaning}; what stands before it holds"))?)

@@ -55,7 +55,7 @@ impl Answer {
         self.text
             .lines()
             .filter(|line| !line.trim().is_empty())
-            .map(|line| serde_json::from_str(line).with_context(|| format!("`{line}` is no JSON")))
+            .map(|line| serde_json::from_str(line).with_context(|| format!("`{line}` is not valid JSON")))
             .collect()
     }
 }
@@ -71,7 +71,7 @@ pub(super) struct Api {
 
 impl Api {
     pub(super) fn new(base: &str, token: Option<Secret>) -> Result<Self> {
-        let base = Url::parse(base).with_context(|| format!("`{base}` is no URL"))?;
+        let base = Url::parse(base).with_context(|| format!("`{base}` is not a valid URL"))?;
         Ok(Self {
             client: Client::for_provider(&base, &Env::Process, DEADLINES, ANSWER_BYTES)?,
             runtime: Arc::new(
@@ -128,7 +128,7 @@ impl Api {
         let url = self
             .base
             .join(path)
-            .with_context(|| format!("`{path}` is no path"))?;
+            .with_context(|| format!("`{path}` is not a valid path"))?;
         let mut headers = self.credentials(auth)?;
         let mut bytes = Vec::new();
         if let Some(body) = body {

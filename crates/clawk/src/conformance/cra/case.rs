@@ -326,7 +326,9 @@ pub(super) fn change(document: &mut Value, changes: &[Change]) -> Result<()> {
                 members.remove(last);
             }
             (Value::Array(items), value) => {
-                let at: usize = last.parse().with_context(|| format!("`{last}` is no index"))?;
+                let at: usize = last
+                    .parse()
+                    .with_context(|| format!("`{last}` is not a valid index"))?;
                 match value {
                     Some(value) => items.insert(at.min(items.len()), value.clone()),
                     None if at < items.len() => {

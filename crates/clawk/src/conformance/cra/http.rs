@@ -33,7 +33,7 @@ pub(super) enum Step {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Send {
-    send: Asked,
+    send: Received,
     expect: Expected,
     /// Names for parts of the answer: JSON pointers.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub(super) struct Send {
 /// A request. `{name}` in the path and in strings stands for what was captured.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct Received {
     method: String,
     path: String,
     #[serde(default)]
@@ -131,7 +131,7 @@ impl Player<'_> {
     }
 
     fn send(&mut self, step: &Send) -> Result<(), Miss> {
-        let Asked {
+        let Received {
             method,
             path,
             body,

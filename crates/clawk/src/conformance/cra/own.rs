@@ -21,7 +21,7 @@ use super::{event, session::text};
 pub(crate) fn main() -> Result<ExitCode> {
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
-        let question: Value = serde_json::from_str(&line?).context("a line that is no JSON")?;
+        let question: Value = serde_json::from_str(&line?).context("a line that is not valid JSON")?;
         let id = question.get("id").cloned().unwrap_or_default();
         let method = text(&question, "method").unwrap_or_default();
         let params = question.get("params").cloned().unwrap_or_default();

@@ -52,7 +52,7 @@ impl Stream {
             while let Some(pattern) = next {
                 let message = self.0.next().await.context("the stream ended")??;
                 let Message::Text(text) = message else { continue };
-                let event: Value = serde_json::from_str(&text).context("a message that is no JSON")?;
+                let event: Value = serde_json::from_str(&text).context("a message that is not valid JSON")?;
                 if pattern::fits(pattern, &event).is_ok() {
                     next = left.next();
                 }

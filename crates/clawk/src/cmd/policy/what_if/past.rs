@@ -20,6 +20,8 @@ pub(super) struct Call {
     pub(super) tool: String,
     /// Digest of its arguments.
     pub(super) arguments: Option<Digest>,
+    /// Origins of untrusted text in the context that asked.
+    pub(super) taint: Vec<String>,
     pub(super) outcome: Outcome,
     pub(super) rule: Option<String>,
 }
@@ -93,6 +95,12 @@ fn begun(event: &TraceEvent, request_id: &str) -> Open {
             request_id: request_id.to_owned(),
             tool: text("action_id").unwrap_or_default().to_owned(),
             arguments: text("parameters_hash").and_then(Digest::from_hex),
+            taint: event
+                .payload
+                .get("taint")
+                .and_then(Value::as_array)
+                .map(|all| all.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+                .unwrap_or_default(),
             outcome: Outcome::Deny,
             rule: None,
         },

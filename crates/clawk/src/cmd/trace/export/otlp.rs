@@ -39,7 +39,7 @@ pub(super) fn document(spans: &[Value]) -> Value {
 pub(super) async fn send(spans: &[Value], endpoint: &str) -> Result<()> {
     let mut url: Url = endpoint
         .parse()
-        .with_context(|| format!("`{endpoint}` is no address"))?;
+        .with_context(|| format!("`{endpoint}` is not a valid address"))?;
     if matches!(url.path(), "" | "/") {
         url.set_path("/v1/traces");
     }
@@ -243,7 +243,7 @@ fn hex(id: &Uuid, bytes: usize) -> String {
 fn nanoseconds(timestamp: &str) -> Result<i64> {
     let at: jiff::Timestamp = timestamp
         .parse()
-        .with_context(|| format!("`{timestamp}` is no time"))?;
+        .with_context(|| format!("`{timestamp}` is not a valid time"))?;
     Ok(at.as_microsecond().saturating_mul(1000))
 }
 

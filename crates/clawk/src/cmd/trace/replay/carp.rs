@@ -4,18 +4,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::state::kept::Reader;
 use anyhow::{Context, Result, bail};
 use clawk_carp::replay::{self, Event, KINDS, Replayed, Turn};
 use clawk_carp::{Atlas, AtlasSet, Options};
 use clawk_kernel::kind;
 use clawk_proto::SessionId;
 use clawk_proto::trace::TraceEvent;
-use clawk_store::Reader;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::sets::{Place, Sets};
+use super::sets::{Position, Sets};
 use crate::cmd::atlas;
 use crate::cmd::trace::source::{Pick, Source, pages, whole};
 use crate::out::{self, Format, Paint};
@@ -124,7 +124,7 @@ const JUDGING: [&str; 2] = [kind::CARP_REQUEST, kind::POLICY_EVALUATED];
 struct Judged {
     event: TraceEvent,
     at: Timestamp,
-    place: Place,
+    place: Position,
 }
 
 impl Judged {
@@ -132,7 +132,7 @@ impl Judged {
         let place = || format!("event {} of session {}", event.sequence, event.session_id);
         Ok(Self {
             at: event.timestamp.parse().with_context(place)?,
-            place: Place {
+            place: Position {
                 row,
                 at: clawk_kernel::time::Timestamp::parse(&event.timestamp).with_context(place)?,
             },

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::state::kept::Reader;
 use anyhow::{Context, Result, anyhow, bail};
 use clawk_carp::{Atlas, AtlasSet, Options};
 use clawk_kernel::carp::CarpFacts;
@@ -12,20 +13,19 @@ use clawk_kernel::ports::{Recorded, Scan};
 use clawk_kernel::replay::{AgentFacts, atlas_of};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::Digest;
-use clawk_store::Reader;
 use serde_json::{Map, Value};
 
 use super::tapes::{recorded_atlases, text_of};
 
 /// Where something stands in a record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Position {
     /// Its row in the journal; `None`: it was read from a file.
     pub(super) row: Option<u64>,
     pub(super) at: Timestamp,
 }
 
-impl Place {
+impl Position {
     fn is_behind(&self, event: &Recorded) -> bool {
         self.row.map_or(self.at > event.at, |row| row > event.row)
     }
@@ -80,7 +80,7 @@ impl<'a> Sets<'a> {
     ///
     /// # Errors
     /// The record does not hold what it was made of.
-    pub(super) fn make(&mut self, place: Place, changes: Option<u64>) -> Result<Name> {
+    pub(super) fn make(&mut self, place: Position, changes: Option<u64>) -> Result<Name> {
         let run = self.runs.partition_point(|run| place.is_behind(&run.described));
         let run = run
             .checked_sub(1)

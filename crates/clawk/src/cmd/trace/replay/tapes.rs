@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path};
 use std::sync::Arc;
 
+use crate::state::kept::Reader;
 use anyhow::{Context, Result, bail};
 use clawk_carp::{Atlas, Options};
 use clawk_kernel::carp::AtlasRef;
@@ -13,7 +14,6 @@ use clawk_kernel::replay::{AgentFacts, Tape, ToolFacts, atlas_of};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, SessionId};
-use clawk_store::Reader;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
@@ -86,7 +86,7 @@ pub(super) fn options(reader: &Reader) -> Result<Option<Options>> {
 }
 
 /// Everything that the session's replay takes. `atlases`: in place of the recorded ones; empty: the recorded ones.
-pub(super) fn tape(
+pub(in crate::cmd) fn tape(
     source: &Source,
     reader: &Reader,
     session: SessionId,
@@ -235,6 +235,10 @@ fn recorded(event: &TraceEvent, reader: &Reader) -> Result<Recorded> {
         kind::MESSAGE_ACCEPTED => Some("text_hash"),
         kind::ACTION_REQUESTED => Some("parameters_hash"),
         kind::PROVIDER_COMPLETED => Some("completion_hash"),
+        kind::MEMORY_RECALLED => Some("recalled_hash"),
+        kind::MESSAGE_ATTACHED => Some("content_hash"),
+        kind::MESSAGE_TOOLS => Some("tools_hash"),
+        kind::CLIENT_CALLED => Some("call_hash"),
         kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => Some("result_hash"),
         _ => None,
     };
@@ -263,7 +267,7 @@ fn recorded(event: &TraceEvent, reader: &Reader) -> Result<Recorded> {
 }
 
 /// The Identity's context files as they were, in a folder of their own.
-pub(super) fn context_files(tape: &Tape) -> Result<TempDir> {
+pub(in crate::cmd) fn context_files(tape: &Tape) -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
     for (name, text) in &tape.facts.context_files {
         let relative = Path::new(name);

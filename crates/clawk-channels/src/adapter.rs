@@ -1,0 +1,318 @@
+//! The one trait that a platform implements, in the shape of the line protocol: it decodes what comes in and encodes what goes
+//! out. Who is let in, what is a repetition, what is tried again, how long texts are split: none of its business.
+
+use std::fmt;
+
+use bytes::Bytes;
+use clawk_kernel::ports::{Delivery, Later};
+use http::{HeaderMap, Method};
+use tokio_util::sync::CancellationToken;
+
+use crate::inlet::Inlet;
+
+/// How a platform counts the length of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Unicode characters.
+    Chars,
+    /// UTF-16 units.
+    Utf16,
+    /// Bytes of UTF-8.
+    Bytes,
+}
+
+/// What a platform makes of Markdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Markup {
+    /// It shows Markdown itself, or whoever gets it does.
+    Markdown,
+    /// Telegram's HTML.
+    TelegramHtml,
+    /// Slack's mrkdwn.
+    Mrkdwn,
+    /// Plain text.
+    Plain,
+}
+
+/// What a platform can.
+#[derive(Debug, Clone, Copy)]
+pub struct Abilities {
+    /// The longest message, and what is counted.
+    pub limit: (usize, Unit),
+    /// Its markup.
+    pub markup: Markup,
+    /// A message that is sent again under the same [`Out::id`] is the same message.
+    pub idempotent: bool,
+    /// It shows buttons under a question.
+    pub buttons: bool,
+    /// A sent message can be changed.
+    pub edits: bool,
+    /// It shows that somebody writes.
+    pub typing: bool,
+    /// It shows that a message was read.
+    pub receipts: bool,
+}
+
+impl Abilities {
+    /// Nothing but plain text of this length.
+    #[must_use]
+    pub const fn plain(max: usize, unit: Unit) -> Self {
+        Self {
+            limit: (max, unit),
+            markup: Markup::Plain,
+            idempotent: false,
+            buttons: false,
+            edits: false,
+            typing: false,
+            receipts: false,
+        }
+    }
+}
+
+/// A message as an adapter decodes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Incoming {
+    /// The platform's ids of the message; where one message can come as two events, both.
+    pub ids: Vec<String>,
+    /// The chat, room, thread or mail thread.
+    pub conversation: String,
+    /// Nobody else is in it.
+    pub direct: bool,
+    /// The agent is named or replied to, or it is a command.
+    pub mention: bool,
+    /// The platform's id of the sender; `None`: the platform does not vouch for any (C3a), which only `open` lets in.
+    pub sender: Option<String>,
+    /// What the sender calls themselves. It decides nothing.
+    pub sender_name: Option<String>,
+    /// What was said.
+    pub text: String,
+    /// Files beside it.
+    pub attachments: Vec<Attachment>,
+    /// Days for which the ids are remembered; 7 when absent.
+    pub remembered_days: Option<u32>,
+}
+
+/// A file beside a message, by what the platform says of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its name, as its sender gave it.
+    pub name: String,
+    /// Its media type.
+    pub media_type: String,
+    /// Bytes, where the platform says.
+    pub size: Option<u64>,
+}
+
+/// Somebody pressed a button, or answered a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Press {
+    /// The question's own id, as [`Asking::question`] gave it.
+    pub question: String,
+    /// The choice's id.
+    pub choice: String,
+    /// The platform's id of who pressed.
+    pub sender: String,
+    /// Where.
+    pub conversation: String,
+}
+
+/// One message to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Out {
+    /// Unique; the same again is the same message.
+    pub id: String,
+    /// Where to.
+    pub conversation: String,
+    /// The platform's id of the message that it answers.
+    pub reply_to: Option<String>,
+    /// In the platform's own markup, within its limit.
+    pub text: String,
+    /// The same as Markdown.
+    pub markdown: String,
+}
+
+/// A question with choices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asking {
+    /// The message.
+    pub out: Out,
+    /// An opaque id of at most 24 bytes, which comes back with a press.
+    pub question: String,
+    /// Choices: id (at most 8 bytes) and label.
+    pub choices: Vec<(String, String)>,
+}
+
+impl Asking {
+    /// What a button carries: the question and the choice, at most 33 bytes.
+    #[must_use]
+    pub fn carried(&self, choice: &str) -> String {
+        format!("{}:{choice}", self.question)
+    }
+}
+
+/// What a button carried, taken apart.
+#[must_use]
+pub fn carried(data: &str) -> Option<(&str, &str)> {
+    data.split_once(':')
+}
+
+/// A request to `/channels/NAME`: nothing of it is checked yet.
+#[derive(Debug, Clone)]
+pub struct Hook {
+    /// The method.
+    pub method: Method,
+    /// The query, raw.
+    pub query: String,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The raw body.
+    pub body: Bytes,
+}
+
+impl Hook {
+    /// A header's text; none when it is missing, there twice, or no text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut all = self.headers.get_all(name).iter();
+        let value = all.next()?.to_str().ok()?; // silent-ok: bytes that are no text fit nothing
+        all.next().is_none().then_some(value)
+    }
+}
+
+/// The answer to a [`Hook`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookReply {
+    /// HTTP status.
+    pub status: u16,
+    /// Content type; none without a body.
+    pub content_type: Option<&'static str>,
+    /// Body.
+    pub body: String,
+}
+
+impl HookReply {
+    /// A status alone.
+    #[must_use]
+    pub const fn empty(status: u16) -> Self {
+        Self {
+            status,
+            content_type: None,
+            body: String::new(),
+        }
+    }
+
+    /// JSON.
+    #[must_use]
+    pub fn json(status: u16, value: &serde_json::Value) -> Self {
+        Self {
+            status,
+            content_type: Some("application/json"),
+            body: value.to_string(),
+        }
+    }
+
+    /// Why it was refused, for whoever sets the platform up; says nothing that a stranger could use.
+    #[must_use]
+    pub fn refused(status: u16, reason: &str) -> Self {
+        Self::json(status, &serde_json::json!({ "error": reason }))
+    }
+}
+
+/// Why listening ended. It begins again after a wait, unless the channel ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// For people; no secret in it.
+    pub reason: String,
+    /// Nothing but a person mends it (a wrong token): it is tried again rarely.
+    pub fatal: bool,
+    /// The platform wants to be left alone for so long, milliseconds.
+    pub after_ms: Option<u64>,
+}
+
+impl Ended {
+    /// It may be well again soon.
+    pub fn broken(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            fatal: false,
+            after_ms: None,
+        }
+    }
+
+    /// A person has to mend it.
+    pub fn fatal(reason: impl Into<String>) -> Self {
+        Self {
+            fatal: true,
+            ..Self::broken(reason)
+        }
+    }
+}
+
+/// Whether a platform has a message already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// It does: its id there.
+    Yes(Option<String>),
+    /// It surely does not.
+    No,
+    /// Its history can't be read.
+    CantKnow,
+}
+
+/// A platform.
+pub trait Adapter: Send + Sync + fmt::Debug {
+    /// What it can.
+    fn abilities(&self) -> Abilities;
+
+    /// Listens until `over` fires or it fails, and says by [`Inlet::ready`] when it is connected. A platform is told that it may
+    /// forget a message only after [`Inlet::message`] has returned something that is [`crate::Taken::settled`].
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended>;
+
+    /// Sends one message: one attempt, told truly.
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery>;
+
+    /// Whether a message that may have been sent before is there. Asked only where [`Abilities::idempotent`] is not given.
+    fn sent_before<'a>(&'a self, _out: &'a Out) -> Later<'a, Found> {
+        Box::pin(std::future::ready(Found::CantKnow))
+    }
+
+    /// Changes a message that was sent under this id.
+    fn edit<'a>(&'a self, _of: &'a str, _out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(std::future::ready(Delivery::Failed {
+            reason: "the platform can't change messages".to_owned(),
+        }))
+    }
+
+    /// Sends a question; where there are no buttons, its text says how to answer.
+    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+        self.send(&asking.out)
+    }
+
+    /// Shows that somebody writes.
+    fn typing<'a>(&'a self, _conversation: &'a str) -> Later<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Shows that a message was read.
+    fn read<'a>(&'a self, _conversation: &'a str, _id: &'a str) -> Later<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// A request to `/channels/NAME`. Its signature is checked over the raw body before anything is read from it.
+    fn receive<'a>(&'a self, _inlet: &'a Inlet, _hook: Hook) -> Later<'a, HookReply> {
+        Box::pin(std::future::ready(HookReply::refused(
+            404,
+            "this channel takes no requests",
+        )))
+    }
+
+    /// Begins a run by hand, `clawk channels fire`. `false`: it is no trigger.
+    fn fire<'a>(&'a self, _inlet: &'a Inlet) -> Later<'a, Result<bool, String>> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
+    /// A run that this trigger began has its answer.
+    fn finished<'a>(&'a self, _conversation: &'a str) -> Later<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}

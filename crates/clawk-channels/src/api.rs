@@ -1,0 +1,245 @@
+//! A platform's HTTP API: one address that the operator or the vendor wrote down, JSON in and out, outcomes told apart.
+
+use std::fmt;
+use std::time::Duration;
+
+use clawk_egress::{Client, Deadlines, EgressError, Phase, Request, Url};
+use clawk_kernel::ports::Delivery;
+use clawk_secrets::Env;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use serde_json::Value;
+
+/// Largest answer of a platform, bytes.
+const MAX_ANSWER_BYTES: u64 = 8 << 20;
+/// Characters of a platform's own words that are shown.
+const SHOWN_CHARS: usize = 300;
+/// The longest wait that is read from a header, seconds.
+const LONGEST_WAIT_S: f64 = 86_400.0;
+
+/// An API.
+#[derive(Clone)]
+pub(crate) struct Api {
+    client: Client,
+    base: Url,
+    headers: HeaderMap,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Api({})", self.base.host_str().unwrap_or_default())
+    }
+}
+
+/// A platform's answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    /// Null where it is no JSON.
+    pub(crate) body: Value,
+}
+
+/// Why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing was sent.
+    NotSent(String),
+    /// It may have arrived.
+    Unknown(String),
+}
+
+impl Fault {
+    pub(crate) fn reason(self) -> String {
+        match self {
+            Self::NotSent(reason) | Self::Unknown(reason) => reason,
+        }
+    }
+
+    pub(crate) fn delivery(self) -> Delivery {
+        match self {
+            Self::NotSent(reason) => Delivery::Retry {
+                after_ms: None,
+                reason,
+            },
+            Self::Unknown(reason) => Delivery::Unknown { reason },
+        }
+    }
+}
+
+impl From<EgressError> for Fault {
+    fn from(error: EgressError) -> Self {
+        let reason = error.to_string();
+        match error {
+            EgressError::Refused(_)
+            | EgressError::Setup(_)
+            | EgressError::Dns { .. }
+            | EgressError::Connect(_)
+            | EgressError::Tls(_)
+            | EgressError::Timeout {
+                phase: Phase::Connect,
+                ..
+            } => Self::NotSent(reason),
+            EgressError::Timeout { .. }
+            | EgressError::TooLarge(_)
+            | EgressError::Broken(_)
+            | EgressError::Onward(_) => Self::Unknown(reason),
+        }
+    }
+}
+
+impl Api {
+    /// The API at `base`, which ends without a slash. An answer may take `patience`.
+    ///
+    /// # Errors
+    /// The address can't be used, for people.
+    pub(crate) fn new(base: &str, env: &Env, patience: Duration) -> Result<Self, String> {
+        let url = base.trim_end_matches('/');
+        let base = Url::parse(url).map_err(|error| format!("`base_url` can't be read: {error}"))?;
+        if !base.username().is_empty() || base.password().is_some() {
+            return Err("`base_url` holds a user or a password; write it as a secret".to_owned());
+        }
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let deadlines = Deadlines {
+            first_byte_ms: patience_ms,
+            ..Deadlines::default()
+        };
+        let client = Client::for_provider(&base, env, deadlines, MAX_ANSWER_BYTES)
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            client,
+            base,
+            headers: HeaderMap::new(),
+        })
+    }
+
+    /// The same with `Authorization: SCHEME SECRET` on every request.
+    ///
+    /// # Errors
+    /// The secret can't stand in a header.
+    pub(crate) fn authorized(mut self, scheme: &str, secret: &str) -> Result<Self, String> {
+        let value = HeaderValue::from_str(&format!("{scheme} {secret}"));
+        let mut value = value.map_err(|_invalid| "the secret can't stand in a header".to_owned())?;
+        value.set_sensitive(true);
+        self.headers.insert(AUTHORIZATION, value);
+        Ok(self)
+    }
+
+    /// With one more header on every request.
+    pub(crate) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
+        self.headers.insert(name, HeaderValue::from_static(value));
+        self
+    }
+
+    /// An address below the base. `path` is ours; what comes from outside in it is encoded by the caller.
+    pub(crate) fn at(&self, path: &str) -> Result<Url, Fault> {
+        let text = if path.is_empty() {
+            self.base.to_string()
+        } else {
+            format!("{}/{path}", self.base.as_str().trim_end_matches('/'))
+        };
+        Url::parse(&text).map_err(|_invalid| Fault::NotSent("the request's address can't be made".to_owned()))
+    }
+
+    /// One exchange.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Fault> {
+        let bytes = body.map(|body| body.to_string().into_bytes());
+        let json = bytes.is_some().then_some("application/json; charset=utf-8");
+        self.raw(method, path, json, bytes.unwrap_or_default(), &[]).await
+    }
+
+    /// POST of JSON.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Answer, Fault> {
+        self.send(Method::POST, path, Some(body)).await
+    }
+
+    /// One exchange with these bytes.
+    pub(crate) async fn raw(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: Option<&'static str>,
+        body: Vec<u8>,
+        more: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answer, Fault> {
+        let mut headers = self.headers.clone();
+        if let Some(kind) = content_type {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        headers.extend(more.iter().cloned());
+        let request = Request {
+            method,
+            url: self.at(path)?,
+            headers,
+            body: body.into(),
+        };
+        let response = self.client.send(request).await?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let bytes = response.bytes().await?;
+        Ok(Answer {
+            status,
+            headers,
+            // silent-ok: what is no JSON says nothing to us; the status does
+            body: serde_json::from_slice(&bytes).unwrap_or_default(),
+        })
+    }
+}
+
+impl Answer {
+    /// How long the platform wants to be left alone, milliseconds: its `Retry-After` in seconds.
+    pub(crate) fn retry_after_ms(&self) -> Option<u64> {
+        let text = self.headers.get(http::header::RETRY_AFTER)?.to_str().ok()?; // silent-ok: then our own wait counts
+        seconds_ms(text.trim().parse().ok()?) // silent-ok: a date; our own wait counts
+    }
+
+    /// A text of the body.
+    pub(crate) fn text(&self, pointer: &str) -> Option<&str> {
+        self.body.pointer(pointer)?.as_str()
+    }
+
+    /// What became of a message by status alone: 2xx delivered, 408, 425, 429 later, other 4xx never; 5xx later where the same
+    /// message twice is one, else unknown.
+    pub(crate) fn delivery(&self, platform_id: Option<String>, idempotent: bool, why: &str) -> Delivery {
+        let reason = shown(&format!("{} {why}", self.status.as_u16()));
+        match self.status.as_u16() {
+            200..=299 => Delivery::Delivered { platform_id },
+            408 | 425 | 429 => Delivery::Retry {
+                after_ms: self.retry_after_ms(),
+                reason,
+            },
+            500..=599 if !idempotent => Delivery::Unknown { reason },
+            500..=599 => Delivery::Retry {
+                after_ms: self.retry_after_ms(),
+                reason,
+            },
+            _ => Delivery::Failed { reason },
+        }
+    }
+}
+
+/// Seconds as milliseconds.
+pub(crate) fn seconds_ms(seconds: f64) -> Option<u64> {
+    if !(0.0..=LONGEST_WAIT_S).contains(&seconds) {
+        return None;
+    }
+    Some(
+        Duration::from_secs_f64(seconds)
+            .as_millis()
+            .try_into()
+            .unwrap_or(u64::MAX),
+    )
+}
+
+/// A platform's own words, in one bounded line.
+pub(crate) fn shown(text: &str) -> String {
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    line.trim().chars().take(SHOWN_CHARS).collect()
+}

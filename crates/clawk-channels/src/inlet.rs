@@ -1,0 +1,523 @@
+//! The way in, the same for every platform (C1 to C4, C8, C10): who is let in, what is a repetition, what is too long or too much;
+//! then it is durable, and the platform may be told so.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use clawk_kernel::ports::Delivery;
+use clawk_kernel::time::{Clock, Timestamp};
+use clawk_kernel::{ChannelFact, Inbound, Kernel, KernelError, REMEMBERED_DAYS, Role};
+use clawk_manifest::model::{AccessControl, Channel};
+use clawk_proto::{MessageId, SessionId};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::adapter::{Adapter, Attachment, Incoming, Out, Press};
+use crate::config::{ChannelConfig, Refuse, Respond};
+use crate::cursor::Cursor;
+use crate::gate::{Gate, NOBODY, Verdict};
+use crate::outlet::dress;
+use crate::questions::{Pressed, Questions};
+use crate::state::{Came, State, Status};
+
+/// How long a message that is no answer (a code, a refusal) may take, milliseconds; it is not tried again.
+const ASIDE_MS: u64 = 20_000;
+/// Such messages on their way at a time, for each channel.
+const ASIDES: usize = 16;
+/// Attachments of one message that are named.
+const MAX_ATTACHMENTS: usize = 20;
+/// Characters of a name from outside that are shown.
+const NAME_CHARS: usize = 100;
+/// How often somebody is shown to be writing, and for how long at most, milliseconds.
+const TYPING_EVERY_MS: u64 = 4_000;
+const TYPING_FOR_MS: u64 = 300_000;
+
+/// What became of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Taken {
+    /// It is durable, and will be answered.
+    Accepted {
+        /// Its id here.
+        message: MessageId,
+        /// Its conversation's session.
+        session: SessionId,
+        /// It had been taken before.
+        duplicate: bool,
+    },
+    /// It is not taken and never will be.
+    Refused(String),
+    /// It is not for the agent, or it answered a question.
+    Ignored,
+    /// It could not be kept now: the platform is not told that it may forget it.
+    Later(String),
+}
+
+impl Taken {
+    /// The platform may be told that it has been taken: it need not come again.
+    #[must_use]
+    pub const fn settled(&self) -> bool {
+        !matches!(self, Self::Later(_))
+    }
+}
+
+/// One channel's way in; what its adapter is given.
+#[derive(Debug)]
+pub struct Inlet {
+    channel: Channel,
+    config: ChannelConfig,
+    kernel: Kernel,
+    clock: Arc<dyn Clock>,
+    pub(crate) gate: Gate,
+    pub(crate) status: Status,
+    cursor: Cursor,
+    questions: Arc<Questions>,
+    adapter: OnceLock<Weak<dyn Adapter>>,
+    tasks: TaskTracker,
+    /// Conversations that wait for an answer, where the platform shows that somebody writes.
+    writing: Arc<Mutex<HashSet<String>>>,
+    asides: Arc<tokio::sync::Semaphore>,
+    connected: tokio::sync::Notify,
+    over: CancellationToken,
+}
+
+/// What an inlet is made of.
+pub(crate) struct Parts {
+    pub(crate) channel: Channel,
+    pub(crate) config: ChannelConfig,
+    pub(crate) kernel: Kernel,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) facts: Arc<Vec<ChannelFact>>,
+    pub(crate) cursor: Cursor,
+    pub(crate) questions: Arc<Questions>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) over: CancellationToken,
+}
+
+impl Inlet {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts {
+            channel,
+            config,
+            kernel,
+            clock,
+            facts,
+            cursor,
+            questions,
+            tasks,
+            over,
+        } = parts;
+        Self {
+            gate: Gate::new(channel.clone(), &config, &facts),
+            status: Status::new(&channel.name, channel.kind.as_str(), channel.transport.as_str()),
+            asides: Arc::new(tokio::sync::Semaphore::new(ASIDES)),
+            adapter: OnceLock::new(),
+            writing: Arc::default(),
+            connected: tokio::sync::Notify::new(),
+            channel,
+            config,
+            kernel,
+            clock,
+            cursor,
+            questions,
+            tasks,
+            over,
+        }
+    }
+
+    /// Whom asides are sent by.
+    pub(crate) fn set_adapter(&self, adapter: &Arc<dyn Adapter>) {
+        let _first = self.adapter.set(Arc::downgrade(adapter)); // silent-ok: there is one
+    }
+
+    pub(crate) fn adapter(&self) -> Option<Arc<dyn Adapter>> {
+        self.adapter.get().and_then(Weak::upgrade)
+    }
+
+    /// The channel of the manifest.
+    #[must_use]
+    pub const fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// What is local about it.
+    #[must_use]
+    pub const fn config(&self) -> &ChannelConfig {
+        &self.config
+    }
+
+    /// The agent.
+    #[must_use]
+    pub const fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Time, ids, randomness.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The platform is connected.
+    pub fn ready(&self) {
+        self.status.set(State::Ready, None);
+        self.connected.notify_one();
+    }
+
+    /// Completes when the platform was connected since this was asked last.
+    pub(crate) async fn connected(&self) {
+        self.connected.notified().await;
+    }
+
+    /// It is connected in part, or not now.
+    pub fn degraded(&self, reason: impl Into<String>) {
+        self.status.set(State::Degraded, Some(reason.into()));
+    }
+
+    /// Where this adapter had read to.
+    ///
+    /// # Errors
+    /// It can't be read: what it said is lost, and repetitions are found by their ids.
+    pub fn cursor(&self) -> std::io::Result<Option<String>> {
+        self.cursor.get()
+    }
+
+    /// Keeps where it has read to, durably.
+    ///
+    /// # Errors
+    /// It can't be written: after a restart, messages come again.
+    pub fn set_cursor(&self, text: &str) -> std::io::Result<()> {
+        self.cursor.set(text)
+    }
+
+    /// Whether somebody is let in; gives no code.
+    #[must_use]
+    pub fn lets_in(&self, sender: &str) -> bool {
+        self.gate.role(sender).is_some()
+    }
+
+    /// Takes a message in.
+    pub async fn message(&self, incoming: Incoming) -> Taken {
+        let taken = self.judged(&incoming).await;
+        let came = match &taken {
+            Taken::Accepted { duplicate: false, .. } => Came::Accepted,
+            Taken::Accepted { duplicate: true, .. } => Came::Duplicate,
+            Taken::Refused(_) => Came::Refused,
+            Taken::Ignored => Came::Ignored,
+            Taken::Later(_) => return taken,
+        };
+        self.status.came(self.now(), came);
+        if came == Came::Accepted {
+            self.acknowledge(&incoming);
+        }
+        taken
+    }
+
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the steps of one message, in the order of C1 to C4"
+    )]
+    async fn judged(&self, incoming: &Incoming) -> Taken {
+        let sender = incoming
+            .sender
+            .as_deref()
+            .filter(|sender| *sender != NOBODY)
+            .unwrap_or(NOBODY);
+        let mut inbound = Inbound {
+            channel: self.channel.name.clone(),
+            conversation: incoming.conversation.clone(),
+            direct: incoming.direct,
+            sender: sender.to_owned(),
+            role: Role::Viewer,
+            platform_ids: incoming.ids.clone(),
+            remembered_days: incoming.remembered_days.unwrap_or(REMEMBERED_DAYS),
+            text: String::new(),
+            images: Vec::new(),
+        };
+        // First of all: a platform's retry takes no token of a bucket, and is never refused for what it was let in with.
+        match self.kernel.arrived(&inbound).await {
+            Ok(Some(known)) => {
+                return Taken::Accepted {
+                    message: known.message_id,
+                    session: known.session_id,
+                    duplicate: true,
+                };
+            }
+            Ok(None) => {}
+            Err(error) => return Taken::Later(error.to_string()),
+        }
+        let answers = self.questions.is_answer(&incoming.text);
+        let addressed = incoming.direct || incoming.mention || self.config.respond == Respond::All;
+        if !addressed && !answers {
+            return Taken::Ignored;
+        }
+        inbound.role = match self.let_in(incoming, sender).await {
+            Ok(role) => role,
+            Err(taken) => return taken,
+        };
+        if self.answers(incoming, sender, inbound.role).await {
+            return Taken::Ignored;
+        }
+        let length = u64::try_from(incoming.text.chars().count()).unwrap_or(u64::MAX);
+        if let Some(most) = self.channel.processing.max_message_length
+            && length > most
+        {
+            let told = format!("The message has {length} characters; at most {most} are taken.");
+            return self
+                .refuse(
+                    incoming,
+                    sender,
+                    "the message is longer than `max_message_length`",
+                    Some(told),
+                )
+                .await;
+        }
+        if !self.gate.admit_rate(sender, self.now()) {
+            return self
+                .refuse(incoming, sender, "more messages than `rate_limit` lets in", None)
+                .await;
+        }
+        inbound.text = with_attachments(&incoming.text, &incoming.attachments);
+        let role = inbound.role;
+        match self.kernel.submit(inbound).await {
+            Ok(accepted) => {
+                self.questions
+                    .spoke(&self.channel.name, &incoming.conversation, role);
+                Taken::Accepted {
+                    message: accepted.message_id,
+                    session: accepted.session_id,
+                    duplicate: accepted.duplicate,
+                }
+            }
+            Err(KernelError::Refused(reason)) => Taken::Refused(reason),
+            Err(error @ KernelError::BadParameter { .. }) => Taken::Refused(error.to_string()),
+            Err(error) => Taken::Later(error.to_string()),
+        }
+    }
+
+    /// Whether the message answers a question, and is no message besides.
+    async fn answers(&self, incoming: &Incoming, sender: &str, role: Role) -> bool {
+        let (name, conversation, text) = (&self.channel.name, &incoming.conversation, &incoming.text);
+        if let Some(pressed) = self.questions.typed(name, conversation, sender, role, text).await {
+            self.tell_pressed(conversation, sender, pressed).await;
+            return true;
+        }
+        self.questions.told(name, conversation, role, text)
+    }
+
+    /// The sender's role; or what becomes of the message of somebody who is not let in.
+    async fn let_in(&self, incoming: &Incoming, sender: &str) -> Result<Role, Taken> {
+        match self.gate.judge(sender, incoming.direct, self.now()) {
+            Verdict::In(role) => Ok(role),
+            Verdict::Out(reason) => {
+                let say = self.config.refuse == Refuse::Say && self.gate.tells(sender, self.now());
+                let told = say.then(|| "You are not let in here.".to_owned());
+                Err(self.refuse(incoming, sender, reason, told).await)
+            }
+            Verdict::Code(code, pending) => {
+                // On the record before anybody can use it.
+                let fact = pending.fact(&self.channel.name);
+                if let Err(error) = self.kernel.record_channel(&fact).await {
+                    return Err(Taken::Later(error.to_string()));
+                }
+                self.gate.pairings(|pairings| pairings.put(pending));
+                let minutes = match &self.channel.access_control {
+                    Some(AccessControl::Pairing { pairing }) => pairing.code_expiry_minutes,
+                    Some(_) | None => 0,
+                };
+                let told = format!(
+                    "You are not paired with this agent yet. Give this code to its owner: {code}. It is valid for {minutes} minutes. \
+                     What you wrote was not kept; say it again afterwards."
+                );
+                Err(self
+                    .refuse(
+                        incoming,
+                        sender,
+                        "the sender is not paired, and got a code",
+                        Some(told),
+                    )
+                    .await)
+            }
+        }
+    }
+
+    /// Puts a refusal on the record; the text is nowhere. `told` goes to the sender.
+    async fn refuse(
+        &self,
+        incoming: &Incoming,
+        sender: &str,
+        reason: &'static str,
+        told: Option<String>,
+    ) -> Taken {
+        self.record_refusal(&incoming.conversation, sender, reason).await;
+        if let Some(text) = told {
+            self.aside(&incoming.conversation, text);
+        }
+        Taken::Refused(reason.to_owned())
+    }
+
+    async fn record_refusal(&self, conversation: &str, sender: &str, reason: &'static str) {
+        let Some(count) = self.gate.refused(sender, reason, self.now()) else {
+            return;
+        };
+        let fact = ChannelFact::Refused {
+            channel: self.channel.name.clone(),
+            conversation: conversation.to_owned(),
+            sender: sender.to_owned(),
+            reason: reason.to_owned(),
+            count,
+        };
+        if let Err(error) = self.kernel.record_channel(&fact).await {
+            tracing::error!(%error, channel = %self.channel.name, "a refusal could not be recorded");
+        }
+    }
+
+    /// Somebody pressed a button. What they are told, where the platform can tell it beside the button.
+    pub async fn press(&self, press: &Press) -> String {
+        let role = self.gate.role(&press.sender);
+        let pressed = self.questions.press(&self.channel.name, press, role).await;
+        self.tell_pressed(&press.conversation, &press.sender, pressed)
+            .await
+    }
+
+    async fn tell_pressed(&self, conversation: &str, sender: &str, pressed: Pressed) -> String {
+        match pressed {
+            Pressed::Taken(text) | Pressed::Before(text) => text,
+            Pressed::NotAllowed => {
+                self.record_refusal(conversation, sender, "only an admin answers questions")
+                    .await;
+                let text = "Only an admin may answer this.".to_owned();
+                self.aside(conversation, text.clone());
+                text
+            }
+            Pressed::Unknown => {
+                self.record_refusal(
+                    conversation,
+                    sender,
+                    "a press for no question that was asked here",
+                )
+                .await;
+                "There is no such question here.".to_owned()
+            }
+        }
+    }
+
+    /// Sends a message that is no answer and is not tried again.
+    pub(crate) fn aside(&self, conversation: &str, text: String) {
+        let (Some(adapter), Ok(place)) = (self.adapter(), Arc::clone(&self.asides).try_acquire_owned())
+        else {
+            return;
+        };
+        let out = Out {
+            id: self.clock.uuid().to_string(),
+            conversation: conversation.to_owned(),
+            reply_to: None,
+            text: dress(&text, adapter.abilities().markup),
+            markdown: text,
+        };
+        let over = self.over.clone();
+        self.tasks.spawn(async move {
+            let sent = tokio::time::timeout(Duration::from_millis(ASIDE_MS), adapter.send(&out));
+            tokio::select! {
+                sent = sent => match sent {
+                    Ok(Delivery::Delivered { .. }) => {}
+                    Ok(other) => tracing::debug!(?other, "a message aside was not delivered"),
+                    Err(_) => tracing::debug!("a message aside was not delivered in time"),
+                },
+                () = over.cancelled() => {}
+            }
+            drop(place);
+        });
+    }
+
+    /// Shows that the message was read, and that somebody writes, where the manifest asks for it and the platform can.
+    fn acknowledge(&self, incoming: &Incoming) {
+        let Some(adapter) = self.adapter() else { return };
+        let (processing, abilities) = (&self.channel.processing, adapter.abilities());
+        let id = incoming.ids.first().cloned();
+        let reads = id.filter(|_| processing.read_receipts && abilities.receipts);
+        let types = processing.typing_indicator && abilities.typing;
+        let Ok(place) = Arc::clone(&self.asides).try_acquire_owned() else {
+            return;
+        };
+        if reads.is_none() && !types {
+            return;
+        }
+        let conversation = incoming.conversation.clone();
+        if types {
+            self.writing().insert(conversation.clone());
+        }
+        let (over, writing) = (self.over.clone(), Arc::clone(&self.writing));
+        self.tasks.spawn(async move {
+            let shown = async {
+                if let Some(id) = &reads {
+                    adapter.read(&conversation, id).await;
+                }
+                drop(place);
+                let waits = || lock(&writing).contains(&conversation);
+                let mut left_ms = TYPING_FOR_MS;
+                while types && waits() && left_ms > 0 {
+                    adapter.typing(&conversation).await;
+                    tokio::time::sleep(Duration::from_millis(TYPING_EVERY_MS)).await;
+                    left_ms = left_ms.saturating_sub(TYPING_EVERY_MS);
+                }
+            };
+            tokio::select! {
+                () = shown => {}
+                () = over.cancelled() => {}
+            }
+        });
+    }
+
+    fn writing(&self) -> MutexGuard<'_, HashSet<String>> {
+        lock(&self.writing)
+    }
+
+    /// The conversation has its answer: nobody is shown to be writing any more.
+    pub(crate) fn written(&self, conversation: &str) {
+        self.writing().remove(conversation);
+    }
+}
+
+fn lock(writing: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
+    writing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The text with a line for each file. A name can't forge a line of its own.
+fn with_attachments(text: &str, attachments: &[Attachment]) -> String {
+    let mut whole = text.to_owned();
+    for attachment in attachments.iter().take(MAX_ATTACHMENTS) {
+        if !whole.is_empty() {
+            whole.push('\n');
+        }
+        let size = attachment
+            .size
+            .map_or(String::new(), |size| format!(", {size} bytes"));
+        whole.push_str(&format!(
+            "[attached: {}, {}{size}; not fetched]",
+            harmless(&attachment.name),
+            harmless(&attachment.media_type)
+        ));
+    }
+    if attachments.len() > MAX_ATTACHMENTS {
+        whole.push_str(&format!("\n[and {} more]", attachments.len() - MAX_ATTACHMENTS));
+    }
+    whole
+}
+
+/// A name from outside, in one line, without what hides or turns text.
+pub(crate) fn harmless(name: &str) -> String {
+    let plain = |c: char| {
+        let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{ad}');
+        if c.is_control() || matches!(c, '[' | ']' | '\u{2028}' | '\u{2029}') || hidden {
+            '·'
+        } else {
+            c
+        }
+    };
+    name.chars().take(NAME_CHARS).map(plain).collect()
+}

@@ -1,0 +1,45 @@
+//! Channels: how people and events reach the agent, and how its answers reach them.
+//!
+//! * **Owns:** the platforms' adapters and everything that they share: who is let in, pairing, rates, splitting, questions in
+//!   chats, the state of each channel.
+//! * **Depends on:** the kernel's doors (what is taken, what is owed), `clawk-egress` and `clawk-sandbox` for the ways out.
+//! * **Must not know:** tools, models, the command line, the HTTP listener.
+//! * **Start reading at:** [`adapter::Adapter`], then [`inlet::Inlet::message`], then `outlet`.
+
+pub mod adapter;
+
+mod api;
+
+mod config;
+
+mod gate;
+
+mod genuine;
+
+mod pairing;
+
+pub mod inlet;
+
+mod outlet;
+
+mod split;
+
+mod markup;
+
+mod questions;
+
+mod socket;
+
+mod state;
+
+mod cursor;
+
+mod service;
+
+mod types;
+
+pub use adapter::{Adapter, Hook, HookReply, Incoming};
+pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
+pub use inlet::{Inlet, Taken};
+pub use service::{Channels, NotDone, Paired, Parts};
+pub use state::{Report, State};

@@ -1,0 +1,290 @@
+//! Markdown in platforms' own markups (C6): what a platform can't show becomes plain text.
+
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+
+/// How one markup writes things.
+struct Style {
+    strong: (&'static str, &'static str),
+    emphasis: (&'static str, &'static str),
+    strike: (&'static str, &'static str),
+    code: (&'static str, &'static str),
+    block: (&'static str, &'static str),
+    quote: (&'static str, &'static str),
+    heading: (&'static str, &'static str),
+    escape: fn(&str) -> String,
+    link: fn(url: &str, label: &str) -> String,
+}
+
+/// Telegram's HTML.
+pub(crate) fn telegram(text: &str) -> String {
+    write(
+        text,
+        &Style {
+            strong: ("<b>", "</b>"),
+            emphasis: ("<i>", "</i>"),
+            strike: ("<s>", "</s>"),
+            code: ("<code>", "</code>"),
+            block: ("<pre>", "</pre>"),
+            quote: ("<blockquote>", "</blockquote>"),
+            heading: ("<b>", "</b>"),
+            escape: html,
+            link: |url, label| format!("<a href=\"{}\">{label}</a>", html(url).replace('"', "&quot;")),
+        },
+    )
+}
+
+/// Slack's mrkdwn.
+pub(crate) fn mrkdwn(text: &str) -> String {
+    write(
+        text,
+        &Style {
+            strong: ("*", "*"),
+            emphasis: ("_", "_"),
+            strike: ("~", "~"),
+            code: ("`", "`"),
+            block: ("```\n", "```"),
+            quote: ("> ", ""),
+            heading: ("*", "*"),
+            escape: html,
+            link: |url, label| {
+                let url = html(url).replace('|', "%7C");
+                format!("<{url}|{label}>")
+            },
+        },
+    )
+}
+
+/// Plain text.
+pub(crate) fn plain(text: &str) -> String {
+    write(
+        text,
+        &Style {
+            strong: ("", ""),
+            emphasis: ("", ""),
+            strike: ("", ""),
+            code: ("", ""),
+            block: ("", ""),
+            quote: ("> ", ""),
+            heading: ("", ""),
+            escape: str::to_owned,
+            link: |url, label| {
+                if label == url {
+                    url.to_owned()
+                } else {
+                    format!("{label} ({url})")
+                }
+            },
+        },
+    )
+}
+
+fn html(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+/// What is being written.
+struct Page<'s> {
+    style: &'s Style,
+    out: String,
+    /// Links that are open: where to, and where their label begins.
+    links: Vec<(String, usize)>,
+    /// Lists that are open: the next number of a numbered one.
+    lists: Vec<Option<u64>>,
+    /// A table's row has a cell already.
+    cell: bool,
+}
+
+fn write(text: &str, style: &Style) -> String {
+    let mut page = Page {
+        style,
+        out: String::with_capacity(text.len()),
+        links: Vec::new(),
+        lists: Vec::new(),
+        cell: false,
+    };
+    for event in Parser::new_ext(text, Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES) {
+        page.event(event);
+    }
+    page.out.truncate(page.out.trim_end().len());
+    page.out
+}
+
+impl Page<'_> {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(tag),
+            Event::End(tag) => self.end(tag),
+            // What looks like markup of somebody else is shown as it stands.
+            Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => {
+                self.out.push_str(&(self.style.escape)(&text));
+            }
+            Event::Code(text) | Event::InlineMath(text) | Event::DisplayMath(text) => {
+                let (open, close) = self.style.code;
+                self.out
+                    .push_str(&format!("{open}{}{close}", (self.style.escape)(&text)));
+            }
+            Event::SoftBreak | Event::HardBreak => self.out.push('\n'),
+            Event::Rule => self.paragraph("———"),
+            Event::FootnoteReference(name) => self.out.push_str(&format!("[{}]", (self.style.escape)(&name))),
+            Event::TaskListMarker(done) => self.out.push_str(if done { "[x] " } else { "[ ] " }),
+        }
+    }
+
+    fn paragraph(&mut self, text: &str) {
+        self.gap(2);
+        self.out.push_str(text);
+    }
+
+    /// At least so many line ends, unless it is the beginning.
+    fn gap(&mut self, lines: usize) {
+        if self.out.is_empty() {
+            return;
+        }
+        let there = self.out.len() - self.out.trim_end_matches('\n').len();
+        for _ in there..lines {
+            self.out.push('\n');
+        }
+    }
+
+    fn start(&mut self, tag: Tag<'_>) {
+        let style = self.style;
+        match tag {
+            Tag::Paragraph => {
+                let in_item = self.lists.last().is_some() && self.out.ends_with(' ');
+                let in_quote = !style.quote.0.is_empty() && self.out.ends_with(style.quote.0);
+                if !in_item && !in_quote {
+                    self.gap(2);
+                }
+            }
+            Tag::Heading { .. } => self.paragraph(style.heading.0),
+            Tag::BlockQuote(_) => self.paragraph(style.quote.0),
+            Tag::CodeBlock(kind) => {
+                let _language = matches!(kind, CodeBlockKind::Fenced(_));
+                self.paragraph(style.block.0);
+            }
+            Tag::List(first) => {
+                self.gap(if self.lists.is_empty() { 2 } else { 1 });
+                self.lists.push(first);
+            }
+            Tag::Item => {
+                self.gap(1);
+                let indent = "  ".repeat(self.lists.len().saturating_sub(1));
+                let mark = match self.lists.last_mut() {
+                    Some(Some(number)) => {
+                        *number += 1;
+                        format!("{}. ", *number - 1)
+                    }
+                    Some(None) | None => "• ".to_owned(),
+                };
+                self.out.push_str(&format!("{indent}{mark}"));
+            }
+            Tag::Emphasis => self.out.push_str(style.emphasis.0),
+            Tag::Strong => self.out.push_str(style.strong.0),
+            Tag::Strikethrough => self.out.push_str(style.strike.0),
+            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
+                self.links.push((dest_url.into_string(), self.out.len()));
+            }
+            Tag::TableHead | Tag::TableRow => {
+                self.gap(1);
+                self.cell = false;
+            }
+            Tag::TableCell => {
+                if std::mem::replace(&mut self.cell, true) {
+                    self.out.push_str(" | ");
+                }
+            }
+            Tag::Table(_) => self.gap(2),
+            Tag::HtmlBlock
+            | Tag::FootnoteDefinition(_)
+            | Tag::DefinitionList
+            | Tag::DefinitionListTitle
+            | Tag::DefinitionListDefinition
+            | Tag::Superscript
+            | Tag::Subscript
+            | Tag::MetadataBlock(_) => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        let style = self.style;
+        match tag {
+            TagEnd::Heading(_) => self.out.push_str(style.heading.1),
+            TagEnd::BlockQuote(_) => {
+                self.out.truncate(self.out.trim_end().len());
+                self.out.push_str(style.quote.1);
+            }
+            TagEnd::CodeBlock => self.out.push_str(style.block.1),
+            TagEnd::List(_) => {
+                self.lists.pop();
+            }
+            TagEnd::Emphasis => self.out.push_str(style.emphasis.1),
+            TagEnd::Strong => self.out.push_str(style.strong.1),
+            TagEnd::Strikethrough => self.out.push_str(style.strike.1),
+            TagEnd::Link | TagEnd::Image => {
+                if let Some((url, at)) = self.links.pop() {
+                    let label = self.out.split_off(at);
+                    let web = ["https://", "http://", "mailto:"]
+                        .iter()
+                        .any(|scheme| url.starts_with(scheme));
+                    let shown = if web { (style.link)(&url, &label) } else { label };
+                    self.out.push_str(&shown);
+                }
+            }
+            TagEnd::Paragraph
+            | TagEnd::Item
+            | TagEnd::Table
+            | TagEnd::TableHead
+            | TagEnd::TableRow
+            | TagEnd::TableCell
+            | TagEnd::HtmlBlock
+            | TagEnd::FootnoteDefinition
+            | TagEnd::DefinitionList
+            | TagEnd::DefinitionListTitle
+            | TagEnd::DefinitionListDefinition
+            | TagEnd::Superscript
+            | TagEnd::Subscript
+            | TagEnd::MetadataBlock(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{mrkdwn, plain, telegram};
+
+    const TEXT: &str = "# Title\n\nA **bold** and *slanted* `x < y` [link](https://a.example/?q=1&r=2).\n\n- one\n- two\n  1. deep\n\n```rust\nif a < b {}\n```\n\n> said\n\n<b>raw</b> [bad](javascript:alert(1))";
+
+    #[test]
+    fn markdown_becomes_each_platforms_own() {
+        assert_eq!(
+            telegram(TEXT),
+            "<b>Title</b>\n\nA <b>bold</b> and <i>slanted</i> <code>x &lt; y</code> <a href=\"https://a.example/?q=1&amp;r=2\">link</a>.\n\n• one\n• two\n  1. deep\n\n<pre>if a &lt; b {}\n</pre>\n\n<blockquote>said</blockquote>\n\n&lt;b&gt;raw&lt;/b&gt; bad"
+        );
+        assert!(mrkdwn(TEXT).contains("<https://a.example/?q=1&amp;r=2|link>"));
+        assert!(plain(TEXT).contains("link (https://a.example/?q=1&r=2)"));
+        assert!(!plain(TEXT).contains("**"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// Whatever is written, tags are balanced and nothing of the text is a tag.
+        #[test]
+        fn telegram_html_is_always_balanced(text in "[a-z<>&*_`#\\[\\]()~ \\n-]{0,200}") {
+            let html = telegram(&text);
+            let mut open = Vec::new();
+            for part in html.split('<').skip(1) {
+                let tag = part.split('>').next().unwrap();
+                match tag.strip_prefix('/') {
+                    Some(name) => prop_assert_eq!(open.pop(), Some(name.to_owned())),
+                    None => open.push(tag.split(' ').next().unwrap().to_owned()),
+                }
+            }
+            prop_assert!(open.is_empty(), "{}", html);
+        }
+    }
+}

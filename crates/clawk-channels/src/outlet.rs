@@ -1,0 +1,196 @@
+//! The way out, the same for every platform (C5, C6): an answer is dressed in the platform's markup, cut where it is too long, and
+//! sent piece by piece. The kernel's outbox decides when, and how often.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use clawk_kernel::ports::{Deliver, Delivery, Later, Outgoing};
+use tokio_util::sync::CancellationToken;
+
+use crate::adapter::{Abilities, Adapter, Found, Markup, Out};
+use crate::inlet::Inlet;
+use crate::markup;
+use crate::service::Lane;
+use crate::split::{length, split};
+
+/// What is said of an answer that may have been delivered before.
+pub(crate) const REPEAT: &str = "(this may be a repeat)";
+/// Answers of which is remembered how many pieces the platform has.
+const REMEMBERED: usize = 1_024;
+
+/// A channel's port.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    adapter: Arc<dyn Adapter>,
+    inlet: Arc<Inlet>,
+    /// Where a trigger's answers go, and who brings them there.
+    target: Option<(String, String)>,
+    lanes: Arc<OnceLock<Weak<HashMap<String, Lane>>>>,
+    /// Answers of which the platform has some pieces.
+    begun: Mutex<HashMap<String, usize>>,
+}
+
+impl Outlet {
+    pub(crate) fn new(
+        adapter: Arc<dyn Adapter>,
+        inlet: Arc<Inlet>,
+        lanes: Arc<OnceLock<Weak<HashMap<String, Lane>>>>,
+    ) -> Self {
+        let target = inlet.config().deliver_to.as_ref().and_then(|target| {
+            let (channel, conversation) = target.split_once(':')?;
+            Some((channel.to_owned(), conversation.to_owned()))
+        });
+        Self {
+            adapter,
+            inlet,
+            target,
+            lanes,
+            begun: Mutex::default(),
+        }
+    }
+
+    fn begun(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A trigger's answer: its run is over, whatever becomes of the answer.
+    async fn of_trigger(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
+        let delivery = match &self.target {
+            // It is kept in the journal.
+            None => Delivery::Delivered { platform_id: None },
+            Some((channel, conversation)) => match self.outlet_of(channel) {
+                Some(outlet) => {
+                    let onward = Outgoing {
+                        channel: channel.clone(),
+                        conversation: conversation.clone(),
+                        reply_to: None,
+                        ..out.clone()
+                    };
+                    outlet.send(&onward, cancel).await
+                }
+                None => Delivery::Failed {
+                    reason: format!("`deliver_to` names the channel `{channel}`, which is not connected"),
+                },
+            },
+        };
+        self.adapter.finished(&out.conversation).await;
+        delivery
+    }
+
+    fn outlet_of(&self, channel: &str) -> Option<Arc<Self>> {
+        let lanes = self.lanes.get()?.upgrade()?;
+        lanes.get(channel)?.outlet.clone()
+    }
+
+    /// Sends what the platform does not have yet of an answer.
+    pub(crate) async fn send(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
+        let abilities = self.adapter.abilities();
+        let doubt = out.repeat && !abilities.idempotent;
+        let marked = doubt && self.last_piece(out, abilities).await == Found::CantKnow;
+        let text = if marked {
+            format!("{REPEAT}\n{}", out.text)
+        } else {
+            out.text.clone()
+        };
+        let pieces = pieces(&text, abilities);
+        let id = out.id.to_string();
+        let from = if marked {
+            0
+        } else {
+            self.begun().get(&id).copied().unwrap_or(0)
+        };
+        let mut platform_id = None;
+        for (n, markdown) in pieces.iter().enumerate().skip(from) {
+            let piece = Out {
+                id: if n == 0 { id.clone() } else { format!("{id}.{n}") },
+                conversation: out.conversation.clone(),
+                reply_to: out.reply_to.clone().filter(|_| n == 0),
+                text: dress(markdown, abilities.markup),
+                markdown: markdown.clone(),
+            };
+            let work = async {
+                if doubt
+                    && !marked
+                    && let Found::Yes(platform_id) = self.adapter.sent_before(&piece).await
+                {
+                    return Delivery::Delivered { platform_id };
+                }
+                self.adapter.send(&piece).await
+            };
+            let delivery = tokio::select! {
+                delivery = work => delivery,
+                () = cancel.cancelled() => Delivery::Unknown {
+                    reason: "the agent ended while it was being sent".to_owned(),
+                },
+            };
+            match delivery {
+                Delivery::Delivered {
+                    platform_id: id_there,
+                } => {
+                    platform_id = platform_id.or(id_there);
+                    self.has(&id, n + 1);
+                }
+                other => return other,
+            }
+        }
+        self.begun().remove(&id);
+        self.inlet.status.sent(self.inlet.clock().now());
+        Delivery::Delivered { platform_id }
+    }
+
+    /// Whether the platform can say what it has of an answer.
+    async fn last_piece(&self, out: &Outgoing, abilities: Abilities) -> Found {
+        let piece = Out {
+            id: out.id.to_string(),
+            conversation: out.conversation.clone(),
+            reply_to: None,
+            text: dress(&out.text, abilities.markup),
+            markdown: out.text.clone(),
+        };
+        self.adapter.sent_before(&piece).await
+    }
+
+    fn has(&self, id: &str, pieces: usize) {
+        let mut begun = self.begun();
+        if begun.len() >= REMEMBERED {
+            begun.clear();
+        }
+        begun.insert(id.to_owned(), pieces);
+    }
+}
+
+impl Deliver for Outlet {
+    fn deliver<'a>(&'a self, out: &'a Outgoing, cancel: &'a CancellationToken) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            self.inlet.written(&out.conversation);
+            if crate::config::is_trigger(self.inlet.channel().kind) {
+                self.of_trigger(out, cancel).await
+            } else {
+                self.send(out, cancel).await
+            }
+        })
+    }
+}
+
+/// Markdown in pieces that each fit the platform once they are dressed.
+pub(crate) fn pieces(text: &str, abilities: Abilities) -> Vec<String> {
+    let (max, unit) = abilities.limit;
+    let pieces = split(text, &|piece| {
+        length(&dress(piece, abilities.markup), unit) <= max
+    });
+    if pieces.is_empty() {
+        vec!["(an empty answer)".to_owned()]
+    } else {
+        pieces
+    }
+}
+
+/// Markdown in a platform's own markup.
+pub(crate) fn dress(text: &str, markup: Markup) -> String {
+    match markup {
+        Markup::Markdown => text.to_owned(),
+        Markup::TelegramHtml => markup::telegram(text),
+        Markup::Mrkdwn => markup::mrkdwn(text),
+        Markup::Plain => markup::plain(text),
+    }
+}

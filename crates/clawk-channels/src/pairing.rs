@@ -1,0 +1,294 @@
+//! Pairing (C3): an unknown sender of a direct message gets a code, an admin approves it. The journal is what it is rebuilt from.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use clawk_kernel::time::Timestamp;
+use clawk_kernel::{ChannelFact, Pairing};
+use clawk_manifest::model;
+use clawk_proto::Digest;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+/// What codes are made of: nothing that looks like something else.
+const ALPHABET: &[u8; 32] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZ";
+/// Characters of a code: 40 bits.
+const CODE_CHARS: usize = 8;
+/// Codes at a time, whatever a manifest says.
+const MOST_PENDING: u64 = 1_000;
+/// Wrong codes within [`WINDOW_MS`] after which none is looked at for the rest of it.
+const WRONG_CODES: usize = 5;
+const WINDOW_MS: i64 = 60_000;
+
+/// A code that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Pending {
+    /// Who asked.
+    pub sender: String,
+    /// When it lapses, RFC 3339.
+    pub expires_at: String,
+    #[serde(skip)]
+    digest: Digest,
+    #[serde(skip)]
+    until: i64,
+}
+
+/// Who is paired with a channel, and who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Pairings {
+    paired: BTreeSet<String>,
+    pending: Vec<Pending>,
+}
+
+/// What an unknown sender gets.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// A new code, to be shown once, and what goes on the record before it is.
+    Code(String, Pending),
+    /// They have one that waits.
+    Waiting,
+    /// Too many wait.
+    Full,
+}
+
+/// A new code.
+///
+/// # Errors
+/// The machine gives no randomness.
+pub(crate) fn code() -> Result<String, getrandom::Error> {
+    let mut bytes = [0; CODE_CHARS];
+    getrandom::fill(&mut bytes)?;
+    let letter = |byte: &u8| {
+        ALPHABET
+            .get(usize::from(byte % 32))
+            .copied()
+            .map_or('2', char::from)
+    };
+    Ok(bytes.iter().map(letter).collect())
+}
+
+/// SHA-256 of a code as it is typed: case and separators do not count.
+pub(crate) fn digest(code: &str) -> Digest {
+    let plain: String = code
+        .chars()
+        .filter(|c| !c.is_whitespace() && *c != '-')
+        .flat_map(char::to_uppercase)
+        .collect();
+    Digest(Sha256::digest(plain.as_bytes()).into())
+}
+
+impl Pairings {
+    /// From the record of one channel.
+    pub(crate) fn of(channel: &str, facts: &[ChannelFact]) -> Self {
+        let mut all = Self::default();
+        for fact in facts {
+            if let ChannelFact::Pairing {
+                channel: own,
+                sender,
+                step,
+                code,
+                expires_at,
+                ..
+            } = fact
+                && own == channel
+            {
+                all.apply(sender, *step, *code, expires_at.as_deref());
+            }
+        }
+        all
+    }
+
+    fn apply(&mut self, sender: &str, step: Pairing, code: Option<Digest>, expires_at: Option<&str>) {
+        self.pending.retain(|pending| pending.sender != sender);
+        match step {
+            Pairing::Asked => {
+                if let (Some(digest), Some(expires_at)) = (code, expires_at) {
+                    // silent-ok: a time of ours always reads; else the code has lapsed
+                    let until = Timestamp::parse(expires_at).map_or(0, |at| at.0);
+                    self.pending.push(Pending {
+                        sender: sender.to_owned(),
+                        expires_at: expires_at.to_owned(),
+                        digest,
+                        until,
+                    });
+                }
+            }
+            Pairing::Approved => {
+                self.paired.insert(sender.to_owned());
+            }
+            Pairing::Revoked => {
+                self.paired.remove(sender);
+            }
+            Pairing::Denied => {}
+        }
+    }
+
+    pub(crate) fn is_paired(&self, sender: &str) -> bool {
+        self.paired.contains(sender)
+    }
+
+    pub(crate) fn paired(&self) -> impl Iterator<Item = &str> {
+        self.paired.iter().map(String::as_str)
+    }
+
+    /// What waits now.
+    pub(crate) fn pending(&mut self, now: Timestamp) -> &[Pending] {
+        self.pending.retain(|pending| pending.until > now.0);
+        &self.pending
+    }
+
+    /// A code for somebody unknown. [`Self::put`] keeps it once it is on the record.
+    pub(crate) fn ask(
+        &mut self,
+        sender: &str,
+        rules: &model::Pairing,
+        now: Timestamp,
+    ) -> Result<Asked, getrandom::Error> {
+        let pending = self.pending(now);
+        if pending.iter().any(|pending| pending.sender == sender) {
+            return Ok(Asked::Waiting);
+        }
+        let room = rules.max_pending.min(MOST_PENDING);
+        if u64::try_from(pending.len()).unwrap_or(u64::MAX) >= room {
+            return Ok(Asked::Full);
+        }
+        let minutes = i64::try_from(rules.code_expiry_minutes).unwrap_or(i64::MAX);
+        let until = now.plus_millis(minutes.saturating_mul(60_000));
+        let code = code()?;
+        let pending = Pending {
+            sender: sender.to_owned(),
+            expires_at: until.to_string(),
+            digest: digest(&code),
+            until: until.0,
+        };
+        Ok(Asked::Code(code, pending))
+    }
+
+    pub(crate) fn put(&mut self, pending: Pending) {
+        self.pending.push(pending);
+    }
+
+    /// Whose code this is. All are compared, each in constant time.
+    pub(crate) fn whose(&mut self, code: &str, now: Timestamp) -> Option<String> {
+        let typed = digest(code);
+        let mut found = None;
+        for pending in self.pending(now) {
+            if bool::from(pending.digest.0.ct_eq(&typed.0)) {
+                found = Some(pending.sender.clone());
+            }
+        }
+        found
+    }
+
+    /// The step is on the record: it counts.
+    pub(crate) fn took(&mut self, sender: &str, step: Pairing) {
+        self.apply(sender, step, None, None);
+    }
+}
+
+impl Pending {
+    /// What goes on the record.
+    pub(crate) fn fact(&self, channel: &str) -> ChannelFact {
+        ChannelFact::Pairing {
+            channel: channel.to_owned(),
+            sender: self.sender.clone(),
+            step: Pairing::Asked,
+            code: Some(self.digest),
+            expires_at: Some(self.expires_at.clone()),
+            by: None,
+        }
+    }
+}
+
+/// Wrong codes at one door.
+#[derive(Default)]
+pub(crate) struct Guesses(std::collections::VecDeque<i64>);
+
+impl fmt::Debug for Guesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guesses({})", self.0.len())
+    }
+}
+
+impl Guesses {
+    /// Whether a code is looked at now.
+    pub(crate) fn open(&mut self, now: Timestamp) -> bool {
+        let begins = now.plus_millis(-WINDOW_MS).0;
+        self.0.retain(|at| *at > begins);
+        self.0.len() < WRONG_CODES
+    }
+
+    pub(crate) fn wrong(&mut self, now: Timestamp) {
+        self.0.push_back(now.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::time::Timestamp;
+    use clawk_kernel::{ChannelFact, Pairing};
+    use clawk_manifest::model;
+
+    use super::{Asked, Guesses, Pairings};
+
+    const RULES: model::Pairing = model::Pairing {
+        code_expiry_minutes: 30,
+        max_pending: 2,
+    };
+
+    fn at(minute: i64) -> Timestamp {
+        Timestamp(1_790_000_000_000_000).plus_millis(minute * 60_000)
+    }
+
+    fn asked(pairings: &mut Pairings, sender: &str, minute: i64) -> (String, ChannelFact) {
+        let Asked::Code(code, pending) = pairings.ask(sender, &RULES, at(minute)).unwrap() else {
+            panic!("no code");
+        };
+        let fact = pending.fact("chat");
+        pairings.put(pending);
+        (code, fact)
+    }
+
+    #[test]
+    fn a_code_is_used_once_lapses_and_survives_a_restart() {
+        let mut pairings = Pairings::default();
+        let (code, fact) = asked(&mut pairings, "ann", 0);
+        assert_eq!(code.len(), 8);
+        assert_eq!(pairings.ask("ann", &RULES, at(1)).unwrap(), Asked::Waiting);
+        let mut again = Pairings::of("chat", std::slice::from_ref(&fact));
+        let (head, tail) = code.split_at(4);
+        let typed = format!(" {}-{tail} ", head.to_lowercase());
+        assert_eq!(again.whose(&typed, at(29)).as_deref(), Some("ann"));
+        assert_eq!(again.whose(&code, at(30)), None, "lapsed");
+        assert_eq!(Pairings::of("other", &[fact]).whose(&code, at(1)), None);
+        pairings.took("ann", Pairing::Approved);
+        assert!(pairings.is_paired("ann"));
+        assert_eq!(pairings.whose(&code, at(2)), None, "used once");
+        pairings.took("ann", Pairing::Revoked);
+        assert!(!pairings.is_paired("ann"));
+    }
+
+    #[test]
+    fn at_most_so_many_codes_wait() {
+        let mut pairings = Pairings::default();
+        asked(&mut pairings, "ann", 0);
+        asked(&mut pairings, "bob", 1);
+        assert_eq!(pairings.ask("eve", &RULES, at(2)).unwrap(), Asked::Full);
+        assert!(matches!(
+            pairings.ask("eve", &RULES, at(30)).unwrap(),
+            Asked::Code(..)
+        ));
+    }
+
+    #[test]
+    fn five_wrong_codes_close_the_door_for_a_minute() {
+        let mut guesses = Guesses::default();
+        for _ in 0..5 {
+            assert!(guesses.open(at(0)));
+            guesses.wrong(at(0));
+        }
+        assert!(!guesses.open(at(0)));
+        assert!(guesses.open(at(2)));
+    }
+}

@@ -1,0 +1,650 @@
+//! Questions in the chat (C7): an approval or a plan goes to the conversation that caused it where its sender may answer, else to
+//! `[approvals] to`. An answer counts only from an admin, only where it was asked, only once.
+//!
+//! Long because asking, answering and showing the decision share one table of what is open.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use clawk_kernel::ports::Delivery;
+use clawk_kernel::sheet::{Offer, Seen};
+use clawk_kernel::{Answer, Breadth, Door, Kernel, Person, Plan, Question, Reception, Reply, Role, Waiting};
+use clawk_proto::{Digest, RequestId, SessionId};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapter::{Adapter, Asking, Out, Press};
+use crate::outlet::dress;
+use crate::pairing::code;
+use crate::service::Lane;
+use crate::split::length;
+
+/// How often it is looked whether a question was answered elsewhere, milliseconds.
+const LOOK_MS: u64 = 1_000;
+/// The steps of a plan come one by one, milliseconds.
+const GATHER_MS: u64 = 30;
+/// Room for what is said around a question's own text.
+const AROUND: usize = 400;
+/// Questions that are remembered after they were decided, so that an old button can be answered.
+const REMEMBERED: usize = 1_000;
+/// Conversations of which is known who spoke last.
+const CALLERS: usize = 10_000;
+/// Answers of the past among which a decision is looked for.
+const PAST: usize = 100;
+/// How long one question may take to be sent, milliseconds.
+const SEND_MS: u64 = 30_000;
+/// Options of a question that become buttons, and characters of one.
+const MAX_CHOICES: usize = 5;
+const MAX_LABEL: usize = 60;
+
+/// What became of a press, or of a typed answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Pressed {
+    /// It counts; for the person.
+    Taken(String),
+    /// It was decided before; for the person.
+    Before(String),
+    /// Who pressed may not.
+    NotAllowed,
+    /// There is no such question here.
+    Unknown,
+}
+
+/// A question that was put into a conversation.
+#[derive(Debug, Clone)]
+struct Open {
+    /// What buttons carry.
+    id: String,
+    /// What is typed.
+    code: String,
+    /// The call's id, or the plan's.
+    asked: RequestId,
+    plan: bool,
+    /// Digests of the texts that were shown whole.
+    shown: Vec<Digest>,
+    channel: String,
+    conversation: String,
+    /// The platform's id of the message.
+    sent_as: Option<String>,
+    /// What the message says.
+    text: String,
+    /// The decision.
+    decided: Option<String>,
+}
+
+/// The channels, once they are all made.
+pub(crate) type Lanes = Arc<OnceLock<Weak<HashMap<String, Lane>>>>;
+
+/// All questions of all channels.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    kernel: Kernel,
+    /// `[approvals] to`.
+    targets: Vec<(String, String)>,
+    lanes: Lanes,
+    open: Mutex<Vec<Open>>,
+    callers: Mutex<HashMap<(String, String), Role>>,
+    /// Questions of the agent itself (`ask-user`).
+    own: Mutex<Vec<Own>>,
+}
+
+/// A question of the agent itself, which waits for words.
+#[derive(Debug)]
+struct Own {
+    id: String,
+    channel: String,
+    conversation: String,
+    options: Vec<String>,
+    answer: oneshot::Sender<String>,
+}
+
+impl Questions {
+    pub(crate) fn new(kernel: Kernel, targets: Vec<(String, String)>, lanes: Lanes) -> Self {
+        Self {
+            kernel,
+            targets,
+            lanes,
+            open: Mutex::default(),
+            callers: Mutex::default(),
+            own: Mutex::default(),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody with this role spoke last in a conversation: what it asks for next is theirs.
+    pub(crate) fn spoke(&self, channel: &str, conversation: &str, role: Role) {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        if callers.len() >= CALLERS {
+            callers.clear();
+        }
+        callers.insert((channel.to_owned(), conversation.to_owned()), role);
+    }
+
+    fn own(&self) -> MutexGuard<'_, Vec<Own>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the conversation of a session in the agent's own words, and waits for the next thing that is said there, or for a button.
+    /// `None`: the session has no conversation on a channel, or it could not be asked there.
+    pub(crate) async fn ask_person(
+        &self,
+        session: SessionId,
+        text: &str,
+        options: &[String],
+    ) -> Option<String> {
+        let Some(Door::Channel {
+            channel,
+            conversation,
+            ..
+        }) = self.kernel.door_of(session)
+        else {
+            return None;
+        };
+        let adapter = self.adapter(&channel)?;
+        let abilities = adapter.abilities();
+        let (Ok(first), Ok(second)) = (code(), code()) else {
+            return None;
+        };
+        let mut markdown = text.to_owned();
+        for (n, option) in options.iter().enumerate() {
+            markdown.push_str(&format!("\n{}. {option}", n + 1));
+        }
+        let dressed = dress(&markdown, abilities.markup);
+        if length(&dressed, abilities.limit.1) > abilities.limit.0 {
+            return None;
+        }
+        let choices = options.iter().take(MAX_CHOICES).enumerate();
+        let id = format!("{first}{second}");
+        let asking = Asking {
+            out: Out {
+                id: format!("question-{id}"),
+                conversation: conversation.clone(),
+                reply_to: None,
+                text: dressed,
+                markdown,
+            },
+            question: id.clone(),
+            choices: choices
+                .map(|(n, option)| (n.to_string(), option.chars().take(MAX_LABEL).collect()))
+                .collect(),
+        };
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut own = self.own();
+            own.retain(|own| !own.answer.is_closed());
+            own.push(Own {
+                id,
+                channel: channel.clone(),
+                conversation,
+                options: options.to_vec(),
+                answer,
+            });
+        }
+        match tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.ask(&asking)).await {
+            Ok(Delivery::Delivered { .. } | Delivery::Unknown { .. }) => answered.await.ok(), // silent-ok: the channel ends
+            Ok(Delivery::Retry { reason, .. } | Delivery::Failed { reason }) => {
+                tracing::warn!(channel, reason, "a question was not delivered");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Whether a text answers a question of the agent itself: what somebody who may use tools says next where it was asked.
+    pub(crate) fn told(&self, channel: &str, conversation: &str, role: Role, text: &str) -> bool {
+        if role < Role::User || text.trim().is_empty() {
+            return false;
+        }
+        let mut own = self.own();
+        own.retain(|own| !own.answer.is_closed());
+        let here = own
+            .iter()
+            .position(|own| own.channel == channel && own.conversation == conversation);
+        let Some(own) = here.map(|at| own.remove(at)) else {
+            return false;
+        };
+        let number = text.trim().parse::<usize>().ok(); // silent-ok: words, then
+        let option = number.and_then(|number| own.options.get(number.checked_sub(1)?));
+        own.answer
+            .send(option.cloned().unwrap_or_else(|| text.to_owned()))
+            .is_ok()
+    }
+
+    /// A button of a question of the agent itself. `None`: it is of no such question.
+    fn chosen(&self, channel: &str, press: &Press, role: Option<Role>) -> Option<Pressed> {
+        let mut own = self.own();
+        let meant = |own: &Own| {
+            own.id == press.question && own.channel == channel && own.conversation == press.conversation
+        };
+        let at = own.iter().position(meant)?;
+        if role.is_none_or(|role| role < Role::User) {
+            return Some(Pressed::NotAllowed);
+        }
+        let choice = press.choice.parse::<usize>().ok(); // silent-ok: no choice of ours
+        let option = own.get(at)?.options.get(choice?).cloned()?;
+        let own = own.remove(at);
+        Some(match own.answer.send(option.clone()) {
+            Ok(()) => Pressed::Taken(option),
+            Err(_) => Pressed::Before("It waits no more.".to_owned()),
+        })
+    }
+
+    /// Puts questions into conversations until `over` fires.
+    pub(crate) async fn run(&self, over: &CancellationToken) {
+        let mut asked = self.kernel.questions();
+        loop {
+            self.look().await;
+            tokio::select! {
+                () = over.cancelled() => break,
+                // silent-ok: whoever missed some looks at all that wait
+                _ = asked.recv() => tokio::time::sleep(Duration::from_millis(GATHER_MS)).await,
+                () = tokio::time::sleep(Duration::from_millis(LOOK_MS)), if self.waits() => {}
+            }
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.open().iter().any(|open| open.decided.is_none())
+    }
+
+    /// Asks what was not asked, and says where something was decided elsewhere.
+    async fn look(&self) {
+        let pending = Plan::group(self.kernel.pending());
+        for asked in &pending {
+            let id = id_of(asked);
+            let known = self
+                .open()
+                .iter()
+                .any(|open| open.asked == *id && open.decided.is_none());
+            if !known {
+                for (channel, conversation) in self.places(asked) {
+                    self.ask(asked, &channel, &conversation).await;
+                }
+            }
+        }
+        let gone: Vec<Open> = {
+            let waits = |open: &&Open| !pending.iter().any(|asked| *id_of(asked) == open.asked);
+            let open = self.open();
+            open.iter()
+                .filter(|open| open.decided.is_none())
+                .filter(waits)
+                .cloned()
+                .collect()
+        };
+        if gone.is_empty() {
+            return;
+        }
+        let past = self.kernel.answered(PAST).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the answers of the past can't be read");
+            Vec::new()
+        });
+        for open in gone {
+            let found = past
+                .iter()
+                .rev()
+                .find(|past| past.request_id == open.asked.as_str());
+            let decision = found.map_or_else(
+                || "It waits no more.".to_owned(),
+                |past| format!("Decided: {}, by {} ({}).", past.answer, past.by, past.channel),
+            );
+            self.decided(&open.asked, &decision).await;
+        }
+    }
+
+    /// Where a question goes.
+    fn places(&self, asked: &Waiting) -> Vec<(String, String)> {
+        let Some(first) = first(asked) else {
+            return Vec::new();
+        };
+        match self.kernel.door_of(first.session) {
+            Some(Door::Channel {
+                channel,
+                conversation,
+                role,
+                ..
+            }) => {
+                let place = (channel, conversation);
+                let callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+                if callers.get(&place).copied().unwrap_or(role) == Role::Admin {
+                    vec![place]
+                } else {
+                    self.targets.clone()
+                }
+            }
+            // Whoever waits there is asked there.
+            Some(Door::Cli | Door::Rpc { .. }) => Vec::new(),
+            Some(Door::Peer { .. } | Door::Unknown { .. }) | None => self.targets.clone(),
+        }
+    }
+
+    fn adapter(&self, channel: &str) -> Option<Arc<dyn Adapter>> {
+        let lanes = self.lanes.get()?.upgrade()?;
+        lanes.get(channel)?.adapter.clone()
+    }
+
+    async fn ask(&self, asked: &Waiting, channel: &str, conversation: &str) {
+        let Some(adapter) = self.adapter(channel) else {
+            tracing::warn!(channel, "a question can't be asked: the channel is not connected");
+            return;
+        };
+        let (Ok(first), Ok(second), Ok(typed)) = (code(), code(), code()) else {
+            tracing::error!("no id of a question could be made");
+            return;
+        };
+        let (text, shown) = words(asked, &*adapter, &typed);
+        let choices = if shown.is_empty() {
+            Vec::new()
+        } else {
+            vec![
+                ("y".to_owned(), "Approve".to_owned()),
+                ("n".to_owned(), "Deny".to_owned()),
+            ]
+        };
+        let asking = Asking {
+            out: Out {
+                id: format!("question-{first}{second}"),
+                conversation: conversation.to_owned(),
+                reply_to: None,
+                text: dress(&text, adapter.abilities().markup),
+                markdown: text.clone(),
+            },
+            question: format!("{first}{second}"),
+            choices,
+        };
+        // Known before it is sent: a press may come before the platform's answer.
+        let id = asking.question.clone();
+        self.keep(Open {
+            id: id.clone(),
+            code: typed,
+            asked: id_of(asked).clone(),
+            plan: matches!(asked, Waiting::Plan(_)),
+            shown,
+            channel: channel.to_owned(),
+            conversation: conversation.to_owned(),
+            sent_as: None,
+            text,
+            decided: None,
+        });
+        let sent = tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.ask(&asking)).await;
+        match sent {
+            Ok(Delivery::Delivered { platform_id }) => {
+                if let Some(open) = self.open().iter_mut().find(|open| open.id == id) {
+                    open.sent_as = platform_id;
+                }
+            }
+            Ok(Delivery::Unknown { reason }) => {
+                tracing::warn!(channel, reason, "a question may not have arrived")
+            }
+            Ok(Delivery::Retry { reason, .. } | Delivery::Failed { reason }) => {
+                tracing::warn!(channel, reason, "a question was not delivered; it is asked again");
+                tokio::time::sleep(Duration::from_millis(LOOK_MS)).await;
+                self.open().retain(|open| open.id != id);
+            }
+            Err(_) => tracing::warn!(channel, "a question was not sent in time"),
+        }
+    }
+
+    fn keep(&self, open: Open) {
+        let mut all = self.open();
+        if all.len() >= REMEMBERED
+            && let Some(at) = all.iter().position(|open| open.decided.is_some())
+        {
+            all.remove(at);
+        }
+        all.push(open);
+    }
+
+    /// Whether a text answers a question by its code: `yes CODE`, `no CODE [reason]`.
+    pub(crate) fn is_answer(&self, text: &str) -> bool {
+        parse(text).is_some_and(|(_, code, _)| self.open().iter().any(|open| open.code == code))
+    }
+
+    /// An answer that was typed; none: it answers nothing that was asked in this conversation.
+    pub(crate) async fn typed(
+        &self,
+        channel: &str,
+        conversation: &str,
+        sender: &str,
+        role: Role,
+        text: &str,
+    ) -> Option<Pressed> {
+        let (yes, code, reason) = parse(text)?;
+        let open = self.find(|open| open.code == code, channel, conversation)?;
+        Some(
+            self.settle(&open, yes, (channel, sender, Some(role)), reason)
+                .await,
+        )
+    }
+
+    /// A button that was pressed.
+    pub(crate) async fn press(&self, channel: &str, press: &Press, role: Option<Role>) -> Pressed {
+        if let Some(chosen) = self.chosen(channel, press, role) {
+            return chosen;
+        }
+        let Some(open) = self.find(|open| open.id == press.question, channel, &press.conversation) else {
+            return Pressed::Unknown;
+        };
+        let yes = match press.choice.as_str() {
+            "y" => true,
+            "n" => false,
+            _ => return Pressed::Unknown,
+        };
+        self.settle(&open, yes, (channel, &press.sender, role), None)
+            .await
+    }
+
+    fn find(&self, meant: impl Fn(&Open) -> bool, channel: &str, conversation: &str) -> Option<Open> {
+        let here = |open: &&Open| open.channel == channel && open.conversation == conversation;
+        self.open().iter().filter(here).find(|open| meant(open)).cloned()
+    }
+
+    async fn settle(
+        &self,
+        open: &Open,
+        yes: bool,
+        (channel, sender, role): (&str, &str, Option<Role>),
+        reason: Option<String>,
+    ) -> Pressed {
+        if role != Some(Role::Admin) {
+            return Pressed::NotAllowed;
+        }
+        if let Some(decision) = &open.decided {
+            return Pressed::Before(format!("Already decided. {decision}"));
+        }
+        let reply = Reply {
+            answer: if yes { Answer::Approve } else { Answer::Deny },
+            breadth: Breadth::Exact,
+            person: Person {
+                channel: channel.to_owned(),
+                name: sender.to_owned(),
+                role: Role::Admin,
+            },
+            reason,
+            seen: Seen::Whole(open.shown.clone()),
+        };
+        let reception = if open.plan {
+            let all = self.kernel.reply_plan(&open.asked, None, &reply).await;
+            let taken = all.iter().any(|(_, reception)| *reception == Reception::Taken);
+            let first = all
+                .first()
+                .map_or(Reception::Nothing, |(_, reception)| *reception);
+            if taken { Reception::Taken } else { first }
+        } else {
+            self.kernel.reply(&open.asked, reply).await
+        };
+        match reception {
+            Reception::Taken => {
+                let word = if yes { "Approved" } else { "Denied" };
+                let decision = format!("{word} by {sender} ({channel}).");
+                self.decided(&open.asked, &decision).await;
+                Pressed::Taken(decision)
+            }
+            Reception::Nothing => Pressed::Before("Already decided.".to_owned()),
+            Reception::NotAllowed => Pressed::NotAllowed,
+            Reception::Unseen => Pressed::Before(format!(
+                "It hides something that this chat can't show; answer it with `clawk approve {}`.",
+                open.asked
+            )),
+        }
+    }
+
+    /// Shows the decision wherever it was asked.
+    async fn decided(&self, asked: &RequestId, decision: &str) {
+        let shown: Vec<Open> = {
+            let mut open = self.open();
+            let waiting = open
+                .iter_mut()
+                .filter(|open| open.asked == *asked && open.decided.is_none());
+            waiting
+                .map(|open| {
+                    open.decided = Some(decision.to_owned());
+                    open.clone()
+                })
+                .collect()
+        };
+        for open in shown {
+            let Some(adapter) = self.adapter(&open.channel) else {
+                continue;
+            };
+            let abilities = adapter.abilities();
+            let of = open.sent_as.as_deref().filter(|_| abilities.edits);
+            let markdown = if of.is_some() {
+                format!("{}\n\n{decision}", open.text)
+            } else {
+                format!("{decision} (question {})", open.code)
+            };
+            let out = Out {
+                id: format!("decided-{}", open.id),
+                conversation: open.conversation.clone(),
+                reply_to: None,
+                text: dress(&markdown, abilities.markup),
+                markdown,
+            };
+            let sent = async {
+                match of {
+                    Some(of) => adapter.edit(of, &out).await,
+                    None => adapter.send(&out).await,
+                }
+            };
+            match tokio::time::timeout(Duration::from_millis(SEND_MS), sent).await {
+                Ok(Delivery::Delivered { .. }) => {}
+                Ok(other) => tracing::warn!(?other, "a decision could not be shown"),
+                Err(_) => tracing::warn!("a decision could not be shown in time"),
+            }
+        }
+    }
+}
+
+fn id_of(asked: &Waiting) -> &RequestId {
+    match asked {
+        Waiting::One(question) => &question.request_id,
+        Waiting::Plan(plan) => &plan.id,
+    }
+}
+
+fn first(asked: &Waiting) -> Option<&Question> {
+    match asked {
+        Waiting::One(question) => Some(question),
+        Waiting::Plan(plan) => plan.steps.first(),
+    }
+}
+
+/// `yes CODE` or `no CODE [reason]`.
+fn parse(text: &str) -> Option<(bool, String, Option<String>)> {
+    let mut words = text.trim().splitn(3, char::is_whitespace);
+    let yes = match words.next()?.to_ascii_lowercase().as_str() {
+        "yes" => true,
+        "no" => false,
+        _ => return None,
+    };
+    let code = words.next()?.to_ascii_uppercase();
+    if code.len() != 8 {
+        return None;
+    }
+    let reason = words.next().map(str::trim).filter(|reason| !reason.is_empty());
+    Some((yes, code, reason.map(str::to_owned)))
+}
+
+/// What the person reads, and the digests of what they read whole; none: it can't be answered here.
+fn words(asked: &Waiting, adapter: &dyn Adapter, code: &str) -> (String, Vec<Digest>) {
+    let abilities = adapter.abilities();
+    let (max, unit) = abilities.limit;
+    let questions: Vec<&Question> = match asked {
+        Waiting::One(question) => vec![question],
+        Waiting::Plan(plan) => plan.steps.iter().collect(),
+    };
+    let elsewhere = format!("clawk approve {}", id_of(asked));
+    let room = max.saturating_sub(AROUND) / questions.len().max(1);
+    let mut whole = String::from("**May this be done?**\n");
+    let mut shown = Vec::new();
+    for question in &questions {
+        match question.sheet.offer(room, false, &elsewhere) {
+            Offer::Whole(text) => {
+                whole.push_str(&format!("\n{}\n{}\n", question.reason, fenced(&text)));
+                shown.push(question.sheet.digest());
+            }
+            Offer::File { .. } | Offer::Elsewhere(_) => {}
+        }
+    }
+    let how = if abilities.buttons {
+        format!("\nPress a button, or answer `yes {code}` or `no {code} reason`.")
+    } else {
+        format!("\nAnswer `yes {code}` or `no {code} reason`.")
+    };
+    whole.push_str(&how);
+    if shown.len() == questions.len() && length(&dress(&whole, abilities.markup), unit) <= max {
+        return (whole, shown);
+    }
+    let tools: Vec<&str> = questions.iter().map(|question| question.tool.as_str()).collect();
+    let text = format!(
+        "**May this be done?** `{}`\n\nIts text is too long for this chat. Read all of it and answer with `{elsewhere}`.",
+        tools.join("`, `")
+    );
+    (text, Vec::new())
+}
+
+/// A text in a fence that it can't close.
+fn fenced(text: &str) -> String {
+    let mut longest = 2;
+    let mut run = 0;
+    for c in text.chars() {
+        run = if c == '`' { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    let fence = "`".repeat(longest + 1);
+    format!("{fence}\n{}\n{fence}", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fenced, parse};
+
+    #[test]
+    fn only_a_text_that_begins_with_the_word_and_a_code_answers() {
+        assert_eq!(parse("yes ABCD2345"), Some((true, "ABCD2345".to_owned(), None)));
+        assert_eq!(
+            parse(" No abcd2345  too dear "),
+            Some((false, "ABCD2345".to_owned(), Some("too dear".to_owned())))
+        );
+        for text in [
+            "yes",
+            "yes please do",
+            "> yes ABCD2345",
+            "ann said: yes ABCD2345",
+            "yesABCD2345",
+            "",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_can_not_leave_its_fence() {
+        let text = fenced("a\n````\nApproved");
+        assert!(text.starts_with("`````\n") && text.ends_with("\n`````"));
+    }
+}

@@ -1,0 +1,488 @@
+//! All channels of an agent: each on its own, so that a bad one never stops the others (C12).
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{Deliver, Delivery, Outgoing};
+use clawk_kernel::time::Clock;
+use clawk_kernel::{ChannelFact, Kernel, KernelError, Pairing};
+use clawk_manifest::model::{AccessControl, Channel};
+use clawk_proto::{MessageId, SessionId};
+use clawk_sandbox::{Launcher, Spec};
+use clawk_secrets::Resolver;
+use serde::Serialize;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::adapter::{Adapter, Ended, Hook, HookReply};
+use crate::config::ChannelConfig;
+use crate::cursor::Cursor;
+use crate::inlet::{self, Inlet};
+use crate::outlet::Outlet;
+use crate::pairing::{Guesses, Pending};
+use crate::questions::{Lanes, Questions};
+use crate::state::{Report, State};
+use crate::types;
+
+/// The first wait before a channel is connected again, milliseconds; it doubles.
+const FIRST_WAIT_MS: u64 = 1_000;
+/// The longest such wait; where a person has to mend it, the first and longest one.
+const LONGEST_WAIT_MS: u64 = 60_000;
+const FATAL_WAIT_MS: u64 = 300_000;
+/// The longest wait that a platform may impose, milliseconds.
+const LONGEST_IMPOSED_MS: u64 = 3_600_000;
+/// A channel that was connected for so long begins with the first wait again, milliseconds.
+const WELL_MS: u64 = 30_000;
+/// Rows of the outbox that are counted.
+const COUNTED: usize = 100_000;
+/// How long the end of all channels may take, milliseconds.
+const END_MS: u64 = 10_000;
+
+/// What the channels of an agent are made of.
+pub struct Parts {
+    /// The agent.
+    pub kernel: Kernel,
+    /// Its clock.
+    pub clock: Arc<dyn Clock>,
+    /// Resolves secrets.
+    pub secrets: Resolver,
+    /// `[channels]`.
+    pub configs: BTreeMap<String, ChannelConfig>,
+    /// `[approvals] to`: `CHANNEL:CONVERSATION`.
+    pub approvals: Vec<String>,
+    /// Where cursors lie.
+    pub folder: PathBuf,
+    /// Starts the programs of `custom` channels.
+    pub launcher: Launcher,
+    /// These programs, by channel, each in its box; or why it can't be had.
+    pub programs: BTreeMap<String, Result<Spec, String>>,
+    /// Requests to `/channels/NAME` come in somewhere.
+    pub listening: bool,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parts({} configured)", self.configs.len())
+    }
+}
+
+/// One channel.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) inlet: Arc<Inlet>,
+    pub(crate) adapter: Option<Arc<dyn Adapter>>,
+    pub(crate) outlet: Option<Arc<Outlet>>,
+}
+
+/// The channels of an agent; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Channels(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kernel: Kernel,
+    clock: Arc<dyn Clock>,
+    lanes: Arc<HashMap<String, Lane>>,
+    questions: Arc<Questions>,
+    /// In the manifest's order.
+    names: Vec<String>,
+    guesses: Mutex<Guesses>,
+    tasks: TaskTracker,
+    over: CancellationToken,
+}
+
+/// Why an order about a pairing was not obeyed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotDone {
+    /// No code that waits is this one.
+    WrongCode,
+    /// Too many wrong codes were typed within the last minute.
+    Closed,
+    /// Nobody of this id is paired.
+    NotPaired,
+    /// The manifest declares no such channel, or it is not connected.
+    NoChannel,
+    /// It is no trigger.
+    NoTrigger,
+    /// Something else, for people.
+    Failed(String),
+}
+
+impl fmt::Display for NotDone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WrongCode => {
+                "no code that waits is this one; `clawk channels pairing list` shows who waits"
+            }
+            Self::Closed => "too many wrong codes; none is looked at for a minute",
+            Self::NotPaired => "nobody of this id is paired",
+            Self::NoChannel => "no channel of this name is connected; `clawk channels` lists them",
+            Self::NoTrigger => "this channel is no trigger; `cron` channels can be fired",
+            Self::Failed(reason) => reason,
+        })
+    }
+}
+
+impl From<KernelError> for NotDone {
+    fn from(error: KernelError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Who is paired with a channel, and who waits for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Paired {
+    /// The channel.
+    pub channel: String,
+    /// Who is let in.
+    pub paired: Vec<String>,
+    /// Whose code waits.
+    pub pending: Vec<Pending>,
+}
+
+impl Channels {
+    /// Starts every channel of the agent's manifest.
+    ///
+    /// # Errors
+    /// The record of pairings can't be read.
+    pub async fn start(parts: Parts) -> Result<Self, KernelError> {
+        let facts = Arc::new(parts.kernel.pairings().await?);
+        let lanes: Lanes = Arc::new(OnceLock::new());
+        let targets = parts.approvals.iter().filter_map(|target| {
+            let (channel, conversation) = target.split_once(':')?;
+            Some((channel.to_owned(), conversation.to_owned()))
+        });
+        let questions = Questions::new(parts.kernel.clone(), targets.collect(), Arc::clone(&lanes));
+        let questions = Arc::new(questions);
+        let (tasks, over) = (TaskTracker::new(), CancellationToken::new());
+        let channels = parts.kernel.manifest().channels.clone();
+        let mut made = HashMap::new();
+        for channel in &channels {
+            let inlet = Arc::new(Inlet::new(inlet::Parts {
+                channel: channel.clone(),
+                config: parts.configs.get(&channel.name).cloned().unwrap_or_default(),
+                kernel: parts.kernel.clone(),
+                clock: Arc::clone(&parts.clock),
+                facts: Arc::clone(&facts),
+                cursor: Cursor::new(&parts.folder, &channel.name),
+                questions: Arc::clone(&questions),
+                tasks: tasks.clone(),
+                over: over.clone(),
+            }));
+            made.insert(channel.name.clone(), lane(&parts, inlet, &lanes));
+        }
+        let made = Arc::new(made);
+        let _first = lanes.set(Arc::downgrade(&made)); // silent-ok: it was just made
+        for lane in made.values() {
+            if let (Some(adapter), Some(outlet)) = (&lane.adapter, &lane.outlet) {
+                let work = keep(
+                    Arc::clone(adapter),
+                    Arc::clone(&lane.inlet),
+                    Arc::clone(outlet),
+                    over.clone(),
+                );
+                tasks.spawn(work);
+            }
+        }
+        let (ending, asking) = (over.clone(), Arc::clone(&questions));
+        tasks.spawn(async move { asking.run(&ending).await });
+        Ok(Self(Arc::new(Inner {
+            kernel: parts.kernel,
+            clock: parts.clock,
+            lanes: made,
+            questions,
+            names: channels.into_iter().map(|channel| channel.name).collect(),
+            guesses: Mutex::default(),
+            tasks,
+            over,
+        })))
+    }
+
+    /// Ends all channels. The agent goes on.
+    pub async fn close(&self) {
+        self.0.over.cancel();
+        self.0.tasks.close();
+        if tokio::time::timeout(Duration::from_millis(END_MS), self.0.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("a channel did not end in time");
+        }
+    }
+
+    /// Every channel as it is now, in the manifest's order.
+    ///
+    /// # Errors
+    /// The outbox can't be read.
+    pub async fn report(&self) -> Result<Vec<Report>, KernelError> {
+        let rows = self.0.kernel.outbox(COUNTED).await?;
+        let mut reports = Vec::new();
+        for name in &self.0.names {
+            let Some(lane) = self.0.lanes.get(name) else {
+                continue;
+            };
+            let mut report = lane.inlet.status.report();
+            for row in rows.iter().filter(|row| row.owed.channel == *name) {
+                if row.dead {
+                    report.dead += 1;
+                } else {
+                    report.queued += 1;
+                }
+            }
+            reports.push(report);
+        }
+        Ok(reports)
+    }
+
+    /// A request to `/channels/NAME`.
+    pub async fn receive(&self, name: &str, hook: Hook) -> HookReply {
+        let lane = self.0.lanes.get(name);
+        let Some((lane, adapter)) = lane.and_then(|lane| Some((lane, lane.adapter.as_ref()?))) else {
+            return HookReply::refused(404, "no such channel");
+        };
+        if self.0.over.is_cancelled() {
+            return HookReply::refused(503, "the agent is ending");
+        }
+        adapter.receive(&lane.inlet, hook).await
+    }
+
+    /// Begins a run of a trigger by hand.
+    ///
+    /// # Errors
+    /// There is no such channel, it is no trigger, or it could not be begun.
+    pub async fn fire(&self, name: &str) -> Result<(), NotDone> {
+        let lane = self.0.lanes.get(name).ok_or(NotDone::NoChannel)?;
+        let adapter = lane.adapter.as_ref().ok_or(NotDone::NoChannel)?;
+        match adapter.fire(&lane.inlet).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(NotDone::NoTrigger),
+            Err(reason) => Err(NotDone::Failed(reason)),
+        }
+    }
+
+    /// Sends a text to a conversation: one attempt, whole or not at all past its first piece. `id` is unique to it.
+    ///
+    /// # Errors
+    /// There is no such channel, or it is not connected.
+    pub async fn send(
+        &self,
+        channel: &str,
+        conversation: &str,
+        text: &str,
+        id: MessageId,
+    ) -> Result<Delivery, NotDone> {
+        let lane = self.0.lanes.get(channel).ok_or(NotDone::NoChannel)?;
+        let outlet = lane.outlet.as_ref().ok_or(NotDone::NoChannel)?;
+        if lane.inlet.status.report().state != State::Ready {
+            return Err(NotDone::NoChannel);
+        }
+        let out = Outgoing {
+            id,
+            channel: channel.to_owned(),
+            conversation: conversation.to_owned(),
+            sender: channel.to_owned(),
+            reply_to: None,
+            text: text.to_owned(),
+            attempt: 1,
+            repeat: false,
+        };
+        Ok(outlet.send(&out, &self.0.over).await)
+    }
+
+    /// Asks the person in the conversation of a session, in the agent's own words, and waits. `None`: there is nobody to ask.
+    pub async fn ask(&self, session: SessionId, text: &str, options: &[String]) -> Option<String> {
+        tokio::select! {
+            answer = self.0.questions.ask_person(session, text, options) => answer,
+            () = self.0.over.cancelled() => None,
+        }
+    }
+
+    /// Who is paired with which channel, and who waits.
+    #[must_use]
+    pub fn pairings(&self) -> Vec<Paired> {
+        let now = self.0.clock.now();
+        let mut all = Vec::new();
+        for (channel, lane) in self.with_pairing() {
+            all.push(lane.inlet.gate.pairings(|pairings| Paired {
+                channel: channel.clone(),
+                paired: pairings.paired().map(str::to_owned).collect(),
+                pending: pairings.pending(now).to_vec(),
+            }));
+        }
+        all
+    }
+
+    fn with_pairing(&self) -> impl Iterator<Item = (&String, &Lane)> {
+        let lanes = self
+            .0
+            .names
+            .iter()
+            .filter_map(|name| Some((name, self.0.lanes.get(name)?)));
+        lanes.filter(|(_, lane)| {
+            let access = &lane.inlet.channel().access_control;
+            matches!(access, Some(AccessControl::Pairing { .. }))
+        })
+    }
+
+    /// Decides on a code: its owner, and the channel.
+    ///
+    /// # Errors
+    /// It is no code that waits, too many wrong ones were typed, or the decision can't be recorded.
+    pub async fn decide(&self, code: &str, approve: bool, by: &str) -> Result<(String, String), NotDone> {
+        let now = self.0.clock.now();
+        let open = self.guesses(|guesses| guesses.open(now));
+        if !open {
+            return Err(NotDone::Closed);
+        }
+        let mut found = None;
+        for (channel, lane) in self.with_pairing() {
+            if let Some(sender) = lane.inlet.gate.pairings(|pairings| pairings.whose(code, now)) {
+                found = Some((channel, lane, sender));
+            }
+        }
+        let Some((channel, lane, sender)) = found else {
+            self.guesses(|guesses| guesses.wrong(now));
+            return Err(NotDone::WrongCode);
+        };
+        let step = if approve {
+            Pairing::Approved
+        } else {
+            Pairing::Denied
+        };
+        self.step(lane, &sender, step, by).await?;
+        if approve {
+            lane.inlet
+                .aside(&sender, "You are paired with this agent now.".to_owned());
+        }
+        Ok((channel.clone(), sender))
+    }
+
+    fn guesses<T>(&self, with: impl FnOnce(&mut Guesses) -> T) -> T {
+        with(&mut self.0.guesses.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends a pairing: the channels where it stood.
+    ///
+    /// # Errors
+    /// Nobody of this id is paired, or the decision can't be recorded.
+    pub async fn revoke(
+        &self,
+        sender: &str,
+        channel: Option<&str>,
+        by: &str,
+    ) -> Result<Vec<String>, NotDone> {
+        let mut ended = Vec::new();
+        for (name, lane) in self.with_pairing() {
+            let meant = channel.is_none_or(|channel| channel == name);
+            if meant && lane.inlet.gate.pairings(|pairings| pairings.is_paired(sender)) {
+                self.step(lane, sender, Pairing::Revoked, by).await?;
+                ended.push(name.clone());
+            }
+        }
+        if ended.is_empty() {
+            Err(NotDone::NotPaired)
+        } else {
+            Ok(ended)
+        }
+    }
+
+    async fn step(&self, lane: &Lane, sender: &str, step: Pairing, by: &str) -> Result<(), NotDone> {
+        let fact = ChannelFact::Pairing {
+            channel: lane.inlet.channel().name.clone(),
+            sender: sender.to_owned(),
+            step,
+            code: None,
+            expires_at: None,
+            by: Some(by.to_owned()),
+        };
+        // What takes rights away counts at once; what gives them, once it is on the record.
+        if step == Pairing::Revoked {
+            lane.inlet.gate.pairings(|pairings| pairings.took(sender, step));
+        }
+        self.0.kernel.record_channel(&fact).await?;
+        lane.inlet.gate.pairings(|pairings| pairings.took(sender, step));
+        Ok(())
+    }
+}
+
+/// A channel with its adapter; without one, its state says why.
+fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
+    let channel: &Channel = inlet.channel();
+    match types::make(channel, inlet.config(), parts) {
+        Ok(Some(adapter)) => {
+            inlet.set_adapter(&adapter);
+            let outlet = Outlet::new(Arc::clone(&adapter), Arc::clone(&inlet), Arc::clone(lanes));
+            Lane {
+                adapter: Some(adapter),
+                outlet: Some(Arc::new(outlet)),
+                inlet,
+            }
+        }
+        Ok(None) => {
+            inlet.ready();
+            Lane {
+                inlet,
+                adapter: None,
+                outlet: None,
+            }
+        }
+        Err(reason) => {
+            inlet.status.set(State::Failed, Some(reason));
+            Lane {
+                inlet,
+                adapter: None,
+                outlet: None,
+            }
+        }
+    }
+}
+
+/// Keeps one channel connected, and delivers its answers while it is.
+async fn keep(adapter: Arc<dyn Adapter>, inlet: Arc<Inlet>, outlet: Arc<Outlet>, over: CancellationToken) {
+    let name = inlet.channel().name.clone();
+    let mut wait_ms = FIRST_WAIT_MS;
+    loop {
+        let mut well: Option<Instant> = None;
+        let mut deliveries = None;
+        let ended: Ended = {
+            let mut work = pin!(adapter.start(&inlet, &over));
+            loop {
+                tokio::select! {
+                    ended = &mut work => break ended,
+                    () = inlet.connected(), if deliveries.is_none() => {
+                        well = Some(Instant::now());
+                        deliveries = Some(inlet.kernel().deliver(&name, Arc::clone(&outlet) as Arc<dyn Deliver>));
+                    }
+                }
+            }
+        };
+        drop(deliveries);
+        if over.is_cancelled() {
+            return;
+        }
+        if well.is_some_and(|since| since.elapsed() >= Duration::from_millis(WELL_MS)) {
+            wait_ms = FIRST_WAIT_MS;
+        }
+        let least = if ended.fatal { FATAL_WAIT_MS } else { wait_ms };
+        // Between a half and the whole, so that many channels do not come back together.
+        let jitter = inlet.clock().random() % (least / 2 + 1);
+        let own_ms = least / 2 + jitter;
+        let pause_ms = ended.after_ms.map_or(own_ms, |ms| ms.min(LONGEST_IMPOSED_MS));
+        let state = if ended.fatal {
+            State::Failed
+        } else {
+            State::Degraded
+        };
+        inlet.status.set(state, Some(ended.reason));
+        wait_ms = wait_ms.saturating_mul(2).min(LONGEST_WAIT_MS);
+        tokio::select! {
+            () = over.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! `cron`: a schedule that begins runs (C11). What it began and where it was is kept in its cursor.
+
+use std::fmt;
+use std::str::FromStr as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::time::Timestamp;
+use clawk_kernel::{ChannelFact, Inbound, REMEMBERED_DAYS, Role};
+use clawk_manifest::model::{Channel, OverlapPolicy, Trigger};
+use croner::Cron as Pattern;
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapter::{Abilities, Adapter, Ended, Incoming, Markup, Out, Unit};
+use crate::config::{ChannelConfig, Missed};
+use crate::inlet::{Inlet, Taken};
+
+/// The longest sleep: the machine's clock may be set, milliseconds.
+const LONGEST_SLEEP_MS: i64 = 30_000;
+/// Missed runs that are counted.
+const COUNTED: usize = 1_000;
+/// How soon something that could not be kept is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What outlives the process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    /// The last time of the schedule that was dealt with, RFC 3339.
+    last: Option<String>,
+    /// Runs under way.
+    running: Vec<String>,
+    /// One that waits for a place.
+    queued: Option<String>,
+}
+
+/// The channel.
+pub(crate) struct Cron {
+    pattern: Pattern,
+    zone: TimeZone,
+    trigger: Trigger,
+    missed: Missed,
+    prompt: String,
+    kept: Mutex<Kept>,
+    finished: Notify,
+    /// One run begins at a time.
+    beginning: tokio::sync::Mutex<()>,
+}
+
+impl fmt::Debug for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cron({})", self.pattern.as_str())
+    }
+}
+
+/// What became of a run.
+enum Begun {
+    Started,
+    Queued,
+    Skipped,
+    /// The journal could not keep it now.
+    Later(String),
+}
+
+impl Cron {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig) -> Result<Self, String> {
+        let trigger = channel.trigger.clone().unwrap_or_default();
+        let schedule = trigger.schedule.as_deref().unwrap_or_default();
+        let pattern = Pattern::from_str(schedule)
+            .map_err(|error| format!("`{schedule}` is not a schedule: {error}"))?;
+        let zone = match config.timezone.as_deref() {
+            None => TimeZone::UTC,
+            Some(name) => TimeZone::get(name)
+                .map_err(|error| format!("`timezone` `{name}` is not known on this machine: {error}"))?,
+        };
+        let prompt = config.prompt.clone().unwrap_or_else(|| {
+            format!(
+                "The schedule `{}` is due ({{time}}). Do what you are there for.",
+                channel.name
+            )
+        });
+        Ok(Self {
+            pattern,
+            zone,
+            trigger,
+            missed: config.missed,
+            prompt,
+            kept: Mutex::default(),
+            finished: Notify::new(),
+            beginning: tokio::sync::Mutex::default(),
+        })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn zoned(&self, at: Timestamp) -> Option<Zoned> {
+        let at = jiff::Timestamp::from_microsecond(at.0).ok()?; // silent-ok: no clock says such a time
+        Some(at.to_zoned(self.zone.clone()))
+    }
+
+    /// The next time of the schedule after this one; none: there is none in centuries.
+    fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        let next = self
+            .pattern
+            .find_next_occurrence(&self.zoned(after)?, false)
+            .ok()?; // silent-ok: as above
+        Some(Timestamp(next.timestamp().as_microsecond()))
+    }
+
+    fn save(&self, inlet: &Inlet) {
+        let kept = self.kept().clone();
+        // silent-ok: a plain struct always serialises
+        let text = serde_json::to_string(&kept).unwrap_or_default();
+        if let Err(error) = inlet.set_cursor(&text) {
+            inlet.degraded(format!("where the schedule is can't be kept: {error}"));
+        }
+    }
+
+    /// Takes up what the last process left: its place in the schedule, and its runs that still go on.
+    async fn restore(&self, inlet: &Inlet) -> Result<(), String> {
+        let text = inlet.cursor().map_err(|error| error.to_string())?;
+        let mut kept: Kept = match text {
+            Some(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
+                tracing::warn!(%error, "where the schedule was can't be read; it begins anew");
+                Kept::default()
+            }),
+            None => Kept::default(),
+        };
+        let mut running = Vec::new();
+        for run in std::mem::take(&mut kept.running) {
+            if self.goes_on(inlet, &run).await? {
+                running.push(run);
+            }
+        }
+        kept.running = running;
+        *self.kept() = kept;
+        Ok(())
+    }
+
+    async fn goes_on(&self, inlet: &Inlet, run: &str) -> Result<bool, String> {
+        let name = &inlet.channel().name;
+        let inbound = Inbound {
+            channel: name.clone(),
+            conversation: run.to_owned(),
+            direct: true,
+            sender: name.clone(),
+            role: Role::User,
+            platform_ids: vec![run.to_owned()],
+            remembered_days: REMEMBERED_DAYS,
+            text: String::new(),
+            images: Vec::new(),
+        };
+        let kernel = inlet.kernel();
+        let known = kernel
+            .arrived(&inbound)
+            .await
+            .map_err(|error| error.to_string())?;
+        match known {
+            Some(known) => kernel
+                .is_open(known.message_id)
+                .await
+                .map_err(|error| error.to_string()),
+            None => Ok(false),
+        }
+    }
+
+    async fn record(&self, inlet: &Inlet, run: &str, what: &str, reason: Option<String>) {
+        let fact = ChannelFact::Run {
+            channel: inlet.channel().name.clone(),
+            what: what.to_owned(),
+            run: run.to_owned(),
+            reason,
+        };
+        if let Err(error) = inlet.kernel().record_channel(&fact).await {
+            tracing::error!(%error, "what a schedule did could not be recorded");
+        }
+    }
+
+    /// Begins a run where there is a place for it.
+    async fn begin(&self, inlet: &Inlet, run: &str) -> Begun {
+        let _alone = self.beginning.lock().await;
+        let places = usize::try_from(self.trigger.max_parallel.max(1)).unwrap_or(usize::MAX);
+        if self.kept().running.len() >= places {
+            let waits = self.kept().queued.is_some();
+            let reason = format!("{places} runs are under way");
+            return if self.trigger.overlap_policy == OverlapPolicy::Queue && !waits {
+                self.kept().queued = Some(run.to_owned());
+                self.save(inlet);
+                self.record(inlet, run, "queued", Some(reason)).await;
+                Begun::Queued
+            } else {
+                self.record(inlet, run, "skipped", Some(reason)).await;
+                Begun::Skipped
+            };
+        }
+        let time = run.split(' ').nth(1).unwrap_or(run);
+        // Before it can end: its place is taken.
+        self.kept().running.push(run.to_owned());
+        let taken = inlet
+            .message(Incoming {
+                ids: vec![run.to_owned()],
+                conversation: run.to_owned(),
+                direct: true,
+                sender: Some(inlet.channel().name.clone()),
+                text: self.prompt.replace("{time}", time).replace("{event}", run),
+                ..Incoming::default()
+            })
+            .await;
+        match taken {
+            Taken::Accepted {
+                message, duplicate, ..
+            } => {
+                // Taken before a crash: it may be over.
+                let over = duplicate && !inlet.kernel().is_open(message).await.unwrap_or(true); // silent-ok: then it ends by its answer
+                if over {
+                    self.done(run);
+                }
+                self.save(inlet);
+                if !duplicate {
+                    self.record(inlet, run, "started", None).await;
+                }
+                Begun::Started
+            }
+            Taken::Refused(reason) => {
+                self.done(run);
+                self.record(inlet, run, "skipped", Some(reason)).await;
+                Begun::Skipped
+            }
+            Taken::Ignored => {
+                self.done(run);
+                Begun::Skipped
+            }
+            Taken::Later(reason) => {
+                self.done(run);
+                Begun::Later(reason)
+            }
+        }
+    }
+
+    fn done(&self, run: &str) {
+        self.kept().running.retain(|running| running != run);
+    }
+
+    /// Deals with the times that have passed.
+    async fn due(&self, inlet: &Inlet) -> Result<(), String> {
+        let now = inlet.clock().now();
+        let last = self.kept().last.clone();
+        // silent-ok: a time of ours always reads
+        let Some(mut last) = last.and_then(|last| Timestamp::parse(&last).ok()) else {
+            // The first start ever: nothing was missed.
+            self.kept().last = Some(now.to_string());
+            self.save(inlet);
+            return Ok(());
+        };
+        let mut passed = Vec::new();
+        while let Some(next) = self.next(last).filter(|next| *next <= now) {
+            passed.push(next);
+            last = next;
+            if passed.len() >= COUNTED {
+                break;
+            }
+        }
+        let Some(latest) = passed.pop() else { return Ok(()) };
+        // A minute late is a late wake-up, more is a time without the agent.
+        let late = now.0 - latest.0 > 60_000_000;
+        let run = |at: Timestamp| format!("run {at}");
+        if !passed.is_empty() {
+            let reason = format!("{} runs were missed while the agent was down", passed.len());
+            let first = passed.first().copied().map(run).unwrap_or_default();
+            self.record(inlet, &first, "missed", Some(reason)).await;
+        }
+        if late && self.missed == Missed::Skip {
+            let reason = "the agent was down".to_owned();
+            self.record(inlet, &run(latest), "missed", Some(reason)).await;
+        } else if let Begun::Later(reason) = self.begin(inlet, &run(latest)).await {
+            return Err(reason);
+        }
+        self.kept().last = Some(latest.to_string());
+        self.save(inlet);
+        Ok(())
+    }
+
+    /// Gives a place that is free to the run that waits.
+    async fn promote(&self, inlet: &Inlet) -> Result<(), String> {
+        let places = usize::try_from(self.trigger.max_parallel.max(1)).unwrap_or(usize::MAX);
+        let run = {
+            let kept = self.kept();
+            kept.queued.clone().filter(|_| kept.running.len() < places)
+        };
+        let Some(run) = run else {
+            self.save(inlet);
+            return Ok(());
+        };
+        match self.begin(inlet, &run).await {
+            Begun::Later(reason) => return Err(reason),
+            Begun::Started | Begun::Queued | Begun::Skipped => self.kept().queued = None,
+        }
+        self.save(inlet);
+        Ok(())
+    }
+
+    async fn work(&self, inlet: &Inlet, over: &CancellationToken) -> Ended {
+        if let Err(reason) = self.restore(inlet).await {
+            return Ended::broken(reason);
+        }
+        inlet.ready();
+        loop {
+            let mut done = self.due(inlet).await;
+            if done.is_ok() {
+                done = self.promote(inlet).await;
+            }
+            let wait = match done {
+                Ok(()) => {
+                    let now = inlet.clock().now();
+                    let ms = self
+                        .next(now)
+                        .map_or(LONGEST_SLEEP_MS, |next| (next.0 - now.0) / 1000 + 1);
+                    Duration::from_millis(ms.clamp(1, LONGEST_SLEEP_MS).unsigned_abs())
+                }
+                Err(reason) => {
+                    inlet.degraded(reason);
+                    AGAIN
+                }
+            };
+            tokio::select! {
+                () = over.cancelled() => return Ended::broken("the agent ends"),
+                () = self.finished.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+}
+
+impl Adapter for Cron {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Markdown,
+            ..Abilities::plain(usize::MAX, Unit::Bytes)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(self.work(inlet, over))
+    }
+
+    fn send<'a>(&'a self, _out: &'a Out) -> Later<'a, Delivery> {
+        // Nobody reads in a schedule; `deliver_to` says where its answers go.
+        Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
+    }
+
+    fn fire<'a>(&'a self, inlet: &'a Inlet) -> Later<'a, Result<bool, String>> {
+        Box::pin(async move {
+            let run = format!("fired {} {}", inlet.clock().now(), inlet.clock().uuid());
+            match self.begin(inlet, &run).await {
+                Begun::Started | Begun::Queued => Ok(true),
+                Begun::Skipped => {
+                    Err("it was skipped: as many runs as `max_parallel` are under way".to_owned())
+                }
+                Begun::Later(reason) => Err(reason),
+            }
+        })
+    }
+
+    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        self.done(conversation);
+        self.finished.notify_one();
+        Box::pin(std::future::ready(()))
+    }
+}

@@ -1,0 +1,520 @@
+//! `custom`: a program in a box that speaks the line protocol, one JSON object a line.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::Channel;
+use clawk_sandbox::{Launcher, Service, Spec};
+use futures::future::join_all;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::adapter::{Abilities, Adapter, Asking, Attachment, Ended, Incoming, Markup, Out, Press, Unit};
+use crate::inlet::{Inlet, Taken};
+use crate::service::Parts;
+
+/// Longest line of the program, bytes.
+const MAX_LINE: u64 = 1 << 20;
+/// The longest text of one `send`, characters.
+const MAX_TEXT: usize = 65_536;
+/// How long the program has to say that a message is delivered, milliseconds.
+const DELIVERED_MS: u64 = 50_000;
+/// Lines to the program that wait. As many as a program may have messages in its pipe, so that one that writes before it reads holds
+/// nobody up, itself included.
+const BACKLOG: usize = 16_384;
+/// Messages taken at a time; those of one conversation in their order.
+const WORKERS: usize = 16;
+const WORKER_BACKLOG: usize = 16;
+/// How often a message that can't be kept now is tried before the program is started again, and how long it waits, milliseconds.
+const TRIES: u32 = 6;
+const TRY_MS: u64 = 250;
+/// Characters of the program's own words that are shown.
+const SHOWN_CHARS: usize = 200;
+
+/// What the program says.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub(crate) enum Line {
+    Message(MessageLine),
+    Press {
+        #[serde(default)]
+        #[expect(dead_code, reason = "a press is told apart by its question")]
+        id: Option<String>,
+        question: String,
+        choice: String,
+        sender: PressSender,
+        conversation: String,
+    },
+    Delivered {
+        out: String,
+        #[serde(default)]
+        id: Option<String>,
+    },
+    Failed {
+        out: String,
+        reason: String,
+        #[serde(default)]
+        retry_after_ms: Option<u64>,
+        /// It is never taken.
+        #[serde(default, rename = "final")]
+        for_good: bool,
+    },
+    State {
+        state: String,
+        #[serde(default)]
+        reason: Option<String>,
+    },
+}
+
+/// A message of the line protocol; a webhook's body has the same members.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MessageLine {
+    pub(crate) id: String,
+    pub(crate) conversation: String,
+    #[serde(default)]
+    pub(crate) direct: bool,
+    #[serde(default)]
+    pub(crate) mention: bool,
+    pub(crate) sender: SenderLine,
+    #[serde(default)]
+    pub(crate) text: String,
+    #[serde(default)]
+    pub(crate) attachments: Vec<AttachmentLine>,
+    #[serde(default)]
+    pub(crate) timestamp: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SenderLine {
+    pub(crate) id: String,
+    #[serde(default)]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AttachmentLine {
+    #[serde(default)]
+    pub(crate) path: Option<String>,
+    #[serde(default)]
+    pub(crate) url: Option<String>,
+    #[serde(default)]
+    pub(crate) data: Option<String>,
+    #[serde(default)]
+    pub(crate) media_type: String,
+    #[serde(default)]
+    pub(crate) name: String,
+}
+
+/// The sender's id, or an object with it.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum PressSender {
+    Id(String),
+    Sender(SenderLine),
+}
+
+impl PressSender {
+    pub(crate) fn id(self) -> String {
+        match self {
+            Self::Id(id) | Self::Sender(SenderLine { id, .. }) => id,
+        }
+    }
+}
+
+impl MessageLine {
+    /// As the way in takes it.
+    ///
+    /// # Errors
+    /// There is neither a text nor an attachment.
+    pub(crate) fn incoming(self) -> Result<Incoming, &'static str> {
+        if self.text.trim().is_empty() && self.attachments.is_empty() {
+            return Err("`text` or `attachments` must hold something");
+        }
+        let attachment = |line: AttachmentLine| {
+            let kept = [line.path, line.url]
+                .into_iter()
+                .flatten()
+                .next()
+                .unwrap_or_default();
+            let name = if line.name.is_empty() {
+                kept.rsplit('/').next().unwrap_or_default().to_owned()
+            } else {
+                line.name
+            };
+            Attachment {
+                name,
+                media_type: line.media_type,
+                size: line
+                    .data
+                    .map(|data| u64::try_from(data.len() / 4 * 3).unwrap_or(u64::MAX)),
+            }
+        };
+        Ok(Incoming {
+            ids: vec![self.id],
+            conversation: self.conversation,
+            direct: self.direct,
+            mention: self.mention,
+            sender: Some(self.sender.id),
+            sender_name: self.sender.name,
+            text: self.text,
+            attachments: self.attachments.into_iter().map(attachment).collect(),
+            remembered_days: None,
+        })
+    }
+}
+
+/// A program beside the agent.
+#[derive(Debug)]
+pub(crate) struct Custom {
+    launcher: Launcher,
+    spec: Box<Spec>,
+    live: Mutex<Option<Live>>,
+}
+
+/// The running program.
+#[derive(Debug)]
+struct Live {
+    lines: mpsc::Sender<String>,
+    waiting: HashMap<String, oneshot::Sender<Delivery>>,
+}
+
+impl Custom {
+    pub(crate) fn new(channel: &Channel, parts: &Parts) -> Result<Self, String> {
+        let spec = match parts.programs.get(&channel.name) {
+            Some(spec) => spec.clone()?,
+            None => {
+                return Err(format!(
+                    "`[channels.{}] command = [\"program\"]` is missing in clawk.toml",
+                    channel.name
+                ));
+            }
+        };
+        Ok(Self {
+            launcher: parts.launcher.clone(),
+            spec: Box::new(spec),
+            live: Mutex::default(),
+        })
+    }
+
+    fn live(&self) -> MutexGuard<'_, Option<Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn serve(&self, inlet: &Inlet, over: &CancellationToken) -> Ended {
+        let mut service = match self.launcher.serve(&self.spec).await {
+            Ok(service) => service,
+            Err(error) => return Ended::broken(format!("the program can't be started: {error}")),
+        };
+        let (Some(stdin), Some(stdout)) = (service.stdin.take(), service.stdout.take()) else {
+            return Ended::broken("the program has no standard streams");
+        };
+        let (lines, to_write) = mpsc::channel(BACKLOG);
+        *self.live() = Some(Live {
+            lines: lines.clone(),
+            waiting: HashMap::new(),
+        });
+        inlet.ready();
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..WORKERS).map(|_| mpsc::channel(WORKER_BACKLOG)).unzip();
+        let workers = join_all(receivers.into_iter().map(|work| take(work, inlet, &lines)));
+        let ended = tokio::select! {
+            ended = self.read(stdout, inlet, &senders) => ended,
+            () = write(stdin, to_write) => Ended::broken("the program does not read its standard input"),
+            broken = workers => broken.into_iter().flatten().next().unwrap_or_else(|| Ended::broken("nobody takes its messages")),
+            () = over.cancelled() => Ended::broken("the agent ends"),
+        };
+        *self.live() = None;
+        let stopped = lines.try_send(json!({"type": "stop"}).to_string());
+        drop(stopped);
+        Ended {
+            reason: format!("{}{}", ended.reason, last_words(&service).await),
+            ..ended
+        }
+    }
+
+    /// Reads lines until there are no more.
+    #[expect(clippy::too_many_lines, reason = "one arm for each line of the protocol")]
+    async fn read(
+        &self,
+        stdout: impl tokio::io::AsyncRead + Unpin,
+        inlet: &Inlet,
+        workers: &[mpsc::Sender<Work>],
+    ) -> Ended {
+        let mut reader = BufReader::new(stdout);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).await;
+            match read {
+                Ok(0) => return Ended::broken("the program ended"),
+                Ok(_) if line.last() != Some(&b'\n') => {
+                    return Ended::broken(format!(
+                        "a line of the program is longer than {MAX_LINE} bytes, or was cut"
+                    ));
+                }
+                Ok(_) => {}
+                Err(error) => return Ended::broken(format!("the program can't be read: {error}")),
+            }
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let work = match serde_json::from_slice(&line) {
+                Ok(Line::Message(message)) => Work::Message(Box::new(message)),
+                Ok(Line::Press {
+                    question,
+                    choice,
+                    sender,
+                    conversation,
+                    ..
+                }) => Work::Press(Press {
+                    question,
+                    choice,
+                    sender: sender.id(),
+                    conversation,
+                }),
+                Ok(Line::Delivered { out, id }) => {
+                    self.settle(&out, Delivery::Delivered { platform_id: id });
+                    continue;
+                }
+                Ok(Line::Failed {
+                    out,
+                    reason,
+                    retry_after_ms,
+                    for_good,
+                }) => {
+                    self.settle(&out, failed(&reason, retry_after_ms, for_good));
+                    continue;
+                }
+                Ok(Line::State { state, reason }) => {
+                    let reason = reason.map(|reason| shown(&reason));
+                    match state.as_str() {
+                        "ready" => inlet.ready(),
+                        "failed" => {
+                            return Ended::fatal(reason.unwrap_or_else(|| "the program says so".to_owned()));
+                        }
+                        _ => inlet.degraded(reason.unwrap_or_else(|| "the program says so".to_owned())),
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(channel = %inlet.channel().name, %error, "a line of the program is not of the protocol");
+                    continue;
+                }
+            };
+            let mut hasher = DefaultHasher::new();
+            work.conversation().hash(&mut hasher);
+            let at = usize::try_from(hasher.finish() % u64::try_from(WORKERS).unwrap_or(1)).unwrap_or(0);
+            if let Some(worker) = workers.get(at)
+                && worker.send(work).await.is_err()
+            {
+                return Ended::broken("its messages can't be taken now");
+            }
+        }
+    }
+
+    fn settle(&self, out: &str, delivery: Delivery) {
+        let waiting = self.live().as_mut().and_then(|live| live.waiting.remove(out));
+        if let Some(waiting) = waiting {
+            let _gone = waiting.send(delivery); // silent-ok: whoever waited has given it up as unknown
+        }
+    }
+
+    async fn hand(&self, id: &str, line: Value) -> Delivery {
+        let (told, telling) = oneshot::channel();
+        let lines = {
+            let mut live = self.live();
+            let Some(live) = live.as_mut() else {
+                return Delivery::Retry {
+                    after_ms: None,
+                    reason: "the program does not run".to_owned(),
+                };
+            };
+            live.waiting.insert(id.to_owned(), told);
+            live.lines.clone()
+        };
+        if lines.send(line.to_string()).await.is_err() {
+            return Delivery::Retry {
+                after_ms: None,
+                reason: "the program has ended".to_owned(),
+            };
+        }
+        match tokio::time::timeout(Duration::from_millis(DELIVERED_MS), telling).await {
+            Ok(Ok(delivery)) => delivery,
+            Ok(Err(_)) => Delivery::Unknown {
+                reason: "the program ended before it said what became of it".to_owned(),
+            },
+            Err(_) => {
+                if let Some(live) = self.live().as_mut() {
+                    live.waiting.remove(id);
+                }
+                Delivery::Unknown {
+                    reason: format!("the program did not say within {DELIVERED_MS} ms what became of it"),
+                }
+            }
+        }
+    }
+
+    fn tell(&self, line: &Value) {
+        let lines = self.live().as_ref().map(|live| live.lines.clone());
+        if let Some(lines) = lines {
+            let _full = lines.try_send(line.to_string()); // silent-ok: it is only shown
+        }
+    }
+}
+
+fn failed(reason: &str, retry_after_ms: Option<u64>, for_good: bool) -> Delivery {
+    let reason = shown(reason);
+    if for_good {
+        Delivery::Failed { reason }
+    } else {
+        Delivery::Retry {
+            after_ms: retry_after_ms,
+            reason,
+        }
+    }
+}
+
+fn shown(text: &str) -> String {
+    crate::inlet::harmless(text).chars().take(SHOWN_CHARS).collect()
+}
+
+/// What is done in its conversation's order.
+enum Work {
+    Message(Box<MessageLine>),
+    Press(Press),
+}
+
+impl Work {
+    fn conversation(&self) -> &str {
+        match self {
+            Self::Message(message) => &message.conversation,
+            Self::Press(press) => &press.conversation,
+        }
+    }
+}
+
+/// Takes messages of some conversations, and says what became of each.
+async fn take(mut work: mpsc::Receiver<Work>, inlet: &Inlet, lines: &mpsc::Sender<String>) -> Option<Ended> {
+    while let Some(work) = work.recv().await {
+        let told = match work {
+            Work::Press(press) => {
+                inlet.press(&press).await;
+                continue;
+            }
+            Work::Message(message) => {
+                let id = message.id.clone();
+                match message.incoming() {
+                    Ok(incoming) => match settled(inlet, incoming).await {
+                        Taken::Accepted { .. } | Taken::Ignored => json!({"type": "accepted", "id": id}),
+                        Taken::Refused(reason) => json!({"type": "refused", "id": id, "reason": reason}),
+                        Taken::Later(reason) => {
+                            return Some(Ended::broken(format!("a message could not be kept: {reason}")));
+                        }
+                    },
+                    Err(reason) => json!({"type": "refused", "id": id, "reason": reason}),
+                }
+            }
+        };
+        // Never waited for: whoever waits here reads no more of the program, which may be waiting for that.
+        if lines.try_send(told.to_string()).is_err() {
+            return Some(Ended::broken("the program does not read its standard input"));
+        }
+    }
+    None
+}
+
+/// Takes one message; one that can't be kept now, again after a while.
+async fn settled(inlet: &Inlet, incoming: Incoming) -> Taken {
+    let mut wait_ms = TRY_MS;
+    for _ in 1..TRIES {
+        let taken = inlet.message(incoming.clone()).await;
+        if taken.settled() {
+            return taken;
+        }
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        wait_ms *= 2;
+    }
+    inlet.message(incoming).await
+}
+
+async fn write(mut stdin: impl tokio::io::AsyncWrite + Unpin, mut lines: mpsc::Receiver<String>) {
+    while let Some(mut line) = lines.recv().await {
+        line.push('\n');
+        if stdin.write_all(line.as_bytes()).await.is_err() || stdin.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Ends the program with all of its processes. How it ended, and the last line of its standard error.
+async fn last_words(service: &Service) -> String {
+    let end = service.stop().await;
+    let mut text = match end {
+        Some(end) => match (end.limit, end.exit_code) {
+            (Some(limit), _) => format!("; it was {limit}"),
+            (None, Some(code)) => format!("; exit code {code}"),
+            (None, None) => String::new(),
+        },
+        None => String::new(),
+    };
+    let tail = service.stderr_tail();
+    if let Some(line) = tail.lines().rev().find(|line| !line.trim().is_empty()) {
+        text.push_str(&format!("; its last words: {}", shown(line.trim())));
+    }
+    text
+}
+
+impl Adapter for Custom {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            // The same `out` twice is the same message, but only where the program says so: it may have lost its memory.
+            idempotent: false,
+            markup: Markup::Markdown,
+            buttons: true,
+            edits: true,
+            typing: true,
+            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(self.serve(inlet, over))
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        let line = json!({"type": "send", "out": out.id, "conversation": out.conversation, "reply_to": out.reply_to,
+            "text": out.markdown, "attachments": []});
+        Box::pin(self.hand(&out.id, line))
+    }
+
+    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+        let line = json!({"type": "edit", "out": out.id, "of": of, "text": out.markdown});
+        Box::pin(self.hand(&out.id, line))
+    }
+
+    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+        let out = &asking.out;
+        let choices: Vec<Value> = asking
+            .choices
+            .iter()
+            .map(|(id, label)| json!({"id": id, "label": label}))
+            .collect();
+        let line = json!({"type": "ask", "out": out.id, "question": asking.question, "conversation": out.conversation,
+            "text": out.markdown, "choices": choices});
+        Box::pin(self.hand(&out.id, line))
+    }
+
+    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        self.tell(&json!({"type": "typing", "conversation": conversation}));
+        Box::pin(std::future::ready(()))
+    }
+}

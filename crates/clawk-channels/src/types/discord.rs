@@ -1,0 +1,606 @@
+//! `discord`: Gateway in, REST out. The gateway acknowledges nothing, so the session and the last event that is durable here are
+//! kept, resumed first, and a gap is read from history (C1).
+//!
+//! Long because the gateway is a protocol of its own beside REST.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_egress::Url;
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::{Channel, Transport};
+use clawk_secrets::{Env, Secret};
+use http::{HeaderName, Method};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{own_host, secret};
+use crate::adapter::{
+    Abilities, Adapter, Asking, Attachment, Ended, Found, Incoming, Markup, Out, Press, Unit, carried,
+};
+use crate::api::{Answer, Api, seconds_ms, shown};
+use crate::config::ChannelConfig;
+use crate::genuine::hex;
+use crate::inlet::Inlet;
+use crate::service::Parts;
+use crate::socket::{Heard, Socket};
+
+const VENDOR: &str = "https://discord.com/api/v10";
+const HOSTS: [&str; 2] = ["discord.gg", "discord.com"];
+const PATIENCE: Duration = Duration::from_secs(30);
+/// UTF-16 units of a message.
+const MAX_TEXT: usize = 1_990;
+/// Guild messages, direct messages, message content, guilds.
+const INTENTS: u64 = 1 | 1 << 9 | 1 << 12 | 1 << 15;
+/// Close codes after which nothing but a person helps.
+const FATAL: [u16; 6] = [4004, 4010, 4011, 4012, 4013, 4014];
+/// Conversations of which the last message is remembered, for gaps.
+const REMEMBERED: usize = 1_000;
+/// How long the first frame may take.
+const HELLO: Duration = Duration::from_secs(20);
+/// Leaves the session open, so that it can be resumed.
+const RESUMABLE: u16 = 4000;
+
+/// Where the gateway is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Place {
+    session: Option<String>,
+    resume_url: Option<String>,
+    /// The last event that is durable here.
+    seq: Option<u64>,
+    /// The bot's own id.
+    me: Option<String>,
+    /// The last message of each conversation.
+    last: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Frame {
+    op: u8,
+    #[serde(default)]
+    d: Value,
+    #[serde(default)]
+    s: Option<u64>,
+    #[serde(default)]
+    t: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Message {
+    id: String,
+    channel_id: String,
+    #[serde(default)]
+    guild_id: Option<String>,
+    author: User,
+    #[serde(default)]
+    webhook_id: Option<String>,
+    #[serde(default)]
+    content: String,
+    #[serde(default)]
+    mentions: Vec<User>,
+    #[serde(rename = "type", default)]
+    kind: u8,
+    #[serde(default)]
+    referenced_message: Option<Replied>,
+    #[serde(default)]
+    attachments: Vec<File>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Replied {
+    author: User,
+}
+
+#[derive(Debug, Deserialize)]
+struct User {
+    id: String,
+    #[serde(default)]
+    bot: bool,
+    #[serde(default)]
+    username: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct File {
+    #[serde(default)]
+    filename: String,
+    #[serde(default)]
+    content_type: Option<String>,
+    #[serde(default)]
+    size: Option<u64>,
+}
+
+/// The channel.
+#[derive(Debug)]
+pub(crate) struct Discord {
+    api: Api,
+    token: Secret,
+    env: Env,
+    base: Url,
+    intents: u64,
+    place: Mutex<Place>,
+}
+
+impl Discord {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        if channel.transport != Transport::Websocket {
+            return Err("`discord` has the transport `websocket`".to_owned());
+        }
+        let env = parts.secrets.env().clone();
+        let token = secret(channel, parts)?;
+        let base = config.base_url.as_deref().unwrap_or(VENDOR);
+        let intents = match config.settings.get("intents") {
+            None => INTENTS,
+            Some(given) => given
+                .parse()
+                .map_err(|_| format!("`settings.intents` is `{given}`, not a number"))?, // silent-ok: said
+        };
+        let agent = "DiscordBot (https://github.com/clawk/clawk, 1)";
+        Ok(Self {
+            api: Api::new(base, &env, PATIENCE)?
+                .authorized("Bot", token.expose().trim())?
+                .with(HeaderName::from_static("user-agent"), agent),
+            token,
+            env,
+            base: Url::parse(base).map_err(|error| error.to_string())?,
+            intents,
+            place: Mutex::default(),
+        })
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn save(&self, inlet: &Inlet) {
+        // silent-ok: a plain struct always serialises
+        let text = serde_json::to_string(&*self.place()).unwrap_or_default();
+        if let Err(error) = inlet.set_cursor(&text) {
+            tracing::warn!(%error, "where the gateway is can't be kept");
+        }
+    }
+
+    async fn gateway(&self) -> Result<Url, Ended> {
+        let kept = self.place().resume_url.clone();
+        let url = match kept {
+            Some(url) => url,
+            None => {
+                let answer = self.api.send(Method::GET, "gateway/bot", None).await;
+                let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+                match answer.status.as_u16() {
+                    200 => answer.text("/url").unwrap_or_default().to_owned(),
+                    401 => return Err(Ended::fatal("the platform refuses the bot token")),
+                    _ => {
+                        return Err(Ended {
+                            after_ms: retry_after(&answer),
+                            ..Ended::broken(format!("gateway/bot: {}", said(&answer)))
+                        });
+                    }
+                }
+            }
+        };
+        let own = HOSTS
+            .iter()
+            .find_map(|host| own_host(&url, &self.base, host).ok()); // silent-ok: said below
+        let mut url = own.ok_or_else(|| Ended::broken("the platform gave an address that is not its own"))?;
+        url.set_query(Some("v=10&encoding=json"));
+        if url.path().is_empty() {
+            url.set_path("/");
+        }
+        Ok(url)
+    }
+
+    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+        if self.place().session.is_none()
+            && let Ok(Some(text)) = inlet.cursor()
+            && let Ok(place) = serde_json::from_str(&text)
+        {
+            *self.place() = place;
+        }
+        let url = self.gateway().await?;
+        let connected = Socket::connect(&url, &self.env).await;
+        let socket = connected.map_err(|reason| {
+            // The address of the session may be gone.
+            self.place().resume_url = None;
+            Ended::broken(reason)
+        })?;
+        let beat = self.hello(&socket).await?;
+        let ended = self.converse(inlet, &socket, beat, over).await;
+        socket.close(RESUMABLE).await;
+        ended
+    }
+
+    /// The first frame: how often the heart beats. Then who we are, or where we were.
+    async fn hello(&self, socket: &Socket) -> Result<Duration, Ended> {
+        let Heard::Text(text) = socket.next(HELLO).await.map_err(Ended::broken)? else {
+            return Err(Ended::broken("the gateway says no hello"));
+        };
+        let frame: Frame =
+            serde_json::from_str(&text).map_err(|_| Ended::broken("the gateway's hello can't be read"))?; // silent-ok: said
+        let beat = frame.d.get("heartbeat_interval").and_then(Value::as_u64);
+        let beat = beat.filter(|beat| frame.op == 10 && (100..=600_000).contains(beat));
+        let beat = beat.ok_or_else(|| Ended::broken("the gateway says no hello"))?;
+        let token = self.token.expose().trim();
+        let place = self.place().clone();
+        let first = match (&place.session, place.seq) {
+            (Some(session), Some(seq)) => {
+                json!({"op": 6, "d": {"token": token, "session_id": session, "seq": seq}})
+            }
+            _ => json!({"op": 2, "d": {"token": token, "intents": self.intents,
+                "properties": {"os": "linux", "browser": "clawk", "device": "clawk"}}}),
+        };
+        socket.say(first.to_string()).await.map_err(Ended::broken)?;
+        Ok(Duration::from_millis(beat))
+    }
+
+    async fn converse(
+        &self,
+        inlet: &Inlet,
+        socket: &Socket,
+        beat: Duration,
+        over: &CancellationToken,
+    ) -> Result<(), Ended> {
+        let part = u32::try_from(inlet.clock().random() % 1000).unwrap_or(0);
+        let mut next_beat = Instant::now() + beat * part / 1000;
+        let mut answered = true;
+        loop {
+            tokio::select! {
+                () = over.cancelled() => return Ok(()),
+                () = tokio::time::sleep_until(next_beat) => {
+                    if !std::mem::replace(&mut answered, false) {
+                        return Err(Ended::broken("the gateway does not answer heartbeats"));
+                    }
+                    self.beat(socket).await?;
+                    next_beat = Instant::now() + beat;
+                }
+                heard = socket.next(beat * 3) => match heard.map_err(Ended::broken)? {
+                    Heard::Text(text) => {
+                        let frame = serde_json::from_str::<Frame>(&text);
+                        let frame = frame.map_err(|_| Ended::broken("a frame of the gateway can't be read"))?; // silent-ok: said
+                        answered |= frame.op == 11;
+                        self.frame(inlet, socket, frame).await?;
+                    }
+                    Heard::Ping => {}
+                    Heard::Closed(code, reason) => return Err(self.closed(code, &reason)),
+                },
+            }
+        }
+    }
+
+    fn closed(&self, code: Option<u16>, reason: &str) -> Ended {
+        let code = code.unwrap_or(1006);
+        let told = format!("the gateway closed with {code} {reason}");
+        if FATAL.contains(&code) {
+            return Ended::fatal(told);
+        }
+        if matches!(code, 4007 | 4009 | 1000 | 1001) {
+            self.new_session();
+        }
+        Ended::broken(told)
+    }
+
+    /// The next connection begins a session; what lay between is read from history.
+    fn new_session(&self) {
+        let mut place = self.place();
+        place.session = None;
+        place.resume_url = None;
+        place.seq = None;
+    }
+
+    async fn beat(&self, socket: &Socket) -> Result<(), Ended> {
+        let seq = self.place().seq;
+        socket
+            .say(json!({"op": 1, "d": seq}).to_string())
+            .await
+            .map_err(Ended::broken)
+    }
+
+    async fn frame(&self, inlet: &Inlet, socket: &Socket, frame: Frame) -> Result<(), Ended> {
+        match frame.op {
+            0 => {
+                self.dispatch(inlet, frame.t.as_deref().unwrap_or_default(), frame.d)
+                    .await?;
+                if frame.s.is_some() {
+                    self.place().seq = frame.s;
+                }
+                self.save(inlet);
+                Ok(())
+            }
+            1 => self.beat(socket).await,
+            7 => Err(Ended {
+                after_ms: Some(0),
+                ..Ended::broken("the gateway wants a new connection")
+            }),
+            9 => {
+                if frame.d != json!(true) {
+                    self.new_session();
+                }
+                Err(Ended {
+                    after_ms: Some(1_000 + inlet.clock().random() % 4_000),
+                    ..Ended::broken("the gateway does not know the session any more")
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn dispatch(&self, inlet: &Inlet, event: &str, d: Value) -> Result<(), Ended> {
+        match event {
+            "READY" => {
+                let text = |pointer: &str| d.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+                {
+                    let mut place = self.place();
+                    place.me = text("/user/id");
+                    place.session = text("/session_id");
+                    place.resume_url = text("/resume_gateway_url");
+                }
+                self.gap(inlet).await?;
+                inlet.ready();
+            }
+            "RESUMED" => inlet.ready(),
+            "MESSAGE_CREATE" => self.message(inlet, d).await?,
+            "INTERACTION_CREATE" => self.pressed(inlet, &d).await,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What was said while nobody listened, in conversations that are known.
+    async fn gap(&self, inlet: &Inlet) -> Result<(), Ended> {
+        let last = self.place().last.clone();
+        for (conversation, after) in last {
+            let path = format!("channels/{conversation}/messages?after={after}&limit=100");
+            let answer = self.api.send(Method::GET, &path, None).await;
+            let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+            let Value::Array(mut messages) = answer.body else {
+                inlet.degraded(format!(
+                    "messages of the conversation {conversation} may be missing: its history can't be read"
+                ));
+                continue;
+            };
+            messages.reverse();
+            for message in messages {
+                self.message(inlet, message).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn message(&self, inlet: &Inlet, d: Value) -> Result<(), Ended> {
+        let Ok(message) = serde_json::from_value::<Message>(d) else {
+            tracing::warn!("a message can't be read and is passed over");
+            return Ok(());
+        };
+        let (conversation, id) = (message.channel_id.clone(), message.id.clone());
+        if let Some(incoming) = self.incoming(message)
+            && !inlet.message(incoming).await.settled()
+        {
+            return Err(Ended::broken("a message could not be kept"));
+        }
+        let mut place = self.place();
+        if place.last.len() >= REMEMBERED && !place.last.contains_key(&conversation) {
+            place.last.pop_first();
+        }
+        place.last.insert(conversation, id);
+        Ok(())
+    }
+
+    fn incoming(&self, message: Message) -> Option<Incoming> {
+        let me = self.place().me.clone().unwrap_or_default();
+        let person = !message.author.bot && message.webhook_id.is_none() && message.author.id != me;
+        let said =
+            matches!(message.kind, 0 | 19) && !(message.content.is_empty() && message.attachments.is_empty());
+        if !person || !said {
+            return None;
+        }
+        let replied = message
+            .referenced_message
+            .is_some_and(|replied| replied.author.id == me);
+        let attachment = |file: File| Attachment {
+            name: file.filename,
+            media_type: file.content_type.unwrap_or_default(),
+            size: file.size,
+        };
+        Some(Incoming {
+            ids: vec![message.id],
+            conversation: message.channel_id,
+            direct: message.guild_id.is_none(),
+            mention: replied || message.mentions.iter().any(|user| user.id == me),
+            sender: Some(message.author.id),
+            sender_name: message.author.username,
+            text: message.content,
+            attachments: message.attachments.into_iter().map(attachment).collect(),
+            remembered_days: None,
+        })
+    }
+
+    async fn pressed(&self, inlet: &Inlet, d: &Value) {
+        let text = |pointer: &str| d.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        if d.get("type") != Some(&json!(3)) {
+            return;
+        }
+        let told = match carried(text("/data/custom_id")) {
+            Some((question, choice)) => {
+                let member = text("/member/user/id");
+                let sender = if member.is_empty() {
+                    text("/user/id")
+                } else {
+                    member
+                };
+                let press = Press {
+                    question: question.to_owned(),
+                    choice: choice.to_owned(),
+                    sender: sender.to_owned(),
+                    conversation: text("/channel_id").to_owned(),
+                };
+                inlet.press(&press).await
+            }
+            None => "This button means nothing any more.".to_owned(),
+        };
+        let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let (id, token) = (text("/id"), text("/token"));
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=');
+        if !number(id) || !token.chars().all(plain) {
+            return;
+        }
+        let answer =
+            json!({"type": 4, "data": {"content": told, "flags": 64, "allowed_mentions": {"parse": []}}});
+        let path = format!("interactions/{id}/{token}/callback");
+        if let Err(fault) = self.api.post(&path, &answer).await {
+            tracing::debug!(reason = fault.reason(), "a press could not be answered");
+        }
+    }
+
+    async fn post(&self, method: Method, path: &str, body: &Value) -> Delivery {
+        match self.api.send(method, path, Some(body)).await {
+            Ok(answer) if answer.status.as_u16() == 429 => Delivery::Retry {
+                after_ms: retry_after(&answer),
+                reason: said(&answer),
+            },
+            Ok(answer) => {
+                let id = answer.text("/id").map(str::to_owned);
+                answer.delivery(id, false, &said(&answer))
+            }
+            Err(fault) => fault.delivery(),
+        }
+    }
+
+    async fn look_for(&self, out: &Out) -> Found {
+        let Ok(path) = messages(&out.conversation) else {
+            return Found::CantKnow;
+        };
+        let path = format!("{path}?limit=50");
+        let Ok(answer) = self.api.send(Method::GET, &path, None).await else {
+            return Found::CantKnow;
+        };
+        let (Value::Array(messages), Some(me)) = (&answer.body, self.place().me.clone()) else {
+            return Found::CantKnow;
+        };
+        let nonce = nonce(&out.id);
+        let ours = |message: &&Value| {
+            let text = |pointer: &str| {
+                message
+                    .pointer(pointer)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+            };
+            text("/author/id") == me && (text("/nonce") == nonce || text("/content") == out.text)
+        };
+        match messages.iter().find(ours) {
+            Some(message) => Found::Yes(message.get("id").and_then(Value::as_str).map(str::to_owned)),
+            None => Found::No,
+        }
+    }
+}
+
+/// At most 25 characters that are the same for the same message.
+fn nonce(id: &str) -> String {
+    hex(Sha256::digest(id.as_bytes()).get(..12).unwrap_or_default())
+}
+
+fn said(answer: &Answer) -> String {
+    shown(answer.text("/message").unwrap_or_default())
+}
+
+fn retry_after(answer: &Answer) -> Option<u64> {
+    let given = answer.body.get("retry_after").and_then(Value::as_f64);
+    given.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
+}
+
+/// The path of a conversation's messages; ids are numbers.
+fn messages(conversation: &str) -> Result<String, Delivery> {
+    if !conversation.is_empty() && conversation.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(format!("channels/{conversation}/messages"));
+    }
+    Err(Delivery::Failed {
+        reason: "the conversation is not a channel's id".to_owned(),
+    })
+}
+
+fn message(out: &Out) -> Value {
+    let mut body = json!({"content": out.text, "nonce": nonce(&out.id), "enforce_nonce": true,
+        "allowed_mentions": {"parse": [], "replied_user": false}});
+    if let (Some(reply), Some(body)) = (&out.reply_to, body.as_object_mut()) {
+        let reference = json!({"message_id": reply, "fail_if_not_exists": false});
+        body.insert("message_reference".to_owned(), reference);
+    }
+    body
+}
+
+impl Adapter for Discord {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Markdown,
+            buttons: true,
+            edits: true,
+            typing: true,
+            ..Abilities::plain(MAX_TEXT, Unit::Utf16)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            match self.listen(inlet, over).await {
+                Ok(()) => Ended::broken("the agent ends"),
+                Err(ended) => ended,
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            match messages(&out.conversation) {
+                Ok(path) => self.post(Method::POST, &path, &message(out)).await,
+                Err(delivery) => delivery,
+            }
+        })
+    }
+
+    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let path = match messages(&out.conversation) {
+                Ok(path) => format!("{path}/{of}"),
+                Err(delivery) => return delivery,
+            };
+            let body = json!({"content": out.text, "components": [], "allowed_mentions": {"parse": []}});
+            self.post(Method::PATCH, &path, &body).await
+        })
+    }
+
+    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let path = match messages(&asking.out.conversation) {
+                Ok(path) => path,
+                Err(delivery) => return delivery,
+            };
+            let mut body = message(&asking.out);
+            let button = |(id, label): &(String, String)| json!({"type": 2, "style": 2, "label": label, "custom_id": asking.carried(id)});
+            let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
+            if let (false, Some(body)) = (buttons.is_empty(), body.as_object_mut()) {
+                body.insert(
+                    "components".to_owned(),
+                    json!([{"type": 1, "components": buttons}]),
+                );
+            }
+            self.post(Method::POST, &path, &body).await
+        })
+    }
+
+    fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
+        Box::pin(self.look_for(out))
+    }
+
+    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        Box::pin(async move {
+            let path = format!("channels/{conversation}/typing");
+            if let Err(fault) = self.api.send(Method::POST, &path, None).await {
+                tracing::debug!(reason = fault.reason(), "typing could not be shown");
+            }
+        })
+    }
+}

@@ -1,0 +1,323 @@
+//! `line`: Messaging API. Events come by webhook, signed without a time; answers are pushed with a retry key, so that the same message
+//! twice is one.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::{Channel, Transport};
+use clawk_secrets::Secret;
+use http::{HeaderName, HeaderValue, Method};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::{listening, secret, secret_named};
+use crate::adapter::{
+    Abilities, Adapter, Asking, Attachment, Ended, Hook, HookReply, Incoming, Out, Press, Unit, carried,
+};
+use crate::api::{Answer, Api, shown};
+use crate::config::ChannelConfig;
+use crate::genuine::{hex, hmac_sha256, same};
+use crate::inlet::Inlet;
+use crate::service::Parts;
+
+const VENDOR: &str = "https://api.line.me";
+const PATIENCE: Duration = Duration::from_secs(30);
+/// UTF-16 units of a text.
+const MAX_TEXT: usize = 4_900;
+/// Characters of a button.
+const MAX_LABEL: usize = 20;
+const RETRY_KEY: HeaderName = HeaderName::from_static("x-line-retry-key");
+/// How long somebody is shown to be writing, seconds.
+const LOADING_S: u64 = 10;
+
+#[derive(Debug, Deserialize)]
+struct Body {
+    #[serde(default)]
+    events: Vec<Event>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    mode: Option<String>,
+    #[serde(default)]
+    source: Source,
+    #[serde(default)]
+    webhook_event_id: String,
+    #[serde(default)]
+    message: Option<Message>,
+    #[serde(default)]
+    postback: Option<Postback>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Source {
+    user_id: Option<String>,
+    group_id: Option<String>,
+    room_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Message {
+    id: String,
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    mention: Option<Mention>,
+    #[serde(default)]
+    file_name: Option<String>,
+    #[serde(default)]
+    file_size: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Mention {
+    #[serde(default)]
+    mentionees: Vec<Mentionee>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Mentionee {
+    #[serde(default)]
+    is_self: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Postback {
+    data: String,
+}
+
+/// The channel.
+#[derive(Debug)]
+pub(crate) struct Line {
+    api: Api,
+    signing: Secret,
+    me: OnceLock<String>,
+}
+
+impl Line {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        if channel.transport != Transport::Webhook {
+            return Err("`line` has the transport `webhook`".to_owned());
+        }
+        listening(parts)?;
+        let token = secret(channel, parts)?;
+        let base = config.base_url.as_deref().unwrap_or(VENDOR);
+        Ok(Self {
+            api: Api::new(base, parts.secrets.env(), PATIENCE)?
+                .authorized("Bearer", token.expose().trim())?,
+            signing: secret_named(config, parts, "channel_secret")?,
+            me: OnceLock::new(),
+        })
+    }
+
+    async fn greet(&self) -> Result<(), Ended> {
+        let answer = self.api.send(Method::GET, "v2/bot/info", None).await;
+        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        let told = said(&answer);
+        match answer.status.as_u16() {
+            200 => {
+                let me = answer.text("/userId").unwrap_or_default().to_owned();
+                let _same = self.me.set(me); // silent-ok: the bot stays itself
+                Ok(())
+            }
+            401 | 403 => Err(Ended::fatal(format!(
+                "the platform refuses the access token ({told})"
+            ))),
+            _ => Err(Ended::broken(told)),
+        }
+    }
+
+    /// `false`: it is not kept and must come again.
+    async fn take(&self, inlet: &Inlet, event: Event) -> bool {
+        // Another answers in this chat.
+        if event.mode.as_deref() == Some("standby") {
+            return true;
+        }
+        let Source {
+            user_id,
+            group_id,
+            room_id,
+        } = event.source;
+        let direct = group_id.is_none() && room_id.is_none();
+        let Some(conversation) = group_id.or(room_id).or_else(|| user_id.clone()) else {
+            return true;
+        };
+        if let Some(postback) = event.postback {
+            if let (Some((question, choice)), Some(sender)) = (carried(&postback.data), user_id) {
+                let press = Press {
+                    question: question.to_owned(),
+                    choice: choice.to_owned(),
+                    sender,
+                    conversation,
+                };
+                inlet.press(&press).await;
+            }
+            return true;
+        }
+        let Some(message) = event.message.filter(|_| event.kind == "message") else {
+            return true;
+        };
+        let mentions = message
+            .mention
+            .map(|mention| mention.mentionees)
+            .unwrap_or_default();
+        let mut attachments = Vec::new();
+        if message.kind != "text" {
+            attachments.push(Attachment {
+                name: message.file_name.unwrap_or_else(|| message.kind.clone()),
+                media_type: message.kind.clone(),
+                size: message.file_size,
+            });
+        }
+        let incoming = Incoming {
+            ids: vec![message.id, event.webhook_event_id]
+                .into_iter()
+                .filter(|id| !id.is_empty())
+                .collect(),
+            conversation,
+            direct,
+            mention: mentions.iter().any(|mentionee| mentionee.is_self),
+            sender: user_id,
+            sender_name: None,
+            text: message.text,
+            attachments,
+            remembered_days: None,
+        };
+        inlet.message(incoming).await.settled()
+    }
+
+    async fn push(&self, out: &Out, messages: &[Value]) -> Delivery {
+        let body = json!({"to": out.conversation, "messages": messages});
+        let Ok(key) = HeaderValue::from_str(&retry_key(&out.id)) else {
+            return Delivery::Failed {
+                reason: "no retry key could be made".to_owned(),
+            };
+        };
+        let bytes = body.to_string().into_bytes();
+        let sent = self
+            .api
+            .raw(
+                Method::POST,
+                "v2/bot/message/push",
+                Some("application/json"),
+                bytes,
+                &[(RETRY_KEY, key)],
+            )
+            .await;
+        match sent {
+            // It was accepted under this key before.
+            Ok(answer) if answer.status.as_u16() == 409 => Delivery::Delivered {
+                platform_id: sent_id(&answer),
+            },
+            Ok(answer) => answer.delivery(sent_id(&answer), true, &said(&answer)),
+            Err(fault) => fault.delivery(),
+        }
+    }
+}
+
+/// A UUID that is the same for the same message.
+fn retry_key(id: &str) -> String {
+    let digest = hex(&Sha256::digest(id.as_bytes()));
+    let part = |from: usize, to: usize| digest.get(from..to).unwrap_or_default();
+    format!(
+        "{}-{}-8{}-a{}-{}",
+        part(0, 8),
+        part(8, 12),
+        part(13, 16),
+        part(17, 20),
+        part(20, 32)
+    )
+}
+
+fn sent_id(answer: &Answer) -> Option<String> {
+    answer.text("/sentMessages/0/id").map(str::to_owned)
+}
+
+fn said(answer: &Answer) -> String {
+    shown(answer.text("/message").unwrap_or_default())
+}
+
+impl Adapter for Line {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            idempotent: true,
+            buttons: true,
+            typing: true,
+            ..Abilities::plain(MAX_TEXT, Unit::Utf16)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            if let Err(ended) = self.greet().await {
+                return ended;
+            }
+            inlet.ready();
+            over.cancelled().await;
+            Ended::broken("the agent ends")
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move { self.push(out, &[json!({"type": "text", "text": out.text})]).await })
+    }
+
+    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let mut messages = vec![json!({"type": "text", "text": asking.out.text})];
+            let action = |(id, label): &(String, String)| {
+                let label: String = label.chars().take(MAX_LABEL).collect();
+                json!({"type": "postback", "label": label, "data": asking.carried(id)})
+            };
+            let actions: Vec<Value> = asking.choices.iter().take(4).map(action).collect();
+            if !actions.is_empty() {
+                let template = json!({"type": "buttons", "text": "Your answer:", "actions": actions});
+                messages.push(json!({"type": "template", "altText": "Your answer", "template": template}));
+            }
+            self.push(&asking.out, &messages).await
+        })
+    }
+
+    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        Box::pin(async move {
+            let body = json!({"chatId": conversation, "loadingSeconds": LOADING_S});
+            if let Err(fault) = self.api.post("v2/bot/chat/loading/start", &body).await {
+                tracing::debug!(reason = fault.reason(), "typing could not be shown");
+            }
+        })
+    }
+
+    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+        Box::pin(async move {
+            let given = hook.header("x-line-signature").unwrap_or_default();
+            let secret = self.signing.expose().trim();
+            let wanted = STANDARD.encode(hmac_sha256(secret.as_bytes(), &[&hook.body]));
+            if !same(given, &wanted) {
+                return HookReply::refused(401, "the signature is not right");
+            }
+            let Ok(body) = serde_json::from_slice::<Body>(&hook.body) else {
+                return HookReply::refused(400, "the body is not a list of events");
+            };
+            for event in body.events {
+                if !self.take(inlet, event).await {
+                    return HookReply::refused(503, "it could not be kept now");
+                }
+            }
+            HookReply::empty(200)
+        })
+    }
+}

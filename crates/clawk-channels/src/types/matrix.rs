@@ -1,0 +1,467 @@
+//! `matrix`: the client-server API by long polling. Sends carry a transaction id, so that the same message twice is one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::{Channel, Transport};
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{escaped, secret};
+use crate::adapter::{Abilities, Adapter, Attachment, Ended, Incoming, Markup, Out, Unit};
+use crate::api::{Answer, Api, shown};
+use crate::config::ChannelConfig;
+use crate::inlet::{Inlet, Taken};
+use crate::markup;
+use crate::service::Parts;
+
+/// How long a poll is held open, milliseconds.
+const POLL_MS: u64 = 25_000;
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Bytes of a text: with its HTML it stays below an event's limit.
+const MAX_TEXT: usize = 15_000;
+/// Pages of history that a gap is read from.
+const MAX_PAGES: usize = 20;
+/// How long somebody is shown to be writing, milliseconds.
+const TYPING_MS: u64 = 6_000;
+const FILTER: &str = r#"{"room":{"timeline":{"limit":100}},"presence":{"types":[]}}"#;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Sync {
+    next_batch: String,
+    rooms: Rooms,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Rooms {
+    join: BTreeMap<String, Joined>,
+    invite: BTreeMap<String, Invited>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Joined {
+    timeline: Timeline,
+    summary: Summary,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Summary {
+    #[serde(rename = "m.joined_member_count")]
+    joined: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Timeline {
+    events: Vec<Event>,
+    limited: bool,
+    prev_batch: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Invited {
+    invite_state: InviteState,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct InviteState {
+    events: Vec<Event>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    event_id: String,
+    sender: String,
+    state_key: Option<String>,
+    content: Value,
+}
+
+/// The channel.
+#[derive(Debug)]
+pub(crate) struct Matrix {
+    api: Api,
+    user_id: String,
+    /// Rooms with one other member.
+    direct: Mutex<BTreeSet<String>>,
+    /// Own messages that may be replied to.
+    own: Mutex<BTreeSet<String>>,
+}
+
+/// Own messages that are remembered.
+const REMEMBERED: usize = 10_000;
+
+impl Matrix {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        if channel.transport != Transport::Polling {
+            return Err("`matrix` has the transport `polling`".to_owned());
+        }
+        let base = config
+            .base_url
+            .as_deref()
+            .ok_or("`base_url` is missing in clawk.toml: the homeserver's address")?;
+        let user_id = config
+            .settings
+            .get("user_id")
+            .ok_or("`settings.user_id` is missing in clawk.toml, such as `@bot:example.org`")?;
+        let token = secret(channel, parts)?;
+        Ok(Self {
+            api: Api::new(base, parts.secrets.env(), PATIENCE)?
+                .authorized("Bearer", token.expose().trim())?,
+            user_id: user_id.clone(),
+            direct: Mutex::default(),
+            own: Mutex::default(),
+        })
+    }
+
+    fn direct(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.direct.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn own(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn must(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Ended> {
+        let answer = self.api.send(method, path, body).await;
+        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        if answer.status.is_success() {
+            return Ok(answer.body);
+        }
+        let reason = said(&answer);
+        Err(match answer.status.as_u16() {
+            401 | 403 => Ended::fatal(format!("the homeserver refuses the access token ({reason})")),
+            _ => Ended {
+                after_ms: retry_after(&answer),
+                ..Ended::broken(reason)
+            },
+        })
+    }
+
+    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+        let me = self
+            .must(Method::GET, "_matrix/client/v3/account/whoami", None)
+            .await?;
+        if me.get("user_id").and_then(Value::as_str) != Some(&self.user_id) {
+            return Err(Ended::fatal("the access token is not that of `settings.user_id`"));
+        }
+        let kept = inlet.cursor().map_err(|error| Ended::broken(error.to_string()))?;
+        let mut since = match kept {
+            Some(since) => since,
+            None => {
+                // What was said before the agent first ran is not answered.
+                let path = format!("_matrix/client/v3/sync?timeout=0&filter={}", escaped(FILTER));
+                let first: Sync = self.sync(&path).await?;
+                self.note(&first);
+                self.invited(inlet, &first).await;
+                self.keep(inlet, &first.next_batch);
+                first.next_batch
+            }
+        };
+        loop {
+            inlet.ready();
+            let path = format!(
+                "_matrix/client/v3/sync?timeout={POLL_MS}&since={}&filter={}",
+                escaped(&since),
+                escaped(FILTER)
+            );
+            let sync = tokio::select! {
+                sync = self.sync(&path) => sync?,
+                () = over.cancelled() => return Ok(()),
+            };
+            self.note(&sync);
+            self.invited(inlet, &sync).await;
+            for (room, joined) in sync.rooms.join {
+                self.room(inlet, &room, joined, &since).await?;
+            }
+            self.keep(inlet, &sync.next_batch);
+            since = sync.next_batch;
+        }
+    }
+
+    async fn sync(&self, path: &str) -> Result<Sync, Ended> {
+        let body = self.must(Method::GET, path, None).await?;
+        let sync: Sync = serde_json::from_value(body).map_err(|_| Ended::broken("the sync can't be read"))?; // silent-ok: said
+        if sync.next_batch.is_empty() {
+            return Err(Ended::broken("the sync says no `next_batch`"));
+        }
+        Ok(sync)
+    }
+
+    fn keep(&self, inlet: &Inlet, since: &str) {
+        if let Err(error) = inlet.set_cursor(since) {
+            tracing::warn!(%error, "where the homeserver is can't be kept");
+        }
+    }
+
+    /// Which rooms hold two.
+    fn note(&self, sync: &Sync) {
+        let mut direct = self.direct();
+        for (room, joined) in &sync.rooms.join {
+            match joined.summary.joined {
+                Some(2) => {
+                    direct.insert(room.clone());
+                }
+                Some(_) => {
+                    direct.remove(room);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Rooms to which somebody who is let in invites.
+    async fn invited(&self, inlet: &Inlet, sync: &Sync) {
+        for (room, invited) in &sync.rooms.invite {
+            let events = invited.invite_state.events.iter();
+            let mut ours = events.filter(|event| {
+                event.kind == "m.room.member" && event.state_key.as_deref() == Some(&self.user_id)
+            });
+            let Some(invite) = ours.next() else { continue };
+            if !inlet.lets_in(&invite.sender) {
+                tracing::info!(channel = %inlet.channel().name, "an invitation of somebody who is not let in is left alone");
+                continue;
+            }
+            if invite.content.get("is_direct") == Some(&json!(true)) {
+                self.direct().insert(room.clone());
+            }
+            let path = format!("_matrix/client/v3/join/{}", escaped(room));
+            if let Err(ended) = self.must(Method::POST, &path, Some(&json!({}))).await {
+                inlet.degraded(format!("a room can't be joined: {}", ended.reason));
+            }
+        }
+    }
+
+    async fn room(&self, inlet: &Inlet, room: &str, joined: Joined, since: &str) -> Result<(), Ended> {
+        let mut events = Vec::new();
+        if let (true, Some(before)) = (joined.timeline.limited, &joined.timeline.prev_batch) {
+            events = self.gap(room, before, since).await?;
+        }
+        events.extend(joined.timeline.events);
+        for event in events {
+            if event.kind == "m.room.encrypted" {
+                inlet.degraded("a room is encrypted, which this version can't read");
+            }
+            let Some(incoming) = self.incoming(room, event) else {
+                continue;
+            };
+            if let Taken::Later(reason) = inlet.message(incoming).await {
+                return Err(Ended::broken(format!("a message could not be kept: {reason}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies between two looks, oldest first.
+    async fn gap(&self, room: &str, before: &str, since: &str) -> Result<Vec<Event>, Ended> {
+        let (mut from, mut events) = (before.to_owned(), Vec::new());
+        for _ in 0..MAX_PAGES {
+            let path = format!(
+                "_matrix/client/v3/rooms/{}/messages?dir=b&limit=100&from={}&to={}",
+                escaped(room),
+                escaped(&from),
+                escaped(since)
+            );
+            let page = self.must(Method::GET, &path, None).await?;
+            let chunk = page.get("chunk").cloned().unwrap_or_default();
+            let chunk: Vec<Event> = serde_json::from_value(chunk).unwrap_or_default(); // silent-ok: nothing to read is an empty page
+            let done = chunk.is_empty();
+            events.extend(chunk);
+            match page.get("end").and_then(Value::as_str) {
+                Some(end) if !done => end.clone_into(&mut from),
+                _ => break,
+            }
+        }
+        events.reverse();
+        Ok(events)
+    }
+
+    fn incoming(&self, room: &str, event: Event) -> Option<Incoming> {
+        let text = |pointer: &str| event.content.pointer(pointer).and_then(Value::as_str);
+        let edit = text("/m.relates_to/rel_type") == Some("m.replace");
+        if event.kind != "m.room.message" || event.sender == self.user_id || edit || event.event_id.is_empty()
+        {
+            return None;
+        }
+        let body = text("/body").unwrap_or_default();
+        let (words, attachments) = match text("/msgtype")? {
+            // Bots speak in notices, and no bot answers one.
+            "m.notice" => return None,
+            "m.text" | "m.emote" => (body.to_owned(), Vec::new()),
+            "m.image" | "m.file" | "m.audio" | "m.video" => (
+                String::new(),
+                vec![Attachment {
+                    name: text("/filename").unwrap_or(body).to_owned(),
+                    media_type: text("/info/mimetype").unwrap_or_default().to_owned(),
+                    size: event.content.pointer("/info/size").and_then(Value::as_u64),
+                }],
+            ),
+            _ => return None,
+        };
+        let named = event
+            .content
+            .pointer("/m.mentions/user_ids")
+            .and_then(Value::as_array);
+        let named = named.is_some_and(|ids| ids.iter().any(|id| id.as_str() == Some(&self.user_id)));
+        let replied = text("/m.relates_to/m.in_reply_to/event_id").is_some_and(|id| self.own().contains(id));
+        let thread =
+            text("/m.relates_to/event_id").filter(|_| text("/m.relates_to/rel_type") == Some("m.thread"));
+        Some(Incoming {
+            ids: vec![event.event_id.clone()],
+            conversation: thread.map_or_else(|| room.to_owned(), |root| format!("{room} {root}")),
+            direct: self.direct().contains(room),
+            mention: named || replied,
+            sender: Some(event.sender.clone()),
+            sender_name: None,
+            text: words,
+            attachments,
+            remembered_days: None,
+        })
+    }
+
+    async fn put(&self, out: &Out, content: &Value) -> Delivery {
+        let (room, _) = place(&out.conversation);
+        let path = format!(
+            "_matrix/client/v3/rooms/{}/send/m.room.message/{}",
+            escaped(room),
+            escaped(&out.id)
+        );
+        let answer = match self.api.send(Method::PUT, &path, Some(content)).await {
+            Ok(answer) => answer,
+            Err(fault) => return fault.delivery(),
+        };
+        let id = answer.text("/event_id").map(str::to_owned);
+        if let Some(id) = &id {
+            let mut own = self.own();
+            if own.len() >= REMEMBERED {
+                own.clear();
+            }
+            own.insert(id.clone());
+        }
+        match answer.status.as_u16() {
+            429 => Delivery::Retry {
+                after_ms: retry_after(&answer),
+                reason: said(&answer),
+            },
+            _ => answer.delivery(id, true, &said(&answer)),
+        }
+    }
+}
+
+/// The room, and the thread's root.
+fn place(conversation: &str) -> (&str, Option<&str>) {
+    match conversation.split_once(' ') {
+        Some((room, root)) => (room, Some(root)),
+        None => (conversation, None),
+    }
+}
+
+fn said(answer: &Answer) -> String {
+    let code = answer.text("/errcode").unwrap_or_default();
+    shown(&format!("{code} {}", answer.text("/error").unwrap_or_default()))
+}
+
+/// The longer of what the body and the header say.
+fn retry_after(answer: &Answer) -> Option<u64> {
+    let body = answer.body.get("retry_after_ms").and_then(Value::as_u64);
+    body.max(answer.retry_after_ms())
+}
+
+fn content(out: &Out) -> Value {
+    let mut content = json!({"msgtype": "m.text", "body": markup::plain(&out.markdown), "format": "org.matrix.custom.html",
+        "formatted_body": markup::telegram(&out.markdown).replace('\n', "<br>")});
+    let (_, root) = place(&out.conversation);
+    let reply = out.reply_to.as_ref().map(|id| json!({ "event_id": id }));
+    let relates = match (root, reply) {
+        (Some(root), Some(reply)) => {
+            Some(json!({"rel_type": "m.thread", "event_id": root, "m.in_reply_to": reply}))
+        }
+        (Some(root), None) => Some(json!({"rel_type": "m.thread", "event_id": root})),
+        (None, Some(reply)) => Some(json!({ "m.in_reply_to": reply })),
+        (None, None) => None,
+    };
+    if let (Some(relates), Some(content)) = (relates, content.as_object_mut()) {
+        content.insert("m.relates_to".to_owned(), relates);
+    }
+    content
+}
+
+impl Adapter for Matrix {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Plain,
+            idempotent: true,
+            edits: true,
+            typing: true,
+            receipts: true,
+            ..Abilities::plain(MAX_TEXT, Unit::Bytes)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            match self.listen(inlet, over).await {
+                Ok(()) => Ended::broken("the agent ends"),
+                Err(ended) => ended,
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move { self.put(out, &content(out)).await })
+    }
+
+    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let new = content(&Out {
+                reply_to: None,
+                ..out.clone()
+            });
+            let text = format!("* {}", markup::plain(&out.markdown));
+            let replaced = json!({"msgtype": "m.text", "body": text, "m.new_content": new,
+                "m.relates_to": {"rel_type": "m.replace", "event_id": of}});
+            self.put(out, &replaced).await
+        })
+    }
+
+    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        Box::pin(async move {
+            let (room, _) = place(conversation);
+            let path = format!(
+                "_matrix/client/v3/rooms/{}/typing/{}",
+                escaped(room),
+                escaped(&self.user_id)
+            );
+            let body = json!({"typing": true, "timeout": TYPING_MS});
+            if let Err(fault) = self.api.send(Method::PUT, &path, Some(&body)).await {
+                tracing::debug!(reason = fault.reason(), "typing could not be shown");
+            }
+        })
+    }
+
+    fn read<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, ()> {
+        Box::pin(async move {
+            let (room, _) = place(conversation);
+            let path = format!(
+                "_matrix/client/v3/rooms/{}/receipt/m.read/{}",
+                escaped(room),
+                escaped(id)
+            );
+            if let Err(fault) = self.api.post(&path, &json!({})).await {
+                tracing::debug!(reason = fault.reason(), "a receipt could not be sent");
+            }
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! The platforms, one file each: what comes in is decoded, what goes out is encoded.
+
+pub(crate) mod cron;
+pub(crate) mod custom;
+pub(crate) mod discord;
+pub(crate) mod line;
+pub(crate) mod matrix;
+pub(crate) mod slack;
+pub(crate) mod telegram;
+pub(crate) mod webhook;
+
+use std::sync::Arc;
+
+use clawk_egress::Url;
+use clawk_manifest::model::{Channel, ChannelType};
+use clawk_secrets::Secret;
+
+use crate::adapter::Adapter;
+use crate::config::ChannelConfig;
+use crate::service::Parts;
+
+/// The adapter of a channel; none for a type that is served elsewhere.
+///
+/// # Errors
+/// Why there is none, for people, with the cure.
+pub(crate) fn make(
+    channel: &Channel,
+    config: &ChannelConfig,
+    parts: &Parts,
+) -> Result<Option<Arc<dyn Adapter>>, String> {
+    let adapter: Arc<dyn Adapter> = match channel.kind {
+        // The terminal of `clawk run`.
+        ChannelType::Cli => return Ok(None),
+        ChannelType::Cron => Arc::new(cron::Cron::new(channel, config)?),
+        ChannelType::Custom => Arc::new(custom::Custom::new(channel, parts)?),
+        ChannelType::Discord => Arc::new(discord::Discord::new(channel, config, parts)?),
+        ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
+        ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
+        ChannelType::Slack => Arc::new(slack::Slack::new(channel, config, parts)?),
+        ChannelType::Telegram => Arc::new(telegram::Telegram::new(channel, config, parts)?),
+        ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
+        ChannelType::Whatsapp
+        | ChannelType::Email
+        | ChannelType::Voice
+        | ChannelType::Web
+        | ChannelType::Lark
+        | ChannelType::Wechat
+        | ChannelType::Qq
+        | ChannelType::Dingtalk
+        | ChannelType::Queue
+        | ChannelType::Imap
+        | ChannelType::DbTrigger => {
+            return Err(format!(
+                "this version has no adapter for type `{}`",
+                channel.kind.as_str()
+            ));
+        }
+    };
+    Ok(Some(adapter))
+}
+
+/// The secret that `auth.secret_ref` names.
+fn secret(channel: &Channel, parts: &Parts) -> Result<Secret, String> {
+    let named = &channel.auth.secret_ref;
+    let secret = parts.secrets.resolve(named).map_err(|error| error.to_string())?;
+    if secret.expose().trim().is_empty() {
+        return Err(format!("the secret `{named}` is empty"));
+    }
+    Ok(secret)
+}
+
+/// A further secret of `[channels.NAME] secrets`.
+fn secret_named(config: &ChannelConfig, parts: &Parts, name: &str) -> Result<Secret, String> {
+    let reference = config
+        .secrets
+        .get(name)
+        .ok_or_else(|| format!("`secrets.{name} = \"REF\"` is missing in clawk.toml"))?;
+    let secret = parts
+        .secrets
+        .resolve(reference)
+        .map_err(|error| error.to_string())?;
+    if secret.expose().trim().is_empty() {
+        return Err(format!("the secret `{reference}` is empty"));
+    }
+    Ok(secret)
+}
+
+/// Requests of platforms come in somewhere.
+fn listening(parts: &Parts) -> Result<(), String> {
+    if parts.listening {
+        return Ok(());
+    }
+    Err("it needs a listener: start `clawk serve` with `--listen ADDR`".to_owned())
+}
+
+/// A part of a path or a query, percent-encoded.
+fn escaped(part: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    part.bytes()
+        .map(|byte| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
+}
+
+/// An address that the platform's API gave: followed to the vendor's own hosts, or to the host that `base_url` names.
+fn own_host(url: &str, base: &Url, vendor: &str) -> Result<Url, String> {
+    let parsed =
+        Url::parse(url).map_err(|_invalid| "the platform gave no address to connect to".to_owned())?;
+    let host = parsed.host_str().unwrap_or_default();
+    let vendors = host == vendor || host.ends_with(&format!(".{vendor}"));
+    if (vendors && parsed.scheme() == "wss") || Some(host) == base.host_str() {
+        return Ok(parsed);
+    }
+    Err(format!(
+        "the platform gave the host `{}`, which is not its own",
+        crate::inlet::harmless(host)
+    ))
+}
+
+/// Where the platform reaches this channel.
+fn public_url(channel: &Channel, config: &ChannelConfig) -> Result<String, String> {
+    let base = config.public_url.as_deref().ok_or(
+        "`public_url` is missing in clawk.toml: the address at which the platform reaches this listener",
+    )?;
+    let base = base.trim_end_matches('/');
+    let path = format!("/channels/{}", channel.name);
+    Ok(if base.ends_with(&path) {
+        base.to_owned()
+    } else {
+        format!("{base}{path}")
+    })
+}

@@ -1,0 +1,516 @@
+//! `slack`: Socket Mode or the Events API in, the Web API out.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use clawk_egress::Url;
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::{Channel, Transport};
+use clawk_secrets::{Env, Secret};
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{listening, own_host, secret, secret_named};
+use crate::adapter::{
+    Abilities, Adapter, Asking, Attachment, Ended, Found, Hook, HookReply, Incoming, Markup, Out, Press,
+    Unit, carried,
+};
+use crate::api::{Answer, Api, shown};
+use crate::config::ChannelConfig;
+use crate::genuine::{fresh, of_seconds, signed};
+use crate::inlet::Inlet;
+use crate::service::Parts;
+use crate::socket::{Heard, Socket};
+
+const VENDOR: &str = "https://slack.com/api";
+const HOST: &str = "slack.com";
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Characters of one message; more may be broken by the platform.
+const MAX_TEXT: usize = 3_900;
+/// Characters of a section's text.
+const MAX_SECTION: usize = 2_900;
+/// The platform pings; silence for so long is a dead connection.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Messages among which one of ours is looked for.
+const LOOKED_AT: u32 = 50;
+/// What no second try mends.
+const FINAL: [&str; 12] = [
+    "invalid_auth",
+    "not_authed",
+    "account_inactive",
+    "token_revoked",
+    "token_expired",
+    "missing_scope",
+    "channel_not_found",
+    "not_in_channel",
+    "is_archived",
+    "msg_too_long",
+    "no_text",
+    "invalid_blocks",
+];
+
+#[derive(Debug, Deserialize)]
+struct Callback {
+    #[serde(default)]
+    event_id: String,
+    #[serde(default)]
+    team_id: String,
+    event: Event,
+}
+
+#[derive(Debug, Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    subtype: Option<String>,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
+    user_team: Option<String>,
+    #[serde(default)]
+    bot_id: Option<String>,
+    #[serde(default)]
+    channel: String,
+    #[serde(default)]
+    channel_type: Option<String>,
+    #[serde(default)]
+    ts: String,
+    #[serde(default)]
+    thread_ts: Option<String>,
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    files: Vec<File>,
+}
+
+#[derive(Debug, Deserialize)]
+struct File {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    mimetype: Option<String>,
+    #[serde(default)]
+    size: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Envelope {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    envelope_id: Option<String>,
+    #[serde(default)]
+    payload: Value,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// How events come.
+enum Way {
+    Socket(Box<Api>),
+    Hook(Secret),
+}
+
+/// The channel.
+pub(crate) struct Slack {
+    api: Api,
+    way: Way,
+    env: Env,
+    base: Url,
+    /// The bot's user.
+    me: OnceLock<String>,
+}
+
+impl std::fmt::Debug for Slack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Slack({:?})", self.api)
+    }
+}
+
+impl Slack {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        let env = parts.secrets.env().clone();
+        let base = config.base_url.as_deref().unwrap_or(VENDOR);
+        let way = match channel.transport {
+            Transport::Websocket => {
+                let token = secret_named(config, parts, "app_token")?;
+                let app = Api::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?;
+                Way::Socket(Box::new(app))
+            }
+            Transport::Webhook => {
+                listening(parts)?;
+                Way::Hook(secret_named(config, parts, "signing_secret")?)
+            }
+            Transport::Polling | Transport::Stdio => {
+                return Err("`slack` has the transports `websocket` and `webhook`".to_owned());
+            }
+        };
+        let token = secret(channel, parts)?;
+        Ok(Self {
+            api: Api::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?,
+            way,
+            env,
+            base: Url::parse(base).map_err(|error| error.to_string())?,
+            me: OnceLock::new(),
+        })
+    }
+
+    async fn must(&self, api: &Api, method: &str) -> Result<Value, Ended> {
+        let answer = api.post(method, &json!({})).await;
+        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        if answer.body.get("ok") == Some(&Value::Bool(true)) {
+            return Ok(answer.body);
+        }
+        let code = error_of(&answer);
+        let reason = format!("{method}: {code}");
+        Err(if FINAL.contains(&code.as_str()) {
+            Ended::fatal(reason)
+        } else {
+            Ended {
+                after_ms: answer.retry_after_ms(),
+                ..Ended::broken(reason)
+            }
+        })
+    }
+
+    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+        let me = self.must(&self.api, "auth.test").await?;
+        let user = me.get("user_id").and_then(Value::as_str);
+        let user = user.ok_or_else(|| Ended::broken("auth.test says nothing of the bot"))?;
+        let _same = self.me.set(user.to_owned()); // silent-ok: the bot stays itself
+        let Way::Socket(app) = &self.way else {
+            inlet.ready();
+            over.cancelled().await;
+            return Ok(());
+        };
+        let opened = self.must(app, "apps.connections.open").await?;
+        let url = opened.get("url").and_then(Value::as_str).unwrap_or_default();
+        let url = own_host(url, &self.base, HOST).map_err(Ended::broken)?;
+        let socket = Socket::connect(&url, &self.env).await.map_err(Ended::broken)?;
+        loop {
+            let heard = tokio::select! {
+                heard = socket.next(SILENCE) => heard.map_err(Ended::broken)?,
+                () = over.cancelled() => {
+                    socket.close(1000).await;
+                    return Ok(());
+                }
+            };
+            match heard {
+                Heard::Text(text) => self.frame(inlet, &socket, &text).await?,
+                Heard::Ping => {}
+                Heard::Closed(..) => return Err(Ended::broken("the platform ended the connection")),
+            }
+        }
+    }
+
+    async fn frame(&self, inlet: &Inlet, socket: &Socket, text: &str) -> Result<(), Ended> {
+        let Ok(envelope) = serde_json::from_str::<Envelope>(text) else {
+            tracing::warn!("a frame can't be read and is passed over");
+            return Ok(());
+        };
+        match envelope.kind.as_str() {
+            "hello" => inlet.ready(),
+            "disconnect" if envelope.reason.as_deref() == Some("link_disabled") => {
+                return Err(Ended::fatal("Socket Mode is switched off for this app"));
+            }
+            "disconnect" => {
+                return Err(Ended {
+                    after_ms: Some(0),
+                    ..Ended::broken("the platform wants a new connection")
+                });
+            }
+            "events_api" => self
+                .event(inlet, &envelope.payload)
+                .await
+                .map_err(Ended::broken)?,
+            "interactive" => self.pressed(inlet, &envelope.payload).await,
+            _ => {}
+        }
+        match envelope.envelope_id {
+            // It is durable.
+            Some(id) => socket
+                .say(json!({ "envelope_id": id }).to_string())
+                .await
+                .map_err(Ended::broken),
+            None => Ok(()),
+        }
+    }
+
+    /// `Err`: it is not kept and must come again.
+    async fn event(&self, inlet: &Inlet, payload: &Value) -> Result<(), &'static str> {
+        let Ok(callback) = serde_json::from_value::<Callback>(payload.clone()) else {
+            return Ok(());
+        };
+        let Some(incoming) = self.incoming(callback) else {
+            return Ok(());
+        };
+        if inlet.message(incoming).await.settled() {
+            Ok(())
+        } else {
+            Err("a message could not be kept")
+        }
+    }
+
+    fn incoming(&self, callback: Callback) -> Option<Incoming> {
+        let Callback {
+            event_id,
+            team_id,
+            event,
+        } = callback;
+        let said = matches!(event.kind.as_str(), "message" | "app_mention");
+        let whole = event.subtype.is_none() || event.subtype.as_deref() == Some("file_share");
+        if !said || !whole || event.bot_id.is_some() || event.ts.is_empty() {
+            return None;
+        }
+        let user = event.user.filter(|user| self.me.get() != Some(user))?;
+        let sender = match event.user_team {
+            Some(team) if !team_id.is_empty() && team != team_id => format!("{team}:{user}"),
+            Some(_) | None => user,
+        };
+        let named = self
+            .me
+            .get()
+            .is_some_and(|me| event.text.contains(&format!("<@{me}>")));
+        let direct = event.channel_type.as_deref() == Some("im") || event.channel.starts_with('D');
+        let conversation = match (&event.thread_ts, direct) {
+            (Some(thread), _) => format!("{}:{thread}", event.channel),
+            (None, true) => event.channel.clone(),
+            (None, false) => format!("{}:{}", event.channel, event.ts),
+        };
+        let attachment = |file: File| Attachment {
+            name: file.name.unwrap_or_default(),
+            media_type: file.mimetype.unwrap_or_default(),
+            size: file.size,
+        };
+        Some(Incoming {
+            ids: [format!("{}:{}", event.channel, event.ts), event_id]
+                .into_iter()
+                .filter(|id| !id.is_empty())
+                .collect(),
+            conversation,
+            direct,
+            mention: named || event.kind == "app_mention",
+            sender: Some(sender),
+            sender_name: None,
+            text: unescaped(&event.text),
+            attachments: event.files.into_iter().map(attachment).collect(),
+            remembered_days: None,
+        })
+    }
+
+    async fn pressed(&self, inlet: &Inlet, payload: &Value) {
+        let text = |pointer: &str| {
+            payload
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        if text("/type") != "block_actions" {
+            return;
+        }
+        let Some((question, choice)) = carried(text("/actions/0/value")) else {
+            return;
+        };
+        let (channel, thread) = (text("/channel/id"), text("/message/thread_ts"));
+        let conversation = if thread.is_empty() {
+            channel.to_owned()
+        } else {
+            format!("{channel}:{thread}")
+        };
+        let press = Press {
+            question: question.to_owned(),
+            choice: choice.to_owned(),
+            sender: text("/user/id").to_owned(),
+            conversation,
+        };
+        let told = inlet.press(&press).await;
+        let params = json!({"channel": channel, "user": press.sender, "text": told});
+        if let Err(fault) = self.api.post("chat.postEphemeral", &params).await {
+            tracing::debug!(reason = fault.reason(), "a press could not be answered");
+        }
+    }
+
+    async fn post(&self, method: &str, params: &Value) -> Delivery {
+        let answer = match self.api.post(method, params).await {
+            Ok(answer) => answer,
+            Err(fault) => return fault.delivery(),
+        };
+        if answer.body.get("ok") == Some(&Value::Bool(true)) {
+            let id = answer.text("/ts").map(str::to_owned);
+            return Delivery::Delivered { platform_id: id };
+        }
+        let reason = error_of(&answer);
+        if answer.status.as_u16() == 429 || reason == "ratelimited" {
+            return Delivery::Retry {
+                after_ms: answer.retry_after_ms(),
+                reason,
+            };
+        }
+        if FINAL.contains(&reason.as_str()) {
+            return Delivery::Failed { reason };
+        }
+        if answer.status.is_success() {
+            // It answered that it failed inside: nobody knows how far it came.
+            return Delivery::Unknown { reason };
+        }
+        answer.delivery(None, false, &reason)
+    }
+
+    async fn look_for(&self, out: &Out) -> Found {
+        let (channel, thread) = place(&out.conversation);
+        let (method, more) = match thread {
+            Some(thread) => ("conversations.replies", format!("&ts={thread}")),
+            None => ("conversations.history", String::new()),
+        };
+        let path = format!("{method}?channel={channel}{more}&include_all_metadata=true&limit={LOOKED_AT}");
+        let Ok(answer) = self.api.send(Method::GET, &path, None).await else {
+            return Found::CantKnow;
+        };
+        let Some(messages) = answer.body.get("messages").and_then(Value::as_array) else {
+            return Found::CantKnow;
+        };
+        let ours = |message: &&Value| {
+            message
+                .pointer("/metadata/event_payload/out")
+                .and_then(Value::as_str)
+                == Some(&out.id)
+        };
+        match messages.iter().find(ours) {
+            Some(message) => Found::Yes(message.get("ts").and_then(Value::as_str).map(str::to_owned)),
+            None => Found::No,
+        }
+    }
+}
+
+fn error_of(answer: &Answer) -> String {
+    let code = answer.text("/error").map(shown);
+    code.unwrap_or_else(|| format!("status {}", answer.status.as_u16()))
+}
+
+/// The channel, and the thread's root.
+fn place(conversation: &str) -> (&str, Option<&str>) {
+    match conversation.split_once(':') {
+        Some((channel, thread)) => (channel, Some(thread)),
+        None => (conversation, None),
+    }
+}
+
+fn message(out: &Out) -> Value {
+    let (channel, thread) = place(&out.conversation);
+    let mut params = json!({"channel": channel, "text": out.text, "unfurl_links": false, "unfurl_media": false,
+        "metadata": {"event_type": "clawk_out", "event_payload": {"out": out.id}}});
+    if let (Some(thread), Some(params)) = (thread, params.as_object_mut()) {
+        params.insert("thread_ts".to_owned(), json!(thread));
+    }
+    params
+}
+
+/// What the platform escaped.
+fn unescaped(text: &str) -> String {
+    text.replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
+}
+
+/// The form field `payload` of an interaction.
+fn payload_of(form: &[u8]) -> Option<Value> {
+    let text = std::str::from_utf8(form).ok()?; // silent-ok: a form of ours is text
+    let url = Url::parse(&format!("http://form.invalid/?{text}")).ok()?; // silent-ok: then it is none
+    let field = url.query_pairs().find(|(name, _)| name == "payload")?;
+    serde_json::from_str(&field.1).ok() // silent-ok: then it is none
+}
+
+impl Adapter for Slack {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Mrkdwn,
+            buttons: true,
+            edits: true,
+            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            match self.listen(inlet, over).await {
+                Ok(()) => Ended::broken("the agent ends"),
+                Err(ended) => ended,
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move { self.post("chat.postMessage", &message(out)).await })
+    }
+
+    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let (channel, _) = place(&out.conversation);
+            let params = json!({"channel": channel, "ts": of, "text": out.text, "blocks": []});
+            self.post("chat.update", &params).await
+        })
+    }
+
+    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let mut params = message(&asking.out);
+            let button = |(id, label): &(String, String)| {
+                json!({"type": "button", "action_id": format!("choice-{id}"), "value": asking.carried(id),
+                    "text": {"type": "plain_text", "text": label}})
+            };
+            let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
+            let fits = asking.out.text.chars().count() <= MAX_SECTION;
+            if let (false, true, Some(params)) = (buttons.is_empty(), fits, params.as_object_mut()) {
+                let section = json!({"type": "section", "text": {"type": "mrkdwn", "text": asking.out.text}});
+                let actions = json!({"type": "actions", "block_id": asking.question, "elements": buttons});
+                params.insert("blocks".to_owned(), json!([section, actions]));
+            }
+            self.post("chat.postMessage", &params).await
+        })
+    }
+
+    fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
+        Box::pin(self.look_for(out))
+    }
+
+    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+        Box::pin(async move {
+            let Way::Hook(secret) = &self.way else {
+                return HookReply::refused(404, "this channel takes no requests");
+            };
+            let at = hook.header("x-slack-request-timestamp").unwrap_or_default();
+            let given = hook.header("x-slack-signature").unwrap_or_default();
+            let parts: [&[u8]; 4] = [b"v0:", at.as_bytes(), b":", &hook.body];
+            let hex = given.strip_prefix("v0=").unwrap_or_default();
+            if !signed(hex, secret.expose().trim(), &parts) {
+                return HookReply::refused(401, "the signature is not right");
+            }
+            if !of_seconds(at).is_some_and(|at| fresh(at, inlet.clock().now())) {
+                return HookReply::refused(401, "the request is too old");
+            }
+            if hook
+                .header("content-type")
+                .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"))
+            {
+                if let Some(payload) = payload_of(&hook.body) {
+                    self.pressed(inlet, &payload).await;
+                }
+                return HookReply::empty(200);
+            }
+            let Ok(body) = serde_json::from_slice::<Value>(&hook.body) else {
+                return HookReply::refused(400, "the body is not JSON");
+            };
+            if body.get("type").is_some_and(|kind| kind == "url_verification") {
+                let challenge = body.get("challenge").cloned().unwrap_or_default();
+                return HookReply::json(200, &json!({ "challenge": challenge }));
+            }
+            match self.event(inlet, &body).await {
+                Ok(()) => HookReply::empty(200),
+                Err(reason) => HookReply::refused(503, reason),
+            }
+        })
+    }
+}

@@ -1,0 +1,525 @@
+//! `telegram`: Bot API by long polling or webhook. The token stands in every URL, so that no URL is ever shown.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::{Channel, Transport};
+use clawk_secrets::Secret;
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{listening, public_url, secret, secret_named};
+use crate::adapter::{
+    Abilities, Adapter, Asking, Attachment, Ended, Hook, HookReply, Incoming, Markup, Out, Press, Unit,
+    carried,
+};
+use crate::api::{Answer, Api, Fault, seconds_ms, shown};
+use crate::config::ChannelConfig;
+use crate::genuine::same;
+use crate::inlet::Inlet;
+use crate::service::Parts;
+
+const VENDOR: &str = "https://api.telegram.org";
+/// How long a poll is held open, seconds.
+const POLL_S: u64 = 25;
+const PATIENCE: Duration = Duration::from_secs(40);
+/// UTF-16 units of a message; the platform's limit is 4096 and its unit is not certain.
+const MAX_TEXT: usize = 4_000;
+/// Characters of the answer to a press.
+const MAX_TOLD: usize = 190;
+/// The platform's names for people who have none, such as anonymous admins.
+const STAND_INS: [i64; 3] = [1_087_968_824, 136_817_688, 777_000];
+const UPDATES: [&str; 2] = ["message", "callback_query"];
+
+#[derive(Debug, Deserialize)]
+struct Update {
+    update_id: i64,
+    #[serde(default)]
+    message: Option<Message>,
+    #[serde(default)]
+    callback_query: Option<Callback>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Message {
+    message_id: i64,
+    #[serde(default)]
+    from: Option<User>,
+    #[serde(default)]
+    sender_chat: Option<Value>,
+    chat: Chat,
+    #[serde(default)]
+    message_thread_id: Option<i64>,
+    #[serde(default)]
+    is_topic_message: bool,
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    caption: Option<String>,
+    #[serde(default)]
+    entities: Vec<Entity>,
+    #[serde(default)]
+    caption_entities: Vec<Entity>,
+    #[serde(default)]
+    reply_to_message: Option<Replied>,
+    #[serde(default)]
+    document: Option<File>,
+    #[serde(default)]
+    photo: Vec<File>,
+    #[serde(default)]
+    voice: Option<File>,
+    #[serde(default)]
+    audio: Option<File>,
+    #[serde(default)]
+    video: Option<File>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Replied {
+    #[serde(default)]
+    from: Option<User>,
+}
+
+#[derive(Debug, Deserialize)]
+struct User {
+    id: i64,
+    #[serde(default)]
+    is_bot: bool,
+    #[serde(default)]
+    first_name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Chat {
+    id: i64,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Entity {
+    #[serde(rename = "type")]
+    kind: String,
+    offset: usize,
+    length: usize,
+    #[serde(default)]
+    user: Option<User>,
+}
+
+#[derive(Debug, Deserialize)]
+struct File {
+    #[serde(default)]
+    file_name: Option<String>,
+    #[serde(default)]
+    mime_type: Option<String>,
+    #[serde(default)]
+    file_size: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Callback {
+    id: String,
+    from: User,
+    #[serde(default)]
+    message: Option<Pressed>,
+    #[serde(default)]
+    data: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Pressed {
+    chat: Chat,
+    #[serde(default)]
+    message_thread_id: Option<i64>,
+    #[serde(default)]
+    is_topic_message: bool,
+}
+
+/// Who the bot is.
+#[derive(Debug)]
+struct Me {
+    id: i64,
+    username: String,
+}
+
+/// The channel.
+#[derive(Debug)]
+pub(crate) struct Telegram {
+    api: Api,
+    token: Secret,
+    /// Of a webhook: its secret, and our address.
+    hook: Option<(Secret, String)>,
+    me: OnceLock<Me>,
+}
+
+impl Telegram {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        let hook = match channel.transport {
+            Transport::Polling => None,
+            Transport::Webhook => {
+                listening(parts)?;
+                let secret = secret_named(config, parts, "webhook_secret")?;
+                Some((secret, public_url(channel, config)?))
+            }
+            Transport::Websocket | Transport::Stdio => {
+                return Err("`telegram` has the transports `polling` and `webhook`".to_owned());
+            }
+        };
+        let token = secret(channel, parts)?;
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
+        if !token.expose().trim().chars().all(fits) {
+            return Err("the bot token holds characters that no bot token has".to_owned());
+        }
+        let base = config.base_url.as_deref().unwrap_or(VENDOR);
+        Ok(Self {
+            api: Api::new(base, parts.secrets.env(), PATIENCE)?,
+            token,
+            hook,
+            me: OnceLock::new(),
+        })
+    }
+
+    async fn call(&self, method: &str, params: &Value) -> Result<Answer, Fault> {
+        let path = format!("bot{}/{method}", self.token.expose().trim());
+        self.api.send(Method::POST, &path, Some(params)).await
+    }
+
+    /// A call that must succeed for the channel to work.
+    async fn must(&self, method: &str, params: &Value) -> Result<Value, Ended> {
+        let answer = self
+            .call(method, params)
+            .await
+            .map_err(|fault| Ended::broken(fault.reason()))?;
+        if answer.body.get("ok") == Some(&Value::Bool(true)) {
+            return Ok(answer.body.get("result").cloned().unwrap_or_default());
+        }
+        let reason = format!("{method}: {}", description(&answer));
+        Err(match answer.status.as_u16() {
+            401 | 404 => Ended::fatal(format!("the platform refuses the bot token ({reason})")),
+            429 => Ended {
+                after_ms: retry_after(&answer),
+                ..Ended::broken(reason)
+            },
+            _ => Ended::broken(reason),
+        })
+    }
+
+    async fn greet(&self) -> Result<(), Ended> {
+        let me = self.must("getMe", &json!({})).await?;
+        let id = me.get("id").and_then(Value::as_i64);
+        let username = me.get("username").and_then(Value::as_str);
+        let (Some(id), Some(username)) = (id, username) else {
+            return Err(Ended::broken("getMe says nothing of the bot"));
+        };
+        let _same = self.me.set(Me {
+            id,
+            username: username.to_lowercase(),
+        }); // silent-ok: the bot stays itself
+        Ok(())
+    }
+
+    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+        self.greet().await?;
+        if let Some((secret, url)) = &self.hook {
+            let params = json!({"url": url, "secret_token": secret.expose(), "allowed_updates": UPDATES});
+            self.must("setWebhook", &params).await?;
+            inlet.ready();
+            over.cancelled().await;
+            return Ok(());
+        }
+        self.must("deleteWebhook", &json!({})).await?;
+        let mut offset = None;
+        loop {
+            let mut params = json!({"timeout": POLL_S, "limit": 100, "allowed_updates": UPDATES});
+            if let (Some(offset), Some(params)) = (offset, params.as_object_mut()) {
+                params.insert("offset".to_owned(), json!(offset));
+            }
+            let updates = tokio::select! {
+                updates = self.must("getUpdates", &params) => updates?,
+                () = over.cancelled() => return Ok(()),
+            };
+            inlet.ready();
+            let Value::Array(updates) = updates else {
+                return Err(Ended::broken("getUpdates: the answer is no list"));
+            };
+            for update in updates {
+                let id = update.get("update_id").and_then(Value::as_i64);
+                match serde_json::from_value::<Update>(update) {
+                    Ok(update) => self.take(inlet, update).await.map_err(Ended::broken)?,
+                    Err(error) => tracing::warn!(%error, "an update can't be read and is passed over"),
+                }
+                // The next poll confirms it: what it brought is durable.
+                offset = id.map(|id| id.saturating_add(1)).or(offset);
+            }
+        }
+    }
+
+    /// One update. `Err`: it is not kept, and must come again.
+    async fn take(&self, inlet: &Inlet, update: Update) -> Result<(), String> {
+        if let Some(message) = update.message
+            && let Some(incoming) = self.incoming(update.update_id, message)
+        {
+            let taken = inlet.message(incoming).await;
+            if !taken.settled() {
+                return Err("a message could not be kept".to_owned());
+            }
+        }
+        if let Some(callback) = update.callback_query {
+            self.pressed(inlet, callback).await;
+        }
+        Ok(())
+    }
+
+    /// `None`: it is no person's message.
+    fn incoming(&self, update_id: i64, message: Message) -> Option<Incoming> {
+        let from = message.from.as_ref()?;
+        let stand_in = message.sender_chat.is_some() || STAND_INS.contains(&from.id);
+        if from.is_bot && !stand_in {
+            return None;
+        }
+        let mention = self.mentions(&message);
+        let direct = message.chat.kind == "private";
+        let chat = message.chat.id;
+        let thread = message.message_thread_id.filter(|_| message.is_topic_message);
+        let files = [message.document, message.voice, message.audio, message.video];
+        let largest = message.photo.into_iter().next_back();
+        let attachments: Vec<Attachment> = files
+            .into_iter()
+            .flatten()
+            .chain(largest)
+            .map(attachment)
+            .collect();
+        let text = message.text.or(message.caption).unwrap_or_default();
+        if text.is_empty() && attachments.is_empty() {
+            return None;
+        }
+        Some(Incoming {
+            ids: vec![format!("{chat}:{}", message.message_id), format!("u{update_id}")],
+            conversation: thread.map_or_else(|| chat.to_string(), |thread| format!("{chat}:{thread}")),
+            direct,
+            mention,
+            sender: (!stand_in).then(|| from.id.to_string()),
+            sender_name: Some(from.first_name.clone()),
+            text,
+            attachments,
+            remembered_days: None,
+        })
+    }
+
+    fn mentions(&self, message: &Message) -> bool {
+        let Some(me) = self.me.get() else { return false };
+        let replied = message
+            .reply_to_message
+            .as_ref()
+            .and_then(|replied| replied.from.as_ref());
+        if replied.is_some_and(|from| from.id == me.id) {
+            return true;
+        }
+        let text = message
+            .text
+            .as_deref()
+            .or(message.caption.as_deref())
+            .unwrap_or_default();
+        let mut entities = message.entities.iter().chain(&message.caption_entities);
+        entities.any(|entity| {
+            let named = slice(text, entity.offset, entity.length).to_lowercase();
+            match entity.kind.as_str() {
+                "mention" => named.strip_prefix('@') == Some(&me.username),
+                "text_mention" => entity.user.as_ref().is_some_and(|user| user.id == me.id),
+                // `/stop@otherbot` is for the other one.
+                "bot_command" => named.split_once('@').is_none_or(|(_, bot)| bot == me.username),
+                _ => false,
+            }
+        })
+    }
+
+    async fn pressed(&self, inlet: &Inlet, callback: Callback) {
+        let told = match (&callback.message, callback.data.as_deref().and_then(carried)) {
+            (Some(message), Some((question, choice))) => {
+                let chat = message.chat.id;
+                let thread = message.message_thread_id.filter(|_| message.is_topic_message);
+                let press = Press {
+                    question: question.to_owned(),
+                    choice: choice.to_owned(),
+                    sender: callback.from.id.to_string(),
+                    conversation: thread
+                        .map_or_else(|| chat.to_string(), |thread| format!("{chat}:{thread}")),
+                };
+                inlet.press(&press).await
+            }
+            _ => "This button means nothing any more.".to_owned(),
+        };
+        let text: String = told.chars().take(MAX_TOLD).collect();
+        let params = json!({"callback_query_id": callback.id, "text": text});
+        if let Err(fault) = self.call("answerCallbackQuery", &params).await {
+            tracing::debug!(reason = fault.reason(), "a press could not be answered");
+        }
+    }
+
+    async fn deliver(&self, method: &str, mut params: Value, markdown: &str) -> Delivery {
+        let mut answer = match self.call(method, &params).await {
+            Ok(answer) => answer,
+            Err(fault) => return fault.delivery(),
+        };
+        // Nothing was sent: the same as plain text.
+        if answer.status.as_u16() == 400 && description(&answer).contains("can't parse entities") {
+            if let Some(params) = params.as_object_mut() {
+                params.remove("parse_mode");
+                params.insert(
+                    "text".to_owned(),
+                    json!(markdown.chars().take(MAX_TEXT).collect::<String>()),
+                );
+            }
+            answer = match self.call(method, &params).await {
+                Ok(answer) => answer,
+                Err(fault) => return fault.delivery(),
+            };
+        }
+        let said = description(&answer);
+        if said.contains("message is not modified") {
+            return Delivery::Delivered { platform_id: None };
+        }
+        if answer.status.as_u16() == 429 {
+            return Delivery::Retry {
+                after_ms: retry_after(&answer),
+                reason: said,
+            };
+        }
+        let id = answer.body.pointer("/result/message_id").and_then(Value::as_i64);
+        answer.delivery(id.map(|id| id.to_string()), false, &said)
+    }
+}
+
+/// UTF-16 units of a text.
+fn slice(text: &str, offset: usize, length: usize) -> String {
+    let units: Vec<u16> = text.encode_utf16().skip(offset).take(length).collect();
+    String::from_utf16_lossy(&units)
+}
+
+fn attachment(file: File) -> Attachment {
+    Attachment {
+        name: file.file_name.unwrap_or_else(|| "a file".to_owned()),
+        media_type: file.mime_type.unwrap_or_else(|| "image/jpeg".to_owned()),
+        size: file.file_size,
+    }
+}
+
+fn description(answer: &Answer) -> String {
+    shown(answer.text("/description").unwrap_or_default())
+}
+
+fn retry_after(answer: &Answer) -> Option<u64> {
+    let given = answer
+        .body
+        .pointer("/parameters/retry_after")
+        .and_then(Value::as_f64);
+    given.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
+}
+
+/// Where a message goes: the chat, and the topic.
+fn place(conversation: &str, params: &mut Value) {
+    let (chat, thread) = conversation.split_once(':').unwrap_or((conversation, ""));
+    if let Some(params) = params.as_object_mut() {
+        params.insert("chat_id".to_owned(), json!(chat));
+        if let Ok(thread) = thread.parse::<i64>() {
+            params.insert("message_thread_id".to_owned(), json!(thread));
+        }
+    }
+}
+
+fn message(out: &Out) -> Value {
+    let mut params =
+        json!({"text": out.text, "parse_mode": "HTML", "link_preview_options": {"is_disabled": true}});
+    place(&out.conversation, &mut params);
+    let replied = out
+        .reply_to
+        .as_deref()
+        .and_then(|id| id.rsplit_once(':')?.1.parse::<i64>().ok()); // silent-ok: of no message
+    if let (Some(id), Some(params)) = (replied, params.as_object_mut()) {
+        let reply = json!({"message_id": id, "allow_sending_without_reply": true});
+        params.insert("reply_parameters".to_owned(), reply);
+    }
+    params
+}
+
+impl Adapter for Telegram {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::TelegramHtml,
+            buttons: true,
+            edits: true,
+            typing: true,
+            ..Abilities::plain(MAX_TEXT, Unit::Utf16)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            match self.listen(inlet, over).await {
+                Ok(()) => Ended::broken("the agent ends"),
+                Err(ended) => ended,
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(self.deliver("sendMessage", message(out), &out.markdown))
+    }
+
+    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let mut params = message(out);
+            if let (Some(params), Ok(id)) = (params.as_object_mut(), of.parse::<i64>()) {
+                params.remove("message_thread_id");
+                params.insert("message_id".to_owned(), json!(id));
+            }
+            self.deliver("editMessageText", params, &out.markdown).await
+        })
+    }
+
+    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let mut params = message(&asking.out);
+            let button =
+                |(id, label): &(String, String)| json!({"text": label, "callback_data": asking.carried(id)});
+            let row: Vec<Value> = asking.choices.iter().map(button).collect();
+            if let (false, Some(params)) = (row.is_empty(), params.as_object_mut()) {
+                params.insert("reply_markup".to_owned(), json!({"inline_keyboard": [row]}));
+            }
+            self.deliver("sendMessage", params, &asking.out.markdown).await
+        })
+    }
+
+    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        Box::pin(async move {
+            let mut params = json!({"action": "typing"});
+            place(conversation, &mut params);
+            if let Err(fault) = self.call("sendChatAction", &params).await {
+                tracing::debug!(reason = fault.reason(), "typing could not be shown");
+            }
+        })
+    }
+
+    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+        Box::pin(async move {
+            let Some((secret, _)) = &self.hook else {
+                return HookReply::refused(404, "this channel takes no requests");
+            };
+            let given = hook.header("x-telegram-bot-api-secret-token").unwrap_or_default();
+            if !same(given, secret.expose()) {
+                return HookReply::refused(401, "the secret token is not right");
+            }
+            let Ok(update) = serde_json::from_slice::<Update>(&hook.body) else {
+                return HookReply::refused(400, "the body is not an update");
+            };
+            match self.take(inlet, update).await {
+                // An empty body: a member `method` in it would be executed.
+                Ok(()) => HookReply::empty(200),
+                Err(_) => HookReply::refused(503, "it could not be kept now"),
+            }
+        })
+    }
+}

@@ -1,0 +1,333 @@
+//! Gateway and REST, as far as a channel uses them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use clawk_channels::Channels;
+use clawk_kernel::ports::Later;
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+use super::{Fake, Kept, Said, Sent, Shared, Trouble, serve};
+
+const TOKEN: &str = "fake.discord.token";
+
+#[derive(Debug)]
+struct Guild {
+    kept: Kept,
+    base: Mutex<String>,
+    /// Every event that was dispatched, from 1.
+    events: Mutex<Vec<(String, Value)>>,
+    came: broadcast::Sender<u64>,
+    messages: Mutex<Vec<Value>>,
+}
+
+pub(crate) struct Platform {
+    guild: Shared<Guild>,
+}
+
+pub(crate) async fn start() -> Platform {
+    let guild = Arc::new(Guild {
+        kept: Kept::default(),
+        base: Mutex::default(),
+        events: Mutex::default(),
+        came: broadcast::channel(256).0,
+        messages: Mutex::default(),
+    });
+    let router = Router::new()
+        .route("/ws/", axum::routing::get(socket))
+        .route("/api/{*path}", axum::routing::any(call))
+        .with_state(Arc::clone(&guild));
+    *guild.base.lock().unwrap() = serve(router).await;
+    Platform { guild }
+}
+
+fn wrong(status: u16, code: u32, message: &str) -> Response {
+    (
+        StatusCode::from_u16(status).unwrap(),
+        axum::Json(json!({"code": code, "message": message})),
+    )
+        .into_response()
+}
+
+async fn call(
+    State(guild): State<Shared<Guild>>,
+    Path(path): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let kept = &guild.kept;
+    let given = headers.get("authorization").and_then(|value| value.to_str().ok());
+    if given != Some(&format!("Bot {TOKEN}")) || kept.takes(Trouble::WrongToken) {
+        return wrong(401, 0, "401: Unauthorized");
+    }
+    let agent = headers
+        .get("user-agent")
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    if !agent.starts_with("DiscordBot (") {
+        kept.fault(format!("user agent: {agent}"));
+    }
+    let params: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let parts: Vec<&str> = path.split('/').collect();
+    match (&method, parts.as_slice()) {
+        (&Method::GET, ["gateway", "bot"]) => {
+            let url = guild.base.lock().unwrap().replace("http://", "ws://");
+            axum::Json(json!({"url": format!("{url}/ws/"), "shards": 1})).into_response()
+        }
+        (&Method::GET, ["channels", channel, "messages"]) => {
+            let all = guild.messages.lock().unwrap();
+            let here: Vec<Value> = all
+                .iter()
+                .rev()
+                .filter(|message| message["channel_id"] == *channel)
+                .cloned()
+                .collect();
+            axum::Json(here).into_response()
+        }
+        (&Method::POST, ["channels", channel, "messages"]) => post(&guild, channel, &params),
+        (&Method::PATCH, ["channels", channel, "messages", _]) => {
+            kept.only("edit", &params, &["content", "components", "allowed_mentions"]);
+            kept.add(Sent {
+                conversation: (*channel).to_owned(),
+                text: params["content"].as_str().unwrap().to_owned(),
+                ..Sent::default()
+            });
+            axum::Json(json!({"id": "1"})).into_response()
+        }
+        (&Method::POST, ["channels", _, "typing"]) => StatusCode::NO_CONTENT.into_response(),
+        (&Method::POST, ["interactions", _, _, "callback"]) => {
+            if params["data"]["flags"] != 64 {
+                kept.fault("an answer to a press that everybody sees");
+            }
+            StatusCode::NO_CONTENT.into_response()
+        }
+        _ => {
+            kept.fault(format!("no such route: {method} {path}"));
+            wrong(404, 0, "404: Not Found")
+        }
+    }
+}
+
+fn post(guild: &Guild, channel: &str, params: &Value) -> Response {
+    let kept = &guild.kept;
+    kept.only(
+        "message",
+        params,
+        &[
+            "content",
+            "nonce",
+            "enforce_nonce",
+            "allowed_mentions",
+            "message_reference",
+            "components",
+        ],
+    );
+    if kept.takes(Trouble::TooMany) {
+        let body = json!({"message": "You are being rate limited.", "retry_after": 0.3, "global": false});
+        return (
+            StatusCode::TOO_MANY_REQUESTS,
+            [("Retry-After", "1")],
+            axum::Json(body),
+        )
+            .into_response();
+    }
+    let content = params["content"].as_str().unwrap();
+    if content.trim().is_empty() || content.chars().count() > 2000 {
+        kept.fault("50035: content");
+        return wrong(400, 50035, "Invalid Form Body");
+    }
+    if params["allowed_mentions"]["parse"] != json!([]) {
+        kept.fault("model text may ping people");
+    }
+    let nonce = params["nonce"].as_str().unwrap();
+    if nonce.len() > 25 {
+        kept.fault("50035: nonce");
+    }
+    let mut messages = guild.messages.lock().unwrap();
+    if let Some(known) = messages.iter().find(|message| message["nonce"] == nonce) {
+        return axum::Json(known.clone()).into_response();
+    }
+    let mut buttons = Vec::new();
+    for button in params["components"][0]["components"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        let (label, id) = (
+            button["label"].as_str().unwrap(),
+            button["custom_id"].as_str().unwrap(),
+        );
+        if id.is_empty() || id.len() > 100 {
+            kept.fault("50035: custom_id");
+        }
+        buttons.push((label.to_owned(), id.to_owned()));
+    }
+    let id = (5_000_000 + messages.len()).to_string();
+    let message = json!({"id": id, "channel_id": channel, "content": content, "nonce": nonce, "author": {"id": "42", "bot": true}});
+    messages.push(message.clone());
+    kept.add(Sent {
+        id,
+        conversation: channel.to_owned(),
+        text: content.to_owned(),
+        buttons,
+    });
+    if kept.takes(Trouble::TakenAndBroken) {
+        return wrong(502, 0, "bad gateway");
+    }
+    axum::Json(message).into_response()
+}
+
+async fn socket(State(guild): State<Shared<Guild>>, upgrade: WebSocketUpgrade) -> Response {
+    upgrade.on_upgrade(move |socket| talk(guild, socket))
+}
+
+async fn talk(guild: Shared<Guild>, mut socket: WebSocket) {
+    let mut came = guild.came.subscribe();
+    let hello = json!({"op": 10, "d": {"heartbeat_interval": 500}, "s": null, "t": null});
+    if socket.send(Message::text(hello.to_string())).await.is_err() {
+        return;
+    }
+    let Some(Ok(Message::Text(first))) = socket.recv().await else {
+        return;
+    };
+    let first: Value = serde_json::from_str(first.as_str()).unwrap();
+    if first["d"]["token"] != TOKEN {
+        guild.kept.fault("4004");
+        return;
+    }
+    let mut at = match first["op"].as_u64() {
+        Some(6) => first["d"]["seq"].as_u64().unwrap(),
+        _ => {
+            let url = guild.base.lock().unwrap().replace("http://", "ws://");
+            let mut events = guild.events.lock().unwrap();
+            let ready =
+                json!({"session_id": "S1", "resume_gateway_url": format!("{url}/ws/"), "user": {"id": "42"}});
+            events.push(("READY".to_owned(), ready));
+            u64::try_from(events.len()).unwrap() - 1
+        }
+    };
+    let resumed = first["op"] == 6;
+    loop {
+        let next = {
+            let events = guild.events.lock().unwrap();
+            events.get(usize::try_from(at).unwrap()).cloned()
+        };
+        if let Some((kind, d)) = next {
+            at += 1;
+            let frame = json!({"op": 0, "t": kind, "s": at, "d": d});
+            if socket.send(Message::text(frame.to_string())).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        if resumed && at == first["d"]["seq"].as_u64().unwrap() {
+            // Nothing was missed.
+            let mut events = guild.events.lock().unwrap();
+            events.push(("RESUMED".to_owned(), json!({})));
+            continue;
+        }
+        tokio::select! {
+            _ = came.recv() => {}
+            heard = socket.recv() => match heard {
+                Some(Ok(Message::Text(text))) => {
+                    let frame: Value = serde_json::from_str(text.as_str()).unwrap();
+                    if frame["op"] == 1 {
+                        let ack = json!({"op": 11, "d": null});
+                        if socket.send(Message::text(ack.to_string())).await.is_err() { return; }
+                    }
+                }
+                Some(Ok(_)) => {}
+                _ => return,
+            },
+        }
+    }
+}
+
+impl Platform {
+    fn dispatch(&self, kind: &str, d: Value) {
+        self.guild.events.lock().unwrap().push((kind.to_owned(), d));
+        let _ = self.guild.came.send(0);
+    }
+}
+
+impl Fake for Platform {
+    fn kind(&self) -> &'static str {
+        "discord"
+    }
+
+    fn transport(&self) -> &'static str {
+        "websocket"
+    }
+
+    fn config(&self) -> Value {
+        json!({"base_url": format!("{}/api", self.guild.base.lock().unwrap())})
+    }
+
+    fn secrets(&self) -> Vec<(&'static str, &'static str)> {
+        vec![("TOKEN", TOKEN)]
+    }
+
+    fn attach(&self, _channels: Channels) {}
+
+    fn id(&self, person: u32) -> String {
+        (100 + person).to_string()
+    }
+
+    fn direct(&self, person: u32) -> String {
+        (9000 + person - 1).to_string()
+    }
+
+    fn group(&self) -> String {
+        "777".to_owned()
+    }
+
+    fn limit(&self) -> usize {
+        2000
+    }
+
+    fn knows_repeats(&self) -> bool {
+        true
+    }
+
+    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+        Box::pin(async move {
+            let mut d = json!({"id": (1_000_000 + said.n).to_string(), "channel_id": said.conversation, "content": said.text,
+                "author": {"id": said.sender, "username": "ann"}, "type": 0, "mentions": []});
+            if !said.direct {
+                d["guild_id"] = json!("1");
+            }
+            if said.mention {
+                d["mentions"] = json!([{"id": "42", "bot": true}]);
+            }
+            self.dispatch("MESSAGE_CREATE", d);
+        })
+    }
+
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
+        Box::pin(async move {
+            self.dispatch("INTERACTION_CREATE", json!({"id": "7", "application_id": "8", "type": 3, "token": "tok",
+                "data": {"custom_id": carried, "component_type": 2}, "channel_id": on.conversation, "user": {"id": sender}}));
+            tokio::time::sleep(Duration::from_millis(150)).await;
+        })
+    }
+
+    fn trouble(&self, trouble: Trouble) {
+        *self.guild.kept.trouble.lock().unwrap() = Some(trouble);
+    }
+
+    fn sent(&self) -> Vec<Sent> {
+        self.guild.kept.sent.lock().unwrap().clone()
+    }
+
+    fn faults(&self) -> Vec<String> {
+        self.guild.kept.faults.lock().unwrap().clone()
+    }
+}

@@ -1,0 +1,256 @@
+//! A homeserver's client-server API, as far as a channel uses it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use clawk_channels::Channels;
+use clawk_kernel::ports::Later;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::{Fake, Kept, Said, Sent, Shared, Trouble, serve};
+
+const TOKEN: &str = "syt_fake_token";
+const ME: &str = "@bot:hs";
+
+#[derive(Debug, Default)]
+struct Server {
+    kept: Kept,
+    /// Room and event, in order; the position is the token.
+    events: Mutex<Vec<(String, Value)>>,
+    came: Notify,
+    transactions: Mutex<BTreeMap<String, String>>,
+}
+
+pub(crate) struct Platform {
+    server: Shared<Server>,
+    base: String,
+}
+
+pub(crate) async fn start() -> Platform {
+    let server = Arc::new(Server::default());
+    let router = Router::new()
+        .route("/_matrix/client/v3/{*path}", axum::routing::any(call))
+        .with_state(Arc::clone(&server));
+    Platform {
+        server,
+        base: serve(router).await,
+    }
+}
+
+fn wrong(status: u16, code: &str) -> Response {
+    (
+        StatusCode::from_u16(status).unwrap(),
+        axum::Json(json!({"errcode": code, "error": "no"})),
+    )
+        .into_response()
+}
+
+async fn call(
+    State(server): State<Shared<Server>>,
+    Path(path): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+    method: Method,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let kept = &server.kept;
+    let given = headers.get("authorization").and_then(|value| value.to_str().ok());
+    if given != Some(&format!("Bearer {TOKEN}")) || kept.takes(Trouble::WrongToken) {
+        return wrong(401, "M_UNKNOWN_TOKEN");
+    }
+    if query.contains_key("access_token") {
+        kept.fault("the token stands in a URL");
+    }
+    let params: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let parts: Vec<&str> = path.split('/').collect();
+    match (&method, parts.as_slice()) {
+        (&Method::GET, ["account", "whoami"]) => {
+            axum::Json(json!({"user_id": ME, "device_id": "D"})).into_response()
+        }
+        (&Method::GET, ["sync"]) => sync(&server, &query).await,
+        (&Method::PUT, ["rooms", room, "send", "m.room.message", txn]) => send(&server, room, txn, &params),
+        (&Method::PUT, ["rooms", _, "typing", _]) => {
+            kept.typings.fetch_add(1, Ordering::SeqCst);
+            axum::Json(json!({})).into_response()
+        }
+        (&Method::POST, ["rooms", _, "receipt", "m.read", _]) => {
+            kept.reads.fetch_add(1, Ordering::SeqCst);
+            axum::Json(json!({})).into_response()
+        }
+        _ => {
+            kept.fault(format!("no such route: {method} {path}"));
+            wrong(404, "M_UNRECOGNIZED")
+        }
+    }
+}
+
+async fn sync(server: &Server, query: &BTreeMap<String, String>) -> Response {
+    let since: Option<usize> = query.get("since").map(|since| since[1..].parse().unwrap());
+    for _ in 0..50 {
+        let events = server.events.lock().unwrap().clone();
+        let from = since.unwrap_or(events.len());
+        if since.is_none() || events.len() > from {
+            let mut rooms: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+            for (room, event) in &events[from.min(events.len())..] {
+                rooms.entry(room).or_default().push(event.clone());
+            }
+            let join: BTreeMap<&str, Value> = rooms
+                .into_iter()
+                .map(|(room, events)| {
+                    let members = if room.starts_with("!777") { 5 } else { 2 };
+                    (
+                        room,
+                        json!({"timeline": {"events": events, "limited": false},
+                        "summary": {"m.joined_member_count": members}}),
+                    )
+                })
+                .collect();
+            return axum::Json(json!({"next_batch": format!("s{}", events.len()), "rooms": {"join": join}}))
+                .into_response();
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(20), server.came.notified()).await;
+    }
+    axum::Json(json!({"next_batch": query["since"]})).into_response()
+}
+
+fn send(server: &Server, room: &str, txn: &str, params: &Value) -> Response {
+    let kept = &server.kept;
+    kept.only(
+        "message",
+        params,
+        &[
+            "msgtype",
+            "body",
+            "format",
+            "formatted_body",
+            "m.relates_to",
+            "m.new_content",
+        ],
+    );
+    if let Some(known) = server.transactions.lock().unwrap().get(txn) {
+        return axum::Json(json!({ "event_id": known })).into_response();
+    }
+    if kept.takes(Trouble::TooMany) {
+        return (
+            StatusCode::TOO_MANY_REQUESTS,
+            axum::Json(json!({"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 300})),
+        )
+            .into_response();
+    }
+    if params.to_string().len() > 65_536 {
+        kept.fault("M_TOO_LARGE");
+        return wrong(413, "M_TOO_LARGE");
+    }
+    let id = format!("$own{}", kept.sent.lock().unwrap().len());
+    server
+        .transactions
+        .lock()
+        .unwrap()
+        .insert(txn.to_owned(), id.clone());
+    kept.add(Sent {
+        id: id.clone(),
+        conversation: room.to_owned(),
+        text: params["body"].as_str().unwrap().to_owned(),
+        buttons: Vec::new(),
+    });
+    let own = json!({"type": "m.room.message", "event_id": id, "sender": ME, "content": params});
+    server.events.lock().unwrap().push((room.to_owned(), own));
+    server.came.notify_one();
+    if kept.takes(Trouble::TakenAndBroken) {
+        return wrong(502, "M_UNKNOWN");
+    }
+    axum::Json(json!({ "event_id": id })).into_response()
+}
+
+impl Fake for Platform {
+    fn kind(&self) -> &'static str {
+        "matrix"
+    }
+
+    fn transport(&self) -> &'static str {
+        "polling"
+    }
+
+    fn config(&self) -> Value {
+        json!({"base_url": self.base, "settings": {"user_id": ME}})
+    }
+
+    fn secrets(&self) -> Vec<(&'static str, &'static str)> {
+        vec![("TOKEN", TOKEN)]
+    }
+
+    fn attach(&self, _channels: Channels) {}
+
+    fn id(&self, person: u32) -> String {
+        format!("@p{person}:hs")
+    }
+
+    fn direct(&self, person: u32) -> String {
+        format!("!900{person}:hs")
+    }
+
+    fn group(&self) -> String {
+        "!777:hs".to_owned()
+    }
+
+    fn approvals(&self) -> String {
+        "!9009:hs".to_owned()
+    }
+
+    fn has_buttons(&self) -> bool {
+        false
+    }
+
+    fn limit(&self) -> usize {
+        16_000
+    }
+
+    fn knows_repeats(&self) -> bool {
+        true
+    }
+
+    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+        Box::pin(async move {
+            let mut content = json!({"msgtype": "m.text", "body": said.text});
+            if said.mention {
+                content["m.mentions"] = json!({"user_ids": [ME]});
+            }
+            let event = json!({"type": "m.room.message", "event_id": format!("$e{}", said.n), "sender": said.sender,
+                "origin_server_ts": 1, "content": content});
+            self.server
+                .events
+                .lock()
+                .unwrap()
+                .push((said.conversation.clone(), event));
+            self.server.came.notify_one();
+        })
+    }
+
+    fn press<'a>(&'a self, _carried: &'a str, _sender: &'a str, _on: &'a Sent) -> Later<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn trouble(&self, trouble: Trouble) {
+        *self.server.kept.trouble.lock().unwrap() = Some(trouble);
+    }
+
+    fn sent(&self) -> Vec<Sent> {
+        self.server.kept.sent.lock().unwrap().clone()
+    }
+
+    fn reads(&self) -> usize {
+        self.server.kept.reads.load(Ordering::SeqCst)
+    }
+
+    fn faults(&self) -> Vec<String> {
+        self.server.kept.faults.lock().unwrap().clone()
+    }
+}

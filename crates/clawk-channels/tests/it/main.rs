@@ -1,0 +1,14 @@
+//! Every platform by one suite, each against a strict fake of its vendor's API.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::disallowed_methods,
+    reason = "tests: a panic is how they fail, and they start servers beside themselves"
+)]
+
+mod cron;
+mod fakes;
+mod hooks;
+mod suite;

@@ -1,0 +1,429 @@
+//! The client: calls by id, notifications, and a new connection when the old one breaks.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use clawk_proto::RpcError;
+use clawk_proto::message::SEND;
+use clawk_proto::method::Method;
+use clawk_proto::rpc::request_text;
+use clawk_secrets::Secret;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+use crate::{ClientError, Target, Wire, request_id};
+
+/// Calls that wait to be sent.
+const WAITING: usize = 256;
+/// Notifications that a slow listener may be behind; then it misses some and is told so.
+const BEHIND: usize = 1024;
+/// The first and the longest wait before a new connection.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// How to connect and to ask.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `clientInfo.name`, and the name by which a queue knows us.
+    pub name: String,
+    /// The token, where the agent wants one.
+    pub token: Option<Secret>,
+    /// `capabilities` of `claw.initialize`; `{}` is unrestricted (R2).
+    pub capabilities: Value,
+    /// How long a call may take.
+    pub patience: Duration,
+    /// How long a broken connection is tried again; zero: not at all.
+    pub reconnect: Duration,
+}
+
+impl Options {
+    /// No token, unrestricted, ten minutes for a call, one minute to reconnect.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            token: None,
+            capabilities: json!({}),
+            patience: Duration::from_secs(600),
+            reconnect: Duration::from_secs(60),
+        }
+    }
+
+    fn hello(&self) -> Value {
+        json!({
+            "protocolVersion": "0.3.0",
+            "clientInfo": {"name": self.name, "version": env!("CARGO_PKG_VERSION")},
+            "manifest": {"kind": "Claw", "metadata": {"name": "any"}},
+            "capabilities": self.capabilities,
+        })
+    }
+}
+
+/// What the agent says unasked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Notice {
+    /// For example `claw.heartbeat`.
+    pub method: String,
+    /// Its params.
+    pub params: Value,
+}
+
+/// A connected client; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    asks: mpsc::Sender<Ask>,
+    notices: broadcast::Sender<Notice>,
+    agent: watch::Receiver<Value>,
+    patience: Duration,
+    task: TaskTracker,
+}
+
+enum Ask {
+    Call {
+        method: String,
+        params: Value,
+        answer: oneshot::Sender<Result<Value, ClientError>>,
+    },
+    Notify {
+        method: String,
+        params: Value,
+    },
+    Close,
+}
+
+#[derive(Deserialize)]
+struct Heard {
+    #[serde(default)]
+    id: Value,
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default)]
+    params: Value,
+    #[serde(default)]
+    result: Option<Value>,
+    #[serde(default)]
+    error: Option<RpcError>,
+}
+
+impl Client {
+    /// Connects and initializes.
+    ///
+    /// # Errors
+    /// Nobody is there, we are not let in, or the agent refuses `claw.initialize`.
+    pub async fn connect(target: Target, options: Options) -> Result<Self, ClientError> {
+        let (notices, _) = broadcast::channel(BEHIND);
+        let (wire, begun) = begin(&target, &options, &notices).await?;
+        let (asks, incoming) = mpsc::channel(WAITING);
+        let (told, agent) = watch::channel(begun);
+        let patience = options.patience;
+        let driver = Driver {
+            target,
+            options,
+            notices: notices.clone(),
+            agent: told,
+            open: HashMap::new(),
+            last_id: 0,
+        };
+        let task = TaskTracker::new();
+        task.spawn(driver.run(wire, incoming));
+        task.close();
+        Ok(Self {
+            asks,
+            notices,
+            agent,
+            patience,
+            task,
+        })
+    }
+
+    /// What the agent answered to `claw.initialize` last.
+    #[must_use]
+    pub fn agent(&self) -> Value {
+        self.agent.borrow().clone()
+    }
+
+    /// Calls a method and waits for its result. When the connection breaks, what carries a request id, or only looks, is asked
+    /// again on the next one; anything else ends as [`ClientError::Lost`].
+    ///
+    /// # Errors
+    /// The agent refused, or no answer came.
+    pub async fn call(&self, method: &str, params: Value) -> Result<Value, ClientError> {
+        let (answer, answered) = oneshot::channel();
+        let ask = Ask::Call {
+            method: method.to_owned(),
+            params,
+            answer,
+        };
+        let over = || ClientError::Lost("this client has ended".to_owned());
+        self.asks.send(ask).await.map_err(|_| over())?;
+        match timeout(self.patience, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(over()), // silent-ok: the driver is gone
+            Err(_) => Err(ClientError::Silent(self.patience)), // silent-ok: the deadline is the whole cause
+        }
+    }
+
+    /// Sends a notification.
+    ///
+    /// # Errors
+    /// The client has ended.
+    pub async fn notify(&self, method: &str, params: Value) -> Result<(), ClientError> {
+        let ask = Ask::Notify {
+            method: method.to_owned(),
+            params,
+        };
+        let over = |_| ClientError::Lost("this client has ended".to_owned());
+        self.asks.send(ask).await.map_err(over)
+    }
+
+    /// What the agent says unasked, from now on.
+    #[must_use]
+    pub fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    /// Says good-bye and waits until that is done. Calls that wait end as lost.
+    pub async fn close(self) {
+        // silent-ok: it has ended already
+        let _asked = self.asks.send(Ask::Close).await;
+        self.task.wait().await;
+    }
+}
+
+/// A new connection, initialized, and the agent's answer.
+async fn begin(
+    target: &Target,
+    options: &Options,
+    notices: &broadcast::Sender<Notice>,
+) -> Result<(Wire, Value), ClientError> {
+    let mut wire = Wire::open(target, &options.name, options.token.as_ref()).await?;
+    let hello = request_text(0, Method::Initialize.name(), &options.hello());
+    let answered = async {
+        wire.send(hello).await?;
+        loop {
+            let heard = hear(&wire.receive().await?)?;
+            match heard {
+                Heard {
+                    id, result, error, ..
+                } if id == 0 => {
+                    return match (result, error) {
+                        (_, Some(error)) => Err(ClientError::Rpc(error)),
+                        (Some(result), None) => Ok(result),
+                        (None, None) => Err(ClientError::Malformed("it has no result".to_owned())),
+                    };
+                }
+                other => tell(notices, other),
+            }
+        }
+    };
+    match timeout(options.patience.min(Duration::from_secs(60)), answered).await {
+        Ok(Ok(begun)) => Ok((wire, begun)),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(ClientError::Silent(options.patience)), // silent-ok: the deadline is the whole cause
+    }
+}
+
+fn hear(text: &str) -> Result<Heard, ClientError> {
+    serde_json::from_str(text).map_err(|error| ClientError::Malformed(error.to_string()))
+}
+
+fn tell(notices: &broadcast::Sender<Notice>, heard: Heard) {
+    if let Some(method) = heard.method {
+        // silent-ok: nobody may listen
+        let _heard = notices.send(Notice {
+            method,
+            params: heard.params,
+        });
+    }
+}
+
+/// A call without its answer.
+struct Open {
+    text: String,
+    again: bool,
+    answer: oneshot::Sender<Result<Value, ClientError>>,
+}
+
+/// The task behind a client.
+struct Driver {
+    target: Target,
+    options: Options,
+    notices: broadcast::Sender<Notice>,
+    agent: watch::Sender<Value>,
+    open: HashMap<u64, Open>,
+    last_id: u64,
+}
+
+impl Driver {
+    async fn run(mut self, mut wire: Wire, mut asks: mpsc::Receiver<Ask>) {
+        loop {
+            let broke = tokio::select! {
+                ask = asks.recv() => match ask {
+                    Some(Ask::Close) | None => break,
+                    Some(ask) => self.send(&wire, ask).await,
+                },
+                heard = wire.receive() => match heard {
+                    Ok(text) => {
+                        self.take(&text);
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            self.open.retain(|_, open| !open.answer.is_closed());
+            let Err(error) = broke else { continue };
+            match self.reconnect(error).await {
+                Ok(fresh) => wire = fresh,
+                Err(error) => return self.end(&error),
+            }
+        }
+        wire.close().await;
+        self.end(&ClientError::Lost("this client was closed".to_owned()));
+    }
+
+    fn end(&mut self, error: &ClientError) {
+        for (_, open) in self.open.drain() {
+            // silent-ok: whoever asked has given up
+            let _told = open.answer.send(Err(error.clone()));
+        }
+    }
+
+    async fn send(&mut self, wire: &Wire, ask: Ask) -> Result<(), ClientError> {
+        match ask {
+            Ask::Call {
+                method,
+                params,
+                answer,
+            } => {
+                self.last_id += 1;
+                let text = request_text(self.last_id, &method, &params);
+                let again = may_ask_again(&method, &params);
+                let open = Open {
+                    text: text.clone(),
+                    again,
+                    answer,
+                };
+                self.open.insert(self.last_id, open);
+                wire.send(text).await
+            }
+            Ask::Notify { method, params } => {
+                let text = json!({"jsonrpc": "2.0", "method": method, "params": params});
+                wire.send(text.to_string()).await
+            }
+            Ask::Close => Ok(()),
+        }
+    }
+
+    fn take(&mut self, text: &str) {
+        let heard = match hear(text) {
+            Ok(heard) => heard,
+            Err(error) => return tracing::warn!(%error, "a message was dropped"),
+        };
+        let Some(open) = heard.id.as_u64().and_then(|id| self.open.remove(&id)) else {
+            return tell(&self.notices, heard);
+        };
+        let outcome = match (heard.result, heard.error) {
+            (_, Some(error)) => Err(ClientError::Rpc(error)),
+            (Some(result), None) => Ok(result),
+            (None, None) => Err(ClientError::Malformed(
+                "it has neither result nor error".to_owned(),
+            )),
+        };
+        // silent-ok: whoever asked has given up
+        let _told = open.answer.send(outcome);
+    }
+
+    /// A new connection on which everything that may be is asked again.
+    async fn reconnect(&mut self, mut error: ClientError) -> Result<Wire, ClientError> {
+        let lost: Vec<u64> = self
+            .open
+            .iter()
+            .filter(|(_, open)| !open.again)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in lost {
+            if let Some(open) = self.open.remove(&id) {
+                // silent-ok: whoever asked has given up
+                let _told = open.answer.send(Err(error.clone()));
+            }
+        }
+        let started = tokio::time::Instant::now();
+        let mut wait = FIRST_WAIT;
+        while started.elapsed() < self.options.reconnect {
+            if matches!(
+                error,
+                ClientError::Refused(_) | ClientError::Rpc(_) | ClientError::Target { .. }
+            ) {
+                break;
+            }
+            tracing::debug!(%error, "connecting again");
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
+            match begin(&self.target, &self.options, &self.notices).await {
+                Ok((wire, begun)) => match self.resend(&wire).await {
+                    Ok(()) => {
+                        self.agent.send_replace(begun);
+                        return Ok(wire);
+                    }
+                    Err(again) => error = again,
+                },
+                Err(again) => error = again,
+            }
+        }
+        Err(error)
+    }
+
+    async fn resend(&self, wire: &Wire) -> Result<(), ClientError> {
+        let mut ids: Vec<&u64> = self.open.keys().collect();
+        ids.sort_unstable();
+        for open in ids.iter().filter_map(|id| self.open.get(id)) {
+            wire.send(open.text.clone()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether asking twice does it once: it only looks, or its request id makes it one.
+fn may_ask_again(method: &str, params: &Value) -> bool {
+    match Method::from_name(method) {
+        Some(Method::Status | Method::MemoryQuery | Method::SwarmDiscover) => true,
+        // The second answer would only say that the first one counted.
+        Some(Method::ToolApprove | Method::ToolDeny) => false,
+        Some(_) | None => ["/request_id", "/context/request_id"]
+            .iter()
+            .any(|at| params.pointer(at).is_some_and(Value::is_string)),
+    }
+}
+
+impl Client {
+    /// The params as they are sent, with what a person at a command line leaves out: a request id where the method wants one,
+    /// and in whose name a tool is called.
+    #[must_use]
+    pub fn completed(&self, method: &str, mut params: Value) -> Value {
+        let Some(members) = params.as_object_mut() else {
+            return params;
+        };
+        let fresh = |members: &mut Map<String, Value>| {
+            members.entry("request_id").or_insert_with(|| request_id().into());
+        };
+        match Method::from_name(method) {
+            Some(Method::ToolCall) => {
+                members.entry("arguments").or_insert_with(|| json!({}));
+                let context = members.entry("context").or_insert_with(|| json!({}));
+                if let Some(context) = context.as_object_mut() {
+                    fresh(context);
+                    let name = self.agent.borrow().pointer("/agentInfo/name").cloned();
+                    context.entry("identity").or_insert(name.unwrap_or_default());
+                }
+            }
+            Some(Method::MemoryStore | Method::SwarmDelegate) => fresh(members),
+            Some(_) => {}
+            None if method == SEND => fresh(members),
+            None => {}
+        }
+        params
+    }
+}

@@ -1,0 +1,177 @@
+//! Messages as files (runtime profile §6.3): `inbox/` holds requests, `outbox/` answers and notifications, `archive/` what was
+//! handled. A file is written as `NAME.json.tmp` and renamed, so that nobody reads half of one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::inotify;
+use tokio::io::unix::AsyncFd;
+
+/// Requests.
+pub const INBOX: &str = "inbox";
+/// Answers and notifications.
+pub const OUTBOX: &str = "outbox";
+/// What was handled.
+pub const ARCHIVE: &str = "archive";
+/// What is no message, below [`ARCHIVE`].
+pub const BAD: &str = "bad";
+/// What a message's file ends in.
+const ENDING: &str = ".json";
+/// How often a folder is looked at where the kernel does not tell of changes.
+const POLL: Duration = Duration::from_millis(100);
+/// How often it is looked at anyway: a change can be missed.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Why a file could not be read as a message.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// It is longer than a message may be.
+    #[error("it has more than {0} bytes")]
+    TooLong(usize),
+    /// A link, a device, a pipe or a folder.
+    #[error("it is not a regular file")]
+    NotAFile,
+    /// The file system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A new message's name: `{timestamp_ns}-{request_id}.json`. Names sort by time.
+#[must_use]
+pub fn name(timestamp_ns: u128, request_id: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let id: String = request_id.chars().filter(|c| plain(*c)).take(64).collect();
+    format!("{timestamp_ns:020}-{id}{ENDING}")
+}
+
+/// Writes a message: all of it, or nothing that anybody reads.
+///
+/// # Errors
+/// The file system refuses.
+pub fn put(folder: &Path, name: &str, message: &[u8]) -> io::Result<()> {
+    let (temporary, last) = (folder.join(format!("{name}.tmp")), folder.join(name));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o660)
+        .custom_flags(no_follow())
+        .open(&temporary)?;
+    file.write_all(message)?;
+    file.sync_data()?;
+    fs::rename(&temporary, &last)
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// It is no file of at most `max_bytes`, or can't be read.
+pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, Unreadable> {
+    let file = open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(Unreadable::NotAFile);
+    }
+    let most = u64::try_from(max_bytes).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() > max_bytes {
+        return Err(Unreadable::TooLong(max_bytes));
+    }
+    Ok(bytes)
+}
+
+/// Opens without following a link and without waiting for a pipe's other end.
+fn open(path: &Path) -> Result<File, Unreadable> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(no_follow() | nonblocking())
+        .open(path);
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => Unreadable::NotAFile,
+        Some(code) if code == rustix::io::Errno::NXIO.raw_os_error() => Unreadable::NotAFile,
+        Some(_) | None => error.into(),
+    })
+}
+
+fn no_follow() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
+}
+
+fn nonblocking() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0)
+}
+
+/// The messages that lie in a folder, the oldest first, at most so many. Files that are still being written are not among them.
+///
+/// # Errors
+/// The folder can't be read.
+pub fn list(folder: &Path, most: usize) -> io::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let hidden = name.as_encoded_bytes().starts_with(b".");
+        if !hidden && name.as_encoded_bytes().ends_with(ENDING.as_bytes()) {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    names.truncate(most);
+    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+}
+
+/// Tells when something may have come into a folder: by inotify, or by looking again and again where that is not to be had
+/// (some network file systems).
+#[derive(Debug)]
+pub struct Watch(Option<AsyncFd<OwnedFd>>);
+
+impl Watch {
+    /// Watches a folder. Call it inside a runtime, and look at the folder after it.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
+        let made = || -> io::Result<AsyncFd<OwnedFd>> {
+            let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+            let wanted = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE;
+            inotify::add_watch(&fd, folder, wanted)?;
+            #[expect(
+                deprecated,
+                reason = "the other way is unsafe; an `OwnedFd` owns its descriptor, which is what is asked for"
+            )]
+            AsyncFd::new(fd)
+        };
+        match made() {
+            Ok(fd) => Self(Some(fd)),
+            Err(error) => {
+                tracing::warn!(%error, "a folder is polled: the kernel does not tell of its changes");
+                Self(None)
+            }
+        }
+    }
+
+    /// A watch that only ever polls.
+    #[must_use]
+    pub const fn polling() -> Self {
+        Self(None)
+    }
+
+    /// Completes when something may have come, or after a while in any case. Cancelling loses nothing.
+    pub async fn changed(&self) {
+        let Some(fd) = &self.0 else {
+            return tokio::time::sleep(POLL).await;
+        };
+        let told = async {
+            let Ok(mut ready) = fd.readable().await else {
+                return tokio::time::sleep(POLL).await;
+            };
+            let mut events = [0_u8; 4096];
+            // What the events say does not matter: the folder is looked at.
+            while rustix::io::read(fd.get_ref(), &mut events[..]).is_ok_and(|read| read > 0) {}
+            ready.clear_ready();
+        };
+        // silent-ok: after a while it is looked at in any case
+        let _told = tokio::time::timeout(LOOK, told).await;
+    }
+}

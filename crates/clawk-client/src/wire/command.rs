@@ -1,0 +1,37 @@
+//! A command that speaks on its standard streams. It is the user's own, started outside of any agent.
+
+use std::process::Stdio;
+
+use tokio::process::Command;
+
+use super::{Ends, FAREWELL, lines};
+use crate::ClientError;
+
+/// Starts it; the end of our messages is the end of its input.
+pub(super) fn open(
+    line: &str,
+    ends: Ends,
+) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the user's own command, as a shell would start it; no agent's effect"
+    )]
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(format!("exec {line}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    let failed = |what: String| ClientError::Connect(format!("`{line}`: {what}"));
+    let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(failed("it has no standard streams".to_owned()));
+    };
+    Ok(async move {
+        let outcome = lines::run(output, input, ends).await;
+        // silent-ok: who does not end by itself is killed when it is dropped
+        let _ended = tokio::time::timeout(FAREWELL, child.wait()).await;
+        outcome
+    })
+}

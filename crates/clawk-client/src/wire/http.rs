@@ -1,0 +1,378 @@
+//! Streamable HTTP: each message is a POST whose answer is a stream of events; a GET is the stream of what answers no request.
+//! A stream that breaks goes on where it was.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clawk_egress::{Client, Deadlines, EgressError, Request, Response, Url};
+use clawk_secrets::{Env, Secret};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use tokio::sync::mpsc;
+
+use super::{Ends, FAREWELL, is_initialize};
+use crate::ClientError;
+
+const SESSION: HeaderName = HeaderName::from_static("claw-session-id");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+const EVENTS: &str = "text/event-stream";
+/// A call may take a day; a stream that says nothing for a minute is broken.
+const DEADLINES: Deadlines = Deadlines {
+    connect_ms: 10_000,
+    first_byte_ms: 60_000,
+    idle_ms: 60_000,
+    total_ms: 86_400_000,
+};
+/// The most that one stream brings, bytes.
+const MOST: u64 = 1 << 30;
+/// Bytes of an error's body that are looked at.
+const ERROR_BYTES: usize = 1 << 20;
+/// How often a broken stream is tried again, and the first and longest wait.
+const TRIES: u32 = 8;
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Prepares the client; the first message connects.
+pub(super) fn open(
+    url: &Url,
+    token: Option<&Secret>,
+    ends: Ends,
+) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
+    let mut headers = HeaderMap::new();
+    if let Some(token) = token {
+        let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.expose().trim()))
+            .map_err(|_| ClientError::Refused("the token has characters that no header takes".to_owned()))?;
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
+    }
+    let client =
+        Client::for_provider(url, &Env::Process, DEADLINES, MOST).map_err(|error| connect(&error))?;
+    let Ends { out, heard } = ends;
+    let api = Arc::new(Api {
+        client,
+        url: url.clone(),
+        headers,
+        heard,
+    });
+    Ok(run(api, out))
+}
+
+fn connect(error: &EgressError) -> ClientError {
+    ClientError::Connect(error.to_string())
+}
+
+struct Api {
+    client: Client,
+    url: Url,
+    headers: HeaderMap,
+    heard: mpsc::Sender<String>,
+}
+
+async fn run(api: Arc<Api>, mut out: mpsc::Receiver<String>) -> Result<(), ClientError> {
+    let mut session: Option<HeaderValue> = None;
+    // Streams that are being read; the first of a session is that of its notices.
+    let mut reading = FuturesUnordered::new();
+    loop {
+        let message = tokio::select! {
+            message = out.recv() => message,
+            Some(read) = reading.next() => {
+                let read: Result<(), ClientError> = read;
+                read?;
+                continue;
+            }
+        };
+        let Some(message) = message else { break };
+        let hello = is_initialize(&message);
+        match api.post(message, session.as_ref(), hello).await? {
+            Posted::Done => {}
+            Posted::Begun(id) => {
+                session = Some(id.clone());
+                let api = Arc::clone(&api);
+                reading.push(futures::FutureExt::boxed(async move {
+                    api.follow(None, &id, Place::default()).await
+                }));
+            }
+            Posted::Streams(response) => {
+                let (api, id) = (Arc::clone(&api), session.clone());
+                reading.push(futures::FutureExt::boxed(async move {
+                    match id {
+                        Some(id) => api.follow(Some(*response), &id, Place::default()).await,
+                        None => api.read(*response, &mut Place::default()).await.map(drop),
+                    }
+                }));
+            }
+        }
+    }
+    if let Some(session) = session {
+        // silent-ok: a session that nobody ends is forgotten after an hour
+        let _ended = tokio::time::timeout(FAREWELL, api.end(&session)).await;
+    }
+    Ok(())
+}
+
+/// What came of a POST.
+enum Posted {
+    /// Its answer was heard, or there is none.
+    Done,
+    /// Its answer was heard, and a session begins.
+    Begun(HeaderValue),
+    /// Its answer comes as events.
+    Streams(Box<Response>),
+}
+
+/// Where a stream is, for going on with it.
+#[derive(Debug, Default)]
+struct Place {
+    last: Option<String>,
+    /// Something came since the last attempt.
+    moved: bool,
+}
+
+impl Api {
+    fn request(&self, method: Method, session: Option<&HeaderValue>, body: Bytes) -> Request {
+        let mut headers = self.headers.clone();
+        if let Some(session) = session {
+            headers.insert(SESSION, session.clone());
+        }
+        headers.insert(ACCEPT, HeaderValue::from_static(EVENTS));
+        Request {
+            method,
+            url: self.url.clone(),
+            headers,
+            body,
+        }
+    }
+
+    /// The head of the answer comes once the agent has the message, so messages arrive in their order.
+    async fn post(
+        &self,
+        message: String,
+        session: Option<&HeaderValue>,
+        hello: bool,
+    ) -> Result<Posted, ClientError> {
+        let mut request = self.request(Method::POST, session, message.into());
+        request
+            .headers
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let response = self.client.send(request).await.map_err(|error| match error {
+            EgressError::Connect(_) | EgressError::Dns { .. } | EgressError::Tls(_) => connect(&error),
+            other => ClientError::Lost(other.to_string()),
+        })?;
+        let begun = response.headers().get(SESSION).cloned().filter(|_| hello);
+        let events = is_events(&response);
+        match (response.status(), events) {
+            (StatusCode::ACCEPTED, _) => Ok(Posted::Done),
+            (StatusCode::OK, true) if hello => {
+                self.read(response, &mut Place::default()).await?;
+                Ok(begun.map_or(Posted::Done, Posted::Begun))
+            }
+            (StatusCode::OK, true) => Ok(Posted::Streams(Box::new(response))),
+            (StatusCode::OK, false) => {
+                let body = response.bytes().await;
+                self.hear(&body.map_err(|error| ClientError::Lost(error.to_string()))?)
+                    .await?;
+                Ok(begun.map_or(Posted::Done, Posted::Begun))
+            }
+            (status, _) => self.refused(status, response).await.map(|()| Posted::Done),
+        }
+    }
+
+    /// An error of the protocol is a message like any other; one of HTTP ends the wire.
+    async fn refused(&self, status: StatusCode, response: Response) -> Result<(), ClientError> {
+        let body = response.beginning(ERROR_BYTES).await;
+        let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default(); // silent-ok: shown as it is then
+        let text = |pointer: &str| told.pointer(pointer).and_then(serde_json::Value::as_str);
+        if text("/jsonrpc") == Some("2.0") {
+            if status == StatusCode::NOT_FOUND {
+                return Err(ClientError::Lost("the session has ended".to_owned()));
+            }
+            return self.hear(&body).await;
+        }
+        let message = text("/error/message").unwrap_or("no reason was given");
+        let message = format!("{status}: {message}");
+        Err(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ClientError::Refused(message),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => ClientError::Lost(message),
+            _ => ClientError::Connect(message),
+        })
+    }
+
+    async fn hear(&self, message: &[u8]) -> Result<(), ClientError> {
+        let text = String::from_utf8(message.to_vec());
+        let text = text.map_err(|error| ClientError::Malformed(error.to_string()))?;
+        let gone = |_| ClientError::Lost("nobody listens any more".to_owned());
+        self.heard.send(text).await.map_err(gone)
+    }
+
+    /// Reads a stream to its end; one that breaks is asked for again from the last event on. Without `first`, the stream of
+    /// notices, which has no end of its own.
+    async fn follow(
+        &self,
+        first: Option<Response>,
+        session: &HeaderValue,
+        mut place: Place,
+    ) -> Result<(), ClientError> {
+        let (notices, mut next, mut failed) = (first.is_none(), first, 0_u32);
+        loop {
+            let read = match next.take() {
+                Some(response) => self.read(response, &mut place).await,
+                None => match self.resume(session, &place).await {
+                    Ok(Some(response)) => self.read(response, &mut place).await,
+                    Ok(None) => return Err(ClientError::Lost("the session has ended".to_owned())),
+                    Err(error) => Err(error),
+                },
+            };
+            match read {
+                Ok(true) if !notices => return Ok(()),
+                Ok(_) => {}
+                Err(error @ (ClientError::Refused(_) | ClientError::Malformed(_))) => return Err(error),
+                Err(error) if failed >= TRIES || (!notices && place.last.is_none()) => return Err(error),
+                Err(error) => tracing::debug!(%error, "a stream of events broke"),
+            }
+            failed = if std::mem::take(&mut place.moved) {
+                0
+            } else {
+                failed + 1
+            };
+            let wait = FIRST_WAIT * 2_u32.saturating_pow(failed.min(16));
+            tokio::time::sleep(wait.min(LONGEST_WAIT)).await;
+        }
+    }
+
+    /// `None`: the session, or its stream, is gone.
+    async fn resume(&self, session: &HeaderValue, place: &Place) -> Result<Option<Response>, ClientError> {
+        let mut request = self.request(Method::GET, Some(session), Bytes::new());
+        if let Some(last) = place
+            .last
+            .as_deref()
+            .and_then(|last| HeaderValue::from_str(last).ok())
+        {
+            // silent-ok above: an id with such characters is none of the server's
+            request.headers.insert(LAST_EVENT, last);
+        }
+        let response = self.client.send(request).await;
+        let response = response.map_err(|error| ClientError::Lost(error.to_string()))?;
+        match response.status() {
+            StatusCode::OK => Ok(Some(response)),
+            StatusCode::NOT_FOUND | StatusCode::GONE => Ok(None),
+            status => Err(ClientError::Lost(status.to_string())),
+        }
+    }
+
+    /// Hears the events of one response. `true`: it ended properly.
+    async fn read(&self, mut response: Response, place: &mut Place) -> Result<bool, ClientError> {
+        let mut events = Events::default();
+        loop {
+            match response.chunk().await {
+                Ok(Some(piece)) => events.take(&piece),
+                Ok(None) => return Ok(true),
+                Err(error) => return Err(ClientError::Lost(error.to_string())),
+            }
+            while let Some(event) = events.next() {
+                if let Some(id) = event.id {
+                    place.last = Some(id);
+                    place.moved = true;
+                }
+                if !event.data.is_empty() {
+                    self.hear(&event.data).await?;
+                }
+            }
+        }
+    }
+
+    async fn end(&self, session: &HeaderValue) -> Result<(), EgressError> {
+        let request = self.request(Method::DELETE, Some(session), Bytes::new());
+        self.client.send(request).await.map(drop)
+    }
+}
+
+fn is_events(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE);
+    kind.and_then(|kind| kind.to_str().ok()) // silent-ok: an unreadable type is another one
+        .is_some_and(|kind| kind.starts_with(EVENTS))
+}
+
+/// One event.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Event {
+    id: Option<String>,
+    data: Vec<u8>,
+}
+
+/// Server-sent events out of pieces of a body.
+#[derive(Debug, Default)]
+struct Events {
+    rest: Vec<u8>,
+    scanned: usize,
+}
+
+impl Events {
+    fn take(&mut self, piece: &[u8]) {
+        self.rest.extend_from_slice(piece);
+    }
+
+    /// The next whole event, which an empty line ends.
+    fn next(&mut self) -> Option<Event> {
+        let from = self.scanned.saturating_sub(1);
+        let unseen = self.rest.get(from..).unwrap_or_default();
+        let Some(at) = unseen.windows(2).position(|two| two == b"\n\n") else {
+            self.scanned = self.rest.len();
+            return None;
+        };
+        let end = from + at + 2;
+        let block: Vec<u8> = self.rest.drain(..end).collect();
+        self.scanned = 0;
+        let mut event = Event::default();
+        for line in block.split(|byte| *byte == b'\n') {
+            if let Some(value) = field(line, b"data:") {
+                if !event.data.is_empty() {
+                    event.data.push(b'\n');
+                }
+                event.data.extend_from_slice(value);
+            } else if let Some(value) = field(line, b"id:") {
+                event.id = Some(String::from_utf8_lossy(value).into_owned());
+            }
+        }
+        Some(event)
+    }
+}
+
+fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let value = line.strip_prefix(name)?;
+    let value = value.strip_prefix(b" ").unwrap_or(value);
+    Some(value.strip_suffix(b"\r").unwrap_or(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, Events};
+
+    #[test]
+    fn events_come_whole_however_they_are_cut() {
+        let text = b"retry: 1000\nid: 0-0\n\n:\n\nid: 0-1\ndata: {\"a\":1}\n\ndata: x\ndata: y\n\n";
+        for cut in 0..text.len() {
+            let mut events = Events::default();
+            let mut all = Vec::new();
+            for piece in [&text[..cut], &text[cut..]] {
+                events.take(piece);
+                while let Some(event) = events.next() {
+                    all.push(event);
+                }
+            }
+            let event = |id: Option<&str>, data: &[u8]| Event {
+                id: id.map(str::to_owned),
+                data: data.to_vec(),
+            };
+            let wanted = [
+                event(Some("0-0"), b""),
+                event(None, b""),
+                event(Some("0-1"), b"{\"a\":1}"),
+                event(None, b"x\ny"),
+            ];
+            assert_eq!(all, wanted, "cut at {cut}");
+        }
+    }
+}

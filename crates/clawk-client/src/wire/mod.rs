@@ -1,0 +1,172 @@
+//! A wire: one transport as a pair of queues of messages. It knows nothing of what they say, but for `claw.initialize`, behind
+//! which a transport of single requests has to wait.
+
+mod command;
+mod folder;
+mod http;
+mod lines;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "redis")]
+mod redis;
+mod socket;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_secrets::Secret;
+use futures::FutureExt as _;
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+use crate::{ClientError, Target};
+
+/// Messages that wait on either side; then whoever brings more waits.
+const WAITING: usize = 256;
+/// The longest message that is read, bytes.
+const MAX_MESSAGE: usize = 64 << 20;
+/// How long a connection may take to come up.
+const CONNECT: Duration = Duration::from_secs(15);
+/// How long a good-bye may take.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Who says nothing for so long is gone: the server gives a sign of life twice as often.
+const SILENT: Duration = Duration::from_secs(75);
+
+/// The id of the last message: no other one is so large.
+const GOODBYE: u64 = (1 << 53) - 1;
+
+/// What a transport takes from and gives to its owner.
+struct Ends {
+    out: mpsc::Receiver<String>,
+    heard: mpsc::Sender<String>,
+}
+
+/// An open transport.
+#[derive(Debug)]
+pub struct Wire {
+    to: mpsc::Sender<String>,
+    from: mpsc::Receiver<String>,
+    cause: Arc<Mutex<Option<ClientError>>>,
+    task: TaskTracker,
+}
+
+impl Wire {
+    /// Connects. `client` is the name by which a queue knows us.
+    ///
+    /// # Errors
+    /// Nobody is there, or we are not let in.
+    pub async fn open(target: &Target, client: &str, token: Option<&Secret>) -> Result<Self, ClientError> {
+        let (to, out) = mpsc::channel(WAITING);
+        let (heard, from) = mpsc::channel(WAITING);
+        let ends = Ends { out, heard };
+        let opening = async {
+            Ok(match target {
+                Target::Command(line) => command::open(line, ends)?.boxed(),
+                Target::Socket(path) => lines::open(path, ends).await?.boxed(),
+                Target::Http(url) => http::open(url, token, ends)?.boxed(),
+                Target::WebSocket(url) => socket::open(url, token, ends).await?.boxed(),
+                Target::Folder(path) => folder::open(path, ends)?.boxed(),
+                #[cfg(feature = "nats")]
+                Target::Nats(queue) => nats::open(queue, client, ends).await?.boxed(),
+                #[cfg(feature = "redis")]
+                Target::Redis(queue) => redis::open(queue, client, ends).await?.boxed(),
+                #[cfg(not(feature = "nats"))]
+                Target::Nats(_) => return Err(absent(client, "nats")),
+                #[cfg(not(feature = "redis"))]
+                Target::Redis(_) => return Err(absent(client, "redis")),
+            })
+        };
+        let running = tokio::time::timeout(CONNECT, opening)
+            .await
+            .map_err(|_| ClientError::Connect(format!("nothing within {} s", CONNECT.as_secs())))??;
+        let (cause, task) = (Arc::new(Mutex::new(None)), TaskTracker::new());
+        let told = Arc::clone(&cause);
+        task.spawn(async move {
+            if let Err(error) = running.await {
+                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        });
+        task.close();
+        Ok(Self {
+            to,
+            from,
+            cause,
+            task,
+        })
+    }
+
+    /// Sends one message, as it is; waits while the transport is behind.
+    ///
+    /// # Errors
+    /// The transport has ended.
+    pub async fn send(&self, message: String) -> Result<(), ClientError> {
+        if self.to.send(message).await.is_ok() {
+            return Ok(());
+        }
+        self.task.wait().await;
+        Err(self.cause())
+    }
+
+    /// The next message. Cancelling loses nothing.
+    ///
+    /// # Errors
+    /// The transport has ended.
+    pub async fn receive(&mut self) -> Result<String, ClientError> {
+        match self.from.recv().await {
+            Some(message) => Ok(message),
+            None => {
+                self.task.wait().await;
+                Err(self.cause())
+            }
+        }
+    }
+
+    fn cause(&self) -> ClientError {
+        let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
+        cause
+            .clone()
+            .unwrap_or_else(|| ClientError::Lost("the other side has ended it".to_owned()))
+    }
+
+    /// Says good-bye and waits until that is done.
+    pub async fn close(self) {
+        let Self { to, from, task, .. } = self;
+        drop(to);
+        // silent-ok: a good-bye that is not heard changes nothing
+        let _said = tokio::time::timeout(FAREWELL, task.wait()).await;
+        drop(from);
+    }
+}
+
+#[cfg(not(all(feature = "nats", feature = "redis")))]
+fn absent(_client: &str, which: &'static str) -> ClientError {
+    ClientError::Absent(which)
+}
+
+/// The last message to an agent that knows us by a name: its session ends.
+fn goodbye() -> String {
+    let scope = serde_json::json!({"scope": "connection"});
+    clawk_proto::rpc::request_text(GOODBYE, clawk_proto::method::Method::Shutdown.name(), &scope)
+}
+
+/// Whether this is the answer to it.
+fn is_goodbye(answer: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Value>(answer)
+        .is_ok_and(|answer| answer.get("id").and_then(serde_json::Value::as_u64) == Some(GOODBYE))
+}
+
+/// Whether this is a request for `claw.initialize`.
+fn is_initialize(message: &str) -> bool {
+    method(message).as_deref() == Some(clawk_proto::method::Method::Initialize.name())
+}
+
+/// The method of a single message.
+fn method(message: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Asked {
+        method: String,
+    }
+    serde_json::from_str::<Asked>(message)
+        .ok()
+        .map(|asked| asked.method) // silent-ok: what is no request has no method
+}

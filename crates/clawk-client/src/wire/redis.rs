@@ -1,0 +1,129 @@
+//! Redis Streams: requests into the agent's inbox, answers in a stream of our own, which goes with us.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::streams::StreamReadReply;
+use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
+use tokio::time::timeout;
+
+use super::{Ends, FAREWELL, goodbye, is_goodbye, is_initialize};
+use crate::queue::{CLIENT, MESSAGE, Names, REPLY_TO};
+use crate::{ClientError, Queue, request_id};
+
+/// How long a read waits for entries, milliseconds.
+const BLOCK_MS: u64 = 1_000;
+
+/// Connects.
+pub(super) async fn open(
+    queue: &Queue,
+    client: &str,
+    ends: Ends,
+) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
+    let failed = |error: redis::RedisError| ClientError::Connect(error.to_string());
+    let opened = Client::open(queue.server.as_str());
+    let opened = opened.map_err(|_| ClientError::Connect("the URL is not one of Redis".to_owned()))?;
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(5)))
+        .set_response_timeout(Some(Duration::from_secs(30)));
+    let connect = || opened.get_multiplexed_async_connection_with_config(&config);
+    let (write, read) = (connect().await.map_err(failed)?, connect().await.map_err(failed)?);
+    let names = Names::new(&queue.swarm, &queue.agent);
+    let own = Own {
+        write,
+        reply: format!("{}.{}", names.outbox, request_id()),
+        inbox: names.inbox,
+        client: client.to_owned(),
+    };
+    Ok(run(own, read, ends))
+}
+
+#[derive(Clone)]
+struct Own {
+    write: MultiplexedConnection,
+    inbox: String,
+    reply: String,
+    client: String,
+}
+
+fn lost(error: redis::RedisError) -> ClientError {
+    ClientError::Lost(error.to_string())
+}
+
+impl Own {
+    async fn publish(&mut self, message: &str) -> Result<(), ClientError> {
+        let mut command = redis::cmd("XADD");
+        command.arg(&self.inbox).arg("*").arg(MESSAGE).arg(message);
+        command
+            .arg(CLIENT)
+            .arg(&self.client)
+            .arg(REPLY_TO)
+            .arg(&self.reply);
+        let added: RedisResult<String> = command.query_async(&mut self.write).await;
+        added.map(drop).map_err(lost)
+    }
+}
+
+/// What has come after an entry, and the last entry. A read that was cancelled is simply made again.
+async fn take(
+    connection: &mut MultiplexedConnection,
+    reply: &str,
+    last: &mut String,
+) -> Result<Vec<Vec<u8>>, ClientError> {
+    let mut command = redis::cmd("XREAD");
+    command.arg("COUNT").arg(100).arg("BLOCK").arg(BLOCK_MS);
+    command.arg("STREAMS").arg(reply).arg(last.as_str());
+    let found: Option<StreamReadReply> = command.query_async(connection).await.map_err(lost)?;
+    let keys = found.map(|found| found.keys).unwrap_or_default();
+    let mut messages = Vec::new();
+    for entry in keys.into_iter().flat_map(|key| key.ids) {
+        last.clone_from(&entry.id);
+        if let Some(Value::BulkString(bytes)) = entry.map.get(MESSAGE) {
+            messages.push(bytes.clone());
+        }
+    }
+    Ok(messages)
+}
+
+async fn run(mut own: Own, mut read: MultiplexedConnection, ends: Ends) -> Result<(), ClientError> {
+    let Ends { mut out, heard } = ends;
+    let (mut greeted, mut last, reply) = (false, "0".to_owned(), own.reply.clone());
+    let mut writer = own.clone();
+    let writing = async {
+        while let Some(message) = out.recv().await {
+            greeted |= is_initialize(&message);
+            writer.publish(&message).await?;
+        }
+        Ok::<bool, ClientError>(greeted)
+    };
+    let greeted = {
+        let reading = async {
+            loop {
+                for message in take(&mut read, &reply, &mut last).await? {
+                    let text = String::from_utf8_lossy(&message).into_owned();
+                    if heard.send(text).await.is_err() {
+                        return Ok::<(), ClientError>(());
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            read = reading => return read,
+            greeted = writing => greeted?,
+        }
+    };
+    if greeted {
+        own.publish(&goodbye()).await?;
+        let answered = async {
+            while let Ok(messages) = take(&mut read, &reply, &mut last).await {
+                if messages.iter().any(|message| is_goodbye(message)) {
+                    return;
+                }
+            }
+        };
+        // silent-ok: a session that nobody ends is forgotten after an hour
+        let _heard = timeout(FAREWELL, answered).await;
+    }
+    let gone: RedisResult<i64> = redis::cmd("DEL").arg(&reply).query_async(&mut own.write).await;
+    gone.map(drop).map_err(lost)
+}

@@ -1,0 +1,120 @@
+//! Scheduled jobs become `cron` channels.
+
+use serde_json::Value;
+
+use crate::channels::quoted;
+use crate::draft::{Channel, Draft, fit};
+
+/// Adds a job that says `prompt` to the agent at the times of `schedule` (five fields).
+pub(crate) fn add(draft: &mut Draft, name: &str, schedule: &str, timezone: Option<&str>, prompt: &str) {
+    let fields = schedule.split_whitespace().count();
+    if !(5..=6).contains(&fields) {
+        draft.report.left(
+            format!("job {name}"),
+            format!("`{schedule}` is not a cron expression"),
+        );
+        return;
+    }
+    let mut channel = Channel {
+        name: unique(draft, &fit(&format!("cron-{name}"))),
+        kind: "cron",
+        transport: "stdio",
+        secret: "UNUSED".to_owned(),
+        schedule: Some(schedule.to_owned()),
+        ..Channel::default()
+    };
+    channel.local.insert("prompt".into(), quoted(prompt));
+    if let Some(zone) = timezone.filter(|zone| !zone.is_empty()) {
+        channel.local.insert("timezone".into(), quoted(zone));
+    }
+    draft.report.carried(format!("job `{name}`, at `{schedule}`"));
+    draft.channels.push(channel);
+}
+
+/// Adds the jobs of a `jobs.json`: a list, or a list below `jobs`. Both spellings of members are in use.
+pub(crate) fn from_json(draft: &mut Draft, file: &str, root: &Value) {
+    let list = root.get("jobs").unwrap_or(root);
+    let Some(jobs) = list.as_array() else { return };
+    for (index, job) in jobs.iter().enumerate() {
+        let name = text(job, &["name", "id"]).unwrap_or_else(|| format!("{}", index + 1));
+        if job.get("enabled") == Some(&Value::Bool(false)) {
+            draft
+                .report
+                .left(format!("{file}: job {name}"), "it was switched off");
+            continue;
+        }
+        let payload = job.get("payload").unwrap_or(job);
+        let prompt = text(payload, &["message", "text", "prompt", "task"]);
+        let Some(prompt) = prompt else {
+            let reason = "it says nothing to the agent (a command of its own?): declare a tool and a cron channel for it";
+            draft.report.left(format!("{file}: job {name}"), reason);
+            continue;
+        };
+        let schedule = job.get("schedule").unwrap_or(job);
+        let zone = text(schedule, &["tz", "timezone"]);
+        match expression(schedule) {
+            Ok(expression) => add(draft, &name, &expression, zone.as_deref(), &prompt),
+            Err(reason) => draft.report.left(format!("{file}: job {name}"), reason),
+        }
+        if let Some(to) = text(payload, &["to", "channel"])
+            .or_else(|| job.get("delivery").and_then(|d| text(d, &["to", "channel"])))
+        {
+            let reason = format!(
+                "its answers went to `{to}`: set `deliver_to = \"CHANNEL:CONVERSATION\"` in `[channels.cron-…]`"
+            );
+            draft.report.left(format!("{file}: job {name}, delivery"), reason);
+        }
+    }
+}
+
+/// The five fields of a schedule, or why there are none.
+fn expression(schedule: &Value) -> Result<String, String> {
+    if let Some(expression) = schedule.as_str() {
+        return Ok(expression.to_owned());
+    }
+    if let Some(expression) = text(schedule, &["expr", "expression", "cron", "schedule"]) {
+        return Ok(expression);
+    }
+    let every = ["everyMs", "every_ms", "interval_ms"]
+        .iter()
+        .find_map(|name| schedule.get(name).and_then(Value::as_u64));
+    if let Some(every) = every {
+        return every_ms(every);
+    }
+    Err("it runs once, at a fixed time: ask the agent for it when the time has come".to_owned())
+}
+
+/// A fixed interval as five fields; only those that divide an hour or a day are the same every time.
+pub(crate) fn every_ms(every: u64) -> Result<String, String> {
+    let minutes = every / 60_000;
+    match minutes {
+        1 => Ok("* * * * *".to_owned()),
+        2..60 if 60_u64.is_multiple_of(minutes) => Ok(format!("*/{minutes} * * * *")),
+        60 => Ok("0 * * * *".to_owned()),
+        61..1440 if minutes.is_multiple_of(60) && 24_u64.is_multiple_of(minutes / 60) => {
+            Ok(format!("0 */{} * * *", minutes / 60))
+        }
+        1440 => Ok("0 0 * * *".to_owned()),
+        _ => Err(format!(
+            "an interval of {every} ms can't be written as a cron expression: choose one and add a cron channel"
+        )),
+    }
+}
+
+fn text(value: &Value, names: &[&str]) -> Option<String> {
+    let found = names.iter().find_map(|name| value.get(name))?;
+    found
+        .as_str()
+        .map(str::to_owned)
+        .filter(|text| !text.trim().is_empty())
+}
+
+fn unique(draft: &Draft, base: &str) -> String {
+    let mut name = base.to_owned();
+    let mut number = 2;
+    while draft.channels.iter().any(|known| known.name == name) {
+        name = format!("{base}-{number}");
+        number += 1;
+    }
+    name
+}

@@ -1,0 +1,88 @@
+//! Reads what another agent runtime was configured with and writes the same agent as a `claw.yaml` with its `clawk.toml`.
+//!
+//! *Owns*: the readers of the other runtimes' files, the draft of an agent, the writer of the new folder.
+//! *Depends on*: parsers of JSON5, TOML, YAML and SQLite.
+//! *Must not know*: the kernel, the network, the values of secrets after they were read over.
+//! *Start reading at*: [`import`], then [`runtimes`](crate::Runtime).
+//!
+//! Three rules hold for every reader. A secret's value is never written: the new files hold a reference, and the report says
+//! where the value is. What the other runtime allowed without asking is not allowed here without asking. Every setting that
+//! is not carried over is named in the report with the reason.
+
+mod channels;
+mod draft;
+mod emit;
+mod jobs;
+mod providers;
+mod report;
+mod runtimes;
+mod settings;
+mod tools;
+mod workspace;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+pub use report::{Left, NeededSecret, Report};
+pub use runtimes::Runtime;
+
+/// A folder to be written: the new agent, and what could not be carried over.
+#[derive(Debug)]
+pub struct Import {
+    /// Relative paths and contents. `claw.yaml`, `clawk.toml` and `IMPORT.md` are always among them.
+    pub files: Vec<(PathBuf, Vec<u8>)>,
+    /// What was carried over, and what was not.
+    pub report: Report,
+}
+
+/// Why nothing could be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The runtime's configuration is not there.
+    #[error("`{}` holds no configuration of {runtime}: none of {looked_for} is there", path.display())]
+    NotThere {
+        /// The runtime's name.
+        runtime: &'static str,
+        /// The folder that was looked at.
+        path: PathBuf,
+        /// The files looked for, as a list for people.
+        looked_for: String,
+    },
+    /// A file can't be read.
+    #[error("can't read `{}`: {cause}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        cause: std::io::Error,
+    },
+    /// A file is not in its format.
+    #[error("`{}` is not valid {format}: {cause}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// `JSON`, `TOML`, `YAML` or `SQLite`.
+        format: &'static str,
+        /// What the parser says, without the file's content.
+        cause: String,
+    },
+    /// A file is larger than any real one.
+    #[error("`{}` is larger than {limit} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that are read at most.
+        limit: u64,
+    },
+}
+
+/// Reads the configuration of `runtime` below `path` (its home folder, such as `~/.openclaw`, or the configuration file in
+/// it) and drafts the same agent for clawk. Reads only; writes nothing.
+///
+/// # Errors
+/// No configuration is there, or one of its files can't be read. Single settings that mean nothing here are no errors: they
+/// stand in the report.
+pub fn import(runtime: Runtime, path: &Path) -> Result<Import, ImportError> {
+    let draft = runtimes::read(runtime, path)?;
+    Ok(write::write(runtime, draft))
+}

@@ -1,0 +1,123 @@
+//! IronClaw: `.env` and `config.toml`. What it keeps in PostgreSQL (identity files, routines, secrets) is not at hand.
+
+use std::path::Path;
+
+use crate::ImportError;
+use crate::draft::Draft;
+use crate::providers::{self, Account};
+use crate::runtimes::{self, Runtime};
+use crate::settings::Settings;
+use crate::{channels, tools, workspace};
+
+/// Back ends by their word: vendor, variables of model, key and address.
+const BACKENDS: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "openai",
+        "openai",
+        "OPENAI_MODEL",
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+    ),
+    (
+        "anthropic",
+        "anthropic",
+        "ANTHROPIC_MODEL",
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_BASE_URL",
+    ),
+    ("ollama", "ollama", "OLLAMA_MODEL", "", "OLLAMA_BASE_URL"),
+    (
+        "openai_compatible",
+        "compatible",
+        "LLM_MODEL",
+        "LLM_API_KEY",
+        "LLM_BASE_URL",
+    ),
+    (
+        "nearai",
+        "nearai",
+        "NEARAI_MODEL",
+        "NEARAI_API_KEY",
+        "NEARAI_BASE_URL",
+    ),
+];
+
+pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
+    let (root, file) = runtimes::main_file(Runtime::Ironclaw, path, &[".env", "config.toml"])?;
+    let env = Settings::read(&file)?;
+    let mut draft = Draft::default();
+    let word = env.text("LLM_BACKEND").unwrap_or_else(|| "nearai".to_owned());
+    match BACKENDS.iter().find(|(backend, ..)| *backend == word) {
+        Some((_, vendor, model, key, url)) => {
+            let Some(model) = env.text(model) else {
+                draft.report.left(format!(".env: {model}"), "no model is named");
+                return finish(draft, &root, &env);
+            };
+            let found = Account {
+                key: (!key.is_empty()).then(|| format!("${{{key}}}")),
+                place: format!(".env: {key}"),
+                base_url: env.text(url),
+                dialect: None,
+            };
+            env.take(key);
+            // The whole name is the model's: a router's name may hold a slash.
+            providers::add(&mut draft, &format!("{vendor}/{model}"), Some(vendor), &|_| {
+                found.clone()
+            });
+        }
+        None => draft.report.left(
+            ".env: LLM_BACKEND",
+            format!("no address is known for the back end `{word}`"),
+        ),
+    }
+    finish(draft, &root, &env)
+}
+
+fn finish(mut draft: Draft, root: &Path, env: &Settings) -> Result<Draft, ImportError> {
+    draft.shell = true;
+    draft.web = true;
+    draft.memory = true;
+    draft.name = env.text("AGENT_NAME");
+    let toml = root.join("config.toml");
+    if toml.is_file() {
+        let settings = Settings::read(&toml)?;
+        draft.name = settings.text("agent.name").or(draft.name);
+        draft.steps_per_turn = settings
+            .first(&["agent.max_iterations", "agent.max_tool_iterations"])
+            .and_then(|steps| steps.parse().ok()); // silent-ok: a word is no number
+        channels::read(&mut draft, &settings, "channels");
+        tools::servers(&mut draft, &settings, "mcp.servers");
+        runtimes::leave_rest(&mut draft, &settings);
+    }
+    let servers = root.join("mcp-servers.json");
+    if servers.is_file() {
+        let settings = Settings::read(&servers)?;
+        tools::servers(&mut draft, &settings, "servers");
+        tools::servers(&mut draft, &settings, "mcpServers");
+        runtimes::leave_rest(&mut draft, &settings);
+    }
+    workspace::read(&mut draft, &root.join("workspace"))?;
+    workspace::skills(&mut draft, &root.join("skills"))?;
+    if env.take("DATABASE_URL").is_some() {
+        let reason = "identity files, routines, secrets and memory lie in its database: export them to `workspace/` and import again";
+        draft.report.left(".env: DATABASE_URL", reason);
+    }
+    let bot = env.take("TELEGRAM_BOT_TOKEN").is_some();
+    if bot && draft.channels.iter().all(|channel| channel.kind != "telegram") {
+        let secret = draft.secret(
+            "${TELEGRAM_BOT_TOKEN}",
+            "TELEGRAM_BOT_TOKEN",
+            ".env: TELEGRAM_BOT_TOKEN",
+        );
+        draft.channels.push(crate::draft::Channel {
+            name: "telegram".to_owned(),
+            kind: "telegram",
+            transport: "polling",
+            secret,
+            ..crate::draft::Channel::default()
+        });
+        draft.report.carried("channel `telegram`");
+    }
+    runtimes::leave_rest(&mut draft, env);
+    Ok(draft)
+}

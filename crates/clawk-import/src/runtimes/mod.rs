@@ -1,0 +1,346 @@
+//! One file per runtime: where its files are, and which members mean what. What is the same everywhere is done here.
+
+mod claw;
+mod clawlet;
+mod ironclaw;
+mod moltis;
+mod nanobot;
+mod nanoclaw;
+mod openclaw;
+mod tinyclaw;
+mod zeroclaw;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::ImportError;
+use crate::draft::{Draft, secret_text};
+use crate::providers::{self, Account};
+use crate::settings::{Settings, first_file, text_of};
+
+/// A runtime whose configuration can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the name of a project")]
+pub enum Runtime {
+    Openclaw,
+    Zeroclaw,
+    Nanobot,
+    Picoclaw,
+    Ironclaw,
+    Zeptoclaw,
+    Nullclaw,
+    Moltis,
+    Tinyclaw,
+    Nanoclaw,
+    Clawlet,
+}
+
+impl Runtime {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Openclaw,
+        Self::Zeroclaw,
+        Self::Nanobot,
+        Self::Picoclaw,
+        Self::Ironclaw,
+        Self::Zeptoclaw,
+        Self::Nullclaw,
+        Self::Moltis,
+        Self::Tinyclaw,
+        Self::Nanoclaw,
+        Self::Clawlet,
+    ];
+
+    /// The word on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Openclaw => "openclaw",
+            Self::Zeroclaw => "zeroclaw",
+            Self::Nanobot => "nanobot",
+            Self::Picoclaw => "picoclaw",
+            Self::Ironclaw => "ironclaw",
+            Self::Zeptoclaw => "zeptoclaw",
+            Self::Nullclaw => "nullclaw",
+            Self::Moltis => "moltis",
+            Self::Tinyclaw => "tinyclaw",
+            Self::Nanoclaw => "nanoclaw",
+            Self::Clawlet => "clawlet",
+        }
+    }
+
+    /// As the project writes it.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Openclaw => "OpenClaw",
+            Self::Zeroclaw => "ZeroClaw",
+            Self::Nanobot => "nanobot",
+            Self::Picoclaw => "PicoClaw",
+            Self::Ironclaw => "IronClaw",
+            Self::Zeptoclaw => "ZeptoClaw",
+            Self::Nullclaw => "NullClaw",
+            Self::Moltis => "Moltis",
+            Self::Tinyclaw => "TinyClaw",
+            Self::Nanoclaw => "NanoClaw",
+            Self::Clawlet => "Clawlet",
+        }
+    }
+
+    /// Where it is by default, below a user's home.
+    #[must_use]
+    pub const fn home(self) -> &'static str {
+        match self {
+            Self::Openclaw => ".openclaw",
+            Self::Zeroclaw => ".zeroclaw",
+            Self::Nanobot => ".nanobot",
+            Self::Picoclaw => ".picoclaw",
+            Self::Ironclaw => ".ironclaw",
+            Self::Zeptoclaw => ".zeptoclaw",
+            Self::Nullclaw => ".nullclaw",
+            Self::Moltis => ".config/moltis",
+            Self::Tinyclaw => ".tinyclaw",
+            Self::Nanoclaw => "nanoclaw",
+            Self::Clawlet => ".clawlet",
+        }
+    }
+}
+
+/// Gathers the agent below `path`.
+pub(crate) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> {
+    match runtime {
+        Runtime::Openclaw => openclaw::read(path),
+        Runtime::Zeroclaw => zeroclaw::read(path),
+        Runtime::Nanobot | Runtime::Picoclaw => nanobot::read(runtime, path),
+        Runtime::Zeptoclaw | Runtime::Nullclaw => claw::read(runtime, path),
+        Runtime::Ironclaw => ironclaw::read(path),
+        Runtime::Moltis => moltis::read(path),
+        Runtime::Tinyclaw => tinyclaw::read(path),
+        Runtime::Nanoclaw => nanoclaw::read(path),
+        Runtime::Clawlet => clawlet::read(path),
+    }
+}
+
+/// The folder and its main file: `path` may be either.
+fn main_file(runtime: Runtime, path: &Path, names: &[&str]) -> Result<(PathBuf, PathBuf), ImportError> {
+    if path.is_file() {
+        let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+        return Ok((folder, path.to_owned()));
+    }
+    match first_file(path, names) {
+        Some(file) => Ok((path.to_owned(), file)),
+        None => Err(ImportError::NotThere {
+            runtime: runtime.title(),
+            path: path.to_owned(),
+            looked_for: names
+                .iter()
+                .map(|name| format!("`{name}`"))
+                .collect::<Vec<_>>()
+                .join(", "),
+        }),
+    }
+}
+
+/// The agent's own folder: as configured (`~` and paths that do not exist here fall back), else `workspace` below the home.
+fn workspace(root: &Path, configured: Option<&str>) -> PathBuf {
+    let usual = root.join("workspace");
+    let Some(configured) = configured else {
+        return usual;
+    };
+    let path = match configured.strip_prefix("~/") {
+        // The folder below `~` that holds this configuration: its parent stands for the home.
+        Some(rest) => root.parent().unwrap_or(root).join(rest),
+        None => root.join(configured),
+    };
+    if path.is_dir() { path } else { usual }
+}
+
+/// One vendor's account below `at`, in the spellings in use.
+fn account(settings: &Settings, at: &str, name: &str) -> Account {
+    let here = format!("{at}.{name}");
+    let key = ["api_key", "key", "token", "auth_token", "oauth_token"]
+        .iter()
+        .find_map(|word| {
+            let path = format!("{here}.{word}");
+            let value = settings.take(&path).and_then(secret_text)?;
+            Some((value, settings.place(&path)))
+        });
+    let (key, place) = key.map_or((None, settings.place(&here)), |(key, place)| (Some(key), place));
+    Account {
+        key,
+        place,
+        base_url: settings.first(&[
+            &format!("{here}.base_url"),
+            &format!("{here}.api_base"),
+            &format!("{here}.url"),
+        ]),
+        dialect: settings.text(&format!("{here}.api")),
+    }
+}
+
+/// The first model and its fallbacks, with accounts below `at`.
+fn models(draft: &mut Draft, settings: &Settings, at: &str, vendor: Option<&str>, models: &[String]) {
+    for model in models {
+        providers::add(draft, model, vendor, &|name| account(settings, at, name));
+    }
+}
+
+/// Accounts that no model named: their keys would be found nowhere in the new files.
+fn unused_accounts(draft: &mut Draft, settings: &Settings, at: &str) {
+    for name in settings.names(at) {
+        let here = format!("{at}.{name}");
+        let used = draft
+            .providers
+            .iter()
+            .any(|provider| provider.name == crate::draft::fit(&name));
+        if !used && settings.look(&here).is_some_and(Value::is_object) {
+            if account(settings, at, &name).key.is_some() {
+                draft
+                    .report
+                    .left(settings.place(&here), "no model of the agent uses this account");
+            }
+            settings.take(&here);
+        }
+    }
+}
+
+/// A JSON file of jobs, where there is one.
+fn jobs(draft: &mut Draft, files: &[PathBuf]) -> Result<(), ImportError> {
+    for path in files.iter().filter(|path| path.is_file()) {
+        let text = text_of(path)?;
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let root: Value = serde_json::from_str(&text).map_err(|error| ImportError::Malformed {
+            path: path.clone(),
+            format: "JSON",
+            cause: format!("line {}, column {}", error.line(), error.column()),
+        })?;
+        crate::jobs::from_json(draft, &name, &root);
+    }
+    Ok(())
+}
+
+/// Autonomy in the words in use: only a reader stays what it was; everybody else asks first.
+fn autonomy(draft: &mut Draft, settings: &Settings, at: &str) {
+    let level = settings.text(&format!("{at}.level"));
+    match level.as_deref() {
+        Some("read_only" | "readonly" | "read-only") => draft.observer = true,
+        Some("supervised") | None => {}
+        Some(other) => {
+            let reason = format!(
+                "`{other}` acted without asking; here the agent is `supervised` and every act is asked for"
+            );
+            draft.report.left(settings.place(&format!("{at}.level")), reason);
+        }
+    }
+    for list in ["auto_approve", "allowed_commands", "allowed_tools"] {
+        let path = format!("{at}.{list}");
+        if !settings.list(&path).is_empty() {
+            let reason = "it ran without a question; here it is asked for. Add an `allow` rule to policies/standard.yaml if you want that";
+            draft.report.left(settings.place(&path), reason);
+        }
+    }
+}
+
+/// Money per day or month in dollars, as millionths.
+fn microusd(settings: &Settings, path: &str) -> Option<u64> {
+    let text = settings.text(path)?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let fraction: String = fraction.chars().chain("000000".chars()).take(6).collect();
+    let whole: u64 = whole.parse().ok()?; // silent-ok: a word is no amount
+    let fraction: u64 = fraction.parse().ok()?; // silent-ok: as above
+    whole.checked_mul(1_000_000)?.checked_add(fraction)
+}
+
+/// Sections that every runtime has and that mean nothing here, with the reason.
+const REASONS: &[(&str, &str)] = &[
+    (
+        "gateway",
+        "the listener and its tokens are set by `clawk serve --listen` and `[http]`",
+    ),
+    (
+        "server",
+        "the listener and its tokens are set by `clawk serve --listen` and `[http]`",
+    ),
+    (
+        "auth",
+        "signing in to a vendor by browser is not carried over: use an API key",
+    ),
+    (
+        "logging",
+        "clawk logs to standard error (`-v`) and keeps its trace in the state directory",
+    ),
+    (
+        "log",
+        "clawk logs to standard error (`-v`) and keeps its trace in the state directory",
+    ),
+    (
+        "observability",
+        "use a Telemetry in the manifest or `clawk trace export`",
+    ),
+    (
+        "metrics",
+        "use a Telemetry in the manifest or `clawk trace export`",
+    ),
+    (
+        "telemetry",
+        "use a Telemetry in the manifest or `clawk trace export`",
+    ),
+    (
+        "session",
+        "clawk keeps one session per conversation, durable, and compacts it by itself",
+    ),
+    ("messages", "clawk has no such setting for messages"),
+    (
+        "memory",
+        "clawk's stores have settings of their own: see Memory in the manifest reference",
+    ),
+    ("tunnel", "clawk opens no tunnel: set `public_url` of the channel"),
+    (
+        "tailscale",
+        "clawk opens no tunnel: set `public_url` of the channel",
+    ),
+    (
+        "browser",
+        "clawk has no browser tool; an MCP server can bring one",
+    ),
+    ("sandbox", "each tool runs in the Sandbox of the new manifest"),
+    ("security", "policy and Sandbox of the new manifest hold instead"),
+    ("safety", "policy and Sandbox of the new manifest hold instead"),
+    ("approval", "every act is asked for by the new policy"),
+    ("autonomy", "every act is asked for by the new policy"),
+    ("heartbeat", "a heartbeat is a `cron` channel here"),
+    (
+        "skills",
+        "skills of the agent's own folder came over; others have to be imported one by one",
+    ),
+    (
+        "hooks",
+        "clawk runs no scripts at events: use a channel, a tool or a policy",
+    ),
+    (
+        "secrets",
+        "values stay where they are: give them to clawk by reference",
+    ),
+    ("meta", "it is about the old configuration file itself"),
+    ("wizard", "it is about the old configuration file itself"),
+    ("ui", "it is about the old runtime's own page"),
+    ("temperature", "a Provider has no temperature in CKP"),
+];
+
+/// Names what nobody took.
+fn leave_rest(draft: &mut Draft, settings: &Settings) {
+    for (place, path) in settings.rest() {
+        let words: Vec<String> = path.split('.').map(str::to_ascii_lowercase).collect();
+        let known = REASONS.iter().find(|(word, _)| {
+            words.first().is_some_and(|first| first == word)
+                || words.last().is_some_and(|last| last.contains(word))
+        });
+        let reason = known.map_or("clawk has no setting for this", |(_, reason)| reason);
+        draft.report.left(place, reason);
+    }
+}

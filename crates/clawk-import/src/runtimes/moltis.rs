@@ -1,0 +1,98 @@
+//! Moltis: `moltis.toml`, its data folder with identity files, skills and `cron/jobs.json`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::ImportError;
+use crate::draft::Draft;
+use crate::runtimes::{self, Runtime};
+use crate::settings::Settings;
+use crate::{channels, tools, workspace};
+
+pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
+    let (root, file) = runtimes::main_file(Runtime::Moltis, path, &["moltis.toml"])?;
+    let settings = Settings::read(&file)?;
+    let mut draft = Draft {
+        name: settings.text("identity.name"),
+        ..Draft::default()
+    };
+    for (member, words) in [
+        ("creature", "You are a"),
+        ("vibe", "Your manner:"),
+        ("theme", "Your manner:"),
+        ("soul", ""),
+    ] {
+        if let Some(text) = settings.text(&format!("identity.{member}")) {
+            draft.says("moltis.toml: identity", format!("{words} {text}").trim());
+        }
+    }
+    models(&mut draft, &settings);
+    settings.take("channels.offered");
+    channels::read(&mut draft, &settings, "channels");
+    draft.shell = settings.flag("tools.exec.enabled") != Some(false);
+    draft.web = settings.flag("tools.web.fetch.enabled") != Some(false);
+    draft.memory = true;
+    draft.steps_per_turn = settings.number("tools.agent_max_iterations");
+    if settings
+        .text("tools.exec.approval_mode")
+        .is_some_and(|mode| mode == "never" || mode == "off")
+    {
+        draft.report.left(
+            "moltis.toml: tools.exec.approval_mode",
+            "commands ran without a question; here each is asked for",
+        );
+    }
+    tools::servers(&mut draft, &settings, "mcp.servers");
+    let data = data_folder(&root);
+    for folder in [&root, &data] {
+        workspace::read(&mut draft, folder)?;
+    }
+    let every = settings
+        .text("heartbeat.every")
+        .or_else(|| settings.text("heartbeat.interval"));
+    if settings.flag("heartbeat.enabled") != Some(false) {
+        let every = every
+            .as_deref()
+            .and_then(|text| text.strip_suffix('m')?.parse::<u64>().ok())
+            .unwrap_or(30); // silent-ok: another form means the default
+        workspace::heartbeat(&mut draft, &data, every.saturating_mul(60_000))?;
+    }
+    runtimes::jobs(
+        &mut draft,
+        &[data.join("cron/jobs.json"), root.join("cron/jobs.json")],
+    )?;
+    runtimes::leave_rest(&mut draft, &settings);
+    Ok(draft)
+}
+
+/// `~/.moltis` beside `~/.config/moltis`.
+fn data_folder(root: &Path) -> PathBuf {
+    let home = root.parent().and_then(Path::parent);
+    home.map_or_else(|| root.to_owned(), |home| home.join(".moltis"))
+}
+
+/// Each vendor's table may name its models; `chat.priority_models` come first.
+fn models(draft: &mut Draft, settings: &Settings) {
+    let mut first = settings.list("chat.priority_models");
+    let names = settings.names("providers");
+    let offered = settings.list("providers.offered");
+    let mut all = Vec::new();
+    for vendor in names.iter().filter(|vendor| *vendor != "offered") {
+        let here = format!("providers.{vendor}");
+        let is_table = settings.look(&here).is_some_and(Value::is_object);
+        if !is_table || settings.flag(&format!("{here}.enabled")) == Some(false) {
+            settings.take(&here);
+            continue;
+        }
+        let mut models = settings.list(&format!("{here}.models"));
+        models.extend(settings.text(&format!("{here}.model")));
+        all.extend(models.into_iter().map(|model| format!("{vendor}/{model}")));
+    }
+    first.retain(|model| {
+        offered.is_empty() || offered.iter().any(|vendor| model.starts_with(vendor.as_str()))
+    });
+    first.extend(all);
+    runtimes::models(draft, settings, "providers", None, &first);
+    runtimes::unused_accounts(draft, settings, "providers");
+}

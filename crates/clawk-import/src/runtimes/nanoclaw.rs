@@ -1,0 +1,168 @@
+//! NanoClaw: `.env`, `groups/*/CLAUDE.md`, groups and jobs in `store/messages.db`.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::ImportError;
+use crate::draft::Draft;
+use crate::providers;
+use crate::runtimes::{self, Runtime};
+use crate::settings::{Settings, text_of};
+use crate::workspace;
+
+pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
+    let folder = if path.is_dir() {
+        path
+    } else {
+        path.parent().unwrap_or(path)
+    };
+    let (main, global) = (folder.join("groups/main"), folder.join("groups/global"));
+    let env_file = folder.join(".env");
+    if !main.is_dir() && !env_file.is_file() {
+        return runtimes::main_file(Runtime::Nanoclaw, folder, &[".env", "groups/main/CLAUDE.md"])
+            .map(|_| Draft::default());
+    }
+    let mut draft = Draft::default();
+    let env = if env_file.is_file() {
+        Settings::read(&env_file)?
+    } else {
+        Settings::default()
+    };
+    draft.name = env.text("ASSISTANT_NAME");
+    let model = env
+        .text("ANTHROPIC_MODEL")
+        .unwrap_or_else(|| "claude-sonnet-4-5".to_owned());
+    if env.take("CLAUDE_CODE_OAUTH_TOKEN").is_some() {
+        let reason = "a subscription's token is for that vendor's own program: use an API key";
+        draft.report.left(".env: CLAUDE_CODE_OAUTH_TOKEN", reason);
+    }
+    env.take("ANTHROPIC_API_KEY");
+    providers::add(&mut draft, &model, Some("anthropic"), &|_| providers::Account {
+        key: Some("${ANTHROPIC_API_KEY}".to_owned()),
+        place: ".env: ANTHROPIC_API_KEY".to_owned(),
+        base_url: env.text("ANTHROPIC_BASE_URL"),
+        dialect: None,
+    });
+    bots(&mut draft, &env);
+    let shared = global.join("CLAUDE.md");
+    if shared.is_file() {
+        draft.says("groups/global/CLAUDE.md", &text_of(&shared)?);
+    }
+    workspace::read(&mut draft, &main)?;
+    others(&mut draft, folder);
+    workspace::skills(&mut draft, &folder.join(".claude/skills"))?;
+    let database = folder.join("store/messages.db");
+    if database.is_file() {
+        let sql =
+            "SELECT id, schedule_value, prompt, schedule_type FROM scheduled_tasks WHERE status = 'active'";
+        rows(&mut draft, &database, sql)?;
+    }
+    draft.shell = true;
+    draft.web = true;
+    draft.memory = true;
+    runtimes::leave_rest(&mut draft, &env);
+    Ok(draft)
+}
+
+/// Bots whose tokens stand in the environment.
+fn bots(draft: &mut Draft, env: &Settings) {
+    for (variable, kind, transport) in [
+        ("TELEGRAM_BOT_TOKEN", "telegram", "polling"),
+        ("DISCORD_BOT_TOKEN", "discord", "websocket"),
+        ("SLACK_BOT_TOKEN", "slack", "websocket"),
+    ] {
+        if env.take(variable).is_none() {
+            continue;
+        }
+        let secret = draft.secret(
+            &format!("${{{variable}}}"),
+            variable,
+            &format!(".env: {variable}"),
+        );
+        let mut channel = crate::draft::Channel {
+            name: kind.to_owned(),
+            kind,
+            transport,
+            secret,
+            ..crate::draft::Channel::default()
+        };
+        if kind == "slack" && env.take("SLACK_APP_TOKEN").is_some() {
+            let app = draft.secret("${SLACK_APP_TOKEN}", "SLACK_APP_TOKEN", ".env: SLACK_APP_TOKEN");
+            channel.secrets.insert("app_token".into(), app);
+        }
+        draft.report.carried(format!("channel `{kind}`"));
+        draft.channels.push(channel);
+    }
+    if draft.channels.is_empty() {
+        let reason =
+            "linking a phone to WhatsApp is not possible here: the type `whatsapp` speaks the Cloud API";
+        draft.report.left("WhatsApp", reason);
+    }
+}
+
+/// Every further group had an agent of its own.
+fn others(draft: &mut Draft, folder: &Path) {
+    let Ok(groups) = std::fs::read_dir(folder.join("groups")) else {
+        return;
+    }; // silent-ok: no folder, no groups
+    let mut names: Vec<String> = groups
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    for name in names.iter().filter(|name| *name != "main" && *name != "global") {
+        let reason = "each conversation has a session of its own; instructions for one group alone have no place in a manifest";
+        draft.report.left(format!("groups/{name}"), reason);
+    }
+}
+
+/// Jobs of a SQLite file: rows of name, time, text and kind (`cron`, `interval` in milliseconds, `once`).
+pub(super) fn rows(draft: &mut Draft, database: &Path, sql: &str) -> Result<(), ImportError> {
+    let malformed = |error: rusqlite::Error| ImportError::Malformed {
+        path: database.to_owned(),
+        format: "SQLite",
+        cause: error.to_string(),
+    };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(database, flags).map_err(malformed)?;
+    let mut statement = match connection.prepare(sql) {
+        Ok(statement) => statement,
+        Err(error) => {
+            let file = database
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            draft.report.left(
+                format!("{file}: jobs"),
+                format!("its tables are not the expected ones: {error}"),
+            );
+            return Ok(());
+        }
+    };
+    let found = statement.query_map([], |row| {
+        Ok((
+            row.get::<_, String>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, String>(2)?,
+            row.get::<_, String>(3)?,
+        ))
+    });
+    let found: Vec<_> = found.and_then(Iterator::collect).map_err(malformed)?;
+    for (name, when, prompt, kind) in found {
+        let schedule = match kind.as_str() {
+            "cron" => Ok(when),
+            "interval" => when
+                .parse()
+                .map_err(|_| "not a number".to_owned())
+                .and_then(crate::jobs::every_ms), // silent-ok: said in the report
+            _ => Err("it runs once, at a fixed time".to_owned()),
+        };
+        match schedule {
+            Ok(schedule) => crate::jobs::add(draft, &name, &schedule, None, &prompt),
+            Err(reason) => draft.report.left(format!("job {name}"), reason),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! OpenClaw: `openclaw.json` (JSON5), the workspace folder, `cron/jobs.json`.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::ImportError;
+use crate::draft::Draft;
+use crate::runtimes::{self, Runtime};
+use crate::settings::Settings;
+use crate::{channels, tools, workspace};
+
+const FILES: &[&str] = &["openclaw.json", "clawdbot.json", "moltbot.json"];
+/// A heartbeat without an interval of its own.
+const HEARTBEAT_MS: u64 = 30 * 60_000;
+
+pub(super) fn read(path: &Path) -> Result<Draft, ImportError> {
+    let (root, file) = runtimes::main_file(Runtime::Openclaw, path, FILES)?;
+    let settings = Settings::read(&file)?;
+    let mut draft = Draft::default();
+    // One agent of several: the list's first stands for all; the others are named.
+    let agent = first_agent(&mut draft, &settings);
+    let identity = settings.look("identity").is_some();
+    draft.name = settings.first(&["identity.name"]).or(agent.name);
+    if identity {
+        for member in ["theme", "emoji", "avatar"] {
+            if let Some(text) = settings
+                .text(&format!("identity.{member}"))
+                .filter(|_| member == "theme")
+            {
+                draft.says("openclaw.json: identity.theme", &format!("You are a {text}."));
+            }
+        }
+    }
+    let mut names = settings.first(&["agents.defaults.model.primary", "agent.model.primary"]);
+    names = names.or_else(|| settings.first(&["agents.defaults.model", "agent.model"]));
+    let mut all: Vec<String> = agent.model.or(names).into_iter().collect();
+    all.extend(settings.list("agents.defaults.model.fallbacks"));
+    all.extend(settings.list("agent.model.fallbacks"));
+    runtimes::models(&mut draft, &settings, "models.providers", None, &all);
+    runtimes::unused_accounts(&mut draft, &settings, "models.providers");
+    for aliases in ["agents.defaults.models", "agent.models", "models.mode"] {
+        settings.take(aliases);
+    }
+    channels::read(&mut draft, &settings, "channels");
+    allowed_tools(&mut draft, &settings);
+    tools::servers(&mut draft, &settings, "mcp.servers");
+    tools::servers(&mut draft, &settings, "mcpServers");
+    let configured = agent
+        .workspace
+        .or_else(|| settings.first(&["agents.defaults.workspace", "agent.workspace"]));
+    let folder = runtimes::workspace(&root, configured.as_deref());
+    workspace::read(&mut draft, &folder)?;
+    workspace::skills(&mut draft, &root.join("skills"))?;
+    let every = settings.first(&["agents.defaults.heartbeat.every", "agent.heartbeat.every"]);
+    workspace::heartbeat(
+        &mut draft,
+        &folder,
+        every.as_deref().and_then(milliseconds).unwrap_or(HEARTBEAT_MS),
+    )?;
+    runtimes::jobs(&mut draft, &[root.join("cron/jobs.json")])?;
+    for part in ["cron.enabled", "cron.store"] {
+        settings.take(part);
+    }
+    runtimes::leave_rest(&mut draft, &settings);
+    Ok(draft)
+}
+
+#[derive(Default)]
+struct Agent {
+    name: Option<String>,
+    model: Option<String>,
+    workspace: Option<String>,
+}
+
+/// `agents.list`: the default one, else the first.
+fn first_agent(draft: &mut Draft, settings: &Settings) -> Agent {
+    let Some(Value::Array(list)) = settings.take("agents.list") else {
+        return Agent::default();
+    };
+    let is_default = |agent: &&Value| agent.get("default") == Some(&Value::Bool(true));
+    let Some(chosen) = list.iter().find(is_default).or_else(|| list.first()) else {
+        return Agent::default();
+    };
+    let text = |pointer: &str| chosen.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    for other in list.iter().filter(|other| !std::ptr::eq(*other, chosen)) {
+        let id = other.get("id").and_then(Value::as_str).unwrap_or("without an id");
+        draft.report.left(
+            format!("openclaw.json: agents.list, agent {id}"),
+            "one agent is one `claw.yaml`: import it by itself, or make it a member of a Swarm",
+        );
+    }
+    if settings.take("bindings").is_some() {
+        draft
+            .report
+            .left("openclaw.json: bindings", "all channels reach the one agent");
+    }
+    Agent {
+        name: text("/identity/name")
+            .or_else(|| text("/name"))
+            .or_else(|| text("/id")),
+        model: text("/model/primary").or_else(|| text("/model")),
+        workspace: text("/workspace"),
+    }
+}
+
+/// Which tools it had: lists of names and groups.
+fn allowed_tools(draft: &mut Draft, settings: &Settings) {
+    let allow = settings.list("tools.allow");
+    let deny = settings.list("tools.deny");
+    let has = |names: &[&str]| {
+        let listed = |list: &[String]| list.iter().any(|word| names.contains(&word.as_str()));
+        (allow.is_empty() || listed(&allow)) && !listed(&deny)
+    };
+    draft.shell = has(&["exec", "bash", "process", "group:runtime", "*"]);
+    draft.web = has(&["web_fetch", "web_search", "group:web", "*"]);
+    if settings.take("tools.elevated").is_some() {
+        draft.report.left(
+            "openclaw.json: tools.elevated",
+            "no sender gets out of the sandbox here",
+        );
+    }
+    draft.memory = true;
+}
+
+/// `30m`, `2h`, `1d`.
+fn milliseconds(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let number: u64 = number.parse().ok()?; // silent-ok: no number, no interval
+    let unit = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number.checked_mul(unit)
+}

@@ -1,0 +1,248 @@
+//! A configuration file as a tree whose members are marked as they are taken: what is left at the end is reported.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::ImportError;
+
+/// Bytes of one configuration file.
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// A parsed file. Members are found by path, in any spelling of their words (`allowFrom`, `allow_from`, `allow-from`).
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    file: String,
+    root: Value,
+    taken: RefCell<BTreeSet<Vec<String>>>,
+}
+
+/// Reads a file as text, bounded.
+pub(crate) fn text_of(path: &Path) -> Result<String, ImportError> {
+    let read = |cause| ImportError::Read {
+        path: path.to_owned(),
+        cause,
+    };
+    let file = fs::File::open(path).map_err(read)?;
+    let mut bytes = Vec::new();
+    let mut bounded = file.take(MAX_FILE_BYTES + 1);
+    bounded.read_to_end(&mut bytes).map_err(read)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_FILE_BYTES {
+        return Err(ImportError::TooLarge {
+            path: path.to_owned(),
+            limit: MAX_FILE_BYTES,
+        });
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+impl Settings {
+    /// Reads JSON with comments, TOML, YAML or `NAME=value` lines, by the file's name.
+    pub(crate) fn read(path: &Path) -> Result<Self, ImportError> {
+        let text = text_of(path)?;
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_default();
+        let malformed = |format, cause: String| ImportError::Malformed {
+            path: path.to_owned(),
+            format,
+            cause,
+        };
+        let root = match name.rsplit('.').next().unwrap_or_default() {
+            "toml" => toml::from_str::<Value>(&text)
+                .map_err(|error| malformed("TOML", error.message().to_owned()))?,
+            "yaml" | "yml" => {
+                let options = serde_saphyr::options! { strict_booleans: true };
+                serde_saphyr::from_str_with_options::<Value>(&text, options)
+                    .map_err(|error| malformed("YAML", place_of(&error.to_string())))?
+            }
+            "env" => env_lines(&text),
+            _ => json5::from_str::<Value>(&text)
+                .map_err(|error| malformed("JSON", place_of(&error.to_string())))?,
+        };
+        Ok(Self {
+            file: name,
+            root,
+            taken: RefCell::default(),
+        })
+    }
+
+    /// The value at a path of words separated by dots. The member counts as taken.
+    pub(crate) fn take(&self, path: &str) -> Option<&Value> {
+        let found = self.find(path)?;
+        self.taken.borrow_mut().insert(found.0);
+        Some(found.1)
+    }
+
+    /// The value at a path, not taken.
+    pub(crate) fn look(&self, path: &str) -> Option<&Value> {
+        self.find(path).map(|found| found.1)
+    }
+
+    /// A text or a number as text, not empty.
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
+        let value = self.take(path)?;
+        plain(value)
+    }
+
+    /// The first of several paths that is there.
+    pub(crate) fn first(&self, paths: &[&str]) -> Option<String> {
+        paths.iter().find_map(|path| self.text(path))
+    }
+
+    /// A boolean; also `"true"` and `"false"`.
+    pub(crate) fn flag(&self, path: &str) -> Option<bool> {
+        match self.take(path)? {
+            Value::Bool(flag) => Some(*flag),
+            Value::String(text) => text.parse().ok(), // silent-ok: another word is no flag
+            _ => None,
+        }
+    }
+
+    /// A whole number.
+    pub(crate) fn number(&self, path: &str) -> Option<u64> {
+        match self.take(path)? {
+            Value::Number(number) => number.as_u64().or_else(|| number.as_f64().map(whole)),
+            Value::String(text) => text.parse().ok(), // silent-ok: another word is no number
+            _ => None,
+        }
+    }
+
+    /// A list of texts; a single text counts as a list of one.
+    pub(crate) fn list(&self, path: &str) -> Vec<String> {
+        match self.take(path) {
+            Some(Value::Array(items)) => items.iter().filter_map(plain).collect(),
+            Some(other) => plain(other).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The names of an object's members, in file order as far as the parser keeps it.
+    pub(crate) fn names(&self, path: &str) -> Vec<String> {
+        let object = if path.is_empty() {
+            self.root.as_object()
+        } else {
+            self.look(path).and_then(Value::as_object)
+        };
+        object
+            .map(|members| members.keys().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// How a member is called in a report.
+    pub(crate) fn place(&self, path: &str) -> String {
+        match self.find(path) {
+            Some((words, _)) => format!("{}: {}", self.file, words.join(".")),
+            None => format!("{}: {path}", self.file),
+        }
+    }
+
+    /// Every member that nobody took, as paths; members of a taken object count as taken.
+    pub(crate) fn rest(&self) -> Vec<(String, String)> {
+        let mut rest = Vec::new();
+        self.walk(&self.root, &mut Vec::new(), &mut rest);
+        rest
+    }
+
+    fn walk(&self, value: &Value, at: &mut Vec<String>, rest: &mut Vec<(String, String)>) {
+        if self.taken.borrow().contains(at.as_slice()) {
+            return;
+        }
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                for (name, member) in members {
+                    at.push(name.clone());
+                    self.walk(member, at, rest);
+                    at.pop();
+                }
+            }
+            Value::Null => {}
+            Value::String(text) if text.is_empty() => {}
+            Value::Array(items) if items.is_empty() => {}
+            Value::Object(_) => {}
+            _ => {
+                let path = at.join(".");
+                rest.push((format!("{}: {path}", self.file), path));
+            }
+        }
+    }
+
+    fn find(&self, path: &str) -> Option<(Vec<String>, &Value)> {
+        let mut at = &self.root;
+        let mut words = Vec::new();
+        for step in path.split('.') {
+            let (name, member) = member_of(at.as_object()?, step)?;
+            words.push(name.clone());
+            at = member;
+        }
+        Some((words, at))
+    }
+}
+
+/// A member by its name, else by the same words in another spelling.
+fn member_of<'a>(members: &'a Map<String, Value>, step: &str) -> Option<(&'a String, &'a Value)> {
+    let folded = fold(step);
+    members
+        .get_key_value(step)
+        .or_else(|| members.iter().find(|(name, _)| fold(name) == folded))
+}
+
+/// Lower case without separators.
+fn fold(name: &str) -> String {
+    name.chars()
+        .filter(|c| !matches!(c, '_' | '-'))
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
+}
+
+fn plain(value: &Value) -> Option<String> {
+    let text = match value {
+        Value::String(text) => text.trim().to_owned(),
+        Value::Number(number) => number.to_string(),
+        _ => return None,
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+/// A number without its fraction; nothing below zero.
+fn whole(number: f64) -> u64 {
+    format!("{:.0}", number.max(0.0).trunc())
+        .parse()
+        .unwrap_or(u64::MAX)
+}
+
+/// The first line of a parser's words: further lines may show the file's content, which may hold keys.
+fn place_of(error: &str) -> String {
+    let line = error.lines().next().unwrap_or_default();
+    line.chars().take(160).collect()
+}
+
+/// `NAME=value` lines as shells and dotenv files write them.
+fn env_lines(text: &str) -> Value {
+    let mut members = Map::new();
+    for line in text.lines() {
+        let line = line.trim();
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        if line.starts_with('#') {
+            continue;
+        }
+        if let Some((name, value)) = line.split_once('=') {
+            let value = value.trim();
+            let quoted = |mark| value.strip_prefix(mark).and_then(|rest| rest.strip_suffix(mark));
+            let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
+            members.insert(name.trim().to_owned(), Value::String(value.to_owned()));
+        }
+    }
+    Value::Object(members)
+}
+
+/// The first file of these names below a folder.
+pub(crate) fn first_file(root: &Path, names: &[&str]) -> Option<PathBuf> {
+    names
+        .iter()
+        .map(|name| root.join(name))
+        .find(|path| path.is_file())
+}

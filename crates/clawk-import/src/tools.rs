@@ -1,0 +1,180 @@
+//! Tools: MCP servers from their usual configuration, and the built-ins that an agent of this kind had.
+
+use serde_json::{Value, json};
+
+use crate::draft::{Draft, Server, fit, secret_text, shout, variable};
+use crate::settings::Settings;
+
+/// Words in a variable's or header's name whose value is a secret.
+const SECRET_WORDS: &[&str] = &[
+    "key",
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "auth",
+    "credential",
+    "cookie",
+];
+
+/// Reads `{NAME: {command, args, env} | {url, headers}}` below `at`, the form that all runtimes share.
+pub(crate) fn servers(draft: &mut Draft, settings: &Settings, at: &str) {
+    for name in settings.names(at) {
+        let here = format!("{at}.{name}");
+        let off = settings.flag(&format!("{here}.enabled")) == Some(false)
+            || settings.flag(&format!("{here}.disabled")) == Some(true);
+        if off || !settings.look(&here).is_some_and(Value::is_object) {
+            settings.take(&here);
+            continue;
+        }
+        server(draft, settings, &name, &here);
+    }
+}
+
+fn server(draft: &mut Draft, settings: &Settings, name: &str, at: &str) {
+    let mut server = Server {
+        name: fit(name),
+        ..Server::default()
+    };
+    if let Some(url) = settings.text(&format!("{at}.url")) {
+        server.uri = url;
+    } else if let Some(command) = settings.text(&format!("{at}.command")) {
+        let mut args = settings.list(&format!("{at}.args"));
+        let mut words = command.split_whitespace().map(str::to_owned);
+        let program = words.next().unwrap_or_default();
+        let mut all: Vec<String> = words.collect();
+        all.append(&mut args);
+        server.uri = stdio(&program, &all);
+        if !program.starts_with('/') {
+            let reason = format!(
+                "`{program}` was looked up in PATH; clawk wants a full path, so it starts through `/usr/bin/env`"
+            );
+            draft
+                .report
+                .left(settings.place(&format!("{at}.command")), reason);
+        }
+    } else {
+        draft
+            .report
+            .left(settings.place(at), "neither `command` nor `url` is given");
+        return;
+    }
+    for (member, headers) in [("env", false), ("headers", true)] {
+        let below = format!("{at}.{member}");
+        for key in settings.names(&below) {
+            let path = format!("{below}.{key}");
+            let Some(value) = settings.take(&path).and_then(secret_text) else {
+                continue;
+            };
+            let place = settings.place(&path);
+            // A header is a secret whatever it is called: `Authorization: Bearer …` is the usual one.
+            if headers {
+                let bare = value.strip_prefix("Bearer ").unwrap_or(&value);
+                let reference = draft.secret(bare, &shout(&format!("{name}_{key}")), &place);
+                server.secret_headers.insert(key, reference);
+            } else if is_secret(&key) || variable(&value).is_some() {
+                let reference = draft.secret(&value, &key, &place);
+                server.secret_env.insert(key, reference);
+            } else {
+                server.env.insert(key, value);
+            }
+        }
+    }
+    draft.report.carried(format!("MCP server `{}`", server.name));
+    draft.servers.push(server);
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
+/// A program with its arguments as an MCP transport URI (CKP §5.4).
+fn stdio(program: &str, args: &[String]) -> String {
+    let (program, first) = if program.starts_with('/') {
+        (program, None)
+    } else {
+        ("/usr/bin/env", Some(program))
+    };
+    let mut uri = format!("stdio://{}", escaped(program));
+    let all = first.into_iter().chain(args.iter().map(String::as_str));
+    for (index, arg) in all.enumerate() {
+        uri.push(if index == 0 { '?' } else { '&' });
+        uri.push_str("arg=");
+        uri.push_str(&escaped(arg));
+    }
+    uri
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/:@,".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// A built-in tool as the manifest declares it.
+pub(crate) fn builtin(name: &str) -> Value {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let (description, category, properties, required) = match name {
+        "file-read" => (
+            "Read a text file in the agent's folder",
+            "filesystem",
+            json!({"path": text("For example notes.txt")}),
+            json!(["path"]),
+        ),
+        "file-list" => (
+            "List the files of a folder",
+            "filesystem",
+            json!({"path": text("A folder; absent: the agent's own")}),
+            json!([]),
+        ),
+        "file-search" => (
+            "Find lines that match a regular expression in the files of a folder",
+            "filesystem",
+            json!({"pattern": text("A regular expression"), "path": text("Where to look")}),
+            json!(["pattern"]),
+        ),
+        "file-write" => (
+            "Write a text file in the agent's folder",
+            "filesystem",
+            json!({"path": text("For example summary.md"), "content": text("The whole content")}),
+            json!(["path", "content"]),
+        ),
+        "file-edit" => (
+            "Replace a text in a file",
+            "filesystem",
+            json!({"path": text("The file"), "old_text": text("What stands there"), "new_text": text("What shall stand there")}),
+            json!(["path", "old_text", "new_text"]),
+        ),
+        "shell" => (
+            "Run a command in the sandbox",
+            "shell",
+            json!({"command": text("A command line")}),
+            json!(["command"]),
+        ),
+        "web-fetch" => (
+            "Fetch a page and return its text",
+            "network",
+            json!({"url": text("The page's address")}),
+            json!(["url"]),
+        ),
+        _ => (
+            "Ask the person a question",
+            "utility",
+            json!({"question": text("The question")}),
+            json!(["question"]),
+        ),
+    };
+    let mut schema = json!({"type": "object", "properties": properties});
+    let wanted = required.as_array().is_some_and(|names| !names.is_empty());
+    if let (true, Some(schema)) = (wanted, schema.as_object_mut()) {
+        schema.insert("required".into(), required);
+    }
+    json!({"inline": {"name": name, "description": description, "labels": {"category": category}, "input_schema": schema}})
+}

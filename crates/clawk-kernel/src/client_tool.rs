@@ -1,0 +1,60 @@
+//! Tools of a client's own (R44): offered to the model, and run by nobody here. A turn that asks for one ends; the client runs it,
+//! and its answer comes with the next message, as data.
+
+use serde_json::{Map, Value};
+
+use crate::drive::Run;
+use crate::event::{ClientCalled, canonical, digest, kind};
+use crate::notice::Notice;
+use crate::ports::ToolOffer;
+use crate::talk::told::ClientCall;
+use crate::turn::Event;
+
+impl Run<'_> {
+    /// The client's tools that none of the agent's own has the name of: what is declared here is run here.
+    pub(crate) fn client_offers(&self, own: &[ToolOffer]) -> Vec<ToolOffer> {
+        let taken = |name: &str| own.iter().any(|offer| offer.name == name);
+        let offered = self.client.iter().filter(|offer| self.is_clients(&offer.name));
+        offered.filter(|offer| !taken(&offer.name)).cloned().collect()
+    }
+
+    /// This name is a tool of the client's, and of nobody else.
+    pub(crate) fn is_clients(&self, name: &str) -> bool {
+        let reads_output = self
+            .calls
+            .catalog
+            .output_read()
+            .is_some_and(|entry| *entry.name == *name);
+        let granted = self
+            .granted
+            .as_ref()
+            .is_some_and(|granted| granted.action(name).is_some());
+        let own =
+            reads_output || granted || self.calls.catalog.get(name).is_some() || self.skill(name).is_some();
+        !own && self.client.iter().any(|offer| offer.name == name)
+    }
+
+    /// Hands a call over: on the record first, then to who waits for the turn.
+    pub(crate) async fn hand_over(&self, id: String, name: String, arguments: &Map<String, Value>) -> Event {
+        let call = ClientCall {
+            id,
+            name,
+            arguments: String::from_utf8_lossy(&canonical(arguments)).into_owned(),
+        };
+        let bytes = canonical(&call);
+        let payload = ClientCalled {
+            call_hash: digest(&bytes),
+            call_id: &call.id,
+            tool: &call.name,
+            turn: self.turn_id,
+        };
+        let scribe = &self.calls.scribe;
+        let draft = scribe.entry(&self.thread, kind::CLIENT_CALLED, &payload);
+        if let Err(error) = scribe.write(vec![draft.content(payload.call_hash, bytes)]).await {
+            return Event::Failed(error.to_string());
+        }
+        let call_id = call.id.clone();
+        self.notices.send(Notice::Handed(call)).await;
+        Event::Handed { call_id }
+    }
+}

@@ -1,0 +1,296 @@
+//! The kernel as a CRA runtime: what the HTTP API, the harness and the command line ask of it.
+
+mod execute;
+mod screened;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clawk_proto::SessionId;
+use clawk_proto::carp::{ExecuteResponse, Request, Resolution, ValidateResponse};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::call::Calls;
+use crate::carp::CarpError;
+use crate::carp::atlases::{self, AtlasView, Upload};
+use crate::carp::book::{ApprovalState, ApprovalView, Book, MAX_METADATA_BYTES, NewSession, SessionView};
+use crate::carp::event::{About, Answered, Opened, Started};
+use crate::carp::resolve::{self, check_skew};
+use crate::carp::turn::fault;
+use crate::event::{Thread, canonical, digest, kind};
+use crate::sheet::Seen;
+
+/// A handle to the CRA side of an agent; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Cra {
+    calls: Arc<Calls>,
+}
+
+impl Cra {
+    pub(crate) const fn new(calls: Arc<Calls>) -> Self {
+        Self { calls }
+    }
+
+    /// Opens a session; durable when this returns.
+    ///
+    /// # Errors
+    /// Names that are too long or empty, too many sessions, or the journal can't be written.
+    pub async fn open(&self, mut new: NewSession) -> Result<SessionView, CarpError> {
+        let calls = &self.calls;
+        let _working = calls.life.enter().map_err(CarpError::NotReady)?;
+        screened::session(&calls.screens, &mut new);
+        let given = [
+            ("/agent_id", Some(&new.agent_id), 255),
+            ("/goal", Some(&new.goal), 10_000),
+            ("/atlas_id", new.atlas_id.as_ref(), 255),
+        ];
+        for (path, text, most) in given {
+            let length = text.map_or(1, |text| text.chars().count());
+            if length == 0 || length > most {
+                let message = format!("1 to {most} characters are wanted, found {length}");
+                return Err(CarpError::Invalid(fault(path, "length", message)));
+            }
+        }
+        let about = (!new.metadata.is_empty()).then(|| {
+            canonical(&About {
+                goal: new.goal.clone(),
+                metadata: new.metadata.clone(),
+            })
+        });
+        if about
+            .as_ref()
+            .is_some_and(|bytes| bytes.len() > MAX_METADATA_BYTES + new.goal.len())
+        {
+            let message = format!("at most {MAX_METADATA_BYTES} bytes of JSON are wanted");
+            return Err(CarpError::Invalid(fault("/metadata", "length", message)));
+        }
+        let id = new.id.unwrap_or_else(|| SessionId(calls.clock().uuid()));
+        let mut book = Book::new(
+            new.agent_id.clone(),
+            new.goal.clone(),
+            Some(new.owner.clone()),
+            calls.carp.now(),
+        );
+        book.parent = new.parent;
+        book.atlas_id.clone_from(&new.atlas_id);
+        book.metadata = new.metadata;
+        calls.carp.books().open(id, book)?;
+        let started = Started {
+            agent_id: &new.agent_id,
+            goal: &new.goal,
+        };
+        let goal_hash = digest(new.goal.as_bytes());
+        let opened = Opened {
+            about_hash: about.as_deref().map(digest),
+            agent_id: new.agent_id.clone(),
+            atlas_id: new.atlas_id,
+            goal_hash,
+            owner: new.owner.clone(),
+            parent_session_id: new.parent.map(|parent| parent.0),
+            session_id: id.0,
+        };
+        let scribe = &calls.scribe;
+        let root = calls.life.root.child(calls.clock().uuid());
+        let drafts = vec![
+            scribe.entry(&Thread::of(id), kind::SESSION_STARTED, &started),
+            scribe.entry(&root, kind::CARP_SESSION, &opened).content(
+                opened.about_hash.unwrap_or(goal_hash),
+                about.unwrap_or_else(|| new.goal.clone().into_bytes()),
+            ),
+        ];
+        if let Err(error) = scribe.write(drafts).await {
+            calls.carp.books().remove(id);
+            return Err(error.into());
+        }
+        self.session(id)
+            .ok_or_else(|| CarpError::UnknownSession(id.to_string()))
+    }
+
+    /// A page of sessions, the latest first, and how many there are in all; only those of `owner` when it is given, and only
+    /// live (`Some(true)`) or ended ones (`Some(false)`).
+    #[must_use]
+    pub fn sessions(
+        &self,
+        owner: Option<&str>,
+        live: Option<bool>,
+        page: (usize, usize),
+    ) -> (Vec<SessionView>, usize) {
+        let wanted = |book: &Book| {
+            (owner.is_none() || book.owner.as_deref() == owner)
+                && live.is_none_or(|live| live == book.ended.is_none())
+        };
+        self.calls.carp.books().views(wanted, page, self.calls.carp.now())
+    }
+
+    /// A session, live or ended.
+    #[must_use]
+    pub fn session(&self, id: SessionId) -> Option<SessionView> {
+        self.calls.carp.books().view(id, self.calls.carp.now())
+    }
+
+    /// Ends a live session; its chain gets its last event.
+    ///
+    /// # Errors
+    /// It is not live, or the journal can't be written.
+    pub async fn close(&self, id: SessionId, reason: &'static str) -> Result<(), CarpError> {
+        let calls = &self.calls;
+        let _working = calls.life.enter().map_err(CarpError::NotReady)?;
+        let at = calls.carp.now();
+        let started = {
+            let mut books = calls.carp.books();
+            let started = books.live(id)?.started;
+            books.end(id, at);
+            started
+        };
+        let duration_ms = u64::try_from(at.duration_since(started).as_millis()).unwrap_or(0);
+        let ended = crate::event::SessionEnded { duration_ms, reason };
+        let span = Thread::of(id).child(calls.clock().uuid());
+        calls
+            .scribe
+            .write(vec![calls.scribe.entry(&span, kind::SESSION_ENDED, &ended)])
+            .await?;
+        Ok(())
+    }
+
+    /// Resolves a request.
+    ///
+    /// # Errors
+    /// See [`CarpError`].
+    pub async fn resolve(&self, request: &Request) -> Result<Resolution, CarpError> {
+        let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
+        let request = &*screened::request(&self.calls.screens, request);
+        let outcome = self.resolved(request).await;
+        if let Err(error) = &outcome {
+            resolve::note(&self.calls.carp, request, error).await;
+        }
+        outcome
+    }
+
+    async fn resolved(&self, request: &Request) -> Result<Resolution, CarpError> {
+        let calls = &self.calls;
+        check_skew(&calls.carp, request, calls.carp.now())?;
+        {
+            let mut books = calls.carp.books();
+            let book = books.live(request.requester.session_id)?;
+            if book.agent_id != request.requester.agent_id {
+                return Err(CarpError::NotYours);
+            }
+            if !book.take_request(request.request_id) {
+                return Err(CarpError::DuplicateRequest(request.request_id.to_string()));
+            }
+        }
+        resolve::resolve(&calls.carp, request, None).await
+    }
+
+    /// Executes one action under a resolution, on the one path. It runs to its end even when the caller goes away.
+    ///
+    /// # Errors
+    /// It was not run.
+    pub async fn execute(&self, request: Request) -> Result<ExecuteResponse, CarpError> {
+        let request = screened::request(&self.calls.screens, &request).into_owned();
+        execute::execute(&self.calls, request).await
+    }
+
+    /// What would stand in the way of a request; nothing happens.
+    #[must_use]
+    pub fn validate(&self, request: &Request) -> ValidateResponse {
+        let loaded = self.calls.carp.loaded();
+        let at = self.calls.carp.now();
+        let mut books = self.calls.carp.books();
+        let (book, ledger) = books.parts(request.requester.session_id);
+        let wanted = request
+            .execution
+            .as_ref()
+            .map(|execution| execution.resolution_id);
+        let issued = wanted.and_then(|id| book.as_deref()?.issued(id));
+        clawk_carp::validate::validate(&loaded.set, request, issued, at, ledger)
+    }
+
+    /// The Atlases in force, by id.
+    #[must_use]
+    pub fn atlases(&self) -> Vec<AtlasView> {
+        atlases::views((&self.calls.carp, &self.calls.catalog))
+    }
+
+    /// Loads an Atlas beside the others, durably: it governs from now on, and after a restart.
+    ///
+    /// # Errors
+    /// It is not valid, one of its id is loaded, it does not go with the others, or the journal can't be written.
+    pub async fn load(
+        &self,
+        manifest: Value,
+        files: BTreeMap<String, String>,
+        by: &str,
+    ) -> Result<AtlasView, CarpError> {
+        let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
+        atlases::load(
+            (&self.calls.carp, &self.calls.catalog),
+            Upload { files, manifest },
+            by,
+        )
+        .await
+    }
+
+    /// Removes an Atlas that came by [`Self::load`].
+    ///
+    /// # Errors
+    /// There is none, it stands in the configuration, others need it, or the journal can't be written.
+    pub async fn remove(&self, id: &str, by: &str) -> Result<(), CarpError> {
+        let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
+        atlases::remove(&self.calls.carp, id, by).await
+    }
+
+    /// Questions of executions that nobody waits for, oldest first; answered ones until they are used.
+    #[must_use]
+    pub fn approvals(&self) -> Vec<ApprovalView> {
+        self.calls.carp.books().approvals(self.calls.carp.now())
+    }
+
+    /// Answers a question; the first answer counts. A yes holds for the parameters that were asked about, once.
+    ///
+    /// # Errors
+    /// Nothing waits under this id, or the answer can't be recorded: then nobody has answered.
+    pub async fn answer(
+        &self,
+        id: Uuid,
+        approve: bool,
+        by: &str,
+        reason: Option<String>,
+        seen: &Seen,
+    ) -> Result<ApprovalView, CarpError> {
+        let calls = &self.calls;
+        let _working = calls.life.enter().map_err(CarpError::NotReady)?;
+        let view = calls.carp.books().waiting(id, calls.carp.now())?.view.clone();
+        if approve && !view.sheet.admits(seen) {
+            return Err(CarpError::Unseen {
+                hidden_bytes: view.sheet.hidden_bytes(),
+            });
+        }
+        let payload = Answered {
+            action_id: &view.action_id,
+            answer: if approve { "approve" } else { "deny" },
+            approval_id: id,
+            by,
+            parameters_hash: view.parameters,
+            reason: reason.as_deref(),
+            resolution_id: view.resolution,
+            seen: (approve && view.sheet.is_folded()).then_some("whole"),
+            session_id: view.session.0,
+        };
+        let root = calls.life.root.child(calls.clock().uuid());
+        calls
+            .scribe
+            .write(vec![calls.scribe.entry(&root, kind::CARP_ANSWERED, &payload)])
+            .await?;
+        let mut books = calls.carp.books();
+        let waiting = books.waiting(id, calls.carp.now())?;
+        waiting.view.state = if approve {
+            ApprovalState::Approved
+        } else {
+            ApprovalState::Denied
+        };
+        waiting.answered_by = Some((by.to_owned(), reason));
+        Ok(waiting.view.clone())
+    }
+}

@@ -1,0 +1,309 @@
+//! CARP `execute` for those who speak CRA: the protocol's bookkeeping, then the one path.
+
+use std::sync::Arc;
+
+use clawk_manifest::model::Role;
+use clawk_proto::carp::{
+    CARP_VERSION, ExecuteResponse, Execution, ExecutionError, ExecutionStatus, Fault, Request,
+};
+use clawk_proto::method::ToolCallResult;
+use clawk_proto::{Digest, RequestId, SessionId};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::call::{self, Caller, Calls, call};
+use crate::carp::resolve::{check_skew, note};
+use crate::carp::turn::fault;
+use crate::carp::{CarpError, Under};
+use crate::error::CallError;
+use crate::event::{Thread, canonical, digest};
+use crate::watch::Notices;
+
+/// Executes one action of a live resolution. It runs to its end even when the caller goes away.
+///
+/// # Errors
+/// It was not run; what the protocol answers with a status of `error` or `pending_approval` is no error here.
+pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<ExecuteResponse, CarpError> {
+    let admitted = match wanted(calls, &request) {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            note(&calls.carp, &request, &error).await;
+            return Err(error);
+        }
+    };
+    let (execution, hash) = match admitted {
+        Admitted::Runs(execution, hash) => (execution, hash),
+        Admitted::Ran(answer) => return Ok(*answer),
+    };
+    let session = request.requester.session_id;
+    let under = Under {
+        resolution: execution.resolution_id,
+        execution: calls.clock().uuid(),
+        requester: request.requester.clone(),
+        task: request.task.clone(),
+    };
+    let id = under.execution;
+    let call = call::Request {
+        tool: execution.action_id.clone(),
+        arguments: execution.parameters.clone(),
+        request_id: call_id(session, &request, &execution),
+        identity: request.requester.agent_id.clone(),
+        sandbox: None,
+        policy: None,
+        under: Some(under),
+    };
+    let caller = Caller {
+        thread: Thread::of(session),
+        door: "http",
+        turn: None,
+        call_id: None,
+        ceilings: Vec::new(),
+        depth: 0,
+        // R39: who may `execute` is a user; an answer is another scope's.
+        role: Role::User,
+        notices: Notices::default(),
+        pends: true,
+        purse: calls.table.purse_of(session),
+        context: Arc::default(),
+        member: None,
+    };
+    let outcome = to_its_end(calls, caller, call).await;
+    let response = respond(calls, &request, &execution, id, outcome)?;
+    keep(calls, session, execution.idempotency_key, hash, &response);
+    Ok(response)
+}
+
+/// What is to be done about a request.
+enum Admitted {
+    Runs(Execution, Digest),
+    /// It was done before.
+    Ran(Box<ExecuteResponse>),
+}
+
+fn wanted(calls: &Calls, request: &Request) -> Result<Admitted, CarpError> {
+    let at = calls.carp.now();
+    check_skew(&calls.carp, request, at)?;
+    let Some(execution) = request.execution.clone() else {
+        return Err(CarpError::Invalid(fault(
+            "/execution",
+            "missing",
+            "`execution` is required".to_owned(),
+        )));
+    };
+    // What an idempotency key stands for; without one, nobody asks.
+    let hash = match &execution.idempotency_key {
+        Some(_) => digest(&canonical(&execution)),
+        None => Digest::ZERO,
+    };
+    Ok(match admit(calls, request, &execution, hash, at)? {
+        Some(answer) => Admitted::Ran(Box::new(answer)),
+        None => Admitted::Runs(execution, hash),
+    })
+}
+
+/// The answer to an idempotency key; a question that stands is none.
+fn keep(calls: &Calls, session: SessionId, key: Option<String>, hash: Digest, response: &ExecuteResponse) {
+    if let Some(key) = key.filter(|_| response.status != ExecutionStatus::PendingApproval) {
+        // silent-ok: a session that has ended meanwhile is asked nothing more
+        let _kept = calls
+            .carp
+            .books()
+            .live(session)
+            .map(|book| book.keep_answer(key, hash, response.clone()));
+    }
+}
+
+/// Runs a call on the agent's own tasks, so that a caller who leaves cuts nothing short.
+async fn to_its_end(
+    calls: &Arc<Calls>,
+    caller: Caller,
+    wanted: call::Request,
+) -> Result<ToolCallResult, CallError> {
+    let tool = wanted.tool.clone();
+    let (own, cancel) = (Arc::clone(calls), calls.life.stop.child_token());
+    let task = calls
+        .life
+        .tracker
+        .spawn(async move { call(&own, &caller, wanted, &cancel).await });
+    task.await.unwrap_or_else(|error| {
+        Err(CallError::Unknown {
+            tool,
+            reason: error.to_string(),
+        })
+    })
+}
+
+/// A live session of this agent, a live resolution, a request that was not made before; or the answer of before.
+fn admit(
+    calls: &Calls,
+    request: &Request,
+    execution: &Execution,
+    hash: Digest,
+    at: jiff::Timestamp,
+) -> Result<Option<ExecuteResponse>, CarpError> {
+    let mut books = calls.carp.books();
+    let book = books.live(request.requester.session_id)?;
+    if book.agent_id != request.requester.agent_id {
+        return Err(CarpError::NotYours);
+    }
+    if let Some(key) = &execution.idempotency_key {
+        match book.answer(key, hash) {
+            Ok(Some(answer)) => return Ok(Some(answer)),
+            Ok(None) => {}
+            Err(()) => {
+                let text = "the key was used for another execution".to_owned();
+                return Err(CarpError::Invalid(fault(
+                    "/execution/idempotency_key",
+                    "reused",
+                    text,
+                )));
+            }
+        }
+    }
+    if book
+        .issued(execution.resolution_id)
+        .is_none_or(|issued| at >= issued.expires)
+    {
+        return Err(CarpError::UnknownResolution);
+    }
+    if execution.idempotency_key.is_none() && !book.take_request(request.request_id) {
+        return Err(CarpError::DuplicateRequest(request.request_id.to_string()));
+    }
+    Ok(None)
+}
+
+/// The id under which the path knows the call (R19). Of the session's own making, so that nobody finds another's answer.
+fn call_id(session: SessionId, request: &Request, execution: &Execution) -> RequestId {
+    let mut bytes = b"clawk carp execute 1".to_vec();
+    bytes.extend_from_slice(session.0.as_bytes());
+    match &execution.idempotency_key {
+        Some(key) => {
+            bytes.push(1);
+            bytes.extend_from_slice(key.as_bytes());
+        }
+        None => {
+            bytes.push(0);
+            bytes.extend_from_slice(request.request_id.as_bytes());
+        }
+    }
+    let Digest(hash) = digest(&bytes);
+    let mut short = [0u8; 16];
+    for (slot, byte) in short.iter_mut().zip(hash) {
+        *slot = byte;
+    }
+    RequestId::from(uuid::Builder::from_custom_bytes(short).into_uuid())
+}
+
+fn respond(
+    calls: &Calls,
+    request: &Request,
+    execution: &Execution,
+    execution_id: Uuid,
+    outcome: Result<ToolCallResult, CallError>,
+) -> Result<ExecuteResponse, CarpError> {
+    let (status, result, error) = match outcome {
+        Ok(ran) if ran.is_error => {
+            let text: Vec<String> = ran.content.iter().map(|block| block.as_model_text()).collect();
+            let error = failure("action_failed", text.join("\n"), Map::new());
+            (ExecutionStatus::Error, Some(shown(ran)), Some(error))
+        }
+        Ok(ran) => (ExecutionStatus::Success, Some(shown(ran)), None),
+        Err(error) => {
+            let (status, error) = failed(execution, error)?;
+            (status, None, Some(error))
+        }
+    };
+    Ok(ExecuteResponse {
+        carp_version: CARP_VERSION.to_owned(),
+        execution_id,
+        request_id: request.request_id,
+        resolution_id: execution.resolution_id,
+        timestamp: format!("{:.6}", calls.carp.now()),
+        status,
+        result,
+        error,
+        trace_id: request.requester.session_id.0,
+    })
+}
+
+fn shown(ran: ToolCallResult) -> Value {
+    let mut value = json!({"content": ran.content});
+    if let (Some(map), Some(structured)) = (value.as_object_mut(), ran.structured_content) {
+        map.insert("structuredContent".to_owned(), structured);
+    }
+    value
+}
+
+fn failure(code: &str, message: String, details: Map<String, Value>) -> ExecutionError {
+    ExecutionError {
+        code: code.to_owned(),
+        message,
+        details,
+    }
+}
+
+fn failed(execution: &Execution, error: CallError) -> Result<(ExecutionStatus, ExecutionError), CarpError> {
+    let text = error.to_string();
+    let action_id = || execution.action_id.clone();
+    let refused = |policy_id, by, reason, retry_after_ms| CarpError::Denied {
+        action_id: action_id(),
+        reason,
+        policy_id,
+        by,
+        retry_after_ms,
+    };
+    let plain = |code: &str| Ok((ExecutionStatus::Error, failure(code, text.clone(), Map::new())));
+    match error {
+        CallError::Denied {
+            by,
+            rule_id,
+            policy,
+            reason,
+            retry_after_ms,
+            ..
+        } => Err(refused(policy.or(rule_id), Some(by), reason, retry_after_ms)),
+        CallError::Quota { .. } | CallError::Screened { .. } => Err(refused(None, None, text, None)),
+        CallError::ApprovalDenied { .. }
+        | CallError::ApprovalTimeout { .. }
+        | CallError::ApprovalVoid { .. } => Err(refused(None, None, text, None)),
+        CallError::UnknownTool { .. } | CallError::UnknownReference { .. } => Err(refused(
+            None,
+            None,
+            "it is no action of the resolution".to_owned(),
+            None,
+        )),
+        CallError::InvalidArguments { faults, .. } => {
+            let errors = faults.into_iter().map(|fault| Fault {
+                path: format!("/execution/parameters{}", fault.path),
+                code: "parameters".to_owned(),
+                message: fault.message,
+            });
+            Err(CarpError::Invalid(clawk_carp::Faults {
+                errors: errors.collect(),
+                left_out: 0,
+            }))
+        }
+        CallError::RequestIdReused { request_id } => Err(CarpError::DuplicateRequest(request_id.to_string())),
+        CallError::ApprovalPending {
+            approval_id,
+            expires_at,
+            ..
+        } => {
+            let details = Map::from_iter([
+                ("approval_id".to_owned(), json!(approval_id)),
+                ("expires_at".to_owned(), json!(expires_at)),
+            ]);
+            Ok((
+                ExecutionStatus::PendingApproval,
+                failure("pending_approval", text, details),
+            ))
+        }
+        CallError::NotReady { state } => Err(CarpError::NotReady(state)),
+        CallError::Journal(why) => Err(CarpError::Journal(crate::ports::JournalError::Unwritable(why))),
+        CallError::Sandbox(_) => plain("sandbox"),
+        CallError::Timeout { .. } => plain("timeout"),
+        CallError::Unavailable { .. } => plain("unavailable"),
+        CallError::Unknown { .. } => plain("outcome_unknown"),
+        CallError::Cancelled { .. } => plain("cancelled"),
+    }
+}

@@ -1,0 +1,354 @@
+//! At most once per request id (R19): the same request gets the same answer, no second execution.
+//!
+//! The journal keeps the answers; here are only the running claims, the latest answers, and a filter that spares the
+//! journal a question about ids that were never seen. Memory is bounded whatever the rate.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_proto::method::{Acknowledged, MemoryStoreResult, ToolCallResult};
+use clawk_proto::{Digest, RequestId};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::error::CallError;
+use crate::event::kind;
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, Recorded};
+use crate::talk::told::Told;
+use crate::time::Timestamp;
+
+/// Answers kept at hand, entries.
+const RECENT_ANSWERS: usize = 2048;
+/// Bits of one generation of the filter.
+const FILTER_BITS: u64 = 1 << 23;
+/// Bits set per id.
+const FILTER_HASHES: u64 = 4;
+
+/// Which method a request id belongs to (R19).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keyed {
+    Call,
+    MemoryStore,
+    Delegate,
+    /// `claw.message.send`. Its answers are found by the inbox, which keeps every message (R19: at least seven days).
+    Message,
+    /// Not an answer but the beginning of a `claw.memory.store`: its entries' ids.
+    MemoryBegun,
+}
+
+/// The key of a request's stored answer.
+pub(crate) fn key(method: Keyed, request_id: &RequestId) -> AnswerKey {
+    // A RequestId holds a hyphenated UUID by construction.
+    keyed(
+        method,
+        uuid::Uuid::parse_str(request_id.as_str()).unwrap_or_default(),
+    )
+}
+
+/// The same of an id that is a UUID already.
+pub(crate) fn keyed(method: Keyed, id: uuid::Uuid) -> AnswerKey {
+    let method = match method {
+        Keyed::Call => 0,
+        Keyed::MemoryStore => 1,
+        Keyed::Delegate => 2,
+        Keyed::MemoryBegun => 3,
+        Keyed::Message => 4,
+    };
+    AnswerKey {
+        method,
+        request_id: id.into_bytes(),
+    }
+}
+
+/// A stored answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Stored {
+    Call(Result<ToolCallResult, CallError>),
+    Memory(MemoryStoreResult),
+    Delegated(Acknowledged),
+    Message(Told),
+}
+
+#[derive(Debug)]
+struct Answered {
+    digest: Digest,
+    answer: Stored,
+}
+
+type Slot = Option<Arc<Answered>>;
+
+/// What a claim finds.
+#[derive(Debug)]
+pub(crate) enum Claim<'a> {
+    /// First of its kind: go on, then settle.
+    Fresh(Guard<'a>),
+    /// It was answered before.
+    Answered(Stored),
+    /// The id was used with other arguments.
+    Reused,
+}
+
+/// A running claim; dropping it without settling lets the next one try.
+#[derive(Debug)]
+pub(crate) struct Guard<'a> {
+    dedup: &'a Dedup,
+    key: AnswerKey,
+    digest: Digest,
+    sender: watch::Sender<Slot>,
+}
+
+/// The table of claims.
+#[derive(Debug)]
+pub(crate) struct Dedup {
+    inner: Mutex<Inner>,
+    /// Until then the journal may hold answers that this process did not give.
+    cold_until: Timestamp,
+}
+
+#[derive(Debug)]
+struct Inner {
+    running: HashMap<AnswerKey, (Digest, watch::Receiver<Slot>)>,
+    recent: HashMap<AnswerKey, Arc<Answered>>,
+    order: VecDeque<(Timestamp, AnswerKey)>,
+    evicted: Filter,
+}
+
+enum Found {
+    Fresh(watch::Sender<Slot>),
+    Wait(Digest, watch::Receiver<Slot>),
+    Answered(Arc<Answered>),
+    AskJournal,
+}
+
+impl Dedup {
+    /// `cold`: the journal holds answers of the last five minutes from an earlier process.
+    pub(crate) fn new(now: Timestamp, cold: bool) -> Self {
+        let inner = Inner {
+            running: HashMap::new(),
+            recent: HashMap::new(),
+            order: VecDeque::new(),
+            evicted: Filter::new(now),
+        };
+        let cold_until = if cold {
+            now.plus_millis(ANSWER_KEPT_MS)
+        } else {
+            now
+        };
+        Self {
+            inner: Mutex::new(inner),
+            cold_until,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims a request. While the first of its id runs, this waits for its answer.
+    pub(crate) async fn claim(
+        &self,
+        key: AnswerKey,
+        digest: Digest,
+        journal: &dyn Journal,
+        now: Timestamp,
+    ) -> Result<Claim<'_>, JournalError> {
+        let mut asked = now >= self.cold_until;
+        let mut journal_asked = false;
+        loop {
+            let found = self.look(key, digest, now, asked, journal_asked);
+            match found {
+                Found::Fresh(sender) => {
+                    return Ok(Claim::Fresh(Guard {
+                        dedup: self,
+                        key,
+                        digest,
+                        sender,
+                    }));
+                }
+                Found::Answered(answered) => return Ok(answered.against(digest)),
+                Found::Wait(other, _) if other != digest => return Ok(Claim::Reused),
+                Found::Wait(_, mut receiver) => {
+                    // The sender is dropped when the first call ends, so this wait ends with it.
+                    let outcome = receiver
+                        .wait_for(Option::is_some)
+                        .await
+                        .ok()
+                        .and_then(|slot| slot.clone()); // silent-ok: dropped means unsettled; try again
+                    if let Some(answered) = outcome {
+                        return Ok(answered.against(digest));
+                    }
+                }
+                Found::AskJournal => {
+                    if let Some(recorded) = journal.answer_to(key).await?
+                        && now.0 - recorded.at.0 < ANSWER_KEPT_MS * 1000
+                        && let Some(answered) = Answered::read(&recorded)
+                    {
+                        return Ok(Arc::new(answered).against(digest));
+                    }
+                    asked = true;
+                    journal_asked = true;
+                }
+            }
+        }
+    }
+
+    fn look(&self, key: AnswerKey, digest: Digest, now: Timestamp, warm: bool, journal_asked: bool) -> Found {
+        let mut inner = self.lock();
+        inner.expire(now);
+        if let Some((other, receiver)) = inner.running.get(&key) {
+            return Found::Wait(*other, receiver.clone());
+        }
+        if let Some(answered) = inner.recent.get(&key) {
+            return Found::Answered(Arc::clone(answered));
+        }
+        if !journal_asked && (!warm || inner.evicted.may_hold(key)) {
+            return Found::AskJournal;
+        }
+        let (sender, receiver) = watch::channel(None);
+        inner.running.insert(key, (digest, receiver));
+        Found::Fresh(sender)
+    }
+}
+
+impl Answered {
+    fn against<'a>(&self, digest: Digest) -> Claim<'a> {
+        if self.digest == digest {
+            Claim::Answered(self.answer.clone())
+        } else {
+            Claim::Reused
+        }
+    }
+
+    /// Reads an answering event back.
+    fn read(recorded: &Recorded) -> Option<Self> {
+        let payload: Value = serde_json::from_str(&recorded.payload).ok()?; // silent-ok: not an answer we know
+        let field = |name: &str| {
+            payload
+                .get(name)
+                .and_then(Value::as_str)
+                .and_then(Digest::from_hex)
+        };
+        let digest = field("request_hash")?;
+        let bytes = recorded.content.as_ref().map(|content| content.bytes.as_slice());
+        let answer = match recorded.kind.as_str() {
+            kind::ACTION_EXECUTED => Stored::Call(Ok(serde_json::from_slice(bytes?).ok()?)), // silent-ok: as above
+            kind::ACTION_DENIED | kind::ACTION_FAILED => {
+                Stored::Call(Err(serde_json::from_slice(bytes?).ok()?))
+            } // silent-ok: as above
+            kind::MEMORY_STORED => Stored::Memory(match bytes {
+                Some(bytes) => serde_json::from_slice(bytes).ok()?, // silent-ok: as above
+                // One commit with the entries: their ids follow from it.
+                None => {
+                    let batch = payload.get("batch").and_then(Value::as_str)?.parse().ok()?; // silent-ok: as above
+                    let count = payload.get("count").and_then(Value::as_u64)?;
+                    crate::memory::stored_as(batch, usize::try_from(count).ok()?) // silent-ok: as above
+                }
+            }),
+            kind::SWARM_RUN | kind::SWARM_DELEGATED => Stored::Delegated(Acknowledged { acknowledged: true }),
+            _ => return None,
+        };
+        Some(Self { digest, answer })
+    }
+}
+
+impl Guard<'_> {
+    /// Publishes the answer: to those who wait, and to those who come later.
+    pub(crate) fn settle(self, answer: Stored, now: Timestamp) {
+        let answered = Arc::new(Answered {
+            digest: self.digest,
+            answer,
+        });
+        {
+            let mut inner = self.dedup.lock();
+            inner.recent.insert(self.key, Arc::clone(&answered));
+            inner.order.push_back((now, self.key));
+            while inner.order.len() > RECENT_ANSWERS {
+                inner.evict(now);
+            }
+        }
+        self.sender.send_replace(Some(answered));
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.dedup.lock().running.remove(&self.key);
+    }
+}
+
+impl Inner {
+    fn evict(&mut self, now: Timestamp) {
+        if let Some((at, key)) = self.order.pop_front() {
+            self.recent.remove(&key);
+            if now.0 - at.0 < ANSWER_KEPT_MS * 1000 {
+                self.evicted.insert(key, now);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Timestamp) {
+        while self
+            .order
+            .front()
+            .is_some_and(|(at, _)| now.0 - at.0 >= ANSWER_KEPT_MS * 1000)
+        {
+            self.evict(now);
+        }
+    }
+}
+
+/// Two generations of a Bloom filter, five minutes each; allocated when the first answer is evicted.
+#[derive(Debug)]
+struct Filter {
+    hasher: RandomState,
+    generations: [Vec<u64>; 2],
+    turned: Timestamp,
+}
+
+impl Filter {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            generations: [Vec::new(), Vec::new()],
+            turned: now,
+        }
+    }
+
+    fn bits(&self, key: AnswerKey) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let hash = self.hasher.hash_one(key);
+        let (first, second) = (hash & 0xffff_ffff, (hash >> 32) | 1);
+        (0..FILTER_HASHES).map(move |i| {
+            let bit = first.wrapping_add(i.wrapping_mul(second)) % FILTER_BITS;
+            (usize::try_from(bit / 64).unwrap_or(0), 1 << (bit % 64))
+        })
+    }
+
+    fn insert(&mut self, key: AnswerKey, now: Timestamp) {
+        if now.0 - self.turned.0 >= ANSWER_KEPT_MS * 1000 {
+            self.turned = now;
+            self.generations.swap(0, 1);
+            self.generations[0].fill(0);
+        }
+        let bits = self.bits(key);
+        let words = &mut self.generations[0];
+        if words.is_empty() {
+            words.resize(usize::try_from(FILTER_BITS / 64).unwrap_or(0), 0);
+        }
+        for (word, mask) in bits {
+            if let Some(word) = words.get_mut(word) {
+                *word |= mask;
+            }
+        }
+    }
+
+    fn may_hold(&self, key: AnswerKey) -> bool {
+        self.generations.iter().any(|words| {
+            !words.is_empty()
+                && self
+                    .bits(key)
+                    .all(|(word, mask)| words.get(word).is_some_and(|w| w & mask != 0))
+        })
+    }
+}

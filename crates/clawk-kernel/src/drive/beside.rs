@@ -1,0 +1,49 @@
+//! Calls of one answer that run at the same time: those for other members of the swarm.
+
+use super::Run;
+use crate::call::call;
+use crate::ports::ToolUse;
+use crate::team;
+use crate::turn::Turn;
+
+impl Run<'_> {
+    /// Tasks and questions of one answer for other members are given at once: each has somebody else working on it.
+    pub(super) async fn side_by_side(&mut self, first: &ToolUse, turn: &Turn) {
+        let together = |wanted: &&ToolUse| {
+            let known = [team::DELEGATE, team::ASK].contains(&wanted.name.as_str());
+            known
+                && wanted.arguments.is_ok()
+                && self.calls.team.is_some()
+                && self.calls.catalog.of_team(&wanted.name).is_some()
+        };
+        if self.early.contains_key(&first.id) || Some(first).filter(together).is_none() {
+            return;
+        }
+        let all: Vec<ToolUse> = [first]
+            .into_iter()
+            .chain(turn.ahead().take_while(together))
+            .cloned()
+            .collect();
+        if all.len() < 2 {
+            return;
+        }
+        let mut wanted = Vec::new();
+        for ToolUse { id, name, arguments } in all {
+            let Ok(arguments) = arguments else { continue };
+            let request_id = self.request_id(&id);
+            wanted.push(self.request(id, name, arguments, request_id));
+        }
+        let (calls, cancel) = (self.calls, self.cancel);
+        let ends = futures::future::join_all(
+            wanted
+                .iter()
+                .map(|(caller, request)| call(calls, caller, request.clone(), cancel)),
+        );
+        let ends = ends.await;
+        for ((caller, _), outcome) in wanted.iter().zip(ends) {
+            let id = caller.call_id.clone().unwrap_or_default();
+            let event = self.told(id.clone(), &outcome);
+            self.early.insert(id, event);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Messages, memory and peers' text, screened where they come in.
+
+use clawk_manifest::model::ScanAction;
+use clawk_proto::method::{MemoryEntry, NewEntry};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{Classifier, Suspicion};
+use crate::event::canonical;
+use crate::screen::{Look, Refused, holds, word};
+
+/// A message from a person or a peer: as it may be kept and read, or refused.
+pub(crate) async fn message(
+    classifier: &Classifier,
+    look: &mut Look<'_>,
+    text: String,
+    cancel: &CancellationToken,
+) -> Result<String, Refused> {
+    let screens = look.screens;
+    let scanner = screens.scanner();
+    if let Err(finding) = screens.rules.input.check(&text) {
+        return Err(look.fault(&finding, &scanner));
+    }
+    let text = secrets(look, text).await?;
+    match classifier.suspicion(look, &text, cancel).await {
+        // A person's message is not data: it is not marked, the person and the trace are told.
+        Suspicion::Passes(_) => Ok(text),
+        Suspicion::Blocked(detail) => Err(injected(detail)),
+    }
+}
+
+fn injected(detail: String) -> Refused {
+    let reason = "prompt_injection";
+    Refused { reason, detail }
+}
+
+/// Secrets in a text that comes in, as the policies want it.
+async fn secrets(look: &mut Look<'_>, text: String) -> Result<String, Refused> {
+    let (scanner, action) = look.screens.entering();
+    let Some((clean, tally)) = scanner.redact(&text) else {
+        return Ok(text);
+    };
+    look.secrets(&tally, word(action)).await;
+    match action {
+        ScanAction::Redact => Ok(clean),
+        // What the operator gave this agent stays out, whatever a policy only warns of.
+        ScanAction::Warn => Ok(scanner
+            .without_shapes()
+            .redact(&text)
+            .map_or(text, |(clean, _told)| clean)),
+        ScanAction::Block => Err(holds(&tally)),
+    }
+}
+
+/// A JSON value that comes in: validated, its secrets treated as the policies want it.
+pub(crate) async fn value_in(look: &mut Look<'_>, value: &mut Value) -> Result<(), Refused> {
+    let screens = look.screens;
+    if !screens.rules.input.is_empty()
+        && let Err(finding) = screens.rules.input.check_json(value, canonical(value).len())
+    {
+        return Err(look.fault(&finding, &screens.scanner()));
+    }
+    let (scanner, action) = screens.entering();
+    if scanner.is_idle() {
+        return Ok(());
+    }
+    let mut clean = value.clone();
+    let tally = scanner.redact_json(&mut clean);
+    if tally.is_empty() {
+        return Ok(());
+    }
+    look.secrets(&tally, word(action)).await;
+    match action {
+        ScanAction::Redact => *value = clean,
+        ScanAction::Warn => known_out(look, value),
+        ScanAction::Block => return Err(holds(&tally)),
+    }
+    Ok(())
+}
+
+/// Entries that are to be remembered.
+pub(crate) async fn remembered(look: &mut Look<'_>, entries: &mut [NewEntry]) -> Result<(), Refused> {
+    for entry in entries {
+        let mut value = serde_json::to_value(&*entry).unwrap_or_default(); // silent-ok: plain structs always serialise
+        let before = value.clone();
+        value_in(look, &mut value).await?;
+        if value != before
+            && let Ok(clean) = serde_json::from_value(value)
+        {
+            *entry = clean;
+        }
+    }
+    Ok(())
+}
+
+/// Entries that were found: before anybody reads them.
+pub(crate) async fn memory(
+    classifier: &Classifier,
+    look: &mut Look<'_>,
+    entries: &mut [MemoryEntry],
+    cancel: &CancellationToken,
+) {
+    for entry in entries {
+        let (scanner, action) = look.screens.outbound();
+        let mut found = clawk_policy::leak::Tally::default();
+        let mut clean = entry.clone();
+        for part in [Some(&mut clean.content), clean.metadata.as_mut()]
+            .into_iter()
+            .flatten()
+        {
+            found.join(&scanner.redact_json(part));
+        }
+        if let Some((key, tally)) = clean.key.as_deref().and_then(|key| scanner.redact(key)) {
+            clean.key = Some(key);
+            found.join(&tally);
+        }
+        if !found.is_empty() {
+            look.secrets(&found, word(action)).await;
+            match action {
+                ScanAction::Redact => *entry = clean,
+                ScanAction::Block => withhold(entry, &holds(&found).detail),
+                ScanAction::Warn => known_out(look, &mut entry.content),
+            }
+        }
+        let said = match &entry.content {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        match classifier.suspicion(look, &said, cancel).await {
+            Suspicion::Passes(None) => {}
+            Suspicion::Passes(Some(mark)) => entry.content = Value::String(format!("{mark}\n{said}")),
+            Suspicion::Blocked(detail) => withhold(entry, &detail),
+        }
+    }
+}
+
+/// Whatever the policy only warns of: a value that is known here leaves nowhere.
+fn known_out(look: &Look<'_>, value: &mut Value) {
+    let _told = look.screens.scanner().without_shapes().redact_json(value); // told already, with the others
+}
+
+fn withhold(entry: &mut MemoryEntry, why: &str) {
+    entry.content = Value::String(format!("[withheld: {why}]"));
+    entry.metadata = None;
+}
+
+/// What a peer said, before it joins a prompt.
+pub(crate) async fn peer_text(
+    classifier: &Classifier,
+    look: &mut Look<'_>,
+    text: String,
+    cancel: &CancellationToken,
+) -> Result<String, Refused> {
+    let screens = look.screens;
+    if let Err(finding) = screens.rules.input.check(&text) {
+        return Err(look.fault(&finding, &screens.scanner()));
+    }
+    let text = secrets(look, text).await?;
+    match classifier.suspicion(look, &text, cancel).await {
+        Suspicion::Passes(None) => Ok(text),
+        Suspicion::Passes(Some(mark)) => Ok(format!("{mark}\n{text}")),
+        Suspicion::Blocked(detail) => Err(injected(detail)),
+    }
+}
+
+/// A value from a peer, before it is kept: its secrets go, as they go from results.
+pub(crate) async fn peer_value(look: &mut Look<'_>, value: &mut Value) {
+    let (scanner, action) = look.screens.outbound();
+    if scanner.is_idle() {
+        return;
+    }
+    let mut clean = value.clone();
+    let tally = scanner.redact_json(&mut clean);
+    if tally.is_empty() {
+        return;
+    }
+    look.secrets(&tally, word(action)).await;
+    match action {
+        ScanAction::Redact | ScanAction::Block => *value = clean,
+        ScanAction::Warn => known_out(look, value),
+    }
+}

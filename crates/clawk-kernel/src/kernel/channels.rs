@@ -1,0 +1,147 @@
+//! What is recorded of channels beside their messages: who was not let in, who is paired, what triggers did.
+
+use clawk_proto::{Digest, MessageId, SessionId};
+use serde::{Deserialize, Serialize};
+
+use super::Kernel;
+use crate::door::Door;
+use crate::error::KernelError;
+use crate::event::kind;
+use crate::ingress::{self, Accepted, Inbound};
+use crate::ports::Scan;
+
+/// Rows of the outbox that are looked through for one message.
+const LOOKED_AT: usize = 10_000;
+
+/// What becomes of a pairing (C3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pairing {
+    /// Somebody got a code.
+    Asked,
+    /// An admin approved the code: its owner is let in.
+    Approved,
+    /// An admin denied it.
+    Denied,
+    /// Somebody who was let in is not let in any more.
+    Revoked,
+}
+
+/// Something about a channel that belongs on the record and is no message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "fact", rename_all = "kebab-case")]
+pub enum ChannelFact {
+    /// Somebody's messages, or presses of a button, were not taken. Their text is nowhere.
+    Refused {
+        /// The channel.
+        channel: String,
+        /// Where.
+        conversation: String,
+        /// Who, as the platform knows them.
+        sender: String,
+        /// Why.
+        reason: String,
+        /// How many since the last such event of this sender.
+        count: u64,
+    },
+    /// A step of a pairing.
+    Pairing {
+        /// The channel.
+        channel: String,
+        /// Who is or was to be let in, as the platform knows them.
+        sender: String,
+        /// What happened.
+        step: Pairing,
+        /// SHA-256 of the code; not of a revocation.
+        code: Option<Digest>,
+        /// When the code lapses, RFC 3339.
+        expires_at: Option<String>,
+        /// Who decided.
+        by: Option<String>,
+    },
+    /// What a trigger did.
+    Run {
+        /// The channel.
+        channel: String,
+        /// `started`, `skipped`, `queued`, `missed`.
+        what: String,
+        /// Which run: its time, or what set it off.
+        run: String,
+        /// Why it was not started.
+        reason: Option<String>,
+    },
+}
+
+impl ChannelFact {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => kind::CHANNEL_REFUSED,
+            Self::Pairing { .. } => kind::CHANNEL_PAIRING,
+            Self::Run { .. } => kind::CHANNEL_RUN,
+        }
+    }
+}
+
+impl Kernel {
+    /// Puts something about a channel on the record, durably.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn record_channel(&self, fact: &ChannelFact) -> Result<(), KernelError> {
+        let scribe = &self.agent.scribe;
+        let draft = scribe.entry(&self.agent.life.root, fact.kind(), fact);
+        Ok(scribe.write(vec![draft]).await?)
+    }
+
+    /// Every step of every pairing, in order.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn pairings(&self) -> Result<Vec<ChannelFact>, KernelError> {
+        let mut scan = Scan {
+            kinds: &[kind::CHANNEL_PAIRING],
+            ..Scan::default()
+        };
+        let mut found = Vec::new();
+        loop {
+            let page = self.agent.scribe.journal().scan(scan.clone()).await?;
+            let Some(last) = page.last() else { break };
+            scan.after_row = last.row;
+            // silent-ok: payloads of ours always read
+            found.extend(
+                page.iter()
+                    .filter_map(|event| serde_json::from_str(&event.payload).ok()),
+            );
+        }
+        Ok(found)
+    }
+
+    /// The message that was taken before under one of this one's platform ids.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn arrived(&self, inbound: &Inbound) -> Result<Option<Accepted>, KernelError> {
+        ingress::known(&self.agent.sessions, inbound).await
+    }
+
+    /// Whether a message's turn has not ended, or its answer is still owed.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn is_open(&self, message: MessageId) -> Result<bool, KernelError> {
+        let journal = self.agent.scribe.journal();
+        let open = journal.open_messages().await?;
+        if open.iter().any(|open| open.message == message) {
+            return Ok(true);
+        }
+        let owed = journal.outbox(LOOKED_AT).await?;
+        Ok(owed.iter().any(|row| !row.dead && row.owed.message == message))
+    }
+
+    /// By which door a session that is in memory was opened.
+    #[must_use]
+    pub fn door_of(&self, session: SessionId) -> Option<Door> {
+        let state = self.agent.sessions.table.get(session)?;
+        Some(state.door.clone())
+    }
+}

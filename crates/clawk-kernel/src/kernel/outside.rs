@@ -1,0 +1,81 @@
+//! What doors for other people's clients need: which tools somebody may see, where a message went, how it stands.
+
+use clawk_manifest::model::{Autonomy, Role};
+use clawk_policy::{Effect, Subject};
+use clawk_proto::{MessageId, SessionId};
+use serde_json::Map;
+
+use super::Kernel;
+use crate::catalog::Entry;
+use crate::error::KernelError;
+use crate::ports::ToolOffer;
+use crate::roles;
+use crate::talk::{self, Standing};
+
+impl Kernel {
+    /// The agent's tools that somebody of this role could call with some arguments, as the rules stand now. What is offered is
+    /// still decided on with each call.
+    pub async fn offers(&self, role: Role) -> Vec<ToolOffer> {
+        let calls = &self.agent.calls;
+        if !roles::triggers(role) || calls.manifest.identity.autonomy == Autonomy::Observer {
+            return Vec::new();
+        }
+        let mut offers = Vec::new();
+        for declared in calls.catalog.iter() {
+            let found = match calls.catalog.offered(declared, &*calls.runner).await {
+                Ok(found) => found,
+                Err(error) => {
+                    tracing::warn!(%error, tool = %declared.name, "a tool is not offered");
+                    continue;
+                }
+            };
+            for entry in found {
+                if !calls.carp.hides(&entry.name) {
+                    offers.extend(self.offer(&entry).await);
+                }
+            }
+        }
+        offers
+    }
+
+    /// None where the rules deny it, whatever its arguments.
+    async fn offer(&self, entry: &Entry) -> Option<ToolOffer> {
+        let calls = &self.agent.calls;
+        let described = match calls.described(entry).await {
+            Ok(described) => described,
+            Err(error) => {
+                tracing::warn!(%error, tool = %entry.name, "a tool is not offered");
+                return None;
+            }
+        };
+        let arguments = Map::new();
+        let subject = Subject {
+            tool: &entry.name,
+            labels: &described.labels,
+            annotations: &described.annotations,
+            arguments: &arguments,
+            schema: Some(&described.input_schema),
+            workdir: &calls.workdir,
+            usage: calls.usage(),
+            places: None,
+            taint: Some(&[]),
+        };
+        let denied = calls.engine.decide(&subject).effect == Effect::Deny;
+        let never = denied && !calls.engine.arguments_matter(&subject);
+        (!never).then(|| entry.offer(&described))
+    }
+
+    /// Cancels the turn that runs in this session. `false`: no such session is open.
+    pub fn cancel_turn(&self, session: SessionId) -> bool {
+        let state = self.agent.sessions.table.get(session);
+        state.inspect(|state| state.cancel_turn()).is_some()
+    }
+
+    /// How a message stands that `client` once said by a door of its own; none of another's or nobody's.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub async fn standing(&self, message: MessageId, client: &str) -> Result<Option<Standing>, KernelError> {
+        talk::standing(&self.agent.sessions, message, client).await
+    }
+}

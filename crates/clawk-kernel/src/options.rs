@@ -1,0 +1,86 @@
+//! What is local to the machine that an agent runs on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clawk_manifest::model::Identity;
+use serde::{Deserialize, Serialize};
+
+use crate::infer::ModelOptions;
+use crate::outbox::OutboxLimits;
+use crate::output::Shown;
+use crate::purse::{Budgets, Prices};
+use crate::screen::Judge;
+
+/// What is local to this machine.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where tools start and relative paths begin; absolute.
+    pub workdir: PathBuf,
+    /// Which manifest it runs: the file's resolved path, or what else tells it from others. Standing grants hold for it alone.
+    pub origin: String,
+    /// Limits and levels where the manifest's sandbox is silent.
+    pub sandbox: clawk_plan::Defaults,
+    /// What is the runtime's and not the tools', whatever is mounted.
+    pub own: clawk_plan::Own,
+    /// The folder where rules are suggested to the operator; none: they are not.
+    pub suggestions: Option<PathBuf>,
+    /// What it may use up.
+    pub budgets: Budgets,
+    /// What models cost.
+    pub prices: Prices,
+    /// Audit records are being delivered where policies want them. While not, what must be audited does not run.
+    pub audit_writable: Arc<AtomicBool>,
+    /// Who judges text, where a policy asks for a model's judgement.
+    pub judge: Judge,
+    /// How much of a tool's result a model reads.
+    pub shown: Shown,
+    /// What is local about asking a provider, by its name in the manifest.
+    pub models: BTreeMap<String, ModelOptions>,
+    /// After the start, providers are reached for without paying; while none can be, the agent is in ERROR and messages wait.
+    pub reach_providers: bool,
+    /// How much waits, and how much runs at once.
+    pub inbox: InboxLimits,
+    /// How long a delivery is tried.
+    pub outbox: OutboxLimits,
+    /// Stores whose entries a turn may recall whoever said them.
+    pub across_senders: BTreeSet<String>,
+    /// The swarm.
+    pub swarm: SwarmOptions,
+}
+
+/// What is local about the swarm.
+#[derive(Debug, Clone, Default)]
+pub struct SwarmOptions {
+    /// `[swarm]` of `clawk.toml`.
+    pub local: clawk_swarm::limit::Local,
+    /// Identities of members, by name.
+    pub identities: BTreeMap<String, Arc<Identity>>,
+    /// Its tools' results come from a record, as those of all tools do: nobody works.
+    pub taped: bool,
+}
+
+/// `[inbox]`: how much waits, and how much runs at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InboxLimits {
+    /// Messages that wait, beyond 32 in each conversation, durable and without taking memory; more are refused.
+    pub waiting: usize,
+    /// Turns that run at once, of all conversations.
+    pub turns: usize,
+    /// A channel's conversation leaves memory when nothing was said in it for so long, milliseconds. It goes on with the next
+    /// message.
+    pub idle_ms: u64,
+}
+
+impl Default for InboxLimits {
+    fn default() -> Self {
+        Self {
+            waiting: 1000,
+            turns: 64,
+            idle_ms: 600_000,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Sessions that are open: what each of them holds, and the table in which they are found.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_manifest::model::Role;
+use clawk_proto::SessionId;
+use tokio_util::sync::CancellationToken;
+
+use crate::door::Door;
+use crate::event::Thread;
+use crate::mailbox::Mailbox;
+use crate::member::Member;
+use crate::ports::{ConversationKey, Message};
+use crate::purse::Purse;
+use crate::watch::Notices;
+
+/// A session's inside.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) id: SessionId,
+    pub(crate) door: Door,
+    pub(crate) thread: Thread,
+    pub(crate) provider: String,
+    pub(crate) notices: Notices,
+    pub(crate) purse: Purse,
+    pub(crate) started_us: u64,
+    pub(crate) peer_messages: Vec<String>,
+    /// Whose turns it has, where it is the session of a task of the swarm.
+    pub(crate) member: Option<Arc<Member>>,
+    pub(crate) mailbox: Mailbox,
+    /// Messages of a channel come in one at a time.
+    pub(crate) arriving: tokio::sync::Mutex<()>,
+    /// Opened without a surface: it leaves memory when nothing is said.
+    pub(crate) leaves: bool,
+    pub(crate) history: Mutex<Vec<Message>>,
+    pub(crate) turn: Mutex<CancellationToken>,
+    /// Origins of untrusted text that its turns recalled; `None`: not looked up since it is in memory.
+    pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    pub(crate) fn history(&self) -> Vec<Message> {
+        lock(&self.history).clone()
+    }
+
+    pub(crate) fn set_history(&self, messages: Vec<Message>) {
+        *lock(&self.history) = messages;
+    }
+
+    pub(crate) fn labels(&self) -> Option<BTreeSet<String>> {
+        lock(&self.labels).clone()
+    }
+
+    pub(crate) fn remember_labels(&self, labels: BTreeSet<String>) {
+        *lock(&self.labels) = Some(labels);
+    }
+
+    /// A fresh token for the turn that begins.
+    pub(crate) fn begin_turn(&self, stop: &CancellationToken) -> CancellationToken {
+        let token = stop.child_token();
+        *lock(&self.turn) = token.clone();
+        token
+    }
+
+    pub(crate) fn cancel_turn(&self) {
+        lock(&self.turn).cancel();
+    }
+}
+
+/// The sessions that are open.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// The agent's own purse.
+    root: Purse,
+    open: Mutex<HashMap<SessionId, Arc<State>>>,
+    /// Those that are a channel's conversation.
+    conversations: Mutex<HashMap<ConversationKey, SessionId>>,
+}
+
+impl Table {
+    pub(crate) fn new(root: Purse) -> Self {
+        Self {
+            root,
+            open: Mutex::default(),
+            conversations: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn open(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<State>>> {
+        lock(&self.open)
+    }
+
+    pub(crate) fn get(&self, session: SessionId) -> Option<Arc<State>> {
+        self.open().get(&session).cloned()
+    }
+
+    pub(crate) fn conversations(&self) -> MutexGuard<'_, HashMap<ConversationKey, SessionId>> {
+        lock(&self.conversations)
+    }
+
+    /// A session's purse; the agent's own where no such session is open.
+    pub(crate) fn purse_of(&self, session: SessionId) -> Purse {
+        let open = self.open().get(&session).map(|state| state.purse.clone());
+        open.unwrap_or_else(|| self.root.clone())
+    }
+
+    /// What who opened a session may do; nothing where no such session is open.
+    pub(crate) fn role_of(&self, session: SessionId) -> Role {
+        let open = self.open().get(&session).map(|state| state.door.role());
+        open.unwrap_or(Role::Viewer)
+    }
+}

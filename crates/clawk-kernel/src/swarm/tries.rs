@@ -1,0 +1,511 @@
+//! One try: a session opens, its turn answers, and the coordinator is told how it ended.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clawk_proto::uri::ClawUri;
+use clawk_proto::{MessageId, SessionId};
+use clawk_swarm::coord::{Lost, Start, TaskId, TryEnd, Used, derived};
+use clawk_swarm::plan::identity_name;
+use clawk_swarm::{Fault, Who};
+use tokio_util::sync::CancellationToken;
+
+use super::{Peers, lock, provider_of};
+use crate::door::{Door, Origin as From};
+use crate::error::KernelError;
+use crate::event::kind;
+use crate::member::{Member, Trouble};
+use crate::notice::{Notice, TurnEnd};
+use crate::ports::{JournalError, Scan};
+use crate::purse::{Amount, Purse, SWARM_COST, SWARM_TOKENS};
+use crate::recover::{self, Rebuilt};
+use crate::session::{self, Opening, Session};
+use crate::team::{Origin, session_of};
+
+/// How long a turn has to end when the agent or its run stops, milliseconds.
+const TURN_END_MS: u64 = 5_000;
+
+/// A try that runs.
+#[derive(Debug, Clone)]
+pub(super) struct Try {
+    attempt: u32,
+    session: SessionId,
+    cancel: CancellationToken,
+    /// What those that it asked have spent: its own purse has counted it.
+    below: Arc<Mutex<Amount>>,
+}
+
+/// Whether the identity is one of this process: the Claw's, one given with it, or a plain name.
+pub(super) fn is_here(peers: &Peers, reference: &str) -> bool {
+    let name = identity_name(reference);
+    ClawUri::parse(reference).is_err()
+        || name == peers.calls.manifest.identity.name
+        || peers.identities.contains_key(&name)
+}
+
+/// Begins a try, or goes on with it.
+pub(super) fn begin(peers: &Arc<Peers>, start: Start) {
+    let running = Try {
+        attempt: start.attempt,
+        session: session_of(&start.session.0, start.session.1),
+        cancel: CancellationToken::new(),
+        below: Arc::default(),
+    };
+    lock(&peers.tries).insert(start.task.clone(), running.clone());
+    peers.life.tracker.spawn(work(Arc::clone(peers), start, running));
+}
+
+/// Ends a try: what it still says does not count.
+pub(super) fn cancel(peers: &Peers, task: &TaskId) {
+    if let Some(running) = lock(&peers.tries).remove(task) {
+        running.cancel.cancel();
+    }
+}
+
+async fn work(peers: Arc<Peers>, start: Start, running: Try) {
+    let Some(team) = peers.calls.team.clone() else {
+        return;
+    };
+    let ended = attempt(&peers, &start, &running).await;
+    team.unseat(&start.task);
+    let Some((end, used)) = ended else { return };
+    {
+        let mut tries = lock(&peers.tries);
+        if tries
+            .get(&start.task)
+            .is_some_and(|known| known.attempt == start.attempt)
+        {
+            tries.remove(&start.task);
+        }
+    }
+    tell_end(&peers, &start, running.session, (end, used)).await;
+}
+
+/// Tells the coordinator, and ends the session unless it may be told something yet.
+async fn tell_end(peers: &Peers, start: &Start, session: SessionId, (end, used): (TryEnd, Used)) {
+    let Some(team) = &peers.calls.team else { return };
+    let Ok(_durable) = team.act(None, |coord, now_ms| {
+        Ok::<_, std::convert::Infallible>(coord.try_ended(&start.task, start.attempt, end, used, now_ms))
+    });
+    let open = team.look(|coord| {
+        coord
+            .task(&start.task)
+            .is_some_and(|task| !task.is_done() && task.attempts == start.attempt)
+    });
+    if open {
+        lock(&peers.kept)
+            .entry(start.run.clone())
+            .or_default()
+            .push(session);
+    } else {
+        peers.sessions.end_session(session, "completed").await;
+    }
+}
+
+/// How the try ended; none: it was cancelled, or the agent ended first and it goes on after the next start.
+async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(TryEnd, Used)> {
+    let team = peers.calls.team.as_ref()?;
+    let origin = team.origin(&start.run)?;
+    let reference = team.look(|coord| coord.plan().seat(start.who).map(|seat| seat.identity.clone()));
+    if let Some(reference) = reference.filter(|reference| !is_here(peers, reference)) {
+        let message = format!(
+            "the identity `{reference}` is found nowhere: `[registries]`, `[peers]` or a file in `identities` can give it"
+        );
+        return Some((lost(Lost::Unreached, message), Used::default()));
+    }
+    let member = Arc::new(member_of(peers, start));
+    team.seat(Arc::clone(&member));
+    let opened = open(peers, (start, running), origin, &member).await;
+    let (session, before) = match opened {
+        Ok(opened) => opened,
+        Err(KernelError::NotReady(_)) => return None, // silent-ok: it goes on after the next start
+        Err(error) => return Some((lost(Lost::Crashed, error.to_string()), Used::default())),
+    };
+    let message = message_of(&start.task, start.attempt);
+    let outcome = match say(peers, &session, before, (start, message), origin).await {
+        Ok(Some(said)) => Some((said, 0)),
+        Ok(None) => outcome(peers, &session, message, &running.cancel).await,
+        Err(KernelError::NotReady(_)) => None, // silent-ok: as above
+        Err(error) => Some((Err(TurnEnd::Failed(error.to_string())), 0)),
+    };
+    let spent = session.spent();
+    if let Some(asker) = start
+        .asker
+        .as_ref()
+        .and_then(|asker| lock(&peers.tries).get(asker).cloned())
+    {
+        let mut below = lock(&asker.below);
+        *below = below.plus(spent);
+    }
+    let (end, tokens) = outcome?;
+    let cost_microusd = spent
+        .cost_microusd
+        .saturating_sub(lock(&running.below).cost_microusd);
+    let end = match end {
+        Ok(text) => TryEnd::Said { text },
+        Err(end) => failed(&member, &end),
+    };
+    Some((
+        end,
+        Used {
+            tokens,
+            cost_microusd,
+        },
+    ))
+}
+
+fn lost(why: Lost, message: String) -> TryEnd {
+    TryEnd::Lost { why, message }
+}
+
+/// What a turn that did not answer means for its task.
+fn failed(member: &Member, end: &TurnEnd) -> TryEnd {
+    let over = |fault: Fault, run: bool| TryEnd::Over { fault, run };
+    let reason = match end {
+        TurnEnd::Failed(reason) => reason.clone(),
+        TurnEnd::Cancelled => "it was cancelled".to_owned(),
+        TurnEnd::Answered => String::new(),
+    };
+    match member.trouble() {
+        Some(Trouble::Effects(what)) => over(Fault::failed("effects_unknown", what), false),
+        Some(Trouble::Quota(limit)) if limit == SWARM_TOKENS => {
+            over(Fault::spent("swarm_tokens", reason), true)
+        }
+        Some(Trouble::Quota(limit)) if limit == SWARM_COST => over(Fault::spent("swarm_cost", reason), true),
+        Some(Trouble::Quota(_)) => over(Fault::spent("quota", reason), false),
+        Some(Trouble::Unpriced) => over(Fault::spent("price_unknown", reason), false),
+        Some(Trouble::NoProvider) => lost(Lost::NoProvider, reason),
+        None if *end == TurnEnd::Cancelled => over(Fault::failed("cancelled", reason), false),
+        None => over(Fault::failed("failed", reason), false),
+    }
+}
+
+fn member_of(peers: &Peers, start: &Start) -> Member {
+    let team = peers.calls.team.as_ref();
+    let of = |what: fn(&clawk_swarm::Plan, Who) -> String| {
+        team.map(|team| team.look(|coord| what(coord.plan(), start.who)))
+            .unwrap_or_default()
+    };
+    let reference = of(|plan, who| {
+        plan.seat(who)
+            .map(|seat| seat.identity.clone())
+            .unwrap_or_default()
+    });
+    let name = identity_name(&reference);
+    let own = start.who == Who::Claw || name == peers.calls.manifest.identity.name;
+    Member {
+        swarm: of(|plan, _| plan.swarm.clone()),
+        name: start.member.clone(),
+        role: of(|plan, who| plan.role(who).to_owned()),
+        task: start.task.clone(),
+        kind: start.kind,
+        below: start.below.clone(),
+        askable: start.askable.clone(),
+        tools: start.wish.tools.clone(),
+        identity: (!own).then(|| peers.identities.get(&name).cloned()).flatten(),
+        heard: Mutex::new(start.heard.clone()),
+        trouble: Mutex::default(),
+    }
+}
+
+/// The id of a try's message: the same after a restart.
+fn message_of(task: &TaskId, attempt: u32) -> MessageId {
+    let id = derived(task, &format!("message/{attempt}"));
+    MessageId(uuid::Uuid::parse_str(id.as_str()).unwrap_or_default()) // silent-ok: a RequestId is a UUID
+}
+
+/// The purse of a task: a slice of its asker's, or of the run's.
+fn purse(peers: &Peers, start: &Start, origin: Origin) -> Purse {
+    let run = peers.purse_of(&start.run, origin);
+    let asker = start
+        .asker
+        .as_ref()
+        .and_then(|asker| lock(&peers.tries).get(asker).map(|running| running.session));
+    let above = match asker {
+        Some(session) if peers.sessions.table.get(session).is_some() => {
+            peers.sessions.table.purse_of(session)
+        }
+        _ => run,
+    };
+    let wish = (start.wish.tokens, start.wish.cost_microusd);
+    peers
+        .calls
+        .purses
+        .task(&above, start.task.as_str(), wish, peers.scribe.now())
+}
+
+/// The try's session, and what its chain tells of it so far.
+async fn open(
+    peers: &Arc<Peers>,
+    (start, running): (&Start, &Try),
+    origin: Origin,
+    member: &Arc<Member>,
+) -> Result<(Session, Rebuilt), KernelError> {
+    let own = start.session.0 == start.task;
+    let mut rebuilt = if start.resumed || !own {
+        recover::rebuild(&peers.calls, running.session).await?
+    } else {
+        Rebuilt::default()
+    };
+    let cost_aware = peers
+        .calls
+        .manifest
+        .swarm
+        .as_ref()
+        .is_some_and(|swarm| swarm.aggregation.cost_aware);
+    let given = peers.calls.team.as_ref().and_then(|team| {
+        team.look(|coord| {
+            coord
+                .plan()
+                .seat(start.who)
+                .and_then(|seat| seat.provider.clone())
+        })
+    });
+    let told = match lock(&peers.told).remove(&start.task) {
+        Some(told) if start.resumed => told,
+        _ => peers
+            .calls
+            .team
+            .as_ref()
+            .map(|team| team.inbox(&start.member))
+            .unwrap_or_default(),
+    };
+    let opening = Opening {
+        id: rebuilt.exists.then_some(running.session),
+        door: Door::Peer {
+            identity: start.member.clone(),
+            task_id: start.task.to_string(),
+            role: origin.role.0,
+        },
+        provider: provider_of(
+            &peers.calls.manifest,
+            &peers.calls.purses,
+            given.as_deref(),
+            cost_aware,
+        ),
+        goal: start.text.chars().take(200).collect(),
+        history: std::mem::take(&mut rebuilt.history),
+        under: Some(purse(peers, start, origin)),
+        spent: Amount::default(),
+        surface: true,
+        peer_messages: told,
+        member: Some(Arc::clone(member)),
+    };
+    let session = Session::open_as(&peers.sessions, opening, running.session).await?;
+    Ok((session, rebuilt))
+}
+
+type Said = Result<String, TurnEnd>;
+
+/// Gives the member its task, unless it has it already: then its turn goes on, or has ended and its end is told.
+async fn say(
+    peers: &Peers,
+    session: &Session,
+    before: Rebuilt,
+    (start, message): (&Start, MessageId),
+    origin: Origin,
+) -> Result<Option<Said>, KernelError> {
+    let open = before.open.into_iter().next();
+    if let Some(open) = open {
+        session::resume(&peers.sessions, session.inside().1, open)?;
+        return Ok(None);
+    }
+    if start.resumed
+        && let Some(said) = ended(peers, session.id, message).await?
+    {
+        return Ok(Some(said));
+    }
+    let from = From::from(Door::Peer {
+        identity: start.member.clone(),
+        task_id: start.task.to_string(),
+        role: origin.role.0,
+    });
+    let (sessions, state) = session.inside();
+    session::accept_as(sessions, state, message, from, start.text.clone().into()).await?;
+    Ok(None)
+}
+
+/// How the turn of a message ended, by the record: the last one of the session counts.
+async fn ended(peers: &Peers, session: SessionId, _message: MessageId) -> Result<Option<Said>, JournalError> {
+    let scan = Scan {
+        session: Some(session),
+        kinds: &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD],
+        with_content: true,
+        ..Scan::default()
+    };
+    let mut said = None;
+    peers
+        .scribe
+        .each(scan, |event| {
+            let fields: serde_json::Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+            let word = |name: &str| {
+                fields
+                    .get(name)
+                    .and_then(serde_json::Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            said = Some(match (event.kind.as_str(), word("end").as_str()) {
+                (kind::MESSAGE_DEAD, _) => Err(TurnEnd::Failed(word("reason"))),
+                (_, "answered") => Ok(recover::text(event)),
+                _ => Err(TurnEnd::Cancelled),
+            });
+        })
+        .await?;
+    Ok(said)
+}
+
+/// How the turn ends: its text, and its tokens. None: it was cancelled from here, or the agent ended first.
+async fn outcome(
+    peers: &Peers,
+    session: &Session,
+    message: MessageId,
+    cancel: &CancellationToken,
+) -> Option<(Said, u64)> {
+    let mut said = String::new();
+    loop {
+        let notice = tokio::select! {
+            biased;
+            notice = session.next_notice() => notice?,
+            () = cancel.cancelled() => {
+                stop(peers, session).await;
+                return None;
+            }
+            () = over(peers) => return None,
+        };
+        match notice {
+            Notice::Said(text) => said = text,
+            Notice::TurnEnded { end, usage, .. } => {
+                let _ = message;
+                let end = match end {
+                    TurnEnd::Answered => Ok(said),
+                    other => Err(other),
+                };
+                return Some((end, usage.total()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Ends the turn of a try that does not count any more, and its session.
+async fn stop(peers: &Peers, session: &Session) {
+    let ended = async {
+        loop {
+            // It may not have begun yet: what begins later is cancelled, too.
+            session.cancel_turn();
+            let next = tokio::time::timeout(Duration::from_millis(20), session.next_notice()).await;
+            if matches!(next, Ok(None | Some(Notice::TurnEnded { .. }))) {
+                return;
+            }
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_millis(TURN_END_MS), ended).await;
+    if in_time.is_err() {
+        tracing::warn!(session = %session.id, "a cancelled try did not end in time");
+    }
+    peers.sessions.end_session(session.id, "cancelled").await;
+}
+
+/// The agent stops, and no turn runs any more.
+async fn over(peers: &Peers) {
+    peers.life.stop.cancelled().await;
+    peers.life.drained(Duration::from_millis(TURN_END_MS)).await;
+}
+
+/// Results of tasks that were not waited for: another turn of who delegated them.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a try that is begun from what is known of its task"
+)]
+pub(super) async fn tell(peers: &Arc<Peers>, task: &TaskId, of: &[TaskId], text: String) {
+    let Some(team) = peers.calls.team.clone() else {
+        return;
+    };
+    let found = team.look(|coord| {
+        let known = coord.task(task)?;
+        Some((known.attempts, known.new.run.clone(), known.seat, known.new.kind))
+    });
+    let Some((attempt, run, seat, kind)) = found else {
+        return;
+    };
+    let Some(origin) = team.origin(&run) else { return };
+    let of: Vec<&str> = of.iter().map(TaskId::as_str).collect();
+    let id = derived(task, &format!("told/{}", of.join(",")));
+    let message = MessageId(uuid::Uuid::parse_str(id.as_str()).unwrap_or_default()); // silent-ok: a RequestId is a UUID
+    let member = seat
+        .map(|who| team.look(|coord| coord.plan().member(who).to_owned()))
+        .unwrap_or_default();
+    let who = seat.unwrap_or(Who::Claw);
+    let start = Start {
+        task: task.clone(),
+        run,
+        kind,
+        who,
+        member: member.clone(),
+        attempt,
+        text: String::new(),
+        heard: Vec::new(),
+        asker: team.look(|coord| coord.task(task).and_then(|task| task.new.parent.clone())),
+        below: team.look(|coord| names(coord, who)),
+        askable: Vec::new(),
+        wish: team
+            .look(|coord| coord.task(task).map(|task| task.new.wish.clone()))
+            .unwrap_or_default(),
+        session: (task.clone(), attempt),
+        resumed: true,
+    };
+    let running = Try {
+        attempt,
+        session: session_of(task, attempt),
+        cancel: CancellationToken::new(),
+        below: Arc::default(),
+    };
+    lock(&peers.tries).insert(task.clone(), running.clone());
+    let own = Arc::clone(peers);
+    peers.life.tracker.spawn(async move {
+        let seated = Arc::new(member_of(&own, &start));
+        if let Some(team) = &own.calls.team {
+            team.seat(Arc::clone(&seated));
+        }
+        let Ok((session, _)) = open(&own, (&start, &running), origin, &seated).await else {
+            return;
+        };
+        let from = From::from(Door::Peer {
+            identity: member,
+            task_id: start.task.to_string(),
+            role: origin.role.0,
+        });
+        let (sessions, state) = session.inside();
+        if let Err(error) = session::accept_as(sessions, state, message, from, text.into()).await {
+            let end = lost(Lost::Crashed, error.to_string());
+            tell_end(&own, &start, running.session, (end, Used::default())).await;
+            return;
+        }
+        let Some((said, tokens)) = outcome(&own, &session, message, &running.cancel).await else {
+            return;
+        };
+        let spent = session
+            .spent()
+            .cost_microusd
+            .saturating_sub(lock(&running.below).cost_microusd);
+        let end = match said {
+            Ok(text) => TryEnd::Said { text },
+            Err(end) => failed(&seated, &end),
+        };
+        let used = Used {
+            tokens,
+            cost_microusd: spent,
+        };
+        lock(&own.tries).remove(&start.task);
+        tell_end(&own, &start, running.session, (end, used)).await;
+    });
+}
+
+fn names(coord: &clawk_swarm::Coord, who: Who) -> Vec<String> {
+    let plan = coord.plan();
+    plan.below(who)
+        .into_iter()
+        .map(|who| plan.member(who).to_owned())
+        .collect()
+}

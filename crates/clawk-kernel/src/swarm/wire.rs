@@ -1,0 +1,187 @@
+//! What of the swarm comes in by a connection beside tasks: reports, broadcasts, who is there.
+
+use std::sync::Arc;
+
+use clawk_proto::SessionId;
+use clawk_proto::method::{
+    Acknowledged, BroadcastParams, DiscoverParams, DiscoverResult, Peer, PeerStatus, ReportParams, TaskStatus,
+};
+use clawk_proto::uri::ClawUri;
+use clawk_swarm::Coord;
+use clawk_swarm::coord::Reception;
+
+use super::{Peers, SwarmView, declared, thread, tries};
+use crate::error::KernelError;
+use crate::event::{SwarmBroadcast, SwarmReported, canonical, digest, kind};
+use crate::judge;
+use crate::ports::JournalError;
+use crate::screen::{Look, Spot};
+use crate::team::Team;
+use crate::watch::Notices;
+
+/// `claw.swarm.report`: recorded in any case; of an unknown task as an orphan (R22). Members of this process report by
+/// themselves, so nobody who comes in by a connection is the member of their tasks.
+pub(crate) async fn report(
+    peers: &Peers,
+    session: SessionId,
+    mut params: ReportParams,
+) -> Result<Acknowledged, KernelError> {
+    let _working = peers.life.enter().map_err(KernelError::NotReady)?;
+    let mut look = Look::new(
+        &peers.calls.screens,
+        thread(peers, session),
+        Spot::Peer,
+        "report",
+        &Notices::default(),
+    );
+    judge::peer_value(&mut look, &mut params.result).await;
+    let drafts = look.drafts;
+    let mut met = Reception::Unknown;
+    if let Some(team) = &peers.calls.team {
+        let Ok(kept) = team.act(None, |coord, _| {
+            let (reception, effects) = coord.report(&params.task_id, None, params.status, &params.result);
+            met = reception;
+            Ok::<_, std::convert::Infallible>(effects)
+        });
+        let gone = || JournalError::Unwritable("the agent has ended".to_owned());
+        kept.await.map_err(|_| gone())??; // silent-ok: RecvError says no more
+    }
+    if !drafts.is_empty() {
+        peers.scribe.write(drafts).await?;
+    }
+    match met {
+        Reception::Unknown => orphan(peers, session, &params).await,
+        Reception::Garbage => Err(KernelError::BadParameter {
+            member: "result",
+            reason: "an object or a text of at most 1 MiB is wanted".to_owned(),
+        }),
+        Reception::NotYours => Ok(Acknowledged { acknowledged: false }),
+        Reception::Taken | Reception::Duplicate | Reception::Late => Ok(Acknowledged { acknowledged: true }),
+    }
+}
+
+async fn orphan(
+    peers: &Peers,
+    session: SessionId,
+    params: &ReportParams,
+) -> Result<Acknowledged, KernelError> {
+    let bytes = canonical(&params.result);
+    let result_hash = digest(&bytes);
+    let payload = SwarmReported {
+        cost_microusd: 0,
+        duration_ms: params.duration_ms.unwrap_or(0),
+        orphan: true,
+        result_hash,
+        status: match params.status {
+            TaskStatus::Completed => "completed",
+            TaskStatus::Failed => "failed",
+            TaskStatus::Partial => "partial",
+        },
+        task_id: params.task_id.as_str(),
+        token_usage: params.token_usage.unwrap_or(0),
+    };
+    let draft = peers
+        .scribe
+        .entry(&thread(peers, session), kind::SWARM_REPORTED, &payload);
+    peers
+        .scribe
+        .write(vec![draft.content(result_hash, bytes)])
+        .await?;
+    Ok(Acknowledged { acknowledged: true })
+}
+
+/// `claw.swarm.broadcast`: into every member's bounded inbox; each reads it, marked as data, with its next task.
+pub(crate) async fn broadcast(
+    peers: &Peers,
+    session: SessionId,
+    params: BroadcastParams,
+) -> Result<(), KernelError> {
+    let _working = peers.life.enter().map_err(KernelError::NotReady)?;
+    let (swarm, team) = declared(peers, &params.swarm)?;
+    let mut look = Look::new(
+        &peers.calls.screens,
+        thread(peers, session),
+        Spot::Peer,
+        &swarm.name,
+        &Notices::default(),
+    );
+    let screened = judge::peer_text(
+        &peers.calls.classifier,
+        &mut look,
+        params.message.to_string(),
+        &peers.life.stop.child_token(),
+    )
+    .await;
+    let mut drafts = look.drafts;
+    let text = match screened {
+        Ok(text) => text,
+        Err(refused) => {
+            peers.scribe.write(drafts).await?;
+            return Err(refused.into());
+        }
+    };
+    let message_hash = digest(text.as_bytes());
+    let told = team.broadcast(&text);
+    let bytes = text.into_bytes();
+    let payload = SwarmBroadcast {
+        message_hash,
+        peers: told,
+        swarm: &swarm.name,
+    };
+    let draft = peers
+        .scribe
+        .entry(&thread(peers, session), kind::SWARM_BROADCAST, &payload);
+    drafts.push(draft.content(message_hash, bytes));
+    peers.scribe.write(drafts).await?;
+    Ok(())
+}
+
+/// A peer's identity as the wire names it: canonical, whichever form the manifest uses (CKP §7).
+fn canonical_uri(identity: &str) -> String {
+    match ClawUri::parse(identity) {
+        Ok(uri) => uri.to_string(),
+        Err(_) => format!("claw://local/identity/{identity}"), // silent-ok: it is a plain name
+    }
+}
+
+/// `claw.swarm.discover`: one peer per seat. An unknown swarm has none.
+pub(crate) fn discover(peers: &Peers, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
+    let _working = peers.life.enter().map_err(KernelError::NotReady)?;
+    let team = peers.calls.team.as_ref();
+    let named = |team: &&Arc<Team>| {
+        let own = team.look(|coord| coord.plan().swarm.clone());
+        params.swarm.as_ref().is_none_or(|name| *name == own)
+    };
+    let members = team
+        .filter(named)
+        .map(|team| team.look(Coord::members))
+        .unwrap_or_default();
+    let found = members.into_iter().map(|seat| Peer {
+        uri: canonical_uri(&seat.identity),
+        status: match seat.status.as_str() {
+            _ if !tries::is_here(peers, &seat.identity) => PeerStatus::Unavailable,
+            "ready" => PeerStatus::Ready,
+            "busy" => PeerStatus::Busy,
+            _ => PeerStatus::Unavailable,
+        },
+        identity: seat.identity,
+        member: Some(seat.member),
+        role: Some(seat.role),
+    });
+    Ok(DiscoverResult {
+        peers: found.collect(),
+    })
+}
+
+/// The swarm as it is now; none where the manifest has none.
+pub(crate) fn view(peers: &Peers) -> Option<SwarmView> {
+    let team = peers.calls.team.as_ref()?;
+    let mut view = team.look(SwarmView::of);
+    for member in &mut view.members {
+        if !tries::is_here(peers, &member.identity) {
+            member.status = "unavailable".to_owned();
+            member.reason = Some("identity_not_found".to_owned());
+        }
+    }
+    Some(view)
+}

@@ -1,0 +1,130 @@
+//! What a context was made of (R46): the origins of the text in it that the agent's user did not say. Labels decide; they are derived
+//! from the conversation and from what was recalled, never from what a text says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clawk_plan::NetworkMode;
+use serde_json::{Map, Value};
+
+use crate::catalog::{Described, Entry};
+use crate::ports::Message;
+
+/// Origins whose text is somebody else's word.
+pub(crate) fn is_foreign(origin: &str) -> bool {
+    matches!(kind(origin), "web" | "peer" | "tool" | "file" | "memory")
+}
+
+/// The first word of an origin: what a rule's `taint` names.
+pub(crate) fn kind(origin: &str) -> &str {
+    origin.split(' ').next().unwrap_or_default()
+}
+
+/// What the runtime knows of a tool: which kind of text it brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Brings {
+    /// Text of the network.
+    Web,
+    /// Text of files.
+    File,
+    /// Text of what it is.
+    Tool,
+    /// What was remembered, each entry with its mark.
+    Memory,
+    /// Nothing but what it was asked, or what the person said.
+    Nothing,
+}
+
+/// By what the runtime knows of a tool: its category and the annotations that count; a server's tools as MCP has it.
+pub(crate) fn brings(entry: &Entry, described: &Described) -> Brings {
+    let category = described.labels.get("category").map(String::as_str);
+    let outside = entry.plan.network().mode != NetworkMode::Deny;
+    match category {
+        Some("memory") => Brings::Memory,
+        Some("shell") if outside => Brings::Web,
+        Some("shell") => Brings::Tool,
+        _ if described.reaches_network() => Brings::Web,
+        Some("filesystem") => Brings::File,
+        Some("utility") => Brings::Nothing,
+        // MCP's default: a server's tools reach an open world, unless they are said not to.
+        _ if entry.spec.mcp_source.is_some() => match described.annotations.get("openWorldHint") {
+            Some(Value::Bool(false)) => Brings::Tool,
+            _ => Brings::Web,
+        },
+        _ => Brings::Tool,
+    }
+}
+
+/// The longest origin, bytes: it is shown to people, and kept with what is made of it.
+const MAX_ORIGIN_BYTES: usize = 300;
+
+/// The origin of a call's result.
+pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings) -> Option<String> {
+    let text = |names: &[&str]| {
+        names
+            .iter()
+            .find_map(|name| arguments.get(*name))
+            .and_then(Value::as_str)
+    };
+    let mut origin = match brings {
+        Brings::Web => format!("web {}", text(&["url", "uri", "href"]).unwrap_or(tool)),
+        Brings::File => format!("file {}", text(&["path", "file", "file_path"]).unwrap_or(tool)),
+        Brings::Tool => format!("tool {tool}"),
+        Brings::Memory | Brings::Nothing => return None,
+    };
+    origin.truncate(origin.floor_char_boundary(MAX_ORIGIN_BYTES));
+    Some(origin.replace(['\n', '\r', '"', '<', '>', ','], " "))
+}
+
+/// The origins of what a conversation holds. `brings` says what each tool's results are.
+pub(crate) fn of_messages(messages: &[Message], brings: impl Fn(&str) -> Brings) -> BTreeSet<String> {
+    let mut asked: BTreeMap<&str, (&str, &Map<String, Value>)> = BTreeMap::new();
+    let mut found = BTreeSet::new();
+    for message in messages {
+        match message {
+            Message::User { .. } => {}
+            Message::Assistant { calls, .. } => {
+                for call in calls {
+                    if let Ok(arguments) = &call.arguments {
+                        asked.insert(&call.id, (&call.name, arguments));
+                    }
+                }
+            }
+            Message::ToolResult { call_id, text, .. } => {
+                let Some((tool, arguments)) = asked.get(call_id.as_str()) else {
+                    continue;
+                };
+                match brings(tool) {
+                    Brings::Memory => found.extend(of_entries(text)),
+                    other => found.extend(of_call(tool, arguments, other)),
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The origins of the untrusted entries in a text that [`crate::recall::lines`] wrote: what stands in an entry can't look like a mark.
+fn of_entries(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    // Of what was cut out, nobody knows the marks.
+    if text.starts_with("[cut:") {
+        found.insert("web".to_owned());
+    }
+    for line in text
+        .lines()
+        .filter(|line| line.starts_with("<entry ") && line.contains(" trust=\"untrusted\""))
+    {
+        let attribute = |name: &str| {
+            let (_, rest) = line.split_once(&format!(" {name}=\""))?;
+            rest.split_once('"').map(|(value, _)| value)
+        };
+        let origins = attribute("origin")
+            .into_iter()
+            .chain(attribute("made-from").into_iter().flat_map(|all| all.split(", ")));
+        found.extend(origins.filter(|origin| is_foreign(origin)).map(str::to_owned));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,329 @@
+//! The swarm as turns and calls reach it: the coordinator, the record of every step, and who waits for what.
+//!
+//! INVARIANT: what the coordinator decides is queued for the journal under the same lock, so that the record has its order; its
+//! effects are performed one after the other, each after its own record is durable.
+
+mod record;
+mod tools;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_manifest::model::Role;
+use clawk_proto::{Digest, RequestId, SessionId};
+use clawk_swarm::coord::{Brief, Refusal, RunResult, TaskId, TaskResult, Wanted};
+use clawk_swarm::{Coord, Effect, Plan};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, oneshot};
+
+use crate::event::{Scribe, Thread};
+use crate::member::Member;
+use crate::ports::{AnswerKey, JournalError, Ticket};
+
+pub use record::{SWARM_KINDS, fact_of, session_of};
+pub(crate) use tools::{ASK, Calling, DELEGATE, WAIT_MS, specs};
+
+/// Broadcast messages kept for a member's next task.
+const INBOX: usize = 64;
+/// Bytes of one broadcast message that a member reads.
+const MESSAGE_BYTES: usize = 16_384;
+
+/// Who gave a run, and with which rights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// In whose chain the run is recorded, and whose purse pays.
+    pub(crate) session: SessionId,
+    /// At most this, for everybody who works on it.
+    pub(crate) role: RoleWord,
+}
+
+/// A role by its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RoleWord(pub(crate) Role);
+
+impl Serialize for RoleWord {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.0.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for RoleWord {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(from)?;
+        Ok(Self(Role::parse(&word).unwrap_or(Role::Viewer)))
+    }
+}
+
+impl Origin {
+    /// As a run keeps it. What is not readable has the least rights, and no session of its own.
+    pub(crate) fn read(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or(Self {
+            session: SessionId(uuid::Uuid::nil()),
+            role: RoleWord(Role::Viewer),
+        }) // silent-ok: ours always reads
+    }
+
+    fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() // silent-ok: a plain struct always serialises
+    }
+}
+
+/// The request that a run answers (`claw.swarm.delegate`).
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) request_id: RequestId,
+    pub(crate) request_hash: Digest,
+    pub(crate) key: AnswerKey,
+}
+
+/// What is to be done after it is durable.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) done: Option<oneshot::Sender<Result<(), JournalError>>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    coord: Coord,
+    book: record::Book,
+    steps: VecDeque<Step>,
+    /// Who waits for the result of a task: by asker and task.
+    replies: HashMap<(TaskId, TaskId), oneshot::Sender<TaskResult>>,
+    /// Who waits for a run.
+    ends: HashMap<TaskId, Vec<oneshot::Sender<RunResult>>>,
+    members: HashMap<TaskId, Arc<Member>>,
+    inboxes: BTreeMap<String, VecDeque<String>>,
+}
+
+/// The swarm of an agent.
+#[derive(Debug)]
+pub(crate) struct Team {
+    inner: Mutex<Inner>,
+    scribe: Scribe,
+    /// The runtime's own chain: for what belongs to no run.
+    root: Thread,
+    bell: Notify,
+}
+
+impl Team {
+    pub(crate) fn new(plan: Plan, scribe: Scribe, root: Thread) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                coord: Coord::new(plan),
+                book: record::Book::default(),
+                steps: VecDeque::new(),
+                replies: HashMap::new(),
+                ends: HashMap::new(),
+                members: HashMap::new(),
+                inboxes: BTreeMap::new(),
+            }),
+            scribe,
+            root,
+            bell: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.scribe.now().0 / 1000).unwrap_or(0)
+    }
+
+    /// Looks at the coordinator.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Coord) -> R) -> R {
+        look(&self.lock().coord)
+    }
+
+    /// Lets the coordinator decide, and queues what it decided; whoever waits on the receiver knows it durable.
+    pub(crate) fn act<E>(
+        &self,
+        asked: Option<&Asked>,
+        decide: impl FnOnce(&mut Coord, u64) -> Result<Vec<Effect>, E>,
+    ) -> Result<oneshot::Receiver<Result<(), JournalError>>, E> {
+        let now_ms = self.now_ms();
+        let mut inner = self.lock();
+        let effects = decide(&mut inner.coord, now_ms)?;
+        let (done, durable) = oneshot::channel();
+        let Inner { coord, book, .. } = &mut *inner;
+        let mut drafts = Vec::new();
+        let mut rest = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Record(fact) => {
+                    drafts.push(book.draft(coord.plan(), (&self.scribe, &self.root), &fact, asked))
+                }
+                other => rest.push(other),
+            }
+        }
+        let mut step = Step {
+            ticket: None,
+            effects: rest,
+            done: Some(done),
+        };
+        if !drafts.is_empty() {
+            match self.scribe.submit(drafts) {
+                Ok(ticket) => step.ticket = Some(ticket),
+                Err(error) => {
+                    // Nothing of it is done: without its record it has not happened.
+                    step.effects.clear();
+                    let done = step.done.take();
+                    done.into_iter().for_each(|done| {
+                        let _gone = done.send(Err(error.clone())); // silent-ok: nobody waits
+                    });
+                }
+            }
+        }
+        inner.steps.push_back(step);
+        drop(inner);
+        self.bell.notify_one();
+        Ok(durable)
+    }
+
+    /// The next thing to do, when there is one.
+    pub(crate) async fn next(&self) -> Step {
+        loop {
+            if let Some(step) = self.lock().steps.pop_front() {
+                return step;
+            }
+            self.bell.notified().await;
+        }
+    }
+
+    /// Takes a run; durable when the receiver says so.
+    pub(crate) fn accept(
+        &self,
+        run: &TaskId,
+        brief: Brief,
+        to: Option<&str>,
+        origin: Origin,
+        asked: Option<&Asked>,
+    ) -> Result<oneshot::Receiver<Result<(), JournalError>>, Refusal> {
+        let origin = origin.text();
+        self.act(asked, |coord, now_ms| {
+            coord.accept(run, brief, to, &origin, now_ms)
+        })
+    }
+
+    /// Tells the end of a run that has not ended.
+    pub(crate) fn when_ended(&self, run: &TaskId) -> Option<oneshot::Receiver<RunResult>> {
+        let mut inner = self.lock();
+        inner.coord.run(run)?;
+        let (tell, told) = oneshot::channel();
+        inner.ends.entry(run.clone()).or_default().push(tell);
+        Some(told)
+    }
+
+    /// Takes a task that a member delegates; the result comes when there is one.
+    pub(crate) fn delegate(
+        &self,
+        asker: &TaskId,
+        wanted: Wanted,
+    ) -> Result<oneshot::Receiver<TaskResult>, Refusal> {
+        let told = self.wait_for(asker, &wanted.task);
+        let task = wanted.task.clone();
+        let kept = self.act(None, |coord, now_ms| coord.delegate(asker, wanted, now_ms));
+        kept.map(|_durable| told)
+            .inspect_err(|_| self.forget(asker, &task))
+    }
+
+    /// Takes a question to a peer.
+    pub(crate) fn ask(
+        &self,
+        asker: &TaskId,
+        task: TaskId,
+        to: &str,
+        question: String,
+    ) -> Result<oneshot::Receiver<TaskResult>, Refusal> {
+        let told = self.wait_for(asker, &task);
+        let asked = task.clone();
+        let kept = self.act(None, |coord, now_ms| {
+            coord.ask(asker, asked, to, question, now_ms)
+        });
+        kept.map(|_durable| told)
+            .inspect_err(|_| self.forget(asker, &task))
+    }
+
+    fn wait_for(&self, asker: &TaskId, task: &TaskId) -> oneshot::Receiver<TaskResult> {
+        let (tell, told) = oneshot::channel();
+        self.lock().replies.insert((asker.clone(), task.clone()), tell);
+        told
+    }
+
+    fn forget(&self, asker: &TaskId, task: &TaskId) {
+        self.lock().replies.remove(&(asker.clone(), task.clone()));
+    }
+
+    /// Hands a result to who waits for it.
+    pub(crate) fn reply(&self, asker: &TaskId, result: TaskResult) {
+        let waiting = self
+            .lock()
+            .replies
+            .remove(&(asker.clone(), result.task_id.clone()));
+        if let Some(waiting) = waiting {
+            let _gone = waiting.send(result); // silent-ok: who asked has gone
+        }
+    }
+
+    /// Tells everybody who waits for a run.
+    pub(crate) fn ended(&self, result: &RunResult) {
+        let waiting = self.lock().ends.remove(&result.task_id).unwrap_or_default();
+        for tell in waiting {
+            let _gone = tell.send(result.clone()); // silent-ok: who waited has gone
+        }
+    }
+
+    pub(crate) fn origin(&self, run: &TaskId) -> Option<Origin> {
+        self.look(|coord| coord.run(run).map(|run| Origin::read(&run.origin)))
+    }
+
+    pub(crate) fn seat(&self, member: Arc<Member>) {
+        self.lock().members.insert(member.task.clone(), member);
+    }
+
+    pub(crate) fn unseat(&self, task: &TaskId) {
+        self.lock().members.remove(task);
+    }
+
+    /// The member that works on a task now.
+    pub(crate) fn member(&self, task: &TaskId) -> Option<Arc<Member>> {
+        self.lock().members.get(task).cloned()
+    }
+
+    /// Puts a message into every member's bounded inbox: how many there are.
+    pub(crate) fn broadcast(&self, text: &str) -> usize {
+        let mut inner = self.lock();
+        let names: Vec<String> = inner
+            .coord
+            .plan()
+            .seats
+            .iter()
+            .map(|seat| seat.member.clone())
+            .collect();
+        let peers = names.len();
+        for name in names {
+            let inbox = inner.inboxes.entry(name).or_default();
+            inbox.push_back(text.chars().take(MESSAGE_BYTES).collect());
+            if inbox.len() > INBOX {
+                inbox.pop_front();
+            }
+        }
+        peers
+    }
+
+    /// What a member was told since its last task.
+    pub(crate) fn inbox(&self, member: &str) -> Vec<String> {
+        self.lock().inboxes.remove(member).unwrap_or_default().into()
+    }
+
+    /// Takes a fact of the journal, in its order.
+    pub(crate) fn restore(&self, fact: &clawk_swarm::Fact) {
+        let mut inner = self.lock();
+        let Inner { coord, book, .. } = &mut *inner;
+        book.see(coord.plan(), fact);
+        coord.apply(fact);
+    }
+}

@@ -1,0 +1,360 @@
+//! A workspace: a folder whose files are the entries. A file's path below the folder is its key.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use clawk_kernel::ports::{MemoryError, StoreQuery};
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::Store;
+use clawk_proto::method::MemoryEntry;
+use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose};
+use clawk_recall::fuse::{self, Leg};
+use clawk_recall::index::Index;
+use clawk_recall::packed::{Matrix, pack};
+use clawk_recall::table;
+use clawk_trace::chain::digest_of;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use serde_json::Value;
+
+use super::line::{self, Kept, Line};
+
+/// The largest file that is an entry, bytes.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+/// Files of a workspace that are looked at.
+const MAX_FILES: usize = 10_000;
+/// How deep folders are looked into.
+const MAX_DEPTH: usize = 16;
+/// A file on its way.
+const PARTIAL: &str = ".clawk-new";
+
+/// The folder. Where its files came from lies in a file outside of it: tools may write into the folder.
+#[derive(Debug)]
+pub(super) struct Workspace {
+    folder: PathBuf,
+    marks: PathBuf,
+    root: OwnedFd,
+}
+
+/// Marks by path, with the digest of the text that each holds for.
+type Marks = HashMap<String, (String, Mark)>;
+
+/// A file as it is found.
+#[derive(Debug)]
+struct Content {
+    path: String,
+    text: String,
+    at: Timestamp,
+}
+
+impl Workspace {
+    /// `marks`: where the marks of the files lie.
+    pub(super) fn open(folder: PathBuf, marks: PathBuf) -> io::Result<Self> {
+        line::make_folder(&folder)?;
+        if let Some(folder) = marks.parent() {
+            line::make_folder(folder)?;
+        }
+        let root = rustix::fs::open(&folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { folder, marks, root })
+    }
+
+    /// Opens a file below the folder; no link is followed on the way, whatever a tool has put there.
+    fn below(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let opened = rustix::fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, mode, resolve)?;
+        Ok(File::from(opened))
+    }
+
+    fn read(&self, path: &str) -> io::Result<Option<Content>> {
+        let file = self.below(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+        let facts = file.metadata()?;
+        if !facts.is_file() || facts.len() > MAX_FILE_BYTES {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+        let time = facts
+            .modified()
+            .ok()
+            .and_then(|time| time.duration_since(UNIX_EPOCH).ok()); // silent-ok: before 1970
+        let at = time.map_or(0, |time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
+        // Not text: not an entry.
+        Ok(String::from_utf8(bytes).ok().map(|text| Content {
+            path: path.to_owned(),
+            text,
+            at: Timestamp(at),
+        }))
+    }
+
+    /// Paths of the files below the folder, bounded; no link is followed.
+    fn paths(&self) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        let mut folders = vec![(self.folder.clone(), String::new(), 0)];
+        while let Some((folder, front, depth)) = folders.pop() {
+            let mut entries = fs::read_dir(&folder)?.collect::<Result<Vec<_>, _>>()?;
+            entries.sort_by_key(fs::DirEntry::file_name);
+            for entry in entries {
+                let name = entry.file_name();
+                let Some(name) = name.to_str().filter(|name| !name.starts_with(".clawk-")) else {
+                    continue;
+                };
+                let path = format!("{front}{name}");
+                let kind = entry.file_type()?;
+                if kind.is_dir() && depth < MAX_DEPTH {
+                    folders.push((entry.path(), format!("{path}/"), depth + 1));
+                } else if kind.is_file() && found.len() < MAX_FILES {
+                    found.push(path);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn marks(&self) -> io::Result<Marks> {
+        let (_, lines) = line::open(&self.marks)?;
+        let kept = lines.into_iter().flat_map(|line| line.keep);
+        Ok(kept
+            .map(|kept| (kept.id, (kept.key.unwrap_or_default(), kept.mark)))
+            .collect())
+    }
+
+    fn mark_of(marks: &Marks, content: &Content) -> Mark {
+        let known = marks.get(&content.path);
+        let known = known.filter(|(digest, _)| *digest == digest_of(content.text.as_bytes()).to_hex());
+        // A file that somebody else put there, or has changed.
+        known.map(|(_, mark)| mark.clone()).unwrap_or_else(|| Mark {
+            origin: format!("file {}", content.path),
+            untrusted: true,
+            ..Mark::default()
+        })
+    }
+
+    fn hit(marks: &Marks, content: Content, score: Option<f64>) -> Hit {
+        Hit {
+            mark: Self::mark_of(marks, &content),
+            entry: MemoryEntry {
+                id: content.path.clone(),
+                content: Value::String(content.text),
+                score,
+                timestamp: Some(content.at.to_string()),
+                key: Some(content.path),
+                metadata: None,
+            },
+        }
+    }
+
+    pub(super) fn ask(&self, whose: &Whose, query: &StoreQuery, limit: usize) -> io::Result<Found> {
+        let marks = self.marks()?;
+        let mine = |content: &Content| whose.holds(&Self::mark_of(&marks, content).whose);
+        if let StoreQuery::Key(key) = query {
+            let found = match path_of(key) {
+                Some(key) => self.read(&key).or_else(absent)?,
+                None => None,
+            };
+            let hits = found.filter(mine).map(|found| Self::hit(&marks, found, None));
+            return Ok(Found {
+                hits: hits.into_iter().take(limit).collect(),
+                used: None,
+            });
+        }
+        let mut files = Vec::new();
+        for path in self.paths()? {
+            files.extend(self.read(&path).or_else(absent)?.filter(mine));
+        }
+        match query {
+            StoreQuery::Text(text) => Ok(by_text(&marks, files, text, limit)),
+            StoreQuery::Between(from, to) => {
+                files.retain(|file| (*from..=*to).contains(&file.at));
+                files.sort_by(|a, b| a.at.cmp(&b.at).then_with(|| a.path.cmp(&b.path)));
+                let hits = files
+                    .into_iter()
+                    .take(limit)
+                    .map(|file| Self::hit(&marks, file, None));
+                Ok(Found {
+                    hits: hits.collect(),
+                    used: None,
+                })
+            }
+            StoreQuery::Key(_) => Ok(Found::default()),
+        }
+    }
+
+    pub(super) fn keep(&self, store: &Store, entries: Vec<New>) -> Result<Vec<String>, MemoryError> {
+        let mut files = Vec::new();
+        let mut line = Line::default();
+        for (index, New { entry, mark, .. }) in entries.into_iter().enumerate() {
+            let refuse = |reason: String| MemoryError::Entry { index, reason };
+            let key = entry.key.unwrap_or_default();
+            let path = path_of(&key).ok_or_else(|| {
+                refuse(format!("store `{}` is a workspace: the entry needs a `key` that is a path below its folder, and `{key}` is not", store.name))
+            })?;
+            let text = match entry.content {
+                Value::String(text) => text,
+                other => other.to_string(),
+            };
+            if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_FILE_BYTES {
+                return Err(refuse(format!(
+                    "{} bytes; at most {MAX_FILE_BYTES}, split it",
+                    text.len()
+                )));
+            }
+            line.keep.push(Kept {
+                id: path.clone(),
+                at: String::new(),
+                key: Some(digest_of(text.as_bytes()).to_hex()),
+                content: Value::Null,
+                metadata: None,
+                mark,
+            });
+            files.push((path, text));
+        }
+        let done = self.check_size(store, &files)?;
+        done.and_then(|()| self.write(&files, &line))
+            .map_err(|error| super::backend(store, &error))?;
+        Ok(files.into_iter().map(|(path, _)| path).collect())
+    }
+
+    fn check_size(&self, store: &Store, files: &[(String, String)]) -> Result<io::Result<()>, MemoryError> {
+        let Some(limit_mb) = store.max_size_mb else {
+            return Ok(Ok(()));
+        };
+        let paths = match self.paths() {
+            Ok(paths) => paths,
+            Err(error) => return Ok(Err(error)),
+        };
+        let stays = paths
+            .iter()
+            .filter(|path| !files.iter().any(|(new, _)| new == *path));
+        let there: u64 = stays
+            .filter_map(|path| fs::symlink_metadata(self.folder.join(path)).ok())
+            .map(|facts| facts.len())
+            .sum();
+        let more: u64 = files
+            .iter()
+            .map(|(_, text)| u64::try_from(text.len()).unwrap_or(u64::MAX))
+            .sum();
+        if there.saturating_add(more) <= limit_mb.saturating_mul(1 << 20) {
+            return Ok(Ok(()));
+        }
+        Err(MemoryError::Entry {
+            index: 0,
+            reason: format!(
+                "store `{}` holds {there} bytes and may hold {limit_mb} MiB (`max_size_mb`); remove files first",
+                store.name
+            ),
+        })
+    }
+
+    /// The marks first: a file without one is nobody's word.
+    fn write(&self, files: &[(String, String)], line: &Line) -> io::Result<()> {
+        let (mut log, _) = line::open(&self.marks)?;
+        line::add(&mut log, line)?;
+        for (path, text) in files {
+            let (folder, name) = self.parent(path, true)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let partial = rustix::fs::openat(&folder, PARTIAL, flags, Mode::RUSR | Mode::WUSR)?;
+            let mut file = File::from(partial);
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            rustix::fs::renameat(&folder, PARTIAL, &folder, name)?;
+            rustix::fs::fsync(&folder)?;
+        }
+        Ok(())
+    }
+
+    /// The folder of a file, opened part by part so that no link is followed, and the file's name in it.
+    fn parent<'p>(&self, path: &'p str, make: bool) -> io::Result<(OwnedFd, &'p str)> {
+        let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut folder = self.root.try_clone()?;
+        for part in folders.split('/').filter(|part| !part.is_empty()) {
+            if make {
+                match rustix::fs::mkdirat(&folder, part, Mode::RWXU) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            folder = rustix::fs::openat(&folder, part, flags, Mode::empty())?;
+        }
+        Ok((folder, name))
+    }
+
+    pub(super) fn remove(&self, whose: &Whose, id: &str) -> io::Result<Option<Hit>> {
+        let marks = self.marks()?;
+        let Some(path) = path_of(id) else { return Ok(None) };
+        let found = self.read(&path).or_else(absent)?;
+        let Some(found) = found.filter(|found| whose.holds(&Self::mark_of(&marks, found).whose)) else {
+            return Ok(None);
+        };
+        let (folder, name) = self.parent(&path, false)?;
+        rustix::fs::unlinkat(&folder, name, rustix::fs::AtFlags::empty())?;
+        rustix::fs::fsync(&folder)?;
+        Ok(Some(Self::hit(&marks, found, None)))
+    }
+}
+
+fn absent(error: io::Error) -> io::Result<Option<Content>> {
+    // A link on the way, or gone meanwhile.
+    let errno = rustix::io::Errno::from_io_error(&error);
+    match errno {
+        Some(
+            rustix::io::Errno::NOENT
+            | rustix::io::Errno::LOOP
+            | rustix::io::Errno::XDEV
+            | rustix::io::Errno::NOTDIR,
+        ) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// A key as a path below the folder: plain names alone.
+fn path_of(key: &str) -> Option<String> {
+    let path = Path::new(key);
+    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    let own = path
+        .components()
+        .any(|part| part.as_os_str().to_string_lossy().starts_with(".clawk-"));
+    (plain && !own && !key.is_empty() && !key.ends_with('/') && key.len() < 1024 && !key.contains('\0'))
+        .then(|| key.to_owned())
+}
+
+fn by_text(marks: &Marks, files: Vec<Content>, text: &str, limit: usize) -> Found {
+    let (mut index, mut matrix) = (Index::default(), Matrix::default());
+    let query = table::embed(text);
+    for (n, file) in (0_i64..).zip(&files) {
+        if query.is_some()
+            && let Some(vector) = table::embed(&file.text)
+        {
+            matrix.add(n, 0, &pack(&vector));
+        }
+        index.add(n, format!("{} {}", file.path, file.text));
+    }
+    let words = index.find(text, limit.max(50), |_| true);
+    let near = query
+        .map(|query| matrix.nearest(&query, limit.max(50), |_| true))
+        .unwrap_or_default();
+    let near: Vec<(i64, f64)> = near
+        .into_iter()
+        .filter(|(_, score)| *score >= table::FLOOR)
+        .collect();
+    let legs = [
+        Leg {
+            ranked: &words,
+            weight: 1.0,
+        },
+        Leg {
+            ranked: &near,
+            weight: table::WEIGHT,
+        },
+    ];
+    let mut files: HashMap<i64, Content> = (0_i64..).zip(files).collect();
+    let ranked = fuse::by_rank(&legs).into_iter().take(limit);
+    let hits = ranked.filter_map(|(n, score)| Some(Workspace::hit(marks, files.remove(&n)?, Some(score))));
+    Found {
+        hits: hits.collect(),
+        used: Some(Used::Static),
+    }
+}

@@ -1,0 +1,168 @@
+//! Which back end serves which store.
+
+use std::sync::Arc;
+
+use clawk_kernel::ports::{Ask, Batch, Later, Memory, MemoryError, Scope};
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::{Store, StoreBackend, StoreType};
+use clawk_recall::compact::Summary;
+use clawk_recall::entry::{Found, Hit, New, Whose};
+
+use crate::files::Files;
+
+/// The stores of an agent: in the state's database, or in folders.
+#[derive(Debug)]
+pub struct Stores {
+    database: Arc<dyn Memory>,
+    files: Files,
+}
+
+impl Stores {
+    /// `database` serves what no other back end does.
+    #[must_use]
+    pub fn new(database: Arc<dyn Memory>, files: Files) -> Self {
+        Self { database, files }
+    }
+
+    fn of(&self, store: &Store) -> &dyn Memory {
+        if is_in_files(store) {
+            &self.files
+        } else {
+            &*self.database
+        }
+    }
+}
+
+/// `backend: filesystem`, or a workspace with a `path` and no back end.
+fn is_in_files(store: &Store) -> bool {
+    match store.backend {
+        Some(StoreBackend::Filesystem) => true,
+        None => store.kind == StoreType::Workspace && store.path.is_some(),
+        Some(_) => false,
+    }
+}
+
+impl Memory for Stores {
+    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+        if store.path.is_some() && !is_in_files(store) {
+            return Err(MemoryError::Backend(
+                "`path` is for stores in folders; write `backend: filesystem`, or leave `path` out"
+                    .to_owned(),
+            ));
+        }
+        self.of(store).check(store)
+    }
+
+    fn joins(&self, store: &Store) -> bool {
+        self.of(store).joins(store)
+    }
+
+    fn ask<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        ask: Ask,
+    ) -> Later<'a, Result<Found, MemoryError>> {
+        self.of(store).ask(store, place, ask)
+    }
+
+    fn keep<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        entries: Vec<New>,
+        at: Timestamp,
+        record: Batch,
+    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+        self.of(store).keep(store, place, entries, at, record)
+    }
+
+    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        self.of(store).old(store, place)
+    }
+
+    fn compact<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        at: Timestamp,
+        summary: Option<Summary>,
+    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        self.of(store).compact(store, place, at, summary)
+    }
+
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+        self.of(store).retain(store, at)
+    }
+
+    fn remove<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        whose: Whose,
+        id: String,
+    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+        self.of(store).remove(store, place, whose, id)
+    }
+}
+
+impl Memory for Files {
+    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+        Self::check(self, store)
+    }
+
+    fn ask<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        ask: Ask,
+    ) -> Later<'a, Result<Found, MemoryError>> {
+        Box::pin(Self::ask(
+            self, store, place, ask.whose, ask.query, ask.vector, ask.limit,
+        ))
+    }
+
+    fn keep<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        entries: Vec<New>,
+        at: Timestamp,
+        record: Batch,
+    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+        Box::pin(async move {
+            if !record.entries.is_empty() {
+                return Err(MemoryError::Backend("files keep no journal".to_owned()));
+            }
+            Self::keep(self, store, place, entries, at).await
+        })
+    }
+
+    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        Box::pin(Self::old(self, store, place))
+    }
+
+    fn compact<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        at: Timestamp,
+        summary: Option<Summary>,
+    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        Box::pin(self.compact_by(store, place, at, summary))
+    }
+
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+        Box::pin(Self::retain(self, store, at))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        whose: Whose,
+        id: String,
+    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+        Box::pin(Self::remove(self, store, place, whose, id))
+    }
+}

@@ -1,0 +1,182 @@
+//! What compaction does, for every back end: how many entries stay, and what stands for the others.
+
+use clawk_manifest::model::{CompactionStrategy, SearchStrategy, Store, StoreType};
+use clawk_proto::method::NewEntry;
+use serde_json::{Value, json};
+
+use crate::entry::{Hit, Mark, New};
+use crate::{table, words};
+
+/// `sliding-window` and `summarize` keep at most so many of a store that has `max_entries`.
+const WINDOW: u64 = 200;
+
+/// Text of one entry that goes into a summary without a model, characters.
+const EXTRACT_CHARS: usize = 160;
+
+/// The length of a summary without a model, bytes.
+const SUMMARY_BYTES: usize = 16 * 1024;
+
+/// Ids that a summary lists.
+const SUMMARY_IDS: usize = 2000;
+
+/// Origins and sources that a summary carries.
+const SUMMARY_SOURCES: usize = 64;
+
+/// A summary of the oldest entries that a model wrote, and of which entries exactly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The entries' ids.
+    pub of: Vec<String>,
+    /// Its text.
+    pub text: String,
+}
+
+/// Its entries have keys, and the last writer of a key wins.
+#[must_use]
+pub const fn replaces(kind: StoreType) -> bool {
+    matches!(kind, StoreType::KeyValue | StoreType::Workspace)
+}
+
+/// Its entries need keys.
+#[must_use]
+pub const fn by_key(kind: StoreType) -> bool {
+    matches!(
+        kind,
+        StoreType::KeyValue | StoreType::Workspace | StoreType::Checkpoint
+    )
+}
+
+/// The model whose vectors the store's search compares: `static` or `PROVIDER/MODEL`; `None`: words alone.
+#[must_use]
+pub fn model_of(store: &Store) -> Option<String> {
+    let kind = matches!(
+        store.kind,
+        StoreType::Semantic | StoreType::Conversation | StoreType::Workspace
+    );
+    (kind && store.search.strategy != SearchStrategy::FtsOnly).then(|| match &store.embedding {
+        Some(embedding) => format!("{}/{}", embedding.provider_ref, embedding.model),
+        None => table::NAME.to_owned(),
+    })
+}
+
+/// How the store is made smaller, if it is.
+#[must_use]
+pub fn strategy(store: &Store) -> Option<CompactionStrategy> {
+    let compaction = store
+        .compaction
+        .as_ref()
+        .filter(|compaction| compaction.enabled)?;
+    let kind = !by_key(store.kind);
+    kind.then_some(compaction.strategy)
+}
+
+/// Whether compaction comes by itself at so many entries, before retention would have to delete: at nine tenths of `max_entries`.
+/// For a summary, which a model may write, beyond all of it: until then somebody may have asked for one.
+#[must_use]
+pub fn is_due(store: &Store, entries: u64) -> bool {
+    let (Some(max), Some(strategy)) = (store.retention.max_entries, strategy(store)) else {
+        return false;
+    };
+    match strategy {
+        CompactionStrategy::Summarize => entries > max,
+        CompactionStrategy::Truncate | CompactionStrategy::SlidingWindow => is_nearly_full(max, entries),
+    }
+}
+
+const fn is_nearly_full(max: u64, entries: u64) -> bool {
+    entries > 1 && entries.saturating_mul(10) > max.saturating_mul(9)
+}
+
+/// Whether a summary by a model is wanted now.
+#[must_use]
+pub fn wants_summary(store: &Store, entries: u64) -> bool {
+    let max = store.retention.max_entries;
+    strategy(store) == Some(CompactionStrategy::Summarize)
+        && max.is_some_and(|max| is_nearly_full(max, entries))
+}
+
+/// How many of the oldest entries are set aside, of so many: half of `max_entries` stays when it is nearly reached, at most
+/// [`WINDOW`] else; the newest half where nothing is said.
+#[must_use]
+pub fn goes(store: &Store, entries: u64) -> u64 {
+    let Some(strategy) = strategy(store) else { return 0 };
+    let stays = match (store.retention.max_entries, strategy) {
+        (None, _) => entries.div_ceil(2),
+        (Some(max), _) if is_nearly_full(max, entries) => max.div_ceil(2),
+        (Some(max), CompactionStrategy::Truncate) => max,
+        (Some(max), CompactionStrategy::SlidingWindow | CompactionStrategy::Summarize) => max.min(WINDOW),
+    };
+    match strategy {
+        // The summary is one of those that stay, and stands for two at least.
+        CompactionStrategy::Summarize => {
+            let goes = entries.saturating_sub(stays.saturating_sub(1));
+            if goes < 2 { 0 } else { goes }
+        }
+        CompactionStrategy::Truncate | CompactionStrategy::SlidingWindow => entries.saturating_sub(stays),
+    }
+}
+
+/// The entry that stands for these, the oldest first: the given summary if it is of exactly them, and else the beginning of
+/// each. It lists what it replaces. `at`: now, RFC 3339.
+#[must_use]
+pub fn summary(old: &[Hit], written: Option<&Summary>, at: &str) -> New {
+    let ids: Vec<&str> = old.iter().map(|hit| hit.entry.id.as_str()).collect();
+    let fits = |summary: &&Summary| summary.of.iter().map(String::as_str).eq(ids.iter().copied());
+    let (text, method) = match written.filter(fits) {
+        Some(summary) => (summary.text.clone(), "model"),
+        None => (extracts(old), "extracts"),
+    };
+    let time = |hit: &Hit| hit.entry.timestamp.clone().unwrap_or_default();
+    let about = json!({
+        "summary_of": old.len(), "ids": ids.iter().take(SUMMARY_IDS).collect::<Vec<_>>(),
+        "from": old.first().map(time), "to": old.last().map(time), "method": method, "compacted_at": at,
+    });
+    New {
+        id: format!("summary-{}", ids.last().copied().unwrap_or_default()),
+        entry: NewEntry {
+            content: Value::String(text),
+            key: None,
+            metadata: Some(about),
+        },
+        mark: mark_of(old),
+    }
+}
+
+/// The mark of what is made of these: no more trusted than the least of them, and of one conversation only if all are.
+#[must_use]
+pub fn mark_of(old: &[Hit]) -> Mark {
+    let mut made_from: Vec<String> = Vec::new();
+    let origins = old.iter().map(|hit| &hit.mark.origin);
+    let sources = old.iter().flat_map(|hit| &hit.mark.made_from);
+    for source in origins.chain(sources) {
+        let new = !source.is_empty() && source != "memory" && !made_from.contains(source);
+        if new && made_from.len() < SUMMARY_SOURCES {
+            made_from.push(source.clone());
+        }
+    }
+    let whose = old.first().map(|hit| hit.mark.whose.clone()).unwrap_or_default();
+    let one = old.iter().all(|hit| hit.mark.whose == whose);
+    Mark {
+        origin: "memory".to_owned(),
+        untrusted: old.iter().any(|hit| hit.mark.untrusted),
+        session: String::new(),
+        // Several conversations in one text: nobody's but the administrator's.
+        whose: if one { whose } else { "several".to_owned() },
+        made_from,
+    }
+}
+
+/// The beginning of each, within a bound. No model is asked.
+fn extracts(old: &[Hit]) -> String {
+    let mut text = String::new();
+    for hit in old {
+        if text.len() >= SUMMARY_BYTES {
+            break;
+        }
+        let words = words::text_of(&hit.entry.content, None);
+        let line = words.lines().next().unwrap_or_default();
+        text.extend(line.trim().chars().take(EXTRACT_CHARS));
+        text.push('\n');
+    }
+    format!("Earlier, in extracts:\n{}", text.trim_end())
+}

@@ -1,0 +1,15 @@
+//! Finding what was remembered: by words, by meaning, by both.
+//!
+//! *Owns:* the static embedding table, packed vectors and their exact scan, the words of a text, a word index in memory, fusion.
+//! *Depends on:* the wire types of entries; what a manifest says of a store; Unicode tables.
+//! *Must not know:* stores, files, the kernel.
+//! *Start reading at:* [`fuse`], then [`packed`], then [`table`].
+
+pub mod compact;
+pub mod entry;
+pub mod fuse;
+pub mod index;
+pub mod packed;
+mod pieces;
+pub mod table;
+pub mod words;

@@ -1,0 +1,168 @@
+//! Vectors at a byte a dimension, and the exact scan over them.
+
+use std::collections::BinaryHeap;
+
+/// A vector as it is kept: its factor (32-bit float, little-endian), then one signed byte a dimension.
+#[must_use]
+pub fn pack(vector: &[f32]) -> Vec<u8> {
+    let top = vector.iter().fold(0.0_f32, |top, x| top.max(x.abs()));
+    let factor = if top > 0.0 { top / 127.0 } else { 1.0 };
+    let mut bytes = factor.to_le_bytes().to_vec();
+    bytes.extend(vector.iter().map(|x| byte(x / factor)));
+    bytes
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "rounded and within -127..=127 by its factor"
+)]
+fn byte(x: f32) -> u8 {
+    (x.round().clamp(-127.0, 127.0) as i8).cast_unsigned()
+}
+
+/// What [`pack`] made, with its factor.
+fn unpack(bytes: &[u8]) -> Option<(f32, &[u8])> {
+    let (factor, rest) = bytes.split_first_chunk::<4>()?;
+    Some((f32::from_le_bytes(*factor), rest))
+}
+
+/// Vectors of one length, in memory. A row is known by its number; `whose` says whose it is.
+#[derive(Debug, Default)]
+pub struct Matrix {
+    dimensions: usize,
+    rows: Vec<Row>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    n: i64,
+    whose: i64,
+    factor: f32,
+}
+
+/// A row on its way into the answer: the least near is on top of the heap.
+#[derive(Debug, PartialEq)]
+struct Near(f32, i64);
+
+impl Eq for Near {}
+
+impl PartialOrd for Near {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Near {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        other.0.total_cmp(&self.0).then(self.1.cmp(&other.1).reverse())
+    }
+}
+
+impl Matrix {
+    /// How many vectors.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// No vectors.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Adds what [`pack`] made; one of another length than the first is left out.
+    pub fn add(&mut self, n: i64, whose: i64, packed: &[u8]) {
+        let Some((factor, values)) = unpack(packed) else {
+            return;
+        };
+        if self.rows.is_empty() {
+            self.dimensions = values.len();
+        }
+        if values.len() == self.dimensions && !values.is_empty() {
+            self.bytes.extend_from_slice(values);
+            self.rows.push(Row { n, whose, factor });
+        }
+    }
+
+    /// The nearest rows that `keep` (asked with `whose`) lets through, the nearest first, with their cosine within 0..1.
+    /// Every row is looked at: nothing is missed.
+    #[must_use]
+    pub fn nearest(&self, query: &[f32], limit: usize, keep: impl Fn(i64) -> bool) -> Vec<(i64, f64)> {
+        let packed = pack(query);
+        let Some((factor, wanted)) = unpack(&packed).filter(|(_, wanted)| wanted.len() == self.dimensions)
+        else {
+            return Vec::new();
+        };
+        let mut best: BinaryHeap<Near> = BinaryHeap::with_capacity(limit + 1);
+        if limit == 0 || self.dimensions == 0 {
+            return Vec::new();
+        }
+        for (row, values) in self.rows.iter().zip(self.bytes.chunks_exact(self.dimensions)) {
+            if !keep(row.whose) {
+                continue;
+            }
+            let near = cosine(wanted, values) * factor * row.factor;
+            if near <= 0.0 {
+                continue;
+            }
+            if best.len() < limit {
+                best.push(Near(near, row.n));
+            } else if best.peek().is_some_and(|least| Near(near, row.n) < *least) {
+                best.pop();
+                best.push(Near(near, row.n));
+            }
+        }
+        let sorted = best.into_sorted_vec();
+        sorted
+            .into_iter()
+            .map(|Near(near, n)| (n, f64::from(near).clamp(0.0, 1.0)))
+            .collect()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ranking")]
+fn cosine(a: &[u8], b: &[u8]) -> f32 {
+    let product = |(x, y): (&u8, &u8)| i32::from(x.cast_signed()) * i32::from(y.cast_signed());
+    a.iter().zip(b).map(product).sum::<i32>() as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::table::normal;
+
+    #[test]
+    fn the_nearest_come_first() {
+        let mut matrix = Matrix::default();
+        matrix.add(1, 0, &pack(&[1.0, 0.0, 0.0]));
+        matrix.add(2, 0, &pack(&[0.7, 0.7, 0.0]));
+        matrix.add(3, 7, &pack(&[0.9, 0.1, 0.0]));
+        matrix.add(4, 0, &pack(&[-1.0, 0.0, 0.0]));
+        matrix.add(5, 0, &pack(&[1.0, 0.0]));
+        let found = |keep: fn(i64) -> bool, limit| {
+            let found = matrix.nearest(&[1.0, 0.0, 0.0], limit, keep);
+            found.into_iter().map(|(n, _)| n).collect::<Vec<_>>()
+        };
+        assert_eq!(found(|_| true, 9), [1, 3, 2]);
+        assert_eq!(found(|_| true, 2), [1, 3]);
+        assert_eq!(found(|whose| whose == 0, 9), [1, 2]);
+        assert!(matrix.nearest(&[1.0], 3, |_| true).is_empty());
+        assert!(Matrix::default().nearest(&[], 3, |_| true).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn a_packed_vector_is_nearly_the_vector(values in proptest::collection::vec(-1.0_f32..1.0, 64)) {
+            prop_assume!(values.iter().any(|x| x.abs() > 0.01));
+            let vector = normal(values).unwrap();
+            let mut matrix = Matrix::default();
+            matrix.add(1, 0, &pack(&vector));
+            let found = matrix.nearest(&vector, 1, |_| true);
+            prop_assert!(found[0].1 > 0.99, "{found:?}");
+        }
+    }
+}

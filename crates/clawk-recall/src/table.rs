@@ -1,0 +1,74 @@
+//! The built-in embeddings: a static table distilled from MiniLM-L6 (Apache-2.0), mean of a text's rows, no engine.
+//!
+//! It knows words, not sentences: of 16 paraphrases it finds 11 where words alone find 2, and it harms questions that words
+//! answer when it counts as much as they do. Fusion therefore gives it [`WEIGHT`].
+
+use crate::pieces::tokens;
+
+/// Length of a vector.
+pub const DIMENSIONS: usize = 256;
+
+/// How it is named where a search says what it used.
+pub const NAME: &str = "static";
+
+/// What its ranking counts for in fusion, where words count 1.
+pub const WEIGHT: f64 = 0.25;
+
+/// Texts that are less alike than this have nothing to do with each other, by this table.
+pub const FLOOR: f64 = 0.35;
+
+/// A row of 8-bit integers for each piece of the vocabulary.
+const ROWS: &[u8] = include_bytes!("../data/static256.i8");
+/// The factor of each row, 32-bit floats, little-endian.
+const FACTORS: &[u8] = include_bytes!("../data/static256.f32");
+
+/// The text's vector, of length 1; `None` when nothing of it is in the vocabulary.
+#[must_use]
+pub fn embed(text: &str) -> Option<Vec<f32>> {
+    let mut sum = vec![0.0_f32; DIMENSIONS];
+    for row in tokens(text).into_iter().map(usize::from) {
+        let factor = FACTORS.get(row * 4..row * 4 + 4)?.try_into().ok()?; // silent-ok: the vocabulary is as long as the table
+        let factor = f32::from_le_bytes(factor);
+        let values = ROWS.get(row * DIMENSIONS..(row + 1) * DIMENSIONS)?;
+        for (sum, value) in sum.iter_mut().zip(values) {
+            *sum += f32::from(value.cast_signed()) * factor;
+        }
+    }
+    normal(sum)
+}
+
+/// The vector at length 1; `None` when it has none.
+#[must_use]
+pub fn normal(mut vector: Vec<f32>) -> Option<Vec<f32>> {
+    let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    if !length.is_normal() {
+        return None;
+    }
+    vector.iter_mut().for_each(|x| *x /= length);
+    Some(vector)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(a: &str, b: &str) -> f32 {
+        let (a, b) = (embed(a).unwrap(), embed(b).unwrap());
+        a.iter().zip(&b).map(|(x, y)| x * y).sum()
+    }
+
+    #[test]
+    fn the_table_is_whole() {
+        assert_eq!(ROWS.len() / DIMENSIONS, FACTORS.len() / 4);
+        let vector = embed("hello").unwrap();
+        assert!((vector.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-4);
+        assert_eq!(embed(""), None);
+    }
+
+    #[test]
+    fn what_means_the_same_is_nearer() {
+        let question = "Which animal does she own?";
+        assert!(close(question, "Her dog is called Rex.") > close(question, "The invoice is due in March."));
+        assert!(close("doctor", "physician") > close("doctor", "bicycle"));
+    }
+}

@@ -1,0 +1,129 @@
+//! The words of a text and of a question, and how much of a question a text answers.
+
+use serde_json::Value;
+
+/// So much text of an entry is indexed, bytes.
+const MAX_INDEXED_BYTES: usize = 256 * 1024;
+
+/// So many words of a question count.
+pub const MAX_TERMS: usize = 16;
+
+/// Words that say nothing of what is asked. They count where a question has no others.
+const STOP: [&str; 73] = [
+    "a", "about", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "could",
+    "did", "do", "does", "for", "from", "had", "has", "have", "he", "her", "his", "how", "i", "if", "in",
+    "is", "it", "its", "know", "me", "my", "no", "not", "of", "on", "or", "our", "please", "she", "should",
+    "so", "some", "tell", "that", "the", "their", "them", "there", "they", "this", "to", "us", "was", "we",
+    "were", "what", "when", "where", "which", "who", "why", "will", "with", "would", "you", "your", "der",
+    "die",
+];
+
+/// All text in an entry: strings and numbers at any depth, and the key.
+#[must_use]
+pub fn text_of(content: &Value, key: Option<&str>) -> String {
+    let mut out = String::new();
+    if let Some(key) = key {
+        out.extend([key, " "]);
+    }
+    collect(content, &mut out);
+    out
+}
+
+fn collect(value: &Value, out: &mut String) {
+    if out.len() > MAX_INDEXED_BYTES {
+        return;
+    }
+    match value {
+        Value::Null | Value::Bool(_) => {}
+        Value::Number(number) => out.extend([number.to_string().as_str(), " "]),
+        Value::String(text) => {
+            let room = MAX_INDEXED_BYTES.saturating_sub(out.len());
+            let kept = text.get(..text.floor_char_boundary(room)).unwrap_or_default();
+            out.extend([kept, " "]);
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect(item, out)),
+        Value::Object(members) => members.values().for_each(|member| collect(member, out)),
+    }
+}
+
+/// The distinct words of a question, lower case, in order, at most [`MAX_TERMS`]; without those that say nothing, unless it has
+/// no others.
+#[must_use]
+pub fn terms(question: &str) -> Vec<String> {
+    let telling = distinct(words(question).filter(|word| !STOP.contains(&word.as_str())));
+    if telling.is_empty() {
+        distinct(words(question))
+    } else {
+        telling
+    }
+}
+
+fn distinct(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut terms: Vec<String> = Vec::new();
+    for word in words {
+        if terms.len() == MAX_TERMS {
+            break;
+        }
+        if !terms.contains(&word) {
+            terms.push(word);
+        }
+    }
+    terms
+}
+
+/// Words of a text, lower case.
+pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+}
+
+/// Whether two words are forms of one: equal, or the same but for a short ending (as a stemmer sees them).
+#[must_use]
+pub fn same_word(a: &str, b: &str) -> bool {
+    if a == b {
+        return true;
+    }
+    let common = a.bytes().zip(b.bytes()).take_while(|(x, y)| x == y).count();
+    common >= 4 && a.len().max(b.len()) - common <= 3
+}
+
+/// One word of a question, and what it counts for: the rarer, the more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Term {
+    /// Lower case.
+    pub text: String,
+    /// At least 0.
+    pub weight: f64,
+}
+
+/// BM25's weight of a word that `held` of `total` entries hold.
+#[must_use]
+pub fn rarity(total: f64, held: f64) -> f64 {
+    (1.0 + (total - held + 0.5).max(0.0) / (held + 0.5)).ln()
+}
+
+/// The share of the question's weight that a text holds (0..1), a little less for a long text that says it once. `known` is
+/// what an index found already of that weight.
+#[must_use]
+pub fn score(terms: &[Term], text: &str, known: f64) -> f64 {
+    let total: f64 = terms.iter().map(|term| term.weight).sum();
+    let mut counts = vec![0_i32; terms.len()];
+    let mut length = 0_i32;
+    for word in words(text) {
+        length += 1;
+        for (count, term) in counts.iter_mut().zip(terms) {
+            *count += i32::from(same_word(&word, &term.text));
+        }
+    }
+    let held: f64 = counts
+        .iter()
+        .zip(terms)
+        .filter(|(count, _)| **count > 0)
+        .map(|(_, term)| term.weight)
+        .sum();
+    let hits = f64::from(counts.iter().sum::<i32>());
+    let density = hits / (hits + 1.0 + 0.02 * f64::from(length));
+    let coverage = if total > 0.0 { held.max(known) / total } else { 0.0 };
+    (coverage.min(1.0) * (0.8 + 0.2 * density)).clamp(0.0, 1.0)
+}

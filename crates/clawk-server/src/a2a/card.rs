@@ -1,0 +1,51 @@
+//! The AgentCard: who the agent is and what it can do, from its Identity and its Skills. The prompt is in none of it.
+
+use clawk_kernel::Kernel;
+use serde_json::{Value, json};
+
+use super::{PATH, VERSION};
+
+/// The card. `host` is what the caller called this server; `guarded`: a token is wanted.
+pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool) -> Value {
+    let manifest = kernel.manifest();
+    let agent = kernel.agent_info();
+    let skills: Vec<Value> = manifest
+        .skills
+        .iter()
+        .map(|skill| {
+            let tags: Vec<&String> = skill.labels.values().collect();
+            json!({"id": skill.name, "name": skill.name, "description": skill.description.trim(), "tags": tags})
+        })
+        .collect();
+    let mut card = json!({
+        "name": agent.name,
+        "version": agent.version,
+        "description": description(kernel, skills.len()),
+        "supportedInterfaces": [{
+            "url": format!("http://{host}{PATH}"),
+            "protocolBinding": "JSONRPC",
+            "protocolVersion": VERSION,
+        }],
+        "capabilities": {"streaming": true, "pushNotifications": false, "extendedAgentCard": false},
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": skills,
+    });
+    if let (true, Some(card)) = (guarded, card.as_object_mut()) {
+        card.insert(
+            "securitySchemes".into(),
+            json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}),
+        );
+        card.insert(
+            "securityRequirements".into(),
+            json!([{"schemes": {"bearer": {"list": []}}}]),
+        );
+    }
+    card
+}
+
+/// A summary: what the manifest's metadata says, else how many skills there are.
+fn description(kernel: &Kernel, skills: usize) -> String {
+    let said = kernel.manifest().metadata.description.clone();
+    said.unwrap_or_else(|| format!("An agent with {skills} skills."))
+}

@@ -1,0 +1,340 @@
+//! `/a2a`: the agent for other agents (A2A 1.0, JSON-RPC over HTTP), and its card at the well-known path. A task is a message to
+//! the agent; who asks, and with which rights, is said by the token.
+
+mod card;
+pub(crate) mod tasks;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use clawk_kernel::Kernel;
+use futures::stream::{self, Stream};
+use http::{HeaderMap, header};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::access::Scope;
+use crate::http::auth::{Ending, Principal};
+use crate::http::{ApiError, App, body};
+use crate::telling::Next;
+use tasks::{Phase, State as TaskState, Task, Wanted};
+use wire::Refusal;
+
+/// The version that is spoken.
+const VERSION: &str = "1.0";
+/// Its path.
+pub(crate) const PATH: &str = "/a2a";
+/// The card's path, which answers without a token.
+pub(crate) const CARD: &str = "/.well-known/agent-card.json";
+/// Whose handlers wait for a turn.
+pub(crate) const PATIENT: &[&str] = &[PATH];
+/// How long a message's answer is waited for; then the task is told as it stands.
+const TURN_LIMIT: Duration = Duration::from_secs(600);
+/// How long a cancelled task may take to end.
+const CANCEL_LIMIT: Duration = Duration::from_secs(10);
+/// Tasks of one page.
+const MAX_PAGE: usize = 100;
+
+/// The routes.
+pub(crate) fn routes() -> Router<App> {
+    Router::new().route(PATH, post(serve)).route(CARD, get(card))
+}
+
+fn kernel(app: &App) -> Result<Kernel, ApiError> {
+    let running = app.host.current().get();
+    running.ok_or_else(|| ApiError::unavailable("no agent runs yet"))
+}
+
+async fn card(State(app): State<App>, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
+    let kernel = kernel(&app)?;
+    // The guard has seen that it is a name of this server.
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    Ok(Json(card::card(
+        &kernel,
+        host.unwrap_or("localhost"),
+        app.access().tokens.len() > 0,
+    )))
+}
+
+/// Who asks, whom, and what.
+struct Asked {
+    app: App,
+    kernel: Kernel,
+    principal: Principal,
+    id: Value,
+    params: Value,
+}
+
+async fn serve(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let version = request.headers().get("a2a-version").cloned();
+    let bytes = body::json_bytes(&app, request).await?;
+    let kernel = kernel(&app)?;
+    let mut id = Value::Null;
+    let outcome = match wire::parse(&bytes) {
+        Err(refusal) => Err(refusal),
+        Ok((named, method, params)) => {
+            id = named;
+            let asked = Asked {
+                app,
+                kernel,
+                principal,
+                id: id.clone(),
+                params,
+            };
+            match wire::speaks(version.as_ref()) {
+                Ok(()) => asked.answer(&method).await,
+                Err(refusal) => Err(refusal),
+            }
+        }
+    };
+    Ok(outcome.unwrap_or_else(|refusal| Json(refusal.answer(&id)).into_response()))
+}
+
+impl Asked {
+    async fn answer(self, method: &str) -> Result<Response, Refusal> {
+        if !self.principal.may(Scope::Message) {
+            return Err(Refusal::invalid("this token lacks the scope `message`"));
+        }
+        let result = match method {
+            "SendMessage" => self.send().await?,
+            "SendStreamingMessage" => {
+                let (task, _) = self.take()?;
+                return Ok(self.stream(task));
+            }
+            "SubscribeToTask" => {
+                let id = wire::text(&self.params, "id")?;
+                let owner = &self.principal.name;
+                let Some(task) = self.tasks().find(owner, &id) else {
+                    // Only the record knows it, or nobody: there is nothing to follow.
+                    self.tasks().view(&self.kernel, owner, &id).await?;
+                    return Err(Refusal::unsupported(
+                        "the task belongs to an earlier run, and has nothing more to tell",
+                    ));
+                };
+                return Ok(self.stream(task));
+            }
+            "GetTask" => {
+                let id = wire::text(&self.params, "id")?;
+                let view = self.tasks().view(&self.kernel, &self.principal.name, &id).await?;
+                wire::task(&view)
+            }
+            "ListTasks" => self.list()?,
+            "CancelTask" => self.cancel().await?,
+            "CreateTaskPushNotificationConfig"
+            | "GetTaskPushNotificationConfig"
+            | "ListTaskPushNotificationConfigs"
+            | "DeleteTaskPushNotificationConfig" => return Err(Refusal::no_push()),
+            "GetExtendedAgentCard" => {
+                return Err(Refusal::unsupported(
+                    "there is no other card than the one at the well-known path",
+                ));
+            }
+            other => return Err(Refusal::no_method(other)),
+        };
+        Ok(Json(json!({"jsonrpc": "2.0", "id": self.id, "result": result})).into_response())
+    }
+
+    fn tasks(&self) -> &tasks::Tasks {
+        self.app.host.tasks()
+    }
+
+    /// The task that a message makes, and whether its end is to be waited for.
+    fn take(&self) -> Result<(Arc<Task>, bool), Refusal> {
+        let message = wire::message(&self.params)?;
+        if let Some(id) = &message.task {
+            let known = self.tasks().find(&self.principal.name, id).is_some();
+            return Err(if known {
+                Refusal::unsupported(
+                    "a task takes no further message: send it in the same context without a task id",
+                )
+            } else {
+                Refusal::unknown(id)
+            });
+        }
+        let wanted = Wanted {
+            id: tasks::id_of(&message.id),
+            context: message.context,
+            text: message.text,
+        };
+        let task = self.tasks().create(
+            &self.app.host,
+            self.kernel.clone(),
+            &self.principal.rights(),
+            wanted,
+        )?;
+        Ok((task, message.waits))
+    }
+
+    async fn send(&self) -> Result<Value, Refusal> {
+        let (task, waits) = self.take()?;
+        if waits {
+            settled(&task, TURN_LIMIT, true).await;
+        }
+        Ok(json!({"task": wire::task(&task.view())}))
+    }
+
+    fn list(&self) -> Result<Value, Refusal> {
+        let (context, state) = wire::filter(&self.params)?;
+        let size = self.params.get("pageSize").and_then(Value::as_u64).unwrap_or(50);
+        let size = usize::try_from(size).unwrap_or(MAX_PAGE).clamp(1, MAX_PAGE);
+        let from: usize = match self.params.get("pageToken").and_then(Value::as_str) {
+            None | Some("") => 0,
+            Some(token) => token
+                .parse()
+                .map_err(|_| Refusal::invalid("pageToken: is none of this server's"))?,
+        };
+        let artifacts = self.params.get("includeArtifacts") == Some(&Value::Bool(true));
+        let mut found: Vec<tasks::View> = self
+            .tasks()
+            .of(&self.principal.name)
+            .iter()
+            .map(|task| task.view())
+            .collect();
+        found.retain(|view| context.is_none() || view.context == context);
+        found.retain(|view| {
+            state
+                .as_deref()
+                .is_none_or(|state| view.phase.state.a2a() == state)
+        });
+        let total = found.len();
+        let next = if from + size < total {
+            (from + size).to_string()
+        } else {
+            String::new()
+        };
+        let page = found.into_iter().skip(from).take(size).map(|view| {
+            let mut task = wire::task(&view);
+            if let (false, Some(task)) = (artifacts, task.as_object_mut()) {
+                task.remove("artifacts");
+            }
+            task
+        });
+        let page: Vec<Value> = page.collect();
+        Ok(json!({"pageSize": page.len(), "tasks": page, "nextPageToken": next, "totalSize": total}))
+    }
+
+    async fn cancel(&self) -> Result<Value, Refusal> {
+        let id = wire::text(&self.params, "id")?;
+        let Some(task) = self.tasks().find(&self.principal.name, &id) else {
+            self.tasks().view(&self.kernel, &self.principal.name, &id).await?;
+            return Err(Refusal::too_late(&id));
+        };
+        if !task.cancel(&self.kernel) {
+            return Err(Refusal::too_late(&id));
+        }
+        settled(&task, CANCEL_LIMIT, false).await;
+        Ok(wire::task(&task.view()))
+    }
+
+    fn stream(self, task: Arc<Task>) -> Response {
+        let pieces = Pieces {
+            phases: task.follow(),
+            id: self.id,
+            task,
+            at: 0,
+            stage: Stage::Task,
+            told: None,
+            ending: Ending::of(&self.app),
+        };
+        Sse::new(pieces.stream())
+            .keep_alive(KeepAlive::default())
+            .into_response()
+    }
+}
+
+/// Until the task has ended, or waits for a person where that counts; or for so long.
+async fn settled(task: &Task, limit: Duration, or_asked: bool) {
+    let mut phases = task.follow();
+    let there =
+        |phase: &Phase| phase.state.is_final() || (or_asked && phase.state == TaskState::AuthRequired);
+    // silent-ok: the task is told as it stands
+    let _late = tokio::time::timeout(limit, phases.wait_for(there)).await;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Task,
+    Updates,
+    Done,
+}
+
+/// A task's stream: the task as it stands, then its pieces and states, to its end.
+struct Pieces {
+    id: Value,
+    task: Arc<Task>,
+    phases: watch::Receiver<Phase>,
+    /// Bytes of the answer that were sent.
+    at: usize,
+    stage: Stage,
+    /// The last state that was sent.
+    told: Option<TaskState>,
+    ending: Ending,
+}
+
+impl Pieces {
+    fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        stream::unfold(self, |mut pieces| async move {
+            let update = pieces.next().await?;
+            let answer = json!({"jsonrpc": "2.0", "id": pieces.id, "result": update});
+            Some((Ok(Event::default().data(answer.to_string())), pieces))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Value> {
+        match self.stage {
+            Stage::Task => {
+                self.phases.mark_unchanged();
+                let view = self.task.view();
+                (self.at, self.told) = (view.text.len(), Some(view.phase.state));
+                self.stage = if view.phase.state.is_final() {
+                    Stage::Done
+                } else {
+                    Stage::Updates
+                };
+                Some(json!({"task": wire::task(&view)}))
+            }
+            Stage::Updates => loop {
+                tokio::select! {
+                    biased;
+                    next = self.task.telling.next(self.at) => match next {
+                        Next::Text(more) => {
+                            let first = self.at == 0;
+                            self.at += more.len();
+                            return Some(wire::artifact_update(&self.task, &more, !first));
+                        }
+                        // Everything was told: the state follows at once.
+                        Next::End(_) => {
+                            let _ended = self.phases.wait_for(|phase| phase.state.is_final()).await;
+                            self.stage = Stage::Done;
+                            return Some(wire::status_update(&self.task));
+                        }
+                    },
+                    Ok(()) = self.phases.changed() => {
+                        let state = self.phases.borrow_and_update().state;
+                        if !state.is_final() && self.told.replace(state) != Some(state) {
+                            return Some(wire::status_update(&self.task));
+                        }
+                    }
+                    () = self.ending.comes() => {
+                        self.stage = Stage::Done;
+                        return None;
+                    }
+                }
+            },
+            Stage::Done => None,
+        }
+    }
+}

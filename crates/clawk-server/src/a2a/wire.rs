@@ -1,0 +1,247 @@
+//! A2A's shapes: what is read, what is written, and the errors.
+
+use clawk_proto::message::Part;
+use http::HeaderValue;
+use serde_json::{Value, json};
+
+use super::tasks::{Fault, Task, View};
+
+/// Parts of one message.
+const MAX_PARTS: usize = 1_024;
+/// The one artifact of a task.
+const ANSWER: &str = "answer";
+
+/// A JSON-RPC error of the protocol's.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    code: i64,
+    message: String,
+}
+
+impl Refusal {
+    fn new(code: i64, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(-32602, message)
+    }
+
+    pub(super) fn unknown(id: &str) -> Self {
+        let shown: String = id.chars().take(100).collect();
+        Self::new(-32001, format!("there is no task `{shown}`"))
+    }
+
+    pub(super) fn too_late(id: &str) -> Self {
+        let shown: String = id.chars().take(100).collect();
+        Self::new(-32002, format!("the task `{shown}` has ended"))
+    }
+
+    pub(super) fn no_push() -> Self {
+        Self::new(
+            -32003,
+            "push notifications are not sent: follow the task with `SubscribeToTask`",
+        )
+    }
+
+    pub(super) fn unsupported(message: &str) -> Self {
+        Self::new(-32004, message)
+    }
+
+    pub(super) fn no_method(name: &str) -> Self {
+        let shown: String = name.chars().take(64).collect();
+        Self::new(-32601, format!("unknown method `{shown}`"))
+    }
+
+    pub(super) fn answer(&self, id: &Value) -> Value {
+        json!({"jsonrpc": "2.0", "id": id, "error": {"code": self.code, "message": self.message}})
+    }
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        let text = fault.to_string();
+        match fault {
+            Fault::Unknown(_) => Self::new(-32001, text),
+            Fault::Reused(_) | Fault::Invalid(_) => Self::invalid(text),
+            Fault::Full => Self::new(-32603, text),
+            Fault::Kernel(error) => Self::new(crate::error::ckp::from_kernel(&error).code, text),
+        }
+    }
+}
+
+/// A request's id, method and params.
+pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), Refusal> {
+    let parsed: Value =
+        serde_json::from_slice(bytes).map_err(|error| Refusal::new(-32700, format!("no JSON: {error}")))?;
+    let id = parsed.get("id").cloned().unwrap_or_default();
+    let method = parsed.get("method").and_then(Value::as_str);
+    let fits =
+        parsed.get("jsonrpc").is_some_and(|version| version == "2.0") && (id.is_string() || id.is_number());
+    match method {
+        Some(method) if fits => {
+            let params = parsed.get("params").cloned().unwrap_or_else(|| json!({}));
+            Ok((id, method.to_owned(), params))
+        }
+        Some(_) | None => Err(Refusal::new(
+            -32600,
+            "one JSON-RPC 2.0 request with an id is wanted",
+        )),
+    }
+}
+
+/// The caller's version: the major one must be ours; without the header, it is taken to be.
+pub(super) fn speaks(version: Option<&HeaderValue>) -> Result<(), Refusal> {
+    let Some(version) = version else { return Ok(()) };
+    let version = version.to_str().unwrap_or_default(); // silent-ok: an unreadable version is none of ours
+    if version.split('.').next() == Some("1") {
+        return Ok(());
+    }
+    let shown: String = version.chars().take(32).collect();
+    Err(Refusal::new(
+        -32009,
+        format!("version `{shown}` is not spoken here; 1.0 is"),
+    ))
+}
+
+/// A text that must be there.
+pub(super) fn text(params: &Value, name: &str) -> Result<String, Refusal> {
+    let text = params
+        .get(name)
+        .and_then(Value::as_str)
+        .filter(|text| !text.is_empty());
+    text.map(str::to_owned)
+        .ok_or_else(|| Refusal::invalid(format!("{name}: is missing")))
+}
+
+/// A message as it is taken.
+#[derive(Debug, PartialEq)]
+pub(super) struct Taken {
+    pub(super) id: String,
+    pub(super) context: Option<String>,
+    pub(super) task: Option<String>,
+    pub(super) text: String,
+    /// The answer is waited for.
+    pub(super) waits: bool,
+}
+
+pub(super) fn message(params: &Value) -> Result<Taken, Refusal> {
+    let message = params
+        .get("message")
+        .ok_or_else(|| Refusal::invalid("message: is missing"))?;
+    let optional = |name: &str| {
+        let text = message.get(name).and_then(Value::as_str);
+        text.filter(|text| !text.is_empty()).map(str::to_owned)
+    };
+    if optional("role").as_deref() != Some("ROLE_USER") {
+        return Err(Refusal::invalid("message.role: must be ROLE_USER"));
+    }
+    let parts = message
+        .get("parts")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if parts.is_empty() || parts.len() > MAX_PARTS {
+        return Err(Refusal::invalid(format!("message.parts: 1 to {MAX_PARTS}")));
+    }
+    let words: Result<Vec<String>, Refusal> = parts.iter().map(words).collect();
+    let configuration = params.get("configuration");
+    let wants = |name: &str| configuration.and_then(|all| all.get(name));
+    if wants("taskPushNotificationConfig").is_some() {
+        return Err(Refusal::no_push());
+    }
+    Ok(Taken {
+        id: text(message, "messageId")?,
+        context: optional("contextId"),
+        task: optional("taskId"),
+        text: words?.join("\n\n"),
+        waits: wants("returnImmediately") != Some(&Value::Bool(true)),
+    })
+}
+
+/// A part in words.
+fn words(part: &Value) -> Result<String, Refusal> {
+    let at = |name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
+    if let Some(text) = at("text") {
+        return Ok(text);
+    }
+    if let Some(data) = at("raw") {
+        let file = Part::File {
+            mime_type: at("mediaType").unwrap_or_else(|| "application/octet-stream".to_owned()),
+            data,
+            name: at("filename"),
+        };
+        return Ok(file.as_text());
+    }
+    if let Some(url) = at("url") {
+        return Ok(format!("[a file at {url}; it is not shown to you]"));
+    }
+    match part.get("data") {
+        Some(data) => Ok(data.to_string()),
+        None => Err(Refusal::invalid(
+            "message.parts: a part has none of `text`, `raw`, `url`, `data`",
+        )),
+    }
+}
+
+/// Of which context and in which state tasks are listed.
+pub(super) fn filter(params: &Value) -> Result<(Option<String>, Option<String>), Refusal> {
+    let optional = |name: &str| {
+        let text = params.get(name).and_then(Value::as_str);
+        text.filter(|text| !text.is_empty()).map(str::to_owned)
+    };
+    if params.get("statusTimestampAfter").is_some() {
+        return Err(Refusal::invalid("statusTimestampAfter: is not served"));
+    }
+    let state = optional("status").filter(|state| state != "TASK_STATE_UNSPECIFIED");
+    Ok((optional("contextId"), state))
+}
+
+/// A task as it stands.
+pub(super) fn task(view: &View) -> Value {
+    let mut task = json!({"id": view.id, "status": status(view)});
+    if let Some(facts) = task.as_object_mut() {
+        if let Some(context) = &view.context {
+            facts.insert("contextId".into(), context.as_str().into());
+        }
+        if !view.text.is_empty() {
+            facts.insert("artifacts".into(), json!([artifact(&view.text)]));
+        }
+    }
+    task
+}
+
+fn artifact(text: &str) -> Value {
+    json!({"artifactId": ANSWER, "name": ANSWER, "parts": [{"text": text, "mediaType": "text/plain"}]})
+}
+
+fn status(view: &View) -> Value {
+    let phase = &view.phase;
+    let mut status = json!({"state": phase.state.a2a(), "timestamp": phase.at.to_string()});
+    if let (Some(reason), Some(facts)) = (&phase.reason, status.as_object_mut()) {
+        facts.insert(
+            "message".into(),
+            json!({"messageId": format!("{}-status", view.id), "role": "ROLE_AGENT", "parts": [{"text": reason}]}),
+        );
+    }
+    status
+}
+
+/// A piece of the answer.
+pub(super) fn artifact_update(task: &Task, piece: &str, append: bool) -> Value {
+    json!({"artifactUpdate": {
+        "taskId": task.id,
+        "contextId": task.context,
+        "artifact": artifact(piece),
+        "append": append,
+    }})
+}
+
+/// A change of state.
+pub(super) fn status_update(task: &Task) -> Value {
+    let view = task.view();
+    json!({"statusUpdate": {"taskId": view.id, "contextId": view.context, "status": status(&view)}})
+}

@@ -1,0 +1,146 @@
+//! Tool calls as the editor shows them: what kind, where, and with which change.
+
+use std::path::{Path, PathBuf};
+
+use clawk_kernel::Question;
+use serde_json::{Map, Value, json};
+
+/// Characters of a title.
+const MAX_TITLE: usize = 120;
+
+/// A call that the editor has not heard of.
+pub(super) fn started(
+    id: &str,
+    tool: &str,
+    arguments: &Map<String, Value>,
+    workdir: &Path,
+    status: &str,
+) -> Value {
+    json!({
+        "sessionUpdate": "tool_call",
+        "toolCallId": id,
+        "title": title(tool, arguments),
+        "kind": kind(tool),
+        "status": status,
+        "rawInput": arguments,
+        "locations": locations(arguments, workdir),
+        "content": changes(tool, arguments, workdir),
+    })
+}
+
+/// What a person is asked about: the whole text of the question, and the change as a diff.
+pub(super) fn asked(question: &Question, workdir: &Path) -> Value {
+    let mut content = changes(&question.tool, &question.arguments, workdir);
+    let text = format!("{}\n\n{}", question.reason, question.sheet.whole());
+    content.insert(0, words(&text));
+    json!({
+        "toolCallId": question.request_id,
+        "title": title(&question.tool, &question.arguments),
+        "kind": kind(&question.tool),
+        "status": "pending",
+        "rawInput": question.arguments,
+        "locations": locations(&question.arguments, workdir),
+        "content": content,
+    })
+}
+
+/// Text as a call's content.
+pub(super) fn words(text: &str) -> Value {
+    json!({"type": "content", "content": {"type": "text", "text": text}})
+}
+
+fn text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    arguments.get(name).and_then(Value::as_str)
+}
+
+fn title(tool: &str, arguments: &Map<String, Value>) -> String {
+    let about = ["path", "command", "url", "query", "pattern"]
+        .iter()
+        .find_map(|name| text(arguments, name));
+    let whole = about.map_or_else(|| tool.to_owned(), |about| format!("{tool} {about}"));
+    let line: String = whole
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(MAX_TITLE)
+        .collect();
+    line
+}
+
+fn kind(tool: &str) -> &'static str {
+    match tool {
+        "file-read" => "read",
+        "file-write" | "file-edit" => "edit",
+        "file-list" | "file-search" => "search",
+        "shell" => "execute",
+        "web-fetch" | "http-request" => "fetch",
+        _ => "other",
+    }
+}
+
+fn place(path: &str, workdir: &Path) -> PathBuf {
+    workdir.join(path)
+}
+
+fn locations(arguments: &Map<String, Value>, workdir: &Path) -> Vec<Value> {
+    let path = text(arguments, "path");
+    path.map(|path| json!({"path": place(path, workdir)}))
+        .into_iter()
+        .collect()
+}
+
+/// What the arguments themselves say of a change: nothing is read from the disk for it.
+fn changes(tool: &str, arguments: &Map<String, Value>, workdir: &Path) -> Vec<Value> {
+    let (old, new) = match tool {
+        "file-write" => (None, text(arguments, "content")),
+        "file-edit" => (text(arguments, "old_text"), text(arguments, "new_text")),
+        _ => return Vec::new(),
+    };
+    match (text(arguments, "path"), new) {
+        (Some(path), Some(new)) => {
+            vec![json!({"type": "diff", "path": place(path, workdir), "oldText": old, "newText": new})]
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::started;
+
+    #[test]
+    fn a_change_is_shown_as_a_diff_at_its_absolute_place() {
+        let arguments = json!({"path": "src/a.rs", "old_text": "1", "new_text": "2"});
+        let call = started(
+            "id",
+            "file-edit",
+            arguments.as_object().unwrap(),
+            Path::new("/work"),
+            "pending",
+        );
+        assert_eq!(
+            call["content"][0],
+            json!({"type": "diff", "path": "/work/src/a.rs", "oldText": "1", "newText": "2"})
+        );
+        assert_eq!(call["locations"], json!([{"path": "/work/src/a.rs"}]));
+        assert_eq!(
+            (&call["kind"], &call["title"]),
+            (&json!("edit"), &json!("file-edit src/a.rs"))
+        );
+        let arguments = json!({"command": "ls\n-l"});
+        let call = started(
+            "id",
+            "shell",
+            arguments.as_object().unwrap(),
+            Path::new("/work"),
+            "pending",
+        );
+        assert_eq!(
+            (&call["content"], &call["title"]),
+            (&Value::Array(Vec::new()), &json!("shell ls -l"))
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! What goes to the editor: answers, notifications, and requests of ours that it answers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::Fault;
+use crate::transport::outbox::Outbox;
+
+/// The editor, as the agent sees it.
+#[derive(Debug, Default)]
+pub(super) struct Client {
+    outbox: Outbox,
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Option<Value>>>>,
+    over: CancellationToken,
+}
+
+impl Client {
+    pub(super) const fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Option<Value>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No answer will come any more.
+    pub(super) fn close(&self) {
+        self.over.cancel();
+        self.waiting().clear();
+    }
+
+    fn put(&self, message: &Value) {
+        let mut line = message.to_string().into_bytes();
+        line.push(b'\n');
+        self.outbox.take(&mut line);
+    }
+
+    pub(super) fn reply(&self, id: &Value, outcome: Result<Value, Fault>) {
+        match outcome {
+            Ok(result) => self.put(&json!({"jsonrpc": "2.0", "id": id, "result": result})),
+            Err(fault) => self.refuse(id, fault.code, &fault.message),
+        }
+    }
+
+    pub(super) fn refuse(&self, id: &Value, code: i64, message: &str) {
+        self.put(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}));
+    }
+
+    /// `session/update`.
+    pub(super) fn update(&self, session: &str, update: &Value) {
+        let params = json!({"sessionId": session, "update": update});
+        self.put(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+    }
+
+    /// A piece of the agent's text.
+    pub(super) fn say(&self, session: &str, text: &str) {
+        self.update(
+            session,
+            &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}),
+        );
+    }
+
+    /// Asks the editor; none when it refuses or goes.
+    pub(super) async fn ask(&self, method: &str, params: Value) -> Option<Value> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        self.waiting().insert(id, sender);
+        if self.over.is_cancelled() {
+            self.waiting().remove(&id);
+            return None;
+        }
+        self.put(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        answer.await.ok().flatten() // silent-ok: an editor that is gone has not answered
+    }
+
+    /// The answer to a request of ours; a stray one is dropped.
+    pub(super) fn answered(&self, mut message: Map<String, Value>) {
+        let id = message.get("id").and_then(Value::as_u64);
+        if let Some(sender) = id.and_then(|id| self.waiting().remove(&id)) {
+            // silent-ok: who asked has gone
+            let _gone = sender.send(message.remove("result"));
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The agent in an editor (Agent Client Protocol, version 1, over standard input and output): sessions, prompts with resources,
+//! streamed answers, tool calls with their diffs, and permissions, each an exact grant.
+
+mod calls;
+mod client;
+mod prompt;
+mod words;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::Door;
+use futures::FutureExt as _;
+use futures::future::FusedFuture as _;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::Rights;
+use crate::host::Host;
+use crate::transport::frames::{Frames, Line};
+use client::Client;
+use prompt::Conversation;
+
+/// The version of the protocol that is spoken.
+const VERSION: u64 = 1;
+/// Sessions of one editor.
+const MAX_SESSIONS: usize = 256;
+/// How long the editor has to read the last answers.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A refusal on its way to the editor.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    code: i64,
+    message: String,
+}
+
+impl Fault {
+    fn invalid(message: impl Into<String>) -> Self {
+        Self {
+            code: -32602,
+            message: message.into(),
+        }
+    }
+
+    fn failed(message: impl Into<String>) -> Self {
+        Self {
+            code: -32603,
+            message: message.into(),
+        }
+    }
+}
+
+/// Serves one editor until its end of input, or until `cancel`. Turns that run then are drained with the agent.
+pub async fn serve_acp<R, W>(
+    reader: R,
+    writer: W,
+    host: Host,
+    rights: Rights,
+    workdir: PathBuf,
+    cancel: CancellationToken,
+) where
+    R: AsyncRead + Unpin + Send,
+    W: AsyncWrite + Unpin + Send,
+{
+    let mut frames = Frames::new(reader, host.options().max_message_bytes);
+    let client = Arc::<Client>::default();
+    let mut writing = pin!(client.outbox().write_to(writer).fuse());
+    let mut editor = Editor {
+        host,
+        rights,
+        workdir: workdir.into(),
+        client: Arc::clone(&client),
+        name: None,
+        sessions: HashMap::new(),
+        tasks: TaskTracker::new(),
+    };
+    {
+        let mut reading = pin!(read(&mut frames, &mut editor));
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = &mut reading => {}
+            _ = &mut writing => {}
+        }
+    }
+    client.close();
+    editor.tasks.close();
+    client.outbox().finish();
+    if !writing.is_terminated() && tokio::time::timeout(LAST_WORDS, writing).await.is_err() {
+        tracing::warn!("the editor does not read; the last answers are lost");
+    }
+}
+
+async fn read<R: AsyncRead + Unpin>(frames: &mut Frames<R>, editor: &mut Editor) {
+    loop {
+        while let Some(line) = frames.next_buffered() {
+            match line {
+                Line::Whole(line) => editor.take(line).await,
+                Line::TooLong => editor
+                    .client
+                    .refuse(&Value::Null, -32600, "the message is too long"),
+            }
+            editor.client.outbox().room().await;
+        }
+        match frames.fill().await {
+            Ok(()) if frames.is_spent() => return,
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return tracing::debug!(%error, "the input broke"),
+        }
+    }
+}
+
+/// The editor's connection.
+#[derive(Debug)]
+struct Editor {
+    host: Host,
+    rights: Rights,
+    /// Where tools start and relative paths begin.
+    workdir: Arc<Path>,
+    client: Arc<Client>,
+    /// Who it is; none before `initialize`.
+    name: Option<String>,
+    sessions: HashMap<String, Arc<Conversation>>,
+    tasks: TaskTracker,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Initialize {
+    #[serde(default)]
+    client_info: Option<Info>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Info {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NewSession {
+    cwd: PathBuf,
+    #[serde(default)]
+    mcp_servers: Vec<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Prompt {
+    session_id: String,
+    prompt: Vec<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cancel {
+    session_id: String,
+}
+
+impl Editor {
+    /// Takes one message: a request, a notification, or the answer to a request of ours.
+    async fn take(&mut self, line: &[u8]) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else {
+            return self
+                .client
+                .refuse(&Value::Null, -32700, "a line must be one JSON object");
+        };
+        let params = message.remove("params").unwrap_or_else(|| json!({}));
+        match (message.get("method").and_then(Value::as_str), message.get("id")) {
+            (Some(method), Some(id)) => self.request(method, id.clone(), params).await,
+            (Some("session/cancel"), None) => self.cancel(params),
+            (Some(_), None) => {}
+            (None, Some(_)) => self.client.answered(message),
+            (None, None) => self
+                .client
+                .refuse(&Value::Null, -32600, "neither a request nor an answer"),
+        }
+    }
+
+    async fn request(&mut self, method: &str, id: Value, params: Value) {
+        let outcome = match method {
+            "initialize" => self.initialize(params),
+            "session/new" => self.new_session(params).await,
+            "session/prompt" => match self.prompt(&id, params) {
+                Ok(()) => return,
+                Err(fault) => Err(fault),
+            },
+            _ => Err(Fault {
+                code: -32601,
+                message: format!("`{}` is not served", method.chars().take(64).collect::<String>()),
+            }),
+        };
+        self.client.reply(&id, outcome);
+    }
+
+    fn initialize(&mut self, params: Value) -> Result<Value, Fault> {
+        let wanted: Initialize = decode(params)?;
+        let kernel = self
+            .host
+            .current()
+            .get()
+            .ok_or_else(|| Fault::failed("no agent runs"))?;
+        let name = wanted
+            .client_info
+            .map_or_else(|| "editor".to_owned(), |info| info.name);
+        self.name = Some(name.chars().take(64).collect());
+        let agent = kernel.agent_info();
+        Ok(json!({
+            "protocolVersion": VERSION,
+            "agentInfo": {"name": agent.name, "version": agent.version},
+            "agentCapabilities": {
+                "loadSession": false,
+                "promptCapabilities": {"image": false, "audio": false, "embeddedContext": true},
+                "mcpCapabilities": {"http": false, "sse": false},
+            },
+            "authMethods": [],
+        }))
+    }
+
+    async fn new_session(&mut self, params: Value) -> Result<Value, Fault> {
+        let wanted: NewSession = decode(params)?;
+        let name = self
+            .name
+            .clone()
+            .ok_or_else(|| Fault::invalid("`initialize` comes first"))?;
+        if !wanted.cwd.is_absolute() {
+            return Err(Fault::invalid("cwd: must be an absolute path"));
+        }
+        if self.sessions.len() >= MAX_SESSIONS {
+            return Err(Fault::invalid(format!("{MAX_SESSIONS} sessions are open")));
+        }
+        let kernel = self
+            .host
+            .current()
+            .get()
+            .ok_or_else(|| Fault::failed("no agent runs"))?;
+        let door = Door::Rpc {
+            client: format!("acp:{name}"),
+            role: self.rights.role(),
+        };
+        let session = kernel
+            .open(door)
+            .await
+            .map_err(|error| Fault::failed(error.to_string()))?;
+        let id = session.id.to_string();
+        let conversation = Conversation::new(kernel, session, name, Arc::clone(&self.workdir), wanted.cwd);
+        self.sessions.insert(id.clone(), Arc::new(conversation));
+        if !wanted.mcp_servers.is_empty() {
+            let text = format!(
+                "[{} MCP servers of the editor are not used: the agent's tools are those that its manifest declares.]\n",
+                wanted.mcp_servers.len()
+            );
+            // Behind the answer that names the session.
+            let (client, session) = (Arc::clone(&self.client), id.clone());
+            self.tasks.spawn(async move { client.say(&session, &text) });
+        }
+        Ok(json!({"sessionId": id}))
+    }
+
+    /// Starts a turn; it answers by itself.
+    fn prompt(&mut self, id: &Value, params: Value) -> Result<(), Fault> {
+        let wanted: Prompt = decode(params)?;
+        let conversation = self.sessions.get(&wanted.session_id);
+        let conversation =
+            Arc::clone(conversation.ok_or_else(|| Fault::invalid("there is no such session"))?);
+        let text = words::text(&wanted.prompt).map_err(Fault::invalid)?;
+        let turn = conversation
+            .begin()
+            .ok_or_else(|| Fault::invalid("a prompt of this session is still running"))?;
+        let (client, id) = (Arc::clone(&self.client), id.clone());
+        let tasks = self.tasks.clone();
+        self.tasks.spawn(async move {
+            let outcome = conversation.turn(&client, &tasks, text).await;
+            drop(turn);
+            client.reply(&id, outcome);
+        });
+        Ok(())
+    }
+
+    /// Nobody is told of a cancel of something that is not there.
+    fn cancel(&self, params: Value) {
+        let wanted: Result<Cancel, Fault> = decode(params);
+        if let Ok(wanted) = wanted
+            && let Some(conversation) = self.sessions.get(&wanted.session_id)
+        {
+            conversation.cancel();
+        }
+    }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Fault> {
+    serde_json::from_value(params).map_err(|error| Fault::invalid(format!("the params are wrong: {error}")))
+}

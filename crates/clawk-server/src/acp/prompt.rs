@@ -1,0 +1,263 @@
+//! One session of the editor, and its turns.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clawk_kernel::sheet::Seen;
+use clawk_kernel::{Answer, Breadth, Kernel, Notice, Person, Question, Reply, Session, TurnEnd};
+use clawk_proto::{MessageId, RequestId};
+use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
+
+use super::client::Client;
+use super::{Fault, calls};
+use crate::telling::Telling;
+
+/// What the editor may answer to a permission, and what each means: exactly this call, no other.
+const OPTIONS: [(&str, &str, &str, Answer); 3] = [
+    ("allow", "Allow this call", "allow_once", Answer::Approve),
+    (
+        "allow-session",
+        "Allow exactly this call for the rest of the session",
+        "allow_always",
+        Answer::ApproveForSession,
+    ),
+    ("deny", "Deny", "reject_once", Answer::Deny),
+];
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    kernel: Kernel,
+    session: Session,
+    /// The session's id, as the editor names it.
+    id: String,
+    /// The editor's name: who answers.
+    editor: String,
+    workdir: Arc<Path>,
+    cwd: PathBuf,
+    /// The agent was told where the editor is.
+    told_cwd: AtomicBool,
+    busy: AtomicBool,
+    cancelled: AtomicBool,
+}
+
+/// The right to run the one turn of a session.
+#[derive(Debug)]
+pub(super) struct Running(Arc<Conversation>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::SeqCst);
+    }
+}
+
+/// What the editor has heard of a turn.
+#[derive(Debug, Default)]
+struct Heard {
+    telling: Telling,
+    /// Bytes of the text that it has.
+    told: usize,
+    calls: HashSet<RequestId>,
+}
+
+impl Conversation {
+    pub(super) fn new(
+        kernel: Kernel,
+        session: Session,
+        editor: String,
+        workdir: Arc<Path>,
+        cwd: PathBuf,
+    ) -> Self {
+        Self {
+            kernel,
+            id: session.id.to_string(),
+            session,
+            editor,
+            told_cwd: AtomicBool::new(cwd == *workdir),
+            workdir,
+            cwd,
+            busy: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes the session's one turn; none while another runs.
+    pub(super) fn begin(self: &Arc<Self>) -> Option<Running> {
+        if self.busy.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        self.cancelled.store(false, Ordering::SeqCst);
+        Some(Running(Arc::clone(self)))
+    }
+
+    /// Cancels the turn that runs, or is about to.
+    pub(super) fn cancel(&self) {
+        if self.busy.load(Ordering::SeqCst) {
+            self.cancelled.store(true, Ordering::SeqCst);
+            self.session.cancel_turn();
+        }
+    }
+
+    /// Says it to the agent, tells the editor what happens, and returns how the turn ended.
+    pub(super) async fn turn(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        tasks: &TaskTracker,
+        mut text: String,
+    ) -> Result<Value, Fault> {
+        if !self.told_cwd.swap(true, Ordering::SeqCst) {
+            text = format!("[The editor's folder is {}.]\n\n{text}", self.cwd.display());
+        }
+        let message = self
+            .session
+            .send(text)
+            .await
+            .map_err(|error| Fault::invalid(error.to_string()))?;
+        let (mut heard, mut mine) = (Heard::default(), false);
+        loop {
+            let Some(notice) = self.session.next_notice().await else {
+                return Err(Fault::failed(
+                    "the agent has ended; the message is answered after its next start",
+                ));
+            };
+            if let Notice::TurnStarted { message: started } = &notice {
+                mine = *started == message;
+                if mine && self.cancelled.load(Ordering::SeqCst) {
+                    self.session.cancel_turn();
+                }
+            }
+            if mine || matches!(notice, Notice::Missed(_)) {
+                self.tell(client, tasks, &mut heard, &notice);
+                client.outbox().room().await;
+            }
+            if let Some(end) = ended(message, &notice) {
+                return end;
+            }
+        }
+    }
+
+    fn tell(self: &Arc<Self>, client: &Arc<Client>, tasks: &TaskTracker, heard: &mut Heard, notice: &Notice) {
+        heard.telling.tell(notice);
+        let text = heard.telling.text();
+        if let Some(more) = text.get(heard.told..).filter(|more| !more.is_empty()) {
+            client.say(&self.id, more);
+            heard.told = text.len();
+        }
+        match notice {
+            Notice::Asking(question) => self.ask(client, tasks, heard, question),
+            Notice::Planned(plan) => plan
+                .steps
+                .iter()
+                .for_each(|step| self.ask(client, tasks, heard, step)),
+            Notice::CallDecided {
+                request_id,
+                tool,
+                arguments,
+                refused_by,
+                ..
+            } => {
+                let status = if refused_by.is_some() {
+                    "failed"
+                } else {
+                    "in_progress"
+                };
+                let update = if heard.calls.insert(request_id.clone()) {
+                    calls::started(request_id.as_str(), tool, arguments, &self.workdir, status)
+                } else {
+                    json!({"sessionUpdate": "tool_call_update", "toolCallId": request_id, "status": status})
+                };
+                client.update(&self.id, &update);
+            }
+            Notice::CallFinished {
+                request_id,
+                is_error,
+                summary,
+                ..
+            } => {
+                let status = if *is_error { "failed" } else { "completed" };
+                client.update(
+                    &self.id,
+                    &json!({"sessionUpdate": "tool_call_update", "toolCallId": request_id, "status": status,
+                        "rawOutput": summary}),
+                );
+            }
+            Notice::Warned(text) | Notice::Unreachable(text) => client.update(
+                &self.id,
+                &json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}}),
+            ),
+            Notice::TurnStarted { .. }
+            | Notice::Delta(_)
+            | Notice::Said(_)
+            | Notice::Missed(_)
+            | Notice::Retrying { .. }
+            | Notice::Screened { .. }
+            // An editor brings no tools of its own.
+            | Notice::Handed(_)
+            | Notice::TurnEnded { .. } => {}
+        }
+    }
+
+    /// Puts a question to the editor's person beside the turn, which may be answered elsewhere.
+    fn ask(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        tasks: &TaskTracker,
+        heard: &mut Heard,
+        question: &Question,
+    ) {
+        if heard.calls.insert(question.request_id.clone()) {
+            let id = question.request_id.as_str();
+            let call = calls::started(id, &question.tool, &question.arguments, &self.workdir, "pending");
+            client.update(&self.id, &call);
+        }
+        let options: Vec<Value> = OPTIONS
+            .iter()
+            .map(|(id, name, kind, _)| json!({"optionId": id, "name": name, "kind": kind}))
+            .collect();
+        let params = json!({
+            "sessionId": self.id,
+            "toolCall": calls::asked(question, &self.workdir),
+            "options": options,
+        });
+        let (conversation, client, id) = (Arc::clone(self), Arc::clone(client), question.request_id.clone());
+        tasks.spawn(async move {
+            let answered = client.ask("session/request_permission", params).await;
+            let chosen = answered
+                .as_ref()
+                .and_then(|answer| answer.pointer("/outcome/optionId"))
+                .and_then(Value::as_str);
+            let option = OPTIONS.iter().find(|(id, ..)| Some(*id) == chosen);
+            // Closed without a choice, or an editor that is gone: the question waits for somebody else, or lapses.
+            let Some((.., answer)) = option else { return };
+            let reply = Reply {
+                answer: *answer,
+                breadth: Breadth::Exact,
+                person: Person::admin("acp", &conversation.editor),
+                reason: None,
+                seen: Seen::Sent,
+            };
+            conversation.kernel.reply(&id, reply).await;
+        });
+    }
+}
+
+/// How the turn ended, if this says so.
+fn ended(message: MessageId, notice: &Notice) -> Option<Result<Value, Fault>> {
+    let Notice::TurnEnded {
+        message: ended, end, ..
+    } = notice
+    else {
+        return None;
+    };
+    if *ended != message {
+        return None;
+    }
+    Some(match end {
+        TurnEnd::Answered => Ok(json!({"stopReason": "end_turn"})),
+        TurnEnd::Cancelled => Ok(json!({"stopReason": "cancelled"})),
+        TurnEnd::Failed(reason) => Err(Fault::failed(reason.clone())),
+    })
+}

@@ -1,0 +1,26 @@
+//! What a host needs of its agent's channels: requests to `/channels/NAME` go to them, and orders about them.
+
+use std::fmt;
+
+use axum::body::Bytes;
+use clawk_kernel::ports::Later;
+use http::{Request, Response};
+use serde_json::Value;
+
+/// The channels of a host's agent.
+pub trait Channels: Send + Sync + fmt::Debug {
+    /// A request to `/channels/NAME`. It has passed the listener's Host, Origin, rate and size checks and no other: whether it is
+    /// genuine is the channel's to say, by the platform's signature.
+    fn receive<'a>(&'a self, name: &'a str, request: Request<Bytes>) -> Later<'a, Response<Vec<u8>>>;
+
+    /// An order of the state directory's owner, `clawk.channels.…`; `by` is who gave it. `None`: there is no such order.
+    ///
+    /// # Errors
+    /// Why it was not obeyed, for people.
+    fn order<'a>(
+        &'a self,
+        method: &'a str,
+        params: &'a Value,
+        by: &'a str,
+    ) -> Later<'a, Option<Result<Value, String>>>;
+}

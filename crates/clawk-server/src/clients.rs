@@ -1,0 +1,132 @@
+//! Clients that have no stream of their own: each message comes by itself, by HTTP, from a queue or a folder. A client is a
+//! connection in a task of its own; its messages are letters, each with the place where its answer is wanted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::Rights;
+use crate::host::Host;
+use crate::rpc::Connection;
+use crate::transport::converse::{End, IDLE, Source, converse};
+use crate::transport::outbox::{Outbox, Queue};
+
+/// A client that says nothing for so long is forgotten: its CKP session ends.
+pub(crate) const SILENCE: Duration = Duration::from_secs(3_600);
+/// Letters that wait for one client's connection; whoever brings more waits.
+const WAITING: usize = 64;
+
+/// One message and where its answer goes.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    /// One JSON-RPC message or batch.
+    pub(crate) message: Bytes,
+    /// Takes the answer and what is told on the way to it; dropped when nothing more will come.
+    pub(crate) reply: Arc<Outbox>,
+}
+
+/// When a client's connection ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// After [`SILENCE`] without a letter while nobody listens.
+    Silent,
+    /// So, and with `claw.shutdown`.
+    SilentOrShutDown,
+}
+
+/// A client's connection, from outside.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    letters: mpsc::Sender<Letter>,
+    /// Heartbeats, questions: what answers no letter.
+    pub(crate) notices: Arc<Queue>,
+    end: CancellationToken,
+}
+
+impl Client {
+    /// A new client's connection. `tasks` holds it until it has ended, which `over` asks for; then `gone` is called.
+    pub(crate) fn open(
+        host: Host,
+        rights: Rights,
+        ends: Ends,
+        (tasks, over): (&TaskTracker, &CancellationToken),
+        gone: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        let (letters, incoming) = mpsc::channel(WAITING);
+        let connection = Connection::new(host, rights);
+        let notices = connection.0.outbox().outlet();
+        notices.set_heard(false);
+        let end = over.child_token();
+        let (finished, cancel) = (Arc::clone(&notices), end.clone());
+        tasks.spawn(async move {
+            let source = Letters {
+                incoming,
+                ends,
+                notices: Arc::clone(&finished),
+            };
+            let writing = async {
+                finished.finished().await;
+                Ok(())
+            };
+            let ended = converse(connection, source, writing, cancel).await;
+            tracing::debug!(by = ?ended.by, "a client's session has ended");
+            gone();
+        });
+        Self {
+            letters,
+            notices,
+            end,
+        }
+    }
+
+    /// Hands a letter over; waits while the connection is behind. `false`: its session has ended, and nobody read it.
+    pub(crate) async fn send(&self, letter: Letter) -> bool {
+        self.letters.send(letter).await.is_ok()
+    }
+
+    /// Its connection has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.letters.is_closed()
+    }
+
+    /// Ends the connection; what is in flight may finish.
+    pub(crate) fn end(&self) {
+        self.end.cancel();
+    }
+}
+
+struct Letters {
+    incoming: mpsc::Receiver<Letter>,
+    ends: Ends,
+    notices: Arc<Queue>,
+}
+
+impl Source for Letters {
+    async fn read(&mut self, connection: &mut Connection) -> End {
+        loop {
+            let patience = if connection.may_idle() { SILENCE } else { IDLE };
+            let letter = match timeout(patience, self.incoming.recv()).await {
+                Ok(Some(letter)) => letter,
+                Ok(None) => return End::Input,
+                // silent-ok: its answers are under way, or somebody listens
+                Err(_) if connection.is_busy() || self.notices.is_heard() => continue,
+                Err(_) => return End::Input, // silent-ok: who says nothing for so long wants nothing
+            };
+            connection.take_to(&letter.message, letter.reply).await;
+            let over = self.ends == Ends::SilentOrShutDown && connection.is_over();
+            if over && self.incoming.is_empty() {
+                self.incoming.close();
+                // What slipped in is answered, too.
+                while let Ok(letter) = self.incoming.try_recv() {
+                    connection.take_to(&letter.message, letter.reply).await;
+                }
+                return End::Input;
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! To HTTP: what a message to the agent that was not taken says.
+
+use clawk_kernel::KernelError;
+use http::StatusCode;
+use serde_json::json;
+
+use crate::http::ApiError;
+
+impl From<&KernelError> for ApiError {
+    fn from(error: &KernelError) -> Self {
+        let text = error.to_string();
+        match error {
+            KernelError::NotReady(_) => Self::unavailable(text),
+            KernelError::UnknownStore { .. }
+            | KernelError::UnknownSwarm { .. }
+            | KernelError::UnknownSession(_) => Self::new(StatusCode::NOT_FOUND, "not_found", text),
+            KernelError::BadParameter { member, reason: _ } => {
+                Self::invalid("invalid_value", text).with("param", json!(member))
+            }
+            KernelError::RequestIdReused(_) => Self::new(StatusCode::CONFLICT, "request_id_reused", text),
+            KernelError::Refused(_) => Self::invalid("message_refused", text),
+            KernelError::Screened { reason, detail: _ } => {
+                Self::invalid("message_screened", text).with("reason", json!(reason))
+            }
+            KernelError::Swarm { reason, .. } if reason == "busy" => {
+                Self::too_many("peers_busy", text, 1_000)
+            }
+            KernelError::Swarm { reason, .. } => {
+                Self::invalid("swarm_refused", text).with("reason", json!(reason))
+            }
+            KernelError::Memory(_) => Self::internal(&text),
+            KernelError::Journal(cause) => {
+                tracing::error!(%cause, "the journal refused");
+                Self::unavailable("the journal can't be written; nothing was done")
+            }
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! `--dir`: CKP by files (runtime profile §6.3). A file in `inbox/` is a message; its answer is `outbox/` under the same name,
+//! and it goes to `archive/` once that is written. What is no message goes to `archive/bad/` with the error beside it.
+//!
+//! A request lies in the inbox until its answer is on the disk, as `….json.taken` while it is handled, so a crash repeats it, and
+//! its request id keeps it from being done twice.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_client::folder::{ARCHIVE, BAD, INBOX, OUTBOX, Unreadable, Watch, list, name, put, read};
+use clawk_kernel::Role;
+use clawk_proto::{ErrorCode, RpcError};
+use serde_json::json;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::guests::{Guests, Kind, is_answer, no_id, unknown_outcome};
+use crate::host::Host;
+use crate::transport::outbox::Queue;
+
+/// Files that are being answered at a time; more wait in the inbox.
+const IN_FLIGHT: usize = 8_192;
+/// Files looked at in one round.
+const ROUND: usize = 2 * IN_FLIGHT;
+/// Files that lie unread in the outbox: from here on, requests wait in the inbox.
+const UNREAD: usize = 10_000;
+/// From here on, nothing is told unasked.
+const UNREAD_NOTICES: usize = 1_000;
+/// How often a full outbox is looked at.
+const FULL: Duration = Duration::from_millis(250);
+/// How long the end waits for answers.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// What the name of a message that is being handled ends in.
+const TAKEN: &str = ".taken";
+/// How often the archive is pruned, in files.
+const PRUNE_EVERY: usize = 256;
+
+/// How the folder is served.
+#[derive(Debug, Clone)]
+pub struct FolderOptions {
+    /// With which role its messages come in.
+    pub role: Role,
+    /// Where sessions are kept over a restart: a folder below the state directory.
+    pub kept: PathBuf,
+    /// Files that the archive holds at most; the oldest go. 0: none is kept.
+    pub archived_files: usize,
+}
+
+/// Why a folder is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Anybody on this machine could write messages.
+    #[error("everybody may write into `{}`; take that right away: `chmod o-w`", .0.display())]
+    Open(PathBuf),
+    /// The file system refuses.
+    #[error("can't use `{}`: {cause}", .folder.display())]
+    Io {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+}
+
+/// The door, ready to serve.
+#[derive(Debug)]
+pub struct Folder(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    inbox: PathBuf,
+    outbox: PathBuf,
+    archive: PathBuf,
+    guests: Guests,
+    options: FolderOptions,
+    places: Arc<Semaphore>,
+    /// A file has left the inbox.
+    left: Notify,
+    archived: Mutex<usize>,
+}
+
+impl Folder {
+    /// Makes what is missing of `inbox`, `outbox` and `archive`, for the owner alone.
+    ///
+    /// # Errors
+    /// The folder can't be used, or everybody may write into it.
+    pub fn bind(folder: &Path, host: Host, options: FolderOptions) -> Result<Self, FolderError> {
+        let failed = |cause| FolderError::Io {
+            folder: folder.to_owned(),
+            cause,
+        };
+        let archive = folder.join(ARCHIVE);
+        for part in [folder.join(INBOX), folder.join(OUTBOX), archive.join(BAD)] {
+            let mut builder = fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700);
+            builder.create(&part).map_err(failed)?;
+        }
+        for part in [
+            folder.to_owned(),
+            folder.join(INBOX),
+            folder.join(OUTBOX),
+            archive.clone(),
+        ] {
+            let mode = fs::symlink_metadata(&part).map_err(failed)?.permissions().mode();
+            if mode & 0o002 != 0 {
+                return Err(FolderError::Open(part));
+            }
+        }
+        let guests = Guests::new(host, "dir", options.role, options.kept.clone()).map_err(failed)?;
+        Ok(Self(Arc::new(Inner {
+            inbox: folder.join(INBOX),
+            outbox: folder.join(OUTBOX),
+            archive,
+            guests,
+            options,
+            places: Arc::new(Semaphore::new(IN_FLIGHT)),
+            left: Notify::new(),
+            archived: Mutex::default(),
+        })))
+    }
+
+    /// Serves until `cancel`; then what is in flight may end, and what has no answer stays in the inbox.
+    pub async fn serve(self, cancel: CancellationToken) {
+        let inner = self.0;
+        let watch = Watch::new(&inner.inbox);
+        inner.prune();
+        inner.take_again().await;
+        while !cancel.is_cancelled() {
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                () = inner.round() => {}
+            }
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                () = watch.changed() => {}
+                () = inner.left.notified(), if inner.is_full() => {}
+            }
+        }
+        inner.guests.close(FAREWELL).await;
+    }
+}
+
+/// The name of a message while it is handled.
+fn with_ending(file: &Path) -> PathBuf {
+    let mut taken = file.as_os_str().to_owned();
+    taken.push(TAKEN);
+    taken.into()
+}
+
+impl Inner {
+    fn is_full(&self) -> bool {
+        self.places.available_permits() == 0
+    }
+
+    /// How many files nobody has read.
+    fn unread(&self) -> usize {
+        fs::read_dir(&self.outbox).map_or(0, Iterator::count)
+    }
+
+    /// Takes what lies in the inbox, the oldest first.
+    async fn round(self: &Arc<Self>) {
+        while self.unread() >= UNREAD {
+            tokio::time::sleep(FULL).await;
+        }
+        let files = match list(&self.inbox, ROUND) {
+            Ok(files) => files,
+            Err(error) => return tracing::warn!(%error, "the inbox can't be read"),
+        };
+        for file in files {
+            let Some(name) = file.file_name().map(OsStr::to_owned) else {
+                continue;
+            };
+            let taken = with_ending(&file);
+            // Renamed first: what is found so after a crash may have been done.
+            match fs::rename(&file, &taken) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "a message can't be taken");
+                    continue;
+                }
+            }
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+                return;
+            };
+            self.take(&taken, name, None, place).await;
+        }
+    }
+
+    /// Takes again what an earlier process took and did not answer.
+    async fn take_again(self: &Arc<Self>) {
+        let names = fs::read_dir(&self.inbox).into_iter().flatten().flatten();
+        let mut names: Vec<OsString> = names.map(|entry| entry.file_name()).collect();
+        names.sort_unstable();
+        let now = self.guests.host().options().clock.now().0 / 1_000_000;
+        for taken in names {
+            let Some(name) = taken.to_str().and_then(|taken| taken.strip_suffix(TAKEN)) else {
+                continue;
+            };
+            let file = self.inbox.join(&taken);
+            // The change of its name was when it was taken.
+            let since = fs::symlink_metadata(&file).map_or(0, |it| it.ctime());
+            let age = Duration::from_secs(u64::try_from(now.saturating_sub(since)).unwrap_or(0));
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+                return;
+            };
+            self.take(&file, OsString::from(name), Some(age), place).await;
+        }
+    }
+
+    /// `again`: an earlier process took it, so long ago.
+    async fn take(
+        self: &Arc<Self>,
+        file: &Path,
+        name: OsString,
+        again: Option<Duration>,
+        place: OwnedSemaphorePermit,
+    ) {
+        let most = self.guests.host().options().max_message_bytes;
+        let message = match read(file, most) {
+            Ok(message) => message,
+            Err(Unreadable::Io(error)) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => {
+                let refusal = RpcError::new(ErrorCode::InvalidRequest, error.to_string())
+                    .with(json!({"reason": "unreadable", "max_message_bytes": most}));
+                return self.reject(file, &name, &refusal);
+            }
+        };
+        let kind = Kind::of(&message);
+        if let Kind::Bad(refusal) = &kind {
+            return self.reject(file, &name, refusal);
+        }
+        if let Some(answer) = unknown_outcome(&kind, again.is_some(), again.unwrap_or_default()) {
+            self.write(name.to_string_lossy().into_owned(), answer).await;
+            return self.file_away(file, &self.archive, &name);
+        }
+        let delivered = match self.guests.deliver("", &kind, message.clone().into()).await {
+            Ok(delivered) => delivered,
+            Err(refusal) => return self.reject(file, &name, &refusal),
+        };
+        if let Some(notices) = delivered.notices {
+            let inner = Arc::clone(self);
+            self.guests.spawn(async move { inner.tell(&notices).await });
+        }
+        let (inner, file) = (Arc::clone(self), file.to_owned());
+        self.guests.spawn(async move {
+            inner
+                .answer(&file, &name, (&kind, &message), &delivered.outlet)
+                .await;
+            drop(place);
+            inner.left.notify_one();
+        });
+    }
+
+    /// Writes what comes of a message; then the message goes to the archive.
+    async fn answer(
+        self: &Arc<Self>,
+        file: &Path,
+        name: &OsStr,
+        (kind, message): (&Kind, &[u8]),
+        outlet: &Queue,
+    ) {
+        let mut answered = *kind == Kind::Tells;
+        while let Some(batch) = outlet.next().await {
+            for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let to = if is_answer(line) {
+                    answered = true;
+                    self.guests.settled("", kind, message, line);
+                    name.to_string_lossy().into_owned()
+                } else {
+                    self.fresh_name()
+                };
+                self.write(to, line.to_vec()).await;
+            }
+        }
+        if answered {
+            self.file_away(file, &self.archive, name);
+        } else if !self.guests.is_closing() {
+            // Its session ended before it was read: the next one takes it.
+            // silent-ok: it is taken again at the next start
+            let _back = fs::rename(file, self.inbox.join(name));
+        }
+    }
+
+    /// What answers nothing. A client that does not read is told nothing more.
+    async fn tell(self: &Arc<Self>, notices: &Queue) {
+        notices.set_heard(true);
+        while let Some(batch) = notices.next().await {
+            for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                self.write(self.fresh_name(), line.to_vec()).await;
+            }
+            while self.unread() >= UNREAD_NOTICES {
+                notices.set_heard(false);
+                if tokio::time::timeout(FULL, notices.finished()).await.is_ok() {
+                    return;
+                }
+            }
+            notices.set_heard(true);
+        }
+    }
+
+    fn fresh_name(&self) -> String {
+        let clock = &self.guests.host().options().clock;
+        let micros = u128::try_from(clock.now().0).unwrap_or(0);
+        name(micros.saturating_mul(1000), &clock.uuid().to_string())
+    }
+
+    /// On the disk before it is taken for said.
+    async fn write(self: &Arc<Self>, name: String, line: Vec<u8>) {
+        let inner = Arc::clone(self);
+        let written = tokio::task::spawn_blocking(move || put(&inner.outbox, &name, &line)).await;
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "an answer can't be written"),
+            Err(error) => tracing::warn!(%error, "an answer was not written"),
+        }
+    }
+
+    /// It is no message: it is answered, and kept with the error beside it.
+    fn reject(&self, file: &Path, name: &OsStr, refusal: &RpcError) {
+        let shown = name.to_string_lossy();
+        tracing::warn!(file = %shown, error = %refusal.message, "a file is not a message");
+        let bad = self.archive.join(BAD);
+        let told = put(&self.outbox, &shown, &no_id(refusal))
+            .and_then(|()| put(&bad, &format!("{shown}.error"), &no_id(refusal)));
+        if let Err(error) = told {
+            tracing::warn!(%error, "an error can't be written");
+        }
+        self.file_away(file, &bad, name);
+    }
+
+    fn file_away(&self, file: &Path, to: &Path, name: &OsStr) {
+        let moved = if self.options.archived_files == 0 && to == self.archive {
+            fs::remove_file(file)
+        } else {
+            fs::rename(file, to.join(name))
+        };
+        if let Err(error) = moved {
+            tracing::warn!(%error, "a message can't be archived");
+        }
+        let due = {
+            let mut archived = self.archived.lock().unwrap_or_else(PoisonError::into_inner);
+            *archived += 1;
+            archived.is_multiple_of(PRUNE_EVERY)
+        };
+        if due {
+            self.prune();
+        }
+    }
+
+    /// Lets go of the oldest files beyond the bound.
+    fn prune(&self) {
+        for folder in [self.archive.clone(), self.archive.join(BAD)] {
+            let mut names: Vec<OsString> = fs::read_dir(&folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+                .map(|entry| entry.file_name())
+                .collect();
+            names.sort_unstable();
+            let surplus = names.len().saturating_sub(self.options.archived_files);
+            for name in names.into_iter().take(surplus) {
+                // silent-ok: it is tried again with the next ones
+                let _gone = fs::remove_file(folder.join(name));
+            }
+        }
+    }
+}

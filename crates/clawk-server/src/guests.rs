@@ -1,0 +1,377 @@
+//! Clients of a queue or a folder: known by a name, each with a connection of its own. Their CKP sessions outlive this process:
+//! what a client initialized with is kept beside the state, so that a message that is delivered again after a crash finds its
+//! session.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use clawk_kernel::Role;
+use clawk_proto::method::Method;
+use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error};
+use clawk_proto::{ErrorCode, RpcError};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::Rights;
+use crate::clients::{Client, Ends, Letter, SILENCE};
+use crate::host::Host;
+use crate::transport::outbox::{Outbox, Queue};
+
+/// Clients of one door at a time.
+const MOST: usize = 1_024;
+/// Characters of a client's name.
+const MAX_NAME: usize = 128;
+/// Bytes of a `claw.initialize` that is kept; a longer one is not, and its client initializes again after a restart.
+const MAX_HELLO: usize = 1 << 20;
+/// How old the mark of a client's last message may be.
+const TOUCH: Duration = Duration::from_secs(60);
+
+/// How long the answer to a call is surely kept (R19), less the time that a delivery may take.
+const ANSWER_KEPT: Duration = Duration::from_secs(290);
+
+/// What a message wants.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kind {
+    /// `claw.initialize`.
+    Hello,
+    /// `claw.shutdown`.
+    Bye,
+    /// An answer, after something was done: the id as JSON text.
+    Acts(String),
+    /// Another answer; the same message twice does no more than once.
+    Asks,
+    /// None.
+    Tells,
+    /// It is no message, and this is what it is answered with.
+    Bad(RpcError),
+}
+
+impl Kind {
+    pub(crate) fn of(message: &[u8]) -> Self {
+        let wants = |message: &Message<'_>| match message {
+            Message::Request(request) => request.id.is_some(),
+            Message::Refused(_) => true,
+            Message::Ignored => false,
+        };
+        match parse(message) {
+            Inbound::One(Message::Refused(refused)) if refused.id == Id::NULL => Self::Bad(refused.error),
+            Inbound::One(Message::Request(request)) if request.id.is_some() => {
+                match Method::from_name(&request.method) {
+                    Some(Method::Initialize) => Self::Hello,
+                    Some(Method::Shutdown) => Self::Bye,
+                    Some(Method::ToolCall | Method::MemoryStore | Method::SwarmDelegate) => {
+                        let id = request.id.map(|id| id.as_json().to_owned());
+                        Self::Acts(id.unwrap_or_default())
+                    }
+                    Some(_) | None => Self::Asks,
+                }
+            }
+            Inbound::One(message) if wants(&message) => Self::Asks,
+            Inbound::Batch(messages) if messages.iter().any(wants) => Self::Asks,
+            Inbound::One(_) | Inbound::Batch(_) => Self::Tells,
+        }
+    }
+}
+
+/// A message that was handed over.
+#[derive(Debug)]
+pub(crate) struct Delivered {
+    /// Its answer, and what is told on the way to it.
+    pub(crate) outlet: Arc<Queue>,
+    /// What answers nothing; only with a client's first message.
+    pub(crate) notices: Option<Arc<Queue>>,
+}
+
+/// All clients of one door.
+#[derive(Debug, Clone)]
+pub(crate) struct Guests(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    door: &'static str,
+    role: Role,
+    kept: PathBuf,
+    tasks: TaskTracker,
+    over: CancellationToken,
+    open: Mutex<HashMap<String, (u64, Client)>>,
+    serial: AtomicU64,
+}
+
+impl Guests {
+    /// Nobody yet. `kept` is a folder below the state directory; it is made.
+    ///
+    /// # Errors
+    /// The folder can't be made.
+    pub(crate) fn new(host: Host, door: &'static str, role: Role, kept: PathBuf) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept)?;
+        Ok(Self(Arc::new(Inner {
+            host,
+            door,
+            role,
+            kept,
+            tasks: TaskTracker::new(),
+            over: CancellationToken::new(),
+            open: Mutex::default(),
+            serial: AtomicU64::new(0),
+        })))
+    }
+
+    /// The host that they are guests of.
+    pub(crate) fn host(&self) -> &Host {
+        &self.0.host
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<String, (u64, Client)>> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a client's message over.
+    ///
+    /// # Errors
+    /// What the client is to be answered.
+    pub(crate) async fn deliver(
+        &self,
+        name: &str,
+        kind: &Kind,
+        message: Bytes,
+    ) -> Result<Delivered, RpcError> {
+        let plain = name.chars().count() <= MAX_NAME && !name.chars().any(char::is_control);
+        if !plain {
+            let message =
+                format!("a client's name has at most {MAX_NAME} characters, none a control character");
+            return Err(refusal(&message, "bad_client"));
+        }
+        // Its session may end between the look and the hand-over; a new one takes the message then.
+        for _ in 0..3 {
+            let (client, fresh) = self.client(name)?;
+            if fresh && *kind != Kind::Hello {
+                self.greet_for(name, &client).await;
+            }
+            let reply = Arc::new(Outbox::default());
+            let outlet = reply.outlet();
+            let letter = Letter {
+                message: message.clone(),
+                reply,
+            };
+            if client.send(letter).await {
+                self.touch(name);
+                return Ok(Delivered {
+                    outlet,
+                    notices: fresh.then(|| Arc::clone(&client.notices)),
+                });
+            }
+            tokio::task::yield_now().await;
+        }
+        Err(refusal("the session ends; try again", "session_ends"))
+    }
+
+    /// The client's connection, and whether it is new.
+    fn client(&self, name: &str) -> Result<(Client, bool), RpcError> {
+        let mut open = self.open();
+        if let Some((_, client)) = open.get(name)
+            && !client.is_gone()
+        {
+            return Ok((client.clone(), false));
+        }
+        if open.len() >= MOST {
+            let message = format!("{MOST} clients are here, which is the most");
+            return Err(refusal(&message, "too_many_clients"));
+        }
+        let serial = self.0.serial.fetch_add(1, Ordering::Relaxed);
+        let rights = Rights::by_role(format!("{} {name}", self.0.door).trim_end(), self.0.role);
+        let (inner, gone) = (Arc::downgrade(&self.0), name.to_owned());
+        let client = Client::open(
+            self.0.host.clone(),
+            rights,
+            Ends::SilentOrShutDown,
+            (&self.0.tasks, &self.0.over),
+            move || leave(&inner, &gone, serial),
+        );
+        open.insert(name.to_owned(), (serial, client.clone()));
+        Ok((client, true))
+    }
+
+    /// Initializes for a client that did so before this process began.
+    async fn greet_for(&self, name: &str, client: &Client) {
+        let path = self.0.path(name);
+        let fresh = fs::metadata(&path)
+            .and_then(|kept| kept.modified())
+            .is_ok_and(|at| at.elapsed().is_ok_and(|age| age < SILENCE));
+        let Some(hello) = fs::read(&path).ok().filter(|_| fresh) else {
+            return; // silent-ok: a client that is not known initializes itself
+        };
+        let letter = Letter {
+            message: hello.into(),
+            reply: Arc::default(),
+        };
+        client.send(letter).await;
+    }
+
+    /// Notes what an answer changes: an answered `claw.initialize` is kept, an answered `claw.shutdown` forgets it.
+    pub(crate) fn settled(&self, name: &str, kind: &Kind, message: &[u8], answer: &[u8]) {
+        let done = || {
+            serde_json::from_slice::<serde_json::Value>(answer)
+                .is_ok_and(|answer| answer.get("result").is_some())
+        };
+        match kind {
+            Kind::Hello if done() => self.0.keep(name, message),
+            Kind::Bye if done() => self.0.forget(name),
+            Kind::Hello | Kind::Bye | Kind::Acts(_) | Kind::Asks | Kind::Tells | Kind::Bad(_) => {}
+        }
+    }
+
+    fn touch(&self, name: &str) {
+        let path = self.0.path(name);
+        let Ok(file) = File::open(&path) else {
+            return; // silent-ok: it never initialized
+        };
+        let old = file
+            .metadata()
+            .and_then(|kept| kept.modified())
+            .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > TOUCH));
+        if old {
+            let now = self.0.host.options().clock.now();
+            let now = u64::try_from(now.0).unwrap_or(0);
+            // silent-ok: then its session is forgotten a little early
+            let _set = file.set_modified(std::time::UNIX_EPOCH + Duration::from_micros(now));
+        }
+    }
+
+    /// Runs something until [`Guests::close`].
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.0.tasks.spawn(work);
+    }
+
+    /// The door closes.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.0.over.is_cancelled()
+    }
+
+    /// Ends all connections; waits for what is in flight for at most `patience`.
+    pub(crate) async fn close(&self, patience: Duration) {
+        self.0.over.cancel();
+        self.0.tasks.close();
+        if tokio::time::timeout(patience, self.0.tasks.wait()).await.is_err() {
+            tracing::warn!(
+                door = self.0.door,
+                "answers are owed; they are given after the next start"
+            );
+        }
+    }
+}
+
+/// A client's connection has ended. Where the host ends, its session goes on after the next start.
+fn leave(inner: &Weak<Inner>, name: &str, serial: u64) {
+    let Some(inner) = inner.upgrade() else { return };
+    let mut open = inner.open.lock().unwrap_or_else(PoisonError::into_inner);
+    if open.get(name).is_some_and(|(known, _)| *known == serial) {
+        open.remove(name);
+        if !inner.over.is_cancelled() {
+            inner.forget(name);
+        }
+    }
+}
+
+impl Inner {
+    fn path(&self, name: &str) -> PathBuf {
+        let digest = Sha256::digest(name.as_bytes());
+        let half = digest.first_chunk::<16>().copied().unwrap_or_default();
+        self.kept
+            .join(format!("{}-{:032x}.json", self.door, u128::from_be_bytes(half)))
+    }
+
+    fn keep(&self, name: &str, hello: &[u8]) {
+        if hello.len() > MAX_HELLO {
+            return tracing::warn!("a `claw.initialize` is too long to be kept over a restart");
+        }
+        let path = self.path(name);
+        if let Err(error) = write(&path, hello) {
+            tracing::warn!(%error, "a client's session will not outlive a restart");
+        }
+    }
+
+    fn forget(&self, name: &str) {
+        // silent-ok: it may never have been kept
+        let _gone = fs::remove_file(self.path(name));
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    fs::rename(&temporary, path)
+}
+
+fn refusal(message: &str, reason: &str) -> RpcError {
+    RpcError::new(ErrorCode::InvalidRequest, message).with(json!({"reason": reason}))
+}
+
+/// What a call is answered with that was delivered before, so long ago that nobody keeps its answer: it is not run again, since
+/// it may have been. `None` where that can't be, or where the same message twice does no more than once.
+pub(crate) fn unknown_outcome(kind: &Kind, again: bool, age: Duration) -> Option<Vec<u8>> {
+    let Kind::Acts(id) = kind else { return None };
+    if !again || age < ANSWER_KEPT {
+        return None;
+    }
+    let message = "this was delivered before, and whether it was done is not known any more; look at the trace, then ask with a \
+                   new request id";
+    let error = RpcError::new(ErrorCode::Internal, message).with(json!({"reason": "outcome_unknown"}));
+    let mut answer = Vec::new();
+    write_error(&mut answer, &Id::of_json(id).unwrap_or(Id::NULL), &error);
+    Some(answer)
+}
+
+/// An error that answers no id, as text.
+pub(crate) fn no_id(error: &RpcError) -> Vec<u8> {
+    let mut answer = Vec::new();
+    write_error(&mut answer, &Id::NULL, error);
+    answer
+}
+
+/// Whether a line answers a request.
+pub(crate) fn is_answer(line: &[u8]) -> bool {
+    !line.starts_with(br#"{"jsonrpc":"2.0","method":"#)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Kind, unknown_outcome};
+
+    #[test]
+    fn a_call_that_may_have_been_done_long_ago_is_not_done_again() {
+        let call = Kind::of(br#"{"jsonrpc":"2.0","id":"a","method":"claw.tool.call","params":{}}"#);
+        let (short, long) = (Duration::from_secs(60), Duration::from_secs(600));
+        assert_eq!(unknown_outcome(&call, false, long), None, "its first delivery");
+        assert_eq!(unknown_outcome(&call, true, short), None, "its answer is kept");
+        let answer = unknown_outcome(&call, true, long).expect("refused");
+        let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
+        assert_eq!(
+            (&answer["id"], &answer["error"]["data"]["reason"]),
+            (&"a".into(), &"outcome_unknown".into())
+        );
+        let looks = Kind::of(br#"{"jsonrpc":"2.0","id":1,"method":"claw.status","params":{}}"#);
+        assert_eq!(unknown_outcome(&looks, true, long), None);
+        // Messages are known for at least seven days.
+        let says = Kind::of(br#"{"jsonrpc":"2.0","id":1,"method":"claw.message.send","params":{}}"#);
+        assert_eq!(unknown_outcome(&says, true, long), None);
+    }
+}

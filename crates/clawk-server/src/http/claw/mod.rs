@@ -1,0 +1,372 @@
+//! CKP over HTTP (CKP §9.2, R42): `/claw` is Streamable HTTP with server-sent events, `/claw/ws` a WebSocket.
+//!
+//! `POST /claw` brings one message or batch; its answer comes back as JSON, or as a stream of events when it takes longer or
+//! something is told on the way. `GET /claw` is the stream of what answers no request. Both go on after a broken connection
+//! where `Last-Event-ID` says. `DELETE /claw` ends the session.
+
+mod session;
+mod socket;
+mod stream;
+
+use std::time::Duration;
+
+use axum::Extension;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, Request, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use clawk_proto::method::Method;
+use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error};
+use clawk_proto::{ErrorCode, RpcError};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+use std::sync::Arc;
+use tokio::time::timeout;
+
+use super::auth::{Access, Principal};
+use super::{ApiError, App, body};
+use crate::clients::Letter;
+use crate::transport::outbox::{Outbox, Queue};
+use session::Session;
+pub(crate) use session::Sessions;
+use stream::Place;
+
+/// The session's name, in the answer to `claw.initialize` and in every request after it.
+const SESSION: HeaderName = HeaderName::from_static("claw-session-id");
+/// Where a stream of events goes on.
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+/// An answer that comes sooner is JSON, where the client takes both.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The routes of the door `claw`.
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/claw", post(take).get(listen).delete(end))
+        .route("/claw/ws", get(socket::open))
+}
+
+/// `GET /claw?session=…`: a browser's EventSource can't send headers.
+#[derive(Debug, Default, Deserialize)]
+struct Named {
+    session: Option<String>,
+}
+
+/// What a message wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// `claw.initialize` by itself: begins a session where there is none.
+    Hello,
+    /// An answer.
+    Asks,
+    /// Nothing: notifications only.
+    Tells,
+}
+
+/// `POST /claw`.
+async fn take(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Extension(access): Extension<Arc<Access>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let limit = app.host.options().max_message_bytes;
+    let message = match body::json_within(request, limit).await {
+        Ok(message) => message,
+        Err(refusal) if refusal.status == StatusCode::PAYLOAD_TOO_LARGE => {
+            let error = RpcError::new(
+                ErrorCode::InvalidRequest,
+                format!("a message may have at most {limit} bytes"),
+            );
+            let error = error.with(json!({"reason": "too_long", "max_message_bytes": limit}));
+            return Ok(refused(refusal.status, &error));
+        }
+        Err(refusal) => return Err(refusal),
+    };
+    let kind = match kind(&message) {
+        Ok(kind) => kind,
+        Err(answer) => return Ok(json_answer(StatusCode::BAD_REQUEST, answer.into())),
+    };
+    let wants = Wants::of(&headers)?;
+    let named = match session_id(&headers) {
+        Ok(named) => named,
+        Err(refusal) => return Ok(*refusal),
+    };
+    match (named, kind) {
+        (Some(id), _) => {
+            let Some(session) = app.claw.find(&id, &principal) else {
+                return Ok(unknown_session());
+            };
+            ask(&session, message, kind, wants).await
+        }
+        (None, Kind::Hello) => {
+            let session = app.claw.begin(&app, &principal, access)?;
+            hello(&app, session, message, wants).await
+        }
+        (None, Kind::Asks | Kind::Tells) => Ok(refused(
+            StatusCode::BAD_REQUEST,
+            &RpcError::new(
+                ErrorCode::InvalidRequest,
+                "`claw.initialize` must be answered before anything else; send its `Claw-Session-Id` back",
+            )
+            .with(json!({"reason": "not_initialized"})),
+        )),
+    }
+}
+
+/// Begins a session. It is one only if `claw.initialize` succeeds.
+async fn hello(app: &App, session: Arc<Session>, message: Bytes, wants: Wants) -> Result<Response, ApiError> {
+    let outlet = send(&session, message).await?;
+    let Some(answer) = last_line(&outlet).await else {
+        return Err(ApiError::internal("`claw.initialize` got no answer"));
+    };
+    let begun = serde_json::from_slice::<serde_json::Value>(&answer)
+        .is_ok_and(|answer| answer.get("result").is_some()); // silent-ok: our own answers always read
+    let mut response = match wants {
+        Wants::Json | Wants::Either => json_answer(StatusCode::OK, answer),
+        Wants::Events => stream::whole(&answer),
+    };
+    if begun {
+        if let Ok(id) = HeaderValue::from_str(session.id()) {
+            response.headers_mut().insert(SESSION, id);
+        }
+        app.claw.keep(&session);
+    } else {
+        session.end();
+    }
+    Ok(response)
+}
+
+/// A message within a session.
+async fn ask(session: &Arc<Session>, message: Bytes, kind: Kind, wants: Wants) -> Result<Response, ApiError> {
+    let outlet = match send(session, message).await {
+        Ok(outlet) => outlet,
+        Err(_) => return Ok(unknown_session()), // silent-ok: it ended in this very moment
+    };
+    if kind == Kind::Tells {
+        return Ok(StatusCode::ACCEPTED.into_response());
+    }
+    let first = match wants {
+        Wants::Json => return Ok(answered(last_line(&outlet).await)),
+        Wants::Events => Vec::new(),
+        Wants::Either => match timeout(SOON, outlet.next()).await {
+            Ok(None) => return Ok(answered(None)),
+            Ok(Some(batch)) if is_answer(&batch) => return Ok(answered(Some(batch.into()))),
+            Ok(Some(batch)) => batch,
+            Err(_) => Vec::new(), // silent-ok: it takes longer, so it is streamed
+        },
+    };
+    let place = session.streams().begin(outlet, first);
+    Ok(session.follow(place))
+}
+
+async fn send(session: &Session, message: Bytes) -> Result<Arc<Queue>, ApiError> {
+    let reply = Arc::new(Outbox::default());
+    let outlet = reply.outlet();
+    if session.client().send(Letter { message, reply }).await {
+        Ok(outlet)
+    } else {
+        Err(ApiError::unavailable("the session has ended"))
+    }
+}
+
+/// `GET /claw`: what answers no request; or, from `Last-Event-ID` on, the rest of any stream of this session.
+async fn listen(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    Query(query): Query<Named>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if Wants::of(&headers)? == Wants::Json {
+        let message = "this is a stream: accept `text/event-stream`";
+        return Err(ApiError::new(
+            StatusCode::NOT_ACCEPTABLE,
+            "not_acceptable",
+            message,
+        ));
+    }
+    let named = match session_id(&headers) {
+        Ok(named) => named.or(query.session),
+        Err(refusal) => return Ok(*refusal),
+    };
+    let Some(id) = named else {
+        return Err(ApiError::invalid(
+            "session_missing",
+            "`Claw-Session-Id` is wanted",
+        ));
+    };
+    let Some(session) = app.claw.find(&id, &principal) else {
+        return Ok(unknown_session());
+    };
+    let place = match headers.get(LAST_EVENT).map(HeaderValue::to_str) {
+        None => session.streams().notices(),
+        Some(given) => {
+            let place = given.ok().and_then(Place::read); // silent-ok: such an id names nothing
+            let place = place.and_then(|place| session.streams().resume(place));
+            place.ok_or_else(|| {
+                let message =
+                    "`Last-Event-ID` names nothing that is still kept; ask again with the same `request_id`";
+                ApiError::new(StatusCode::GONE, "event_gone", message)
+            })?
+        }
+    };
+    Ok(session.follow(place))
+}
+
+/// `DELETE /claw`: the session ends; what is in flight may finish.
+async fn end(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let named = match session_id(&headers) {
+        Ok(named) => named,
+        Err(refusal) => return Ok(*refusal),
+    };
+    let Some(id) = named else {
+        return Err(ApiError::invalid(
+            "session_missing",
+            "`Claw-Session-Id` is wanted",
+        ));
+    };
+    match app.claw.find(&id, &principal) {
+        Some(session) => {
+            session.end();
+            app.claw.forget(session.id());
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+        None => Ok(unknown_session()),
+    }
+}
+
+/// In which form the client takes an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Json,
+    Events,
+    Either,
+}
+
+impl Wants {
+    /// By the `Accept` headers; none: JSON.
+    fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let (mut json, mut events, mut any) = (false, false, false);
+        for value in headers.get_all(ACCEPT) {
+            any = true;
+            let value = value.to_str().unwrap_or_default(); // silent-ok: an unreadable type is none that we have
+            for kind in value.split(',') {
+                match kind.split(';').next().unwrap_or_default().trim() {
+                    "application/json" | "application/*" => json = true,
+                    "text/event-stream" | "text/*" => events = true,
+                    "*/*" => json = true,
+                    _ => {}
+                }
+            }
+        }
+        match (json || !any, events) {
+            (true, true) => Ok(Self::Either),
+            (true, false) => Ok(Self::Json),
+            (false, true) => Ok(Self::Events),
+            (false, false) => Err(ApiError::new(
+                StatusCode::NOT_ACCEPTABLE,
+                "not_acceptable",
+                "accept `application/json`, `text/event-stream` or both",
+            )),
+        }
+    }
+}
+
+/// What the message wants, or the answer that it gets at once: it is no message.
+fn kind(bytes: &[u8]) -> Result<Kind, Vec<u8>> {
+    let refusal = |id: &Id<'_>, error: &RpcError| {
+        let mut answer = Vec::new();
+        write_error(&mut answer, id, error);
+        answer
+    };
+    match parse(bytes) {
+        Inbound::One(Message::Refused(refused)) => Err(refusal(&refused.id, &refused.error)),
+        Inbound::One(Message::Request(request)) => Ok(match request.id {
+            Some(_) if request.method == Method::Initialize.name() => Kind::Hello,
+            Some(_) => Kind::Asks,
+            None => Kind::Tells,
+        }),
+        Inbound::One(Message::Ignored) => Ok(Kind::Tells),
+        Inbound::Batch(messages) => {
+            let is_answered = |message: &Message<'_>| match message {
+                Message::Request(request) => request.id.is_some(),
+                Message::Refused(_) => true,
+                Message::Ignored => false,
+            };
+            Ok(if messages.iter().any(is_answered) {
+                Kind::Asks
+            } else {
+                Kind::Tells
+            })
+        }
+    }
+}
+
+/// The named session; two names are none.
+fn session_id(headers: &HeaderMap) -> Result<Option<String>, Box<Response>> {
+    let mut given = headers.get_all(&SESSION).iter();
+    match (given.next(), given.next()) {
+        (None, _) => Ok(None),
+        (Some(one), None) => match one.to_str() {
+            Ok(id) => Ok(Some(id.to_owned())),
+            Err(_) => Err(Box::new(unknown_session())), // silent-ok: such a name is no session's
+        },
+        (Some(_), Some(_)) => Err(Box::new(refused(
+            StatusCode::BAD_REQUEST,
+            &RpcError::new(ErrorCode::InvalidRequest, "`Claw-Session-Id` stands twice"),
+        ))),
+    }
+}
+
+fn unknown_session() -> Response {
+    let error = RpcError::new(
+        ErrorCode::InvalidRequest,
+        "there is no such session; begin one with `claw.initialize`",
+    );
+    refused(
+        StatusCode::NOT_FOUND,
+        &error.with(json!({"reason": "unknown_session"})),
+    )
+}
+
+/// A JSON-RPC error that answers no id.
+fn refused(status: StatusCode, error: &RpcError) -> Response {
+    let mut answer = Vec::new();
+    write_error(&mut answer, &Id::NULL, error);
+    json_answer(status, answer.into())
+}
+
+fn answered(answer: Option<Bytes>) -> Response {
+    match answer {
+        Some(answer) => json_answer(StatusCode::OK, answer),
+        None => unknown_session(),
+    }
+}
+
+fn json_answer(status: StatusCode, answer: Bytes) -> Response {
+    let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    (status, kind, Body::from(answer)).into_response()
+}
+
+/// The answer itself, which comes last; what is told on the way is dropped: the client takes no events.
+async fn last_line(outlet: &Queue) -> Option<Bytes> {
+    let mut last = None;
+    while let Some(batch) = outlet.next().await {
+        let mut lines = batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        last = lines.next_back().map(Bytes::copy_from_slice).or(last);
+    }
+    last
+}
+
+/// One line, which is no notification.
+fn is_answer(batch: &[u8]) -> bool {
+    let lines = memchr::memchr_iter(b'\n', batch).count();
+    lines == 1 && !batch.starts_with(br#"{"jsonrpc":"2.0","method":"#)
+}

@@ -1,0 +1,196 @@
+//! `/claw/ws`: one JSON-RPC message per text frame (runtime profile §6.1).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
+use axum::response::Response;
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt as _, StreamExt as _};
+use http::StatusCode;
+use tokio::time::timeout;
+
+use crate::http::auth::{self, Access, Principal};
+use crate::http::{ApiError, App};
+use crate::rpc::Connection;
+use crate::transport::converse::{End, IDLE, Source, converse};
+use crate::transport::outbox::Queue;
+
+/// The subprotocol.
+const PROTOCOL: &str = "claw";
+/// A browser can't send headers: it offers its token as a second subprotocol.
+const TOKEN: &str = "claw.token.";
+/// How often the client is pinged.
+const PING: Duration = Duration::from_secs(30);
+/// A client that answers no ping for so long is gone.
+const SILENT: Duration = Duration::from_secs(75);
+/// How long the last frame may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Bytes of the buffers of a connection that says nothing.
+const BUFFER: usize = 4 * 1024;
+
+/// Close codes (runtime profile §6.1).
+const NORMAL: u16 = 1000;
+const PROTOCOL_ERROR: u16 = 4001;
+const UNAUTHORIZED: u16 = 4002;
+
+/// Opens the socket. A client without a valid token is told by the close code, since a browser's page can't read a status.
+pub(super) async fn open(
+    State(app): State<App>,
+    principal: Option<Extension<Principal>>,
+    Extension(access): Extension<Arc<Access>>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, ApiError> {
+    let upgrade = upgrade.map_err(|error| {
+        let text = error.body_text();
+        ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", text)
+    })?;
+    let offered: Vec<&str> = upgrade
+        .requested_protocols()
+        .filter_map(|it| it.to_str().ok())
+        .collect(); // silent-ok: not ours
+    if !offered.is_empty() && !offered.contains(&PROTOCOL) {
+        let message = "the subprotocol is `claw`";
+        return Err(ApiError::invalid("unknown_subprotocol", message));
+    }
+    let by_protocol = || {
+        let token = offered.iter().find_map(|it| it.strip_prefix(TOKEN))?;
+        auth::holder(&access.tokens, token.as_bytes())
+    };
+    let principal = principal
+        .map(|Extension(principal)| principal)
+        .or_else(by_protocol);
+    let place = app.claw.place()?;
+    let most = app.host.options().max_message_bytes;
+    let upgrade = upgrade
+        .protocols([PROTOCOL])
+        .read_buffer_size(BUFFER)
+        .write_buffer_size(BUFFER)
+        // Longer ones than we take are still read up to here, so that they can be answered.
+        .max_message_size(most.saturating_mul(2))
+        .max_frame_size(most.saturating_mul(2));
+    let work = app.work.clone();
+    Ok(upgrade.on_upgrade(move |socket| {
+        work.track_future(async move {
+            match principal {
+                Some(principal) => serve(&app, access, socket, &principal).await,
+                None => refuse(socket).await,
+            }
+            drop(place);
+        })
+    }))
+}
+
+async fn refuse(mut socket: WebSocket) {
+    let frame = Message::Close(Some(CloseFrame {
+        code: UNAUTHORIZED,
+        reason: "a valid token is wanted".into(),
+    }));
+    // silent-ok: a client that is gone need not be told
+    let _said = timeout(FAREWELL, socket.send(frame)).await;
+}
+
+async fn serve(app: &App, access: Arc<Access>, socket: WebSocket, principal: &Principal) {
+    let connection = Connection::new(app.host.clone(), principal.rights());
+    let outlet = connection.0.outbox().outlet();
+    let (sink, frames) = socket.split();
+    let code = Arc::new(AtomicU16::new(NORMAL));
+    let source = Frames {
+        frames,
+        access,
+        code: Arc::clone(&code),
+        most: app.host.options().max_message_bytes,
+    };
+    let writing = write(outlet, sink, code);
+    let ended = converse(connection, source, writing, app.over.clone()).await;
+    tracing::debug!(by = ?ended.by, "a socket has closed");
+}
+
+struct Frames {
+    frames: SplitStream<WebSocket>,
+    access: Arc<Access>,
+    code: Arc<AtomicU16>,
+    most: usize,
+}
+
+impl Frames {
+    fn close(&self, code: u16) -> End {
+        self.code.store(code, Ordering::Relaxed);
+        End::Input
+    }
+}
+
+impl Source for Frames {
+    async fn read(&mut self, connection: &mut Connection) -> End {
+        loop {
+            connection.flush();
+            connection.room().await;
+            let patience = if connection.may_idle() { SILENT } else { IDLE };
+            let frame = tokio::select! {
+                biased;
+                // The tokens are others now: whoever may still speak connects again.
+                () = self.access.replaced() => return self.close(UNAUTHORIZED),
+                frame = timeout(patience, self.frames.next()) => frame,
+            };
+            match frame {
+                Ok(Some(Ok(Message::Text(text)))) if text.len() > self.most => connection.too_long(self.most),
+                Ok(Some(Ok(Message::Text(text)))) => connection.take(text.as_bytes()).await,
+                Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
+                Ok(Some(Ok(Message::Binary(_)))) => return self.close(PROTOCOL_ERROR),
+                Ok(None | Some(Ok(Message::Close(_)))) => return End::PeerGone,
+                Ok(Some(Err(error))) => {
+                    tracing::debug!(%error, "a socket broke");
+                    return self.close(PROTOCOL_ERROR);
+                }
+                // silent-ok: its answers are under way
+                Err(_) if connection.is_busy() && !connection.may_idle() => {}
+                Err(_) if connection.may_idle() => return End::PeerGone,
+                Err(_) => return self.close(PROTOCOL_ERROR), // silent-ok: it never said `claw.initialize`
+            }
+        }
+    }
+}
+
+/// Writes until nothing more comes, then closes.
+async fn write(
+    outlet: Arc<Queue>,
+    mut sink: SplitSink<WebSocket, Message>,
+    code: Arc<AtomicU16>,
+) -> io::Result<()> {
+    let mut pings = tokio::time::interval(PING);
+    pings.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    pings.tick().await; // the first is immediate
+    loop {
+        tokio::select! {
+            biased;
+            batch = outlet.next() => match batch {
+                Some(batch) => send(&mut sink, batch.into()).await?,
+                None => break,
+            },
+            _ = pings.tick() => sink.send(Message::Ping(Bytes::new())).await.map_err(io::Error::other)?,
+        }
+    }
+    let frame = CloseFrame {
+        code: code.load(Ordering::Relaxed),
+        reason: "".into(),
+    };
+    timeout(FAREWELL, sink.send(Message::Close(Some(frame))))
+        .await?
+        .map_err(io::Error::other)
+}
+
+async fn send(sink: &mut SplitSink<WebSocket, Message>, batch: Bytes) -> io::Result<()> {
+    let mut from = 0;
+    for end in memchr::memchr_iter(b'\n', &batch) {
+        let text = Utf8Bytes::try_from(batch.slice(from..end)).map_err(io::Error::other)?;
+        from = end + 1;
+        sink.feed(Message::Text(text)).await.map_err(io::Error::other)?;
+    }
+    sink.flush().await.map_err(io::Error::other)
+}

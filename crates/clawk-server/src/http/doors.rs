@@ -1,0 +1,107 @@
+//! What the listener serves, by path (R42): the one place where a door gets its routes.
+
+use axum::Router;
+use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
+
+use super::{App, approvals, atlases, carp, claw, health, openapi, sessions, stream, traces};
+
+/// What is served on the listener, by path (R42).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Door {
+    /// `/claw` and `/claw/ws`: CKP.
+    Claw,
+    /// `/v1/…`: the CRA API.
+    Cra,
+    /// `/healthz` and `/readyz`.
+    Health,
+    /// `/openai/v1/…`: the agent for chat front ends.
+    Openai,
+    /// `/mcp`: the agent as an MCP server.
+    Mcp,
+    /// `/a2a` and `/.well-known/agent-card.json`: the agent for other agents.
+    A2a,
+}
+
+impl Door {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Claw,
+        Self::Cra,
+        Self::Health,
+        Self::Openai,
+        Self::Mcp,
+        Self::A2a,
+    ];
+    /// Those that are on where `[http] doors` says nothing.
+    pub const DEFAULT: [Self; 3] = [Self::Claw, Self::Cra, Self::Health];
+
+    /// The word in `clawk.toml`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Claw => "claw",
+            Self::Cra => "cra",
+            Self::Health => "health",
+            Self::Openai => "openai",
+            Self::Mcp => "mcp",
+            Self::A2a => "a2a",
+        }
+    }
+
+    /// Its routes. The guard of the listener lies before them: Host, Origin, token, rate, deadline.
+    pub(super) fn routes(self) -> Router<App> {
+        match self {
+            Self::Claw => claw::routes(),
+            Self::Cra => cra(),
+            Self::Health => Router::new()
+                .route("/healthz", get(health::alive))
+                .route("/readyz", get(health::ready)),
+            Self::Openai => crate::openai::routes(),
+            Self::Mcp => crate::mcp::routes(),
+            Self::A2a => crate::a2a::routes(),
+        }
+    }
+
+    /// Paths that answer without a token: they say nothing that a stranger may not know, or look for the token themselves.
+    pub(super) const fn open_paths(self) -> &'static [&'static str] {
+        match self {
+            // It looks for the token itself, and tells by a close code.
+            Self::Claw => &["/claw/ws"],
+            Self::Cra => &["/v1/health"],
+            Self::Health => &["/healthz", "/readyz"],
+            Self::A2a => &[crate::a2a::CARD],
+            Self::Openai | Self::Mcp => &[],
+        }
+    }
+
+    /// Paths whose handler says itself how long it waits: for a turn, which may take long.
+    pub(super) const fn patient_paths(self) -> &'static [&'static str] {
+        match self {
+            Self::Claw | Self::Cra | Self::Health => &[],
+            Self::Openai => crate::openai::PATIENT,
+            Self::Mcp => crate::mcp::PATIENT,
+            Self::A2a => crate::a2a::PATIENT,
+        }
+    }
+}
+
+/// The CRA API.
+fn cra() -> Router<App> {
+    Router::new()
+        .route("/v1/health", get(health::health))
+        .route("/v1/sessions", get(sessions::list).post(sessions::create))
+        .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
+        .route("/v1/resolve", post(carp::resolve))
+        .route("/v1/execute", post(carp::execute))
+        .route("/v1/validate", post(carp::validate))
+        .route("/v1/traces/stream", get(stream::stream))
+        .route("/v1/traces/{session_id}", get(traces::show))
+        .route("/v1/traces/{session_id}/verify", post(traces::verify))
+        .route("/v1/atlases", get(atlases::list).post(atlases::load))
+        .route("/v1/atlases/{id}", get(atlases::show).delete(atlases::remove))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}", get(approvals::show).post(approvals::answer))
+        .route("/v1/openapi.json", get(openapi::serve))
+}

@@ -1,0 +1,185 @@
+//! The tool `ask`: a message to the agent, and its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clawk_kernel::{Notice, Question, Talk, TalkStop};
+use clawk_proto::{MessageId, RequestId};
+use rmcp::model::{CallToolResult, JsonObject, ProgressNotificationParam};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::questions::Elicitor;
+use super::serve::{Asking, Served, shaped};
+use crate::access::Scope;
+use crate::telling::{Next, Telling};
+
+/// Its name; a declared tool of the same name is not offered here.
+pub(super) const NAME: &str = "ask";
+/// Questions of one turn that wait to be put to the client's person.
+const MAX_QUESTIONS: usize = 64;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    message: String,
+    #[serde(default)]
+    conversation: Option<String>,
+}
+
+/// How the tool is listed.
+pub(super) fn described(kernel: &clawk_kernel::Kernel) -> Value {
+    let name = &kernel.agent_info().name;
+    json!({
+        "name": NAME,
+        "title": format!("Ask {name}"),
+        "description": format!("Says something to the agent `{name}` and returns its answer. The agent remembers what was said in the same conversation."),
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string", "description": "What is said to the agent"},
+                "conversation": {"type": "string", "description": "Which conversation goes on; a new one without"},
+            },
+            "required": ["message"],
+            "additionalProperties": false,
+        },
+        "outputSchema": {
+            "type": "object",
+            "properties": {
+                "conversation": {"type": "string"},
+                "session_id": {"type": "string"},
+                "turn_id": {"type": "string"},
+                "stop": {"type": "string", "enum": ["answered", "cancelled", "failed"]},
+                "usage": {
+                    "type": "object",
+                    "properties": {"input_tokens": {"type": "integer"}, "output_tokens": {"type": "integer"}},
+                },
+            },
+            "required": ["conversation", "session_id", "turn_id", "stop"],
+        },
+    })
+}
+
+/// Asks. The turn goes on when the client goes away; a client that cancels its request cancels the turn.
+pub(super) async fn ask(
+    served: &Served,
+    asking: &Asking,
+    arguments: JsonObject,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResult, ErrorData> {
+    asking.needs(Scope::Message)?;
+    let arguments: Arguments = serde_json::from_value(Value::Object(arguments)).map_err(|error| {
+        ErrorData::invalid_params(format!("the arguments of `{NAME}` are wrong: {error}"), None)
+    })?;
+    let request_id = RequestId::from(served.host().options().clock.uuid());
+    let talk = Talk::new(
+        asking.rights.name(),
+        arguments.conversation,
+        arguments.message,
+        request_id,
+    );
+    let (session, turn) = talk
+        .address()
+        .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+    let telling = Arc::<Telling>::default();
+    let (questions, mut asked) = mpsc::channel::<Question>(MAX_QUESTIONS);
+    let (heard, kernel, door) = (Arc::clone(&telling), asking.kernel.clone(), asking.door());
+    let (cancel, runs) = (context.ct.clone(), Arc::<AtomicBool>::default());
+    let begun = Arc::clone(&runs);
+    served.host().outlive(async move {
+        let tell = |_: MessageId, notice: &Notice| {
+            heard.tell(notice);
+            if matches!(notice, Notice::TurnStarted { .. }) {
+                begun.store(true, Ordering::SeqCst);
+            }
+            let steps = match notice {
+                Notice::Asking(question) => std::slice::from_ref(&**question),
+                Notice::Planned(plan) => &plan.steps,
+                _ => return,
+            };
+            for question in steps {
+                // silent-ok: a question that finds no room here waits for somebody else
+                let _full = questions.try_send(question.clone());
+            }
+        };
+        heard.end(kernel.talk(door, talk, &tell).await);
+    });
+    let elicitor = Elicitor::of(asking, &context.peer);
+    let putting = async {
+        while let Some(question) = asked.recv().await {
+            if let Some(elicitor) = &elicitor {
+                elicitor.put(&question).await;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        outcome = follow(&telling, context) => {
+            let told = outcome.as_ref().as_ref().map_err(|error| ErrorData::invalid_request(error.to_string(), None))?;
+            served.spoke(told.session).await;
+            result(told, telling.text())
+        }
+        () = putting => Err(ErrorData::internal_error("the questions ended before the turn", None)),
+        // A turn that waits behind another's is not stopped: it is its client's, and runs when it comes.
+        () = cancel.cancelled() => {
+            if runs.load(Ordering::SeqCst) {
+                asking.kernel.cancel_turn(session);
+            }
+            Err(ErrorData::internal_error(format!("the request was cancelled; its turn was {turn}"), None))
+        }
+    }
+}
+
+/// Until the end; what is said meanwhile is told as progress where the client wants that.
+async fn follow(
+    telling: &Telling,
+    context: &RequestContext<RoleServer>,
+) -> Arc<Result<clawk_kernel::Told, clawk_kernel::KernelError>> {
+    let token = context.meta.get_progress_token();
+    let mut told = 0_usize;
+    loop {
+        match telling.next(told).await {
+            Next::End(outcome) => return outcome,
+            Next::Text(more) => {
+                told += more.len();
+                if let Some(token) = &token {
+                    let bytes = u32::try_from(told).unwrap_or(u32::MAX);
+                    let mut progress = ProgressNotificationParam::new(token.clone(), f64::from(bytes));
+                    progress.message = Some(more);
+                    // silent-ok: a client that is gone needs no progress
+                    let _gone = context.peer.notify_progress(progress).await;
+                }
+            }
+        }
+    }
+}
+
+fn result(told: &clawk_kernel::Told, text: String) -> Result<CallToolResult, ErrorData> {
+    let (stop, is_error) = match told.stop {
+        TalkStop::Answered => ("answered", false),
+        TalkStop::Refused => ("refused", false),
+        TalkStop::Budget => ("budget", true),
+        TalkStop::Stopped => ("stopped", true),
+        TalkStop::Cancelled => ("cancelled", true),
+        TalkStop::Failed => ("failed", true),
+    };
+    let text = match (&told.reason, is_error) {
+        (Some(reason), _) => format!("{text}\n\n{reason}").trim().to_owned(),
+        (None, true) => format!("{text}\n\nthe turn was {stop}").trim().to_owned(),
+        (None, false) => text,
+    };
+    shaped(json!({
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": {
+            "conversation": told.conversation,
+            "session_id": told.session,
+            "turn_id": told.turn,
+            "stop": stop,
+            "usage": {"input_tokens": told.usage.input_tokens, "output_tokens": told.usage.output_tokens},
+        },
+        "isError": is_error,
+    }))
+}

@@ -1,0 +1,122 @@
+//! The agent as an MCP server: on standard input (`clawk serve --mcp`) and at `/mcp`. Its tools are `ask` and the declared ones,
+//! its skills are prompts, its traces and memory resources, its open questions elicitations. Every call takes the one path.
+
+mod ask;
+mod call;
+mod owners;
+mod prompts;
+mod questions;
+mod resources;
+mod serve;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
+use rmcp::ServiceExt as _;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use crate::access::Rights;
+use crate::host::Host;
+use crate::http::auth::{Ending, Principal};
+use crate::http::{App, Traces};
+use owners::Owners;
+use serve::Served;
+
+/// Its path.
+pub(crate) const PATH: &str = "/mcp";
+/// Whose handlers wait for a turn.
+pub(crate) const PATIENT: &[&str] = &[PATH];
+
+/// The route. Its sessions live as long as the tokens that opened them are in force.
+pub(crate) fn routes() -> Router<App> {
+    // Built with the first request, which brings the app.
+    let kept = Arc::new(Mutex::new(None::<Arc<Door>>));
+    Router::new().route(
+        PATH,
+        axum::routing::any(move |State(app): State<App>, request: Request| {
+            let door = {
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let fits = kept.take().filter(|door| !door.over.is_cancelled());
+                Arc::clone(kept.insert(fits.unwrap_or_else(|| Door::new(&app))))
+            };
+            async move { door.handle(request).await }
+        }),
+    )
+}
+
+type Service = StreamableHttpService<Served, LocalSessionManager>;
+
+/// `/mcp`, with what it keeps.
+struct Door {
+    service: Service,
+    owners: Owners,
+    /// Its sessions have ended: the server ends, or the tokens are others now.
+    over: CancellationToken,
+}
+
+impl Door {
+    fn new(app: &App) -> Arc<Self> {
+        let sessions = Arc::new(LocalSessionManager::default());
+        let mut config = StreamableHttpServerConfig::default();
+        // The listener's guard has looked at both, by the names and origins that are configured.
+        config = config.disable_allowed_hosts().disable_allowed_origins();
+        config = config.with_max_request_body_bytes(app.options.max_body_bytes);
+        let over = CancellationToken::new();
+        config = config.with_cancellation_token(over.clone());
+        let (ending, ended) = (Ending::of(app), over.clone());
+        app.host.outlive(async move {
+            ending.comes().await;
+            ended.cancel();
+        });
+        let (host, traces) = (app.host.clone(), Arc::clone(&app.traces));
+        let make = move || Ok(Served::new(host.clone(), Arc::clone(&traces), None));
+        Arc::new(Self {
+            service: StreamableHttpService::new(make, Arc::clone(&sessions), config),
+            owners: Owners::new(sessions),
+            over,
+        })
+    }
+
+    async fn handle(&self, request: Request) -> Response {
+        let principal = request.extensions().get::<Principal>().cloned();
+        match self.owners.admit(principal.as_ref(), request.headers()).await {
+            Err(refusal) => refusal.into_response(),
+            Ok(claim) => {
+                let response = self.service.handle(request).await;
+                self.owners.learn(claim, response.headers());
+                response.map(axum::body::Body::new)
+            }
+        }
+    }
+}
+
+/// Speaks MCP with the launcher until its end of input, or until `cancel`.
+pub async fn serve_mcp<R, W>(
+    input: R,
+    output: W,
+    host: Host,
+    traces: Arc<dyn Traces>,
+    rights: Rights,
+    cancel: CancellationToken,
+) where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let served = Served::new(host, traces, Some(rights));
+    let running = match served.serve_with_ct((input, output), cancel).await {
+        Ok(running) => running,
+        Err(error) => {
+            tracing::warn!(%error, "the MCP client went before it was initialized");
+            return;
+        }
+    };
+    match running.waiting().await {
+        Ok(reason) => tracing::info!(?reason, "the MCP client's connection has ended"),
+        Err(error) => tracing::error!(%error, "the MCP client's connection broke"),
+    }
+}

@@ -1,0 +1,83 @@
+//! Whose session it is: one token's session is closed to every other, whoever knows its id.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::{HeaderMap, StatusCode};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+
+use crate::http::ApiError;
+use crate::http::auth::Principal;
+
+const SESSION: &str = "mcp-session-id";
+/// Sessions that are open at the same time.
+const MAX_SESSIONS: usize = 1_024;
+
+/// The owners of the sessions that are open.
+#[derive(Debug)]
+pub(super) struct Owners {
+    sessions: Arc<LocalSessionManager>,
+    names: Mutex<HashMap<String, Arc<str>>>,
+}
+
+/// Who asks; a session that comes into being by this request is theirs.
+#[derive(Debug)]
+pub(super) struct Claim(Arc<str>);
+
+impl Owners {
+    pub(super) fn new(sessions: Arc<LocalSessionManager>) -> Self {
+        Self {
+            sessions,
+            names: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<str>>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Errors
+    /// The session is another's or nobody's, which look the same; or too many are open.
+    pub(super) async fn admit(
+        &self,
+        principal: Option<&Principal>,
+        headers: &HeaderMap,
+    ) -> Result<Claim, ApiError> {
+        let name = &principal.ok_or_else(ApiError::unauthorized)?.name;
+        let mut given = headers.get_all(SESSION).iter();
+        match (given.next(), given.next()) {
+            (Some(id), None) => {
+                let id = id.to_str().unwrap_or_default(); // silent-ok: an unreadable id is nobody's session
+                let owner = self.lock().get(id).cloned();
+                if owner.as_deref() != Some(&**name) {
+                    let message = "there is no such session: initialize one";
+                    return Err(ApiError::new(StatusCode::NOT_FOUND, "session_not_found", message));
+                }
+            }
+            (None, _) => self.room().await?,
+            (Some(_), Some(_)) => {
+                return Err(ApiError::invalid("invalid_request", "two session headers"));
+            }
+        }
+        Ok(Claim(Arc::clone(name)))
+    }
+
+    /// Forgets what is over; refuses where too many are left.
+    async fn room(&self) -> Result<(), ApiError> {
+        let open = self.sessions.sessions.read().await;
+        self.lock().retain(|id, _| open.contains_key(id.as_str()));
+        if open.len() < MAX_SESSIONS {
+            return Ok(());
+        }
+        let message = format!("{MAX_SESSIONS} MCP sessions are open");
+        Err(ApiError::too_many("too_many_sessions", message, 1_000))
+    }
+
+    /// A session that was opened belongs to who opened it.
+    pub(super) fn learn(&self, claim: Claim, headers: &HeaderMap) {
+        let id = headers.get(SESSION).and_then(|value| value.to_str().ok()); // silent-ok: our ids are readable
+        if let Some(id) = id {
+            self.lock().entry(id.to_owned()).or_insert(claim.0);
+        }
+    }
+}

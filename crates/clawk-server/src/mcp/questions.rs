@@ -1,0 +1,83 @@
+//! Open questions as elicitations: who may approve is asked where they are.
+
+use std::time::Duration;
+
+use clawk_kernel::sheet::Seen;
+use clawk_kernel::time::{Clock as _, SystemClock};
+use clawk_kernel::{Answer, Breadth, Kernel, Person, Question, Reply};
+use rmcp::RoleServer;
+use rmcp::model::{ElicitRequestParams, ElicitationAction};
+use rmcp::service::Peer;
+use serde_json::json;
+
+use super::serve::{Asking, shaped};
+use crate::access::Scope;
+
+/// Who asks a client's person: the client said that it can, and its token may approve.
+#[derive(Debug, Clone)]
+pub(super) struct Elicitor {
+    kernel: Kernel,
+    peer: Peer<RoleServer>,
+    name: String,
+}
+
+impl Elicitor {
+    /// None where this client is not to be asked: its questions wait for somebody else.
+    pub(super) fn of(asking: &Asking, peer: &Peer<RoleServer>) -> Option<Self> {
+        let can = peer
+            .peer_info()
+            .is_some_and(|info| info.capabilities.elicitation.is_some());
+        (can && asking.rights.may(Scope::Approve)).then(|| Self {
+            kernel: asking.kernel.clone(),
+            peer: peer.clone(),
+            name: asking.client.clone(),
+        })
+    }
+
+    /// Puts a question, with its whole text, and takes the answer. A person who only closes it has not answered.
+    pub(super) async fn put(&self, question: &Question) {
+        let message = format!("{}\n\n{}", question.reason, question.sheet.whole());
+        let params = shaped::<ElicitRequestParams>(json!({
+            "mode": "form",
+            "message": message,
+            "requestedSchema": {
+                "type": "object",
+                "properties": {
+                    "decision": {"type": "string", "title": "May this call run?", "enum": ["approve", "deny"]},
+                    "reason": {"type": "string", "title": "Why", "maxLength": 1000},
+                },
+                "required": ["decision"],
+            },
+        }));
+        let Ok(params) = params else { return };
+        let left_ms = question.expires_at.as_millis() - SystemClock::default().now().as_millis();
+        let limit = Duration::from_millis(u64::try_from(left_ms).unwrap_or(1));
+        let answered = match self
+            .peer
+            .create_elicitation_with_timeout(params, Some(limit))
+            .await
+        {
+            Ok(answered) => answered,
+            Err(error) => return tracing::info!(%error, "a question was not answered by an MCP client"),
+        };
+        let said = |name: &str| {
+            let content = answered.content.as_ref();
+            content
+                .and_then(|content| content.get(name))
+                .and_then(|value| value.as_str())
+        };
+        let answer = match (&answered.action, said("decision")) {
+            (ElicitationAction::Accept, Some("approve")) => Answer::Approve,
+            (ElicitationAction::Accept, Some("deny")) | (ElicitationAction::Decline, _) => Answer::Deny,
+            _ => return,
+        };
+        let reply = Reply {
+            answer,
+            breadth: Breadth::Exact,
+            person: Person::admin("mcp", &self.name),
+            reason: said("reason").map(str::to_owned),
+            seen: Seen::Sent,
+        };
+        self.kernel.reply(&question.request_id, reply).await;
+    }
+}

@@ -1,0 +1,196 @@
+//! Traces and memory as resources: `clawk://traces/SESSION` and `clawk://memory/STORE?query=TEXT`.
+
+use clawk_proto::SessionId;
+use clawk_proto::method::{MemoryQuery, MemoryQueryParams, TimeRange};
+use rmcp::ErrorData;
+use rmcp::model::{
+    ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse, ReadResourceResult,
+};
+use serde_json::{Value, json};
+
+use super::serve::{Asking, Served, shaped};
+use crate::access::Scope;
+use crate::http::Page;
+
+const TRACES: &str = "clawk://traces/";
+const MEMORY: &str = "clawk://memory/";
+const NDJSON: &str = "application/x-ndjson";
+const JSON: &str = "application/json";
+/// Events of one reading, and entries.
+const MAX_EVENTS: usize = 1_000;
+const MAX_ENTRIES: u32 = 100;
+/// Sessions that are listed.
+const MAX_LISTED: usize = 100;
+
+/// What is there for this client: its own chains, an admin all that are open; the stores.
+pub(super) async fn list(served: &Served, asking: &Asking) -> Result<ListResourcesResult, ErrorData> {
+    let mut found = Vec::new();
+    if asking.rights.may(Scope::Read) {
+        let mut chains = served.chains().await;
+        if asking.rights.is_admin() {
+            let open = asking.kernel.sessions().into_iter().map(|(id, _)| id);
+            chains.extend(open.filter(|id| !chains.contains(id)).collect::<Vec<_>>());
+        }
+        let latest = chains.iter().rev().take(MAX_LISTED);
+        found.extend(latest.map(|id| {
+            json!({"uri": format!("{TRACES}{id}"), "name": format!("trace {id}"), "mimeType": NDJSON,
+                "description": "What happened in this session: its hash-chained events, one a line"})
+        }));
+    }
+    if asking.rights.may(Scope::Memory) {
+        let stores = asking
+            .kernel
+            .manifest()
+            .memory
+            .iter()
+            .flat_map(|memory| &memory.stores);
+        found.extend(stores.map(|store| {
+            json!({"uri": format!("{MEMORY}{}", store.name), "name": format!("memory {}", store.name), "mimeType": JSON,
+                "description": "What the agent keeps in this store"})
+        }));
+    }
+    shaped(json!({"resources": found}))
+}
+
+/// How resources that are not listed are named.
+pub(super) fn templates(asking: &Asking) -> Result<ListResourceTemplatesResult, ErrorData> {
+    let mut found = Vec::new();
+    if asking.rights.may(Scope::Read) {
+        found.push(json!({"uriTemplate": format!("{TRACES}{{session}}{{?since}}"), "name": "trace", "mimeType": NDJSON,
+            "description": format!("A session's events from the sequence number `since` on, at most {MAX_EVENTS}")}));
+    }
+    if asking.rights.may(Scope::Memory) && asking.kernel.manifest().memory.is_some() {
+        found.push(json!({"uriTemplate": format!("{MEMORY}{{store}}{{?query}}"), "name": "memory", "mimeType": JSON,
+            "description": "Entries of a store that fit the words of `query`, best first; without it, all, oldest first"}));
+    }
+    shaped(json!({"resourceTemplates": found}))
+}
+
+/// Reads one.
+pub(super) async fn read(
+    served: &Served,
+    asking: &Asking,
+    uri: &str,
+) -> Result<ReadResourceResponse, ErrorData> {
+    let unknown = || {
+        let shown: String = uri.chars().take(200).collect();
+        ErrorData::resource_not_found(
+            format!("there is no resource `{shown}` for this client"),
+            Some(json!({"uri": shown})),
+        )
+    };
+    let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let (kind, text) = if let Some(session) = path.strip_prefix(TRACES) {
+        asking.needs(Scope::Read)?;
+        let session: SessionId = session.parse().map_err(|_| unknown())?;
+        if !asking.rights.is_admin() && !served.chains().await.contains(&session) {
+            return Err(unknown());
+        }
+        let since = value(query, "since").and_then(|text| text.parse().ok()); // silent-ok: what is no number is from the start
+        (
+            NDJSON,
+            trace(served, session, since.unwrap_or(0))
+                .await?
+                .ok_or_else(unknown)?,
+        )
+    } else if let Some(store) = path.strip_prefix(MEMORY) {
+        asking.needs(Scope::Memory)?;
+        let kept = asking.kernel.manifest().memory.as_ref();
+        if kept.is_none_or(|memory| memory.store(store).is_none()) {
+            return Err(unknown());
+        }
+        (JSON, memory(served, asking, store, value(query, "query")).await?)
+    } else {
+        return Err(unknown());
+    };
+    let result: ReadResourceResult =
+        shaped(json!({"contents": [{"uri": uri, "mimeType": kind, "text": text}]}))?;
+    Ok(result.into())
+}
+
+/// A member of a query, percent-decoded.
+fn value(query: &str, name: &str) -> Option<String> {
+    let mut members = query.split('&').filter_map(|member| member.split_once('='));
+    let (_, raw) = members.find(|(key, _)| *key == name)?;
+    let mut bytes = raw.bytes();
+    let mut decoded = Vec::new();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let pair = [bytes.next()?, bytes.next()?];
+                u8::from_str_radix(std::str::from_utf8(&pair).ok()?, 16).ok()? // silent-ok: a broken escape is no value
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(decoded).ok() // silent-ok: as above
+}
+
+async fn trace(served: &Served, session: SessionId, since: u64) -> Result<Option<String>, ErrorData> {
+    let page = Page {
+        session,
+        since,
+        kinds: Vec::new(),
+        limit: MAX_EVENTS,
+    };
+    let events = served.traces().page(page).await.map_err(|cause| {
+        tracing::error!(cause, "a trace could not be read");
+        ErrorData::internal_error("the trace could not be read", None)
+    })?;
+    if events.is_empty() && since == 0 {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    for event in &events {
+        let line = serde_json::to_string(event)
+            .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        text.push_str(&line);
+        text.push('\n');
+    }
+    Ok(Some(text))
+}
+
+async fn memory(
+    served: &Served,
+    asking: &Asking,
+    store: &str,
+    wanted: Option<String>,
+) -> Result<String, ErrorData> {
+    let query = match wanted {
+        Some(text) => MemoryQuery::Semantic {
+            text,
+            top_k: Some(MAX_ENTRIES),
+        },
+        None => MemoryQuery::TimeRange {
+            time_range: TimeRange {
+                from: "1970-01-01T00:00:00Z".to_owned(),
+                to: "9999-01-01T00:00:00Z".to_owned(),
+            },
+            top_k: Some(MAX_ENTRIES),
+        },
+    };
+    let params = MemoryQueryParams {
+        store: store.to_owned(),
+        query,
+    };
+    let session = served.calls(asking).await?;
+    let found = asking.kernel.memory_query(session, params).await;
+    let found = found.map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+    Ok(Value::to_string(&json!(found)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::value;
+
+    #[test]
+    fn members_of_a_query_are_decoded() {
+        assert_eq!(
+            value("query=a+b%20c%C3%A9&x=1", "query").as_deref(),
+            Some("a b cé")
+        );
+        assert_eq!(value("x=1", "query"), None);
+        assert_eq!(value("query=%zz", "query"), None);
+    }
+}

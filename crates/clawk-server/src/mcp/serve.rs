@@ -1,0 +1,257 @@
+//! One MCP session: what it is offered, and where each request goes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use clawk_kernel::{Door, Kernel, Session};
+use clawk_proto::SessionId;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse, Implementation,
+    InitializeResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    ServerCapabilities,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::{ask, call, prompts, resources};
+use crate::access::{Rights, Scope};
+use crate::host::Host;
+use crate::http::Traces;
+use crate::http::auth::Principal;
+
+/// One client's session. What it may do is looked up with each request.
+#[derive(Debug, Clone)]
+pub(super) struct Served(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    traces: Arc<dyn Traces>,
+    /// The launcher's; at `/mcp` each request brings its own.
+    fixed: Option<Rights>,
+    /// What was opened for this client.
+    opened: Mutex<Opened>,
+}
+
+/// What this client has opened so far.
+#[derive(Debug, Default)]
+struct Opened {
+    /// Where its tool calls belong.
+    calls: Option<Session>,
+    /// The chains it may read.
+    chains: Vec<SessionId>,
+}
+
+/// A request's surroundings.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) kernel: Kernel,
+    pub(super) rights: Rights,
+    /// `clientInfo.name`, for the record.
+    pub(super) client: String,
+}
+
+impl Asking {
+    /// # Errors
+    /// The client's token lacks this scope.
+    pub(super) fn needs(&self, scope: Scope) -> Result<(), ErrorData> {
+        if self.rights.may(scope) {
+            return Ok(());
+        }
+        let message = format!("this needs the scope `{}`", scope.name());
+        Err(ErrorData::invalid_request(
+            message,
+            Some(json!({"reason": "scope_missing", "scope": scope.name()})),
+        ))
+    }
+
+    /// By which door it comes in.
+    pub(super) fn door(&self) -> Door {
+        Door::Rpc {
+            client: format!("mcp:{}", self.client),
+            role: self.rights.role(),
+        }
+    }
+}
+
+/// A value of the protocol from its JSON.
+pub(super) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
+    serde_json::from_value(value).map_err(|error| {
+        tracing::error!(%error, "an answer does not have MCP's shape");
+        ErrorData::internal_error("the answer could not be made", None)
+    })
+}
+
+impl Served {
+    pub(super) fn new(host: Host, traces: Arc<dyn Traces>, fixed: Option<Rights>) -> Self {
+        Self(Arc::new(Inner {
+            host,
+            traces,
+            fixed,
+            opened: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn host(&self) -> &Host {
+        &self.0.host
+    }
+
+    pub(super) fn traces(&self) -> &dyn Traces {
+        &*self.0.traces
+    }
+
+    /// Who asks, and whom.
+    fn asking(&self, context: &RequestContext<RoleServer>) -> Result<Asking, ErrorData> {
+        let parts = context.extensions.get::<http::request::Parts>();
+        let principal = parts.and_then(|parts| parts.extensions.get::<Principal>());
+        let rights = match (&self.0.fixed, principal) {
+            (Some(fixed), _) => fixed.clone(),
+            (None, Some(principal)) => principal.rights(),
+            (None, None) => return Err(ErrorData::invalid_request("nobody knows who asks", None)),
+        };
+        let running = self.0.host.current().get();
+        let kernel = running.ok_or_else(|| ErrorData::internal_error("no agent runs yet", None))?;
+        let info = context.peer.peer_info();
+        let client = info.map_or_else(|| rights.name().to_owned(), |info| info.client_info.name.clone());
+        Ok(Asking {
+            kernel,
+            rights,
+            client: client.chars().take(64).collect(),
+        })
+    }
+
+    /// The session of this client's tool calls; opened with the first.
+    pub(super) async fn calls(&self, asking: &Asking) -> Result<SessionId, ErrorData> {
+        let mut opened = self.0.opened.lock().await;
+        if let Some(session) = &opened.calls {
+            return Ok(session.id);
+        }
+        let session = asking
+            .kernel
+            .open(asking.door())
+            .await
+            .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        let id = session.id;
+        opened.calls = Some(session);
+        opened.chains.push(id);
+        Ok(id)
+    }
+
+    /// A conversation that this client had.
+    pub(super) async fn spoke(&self, session: SessionId) {
+        let mut opened = self.0.opened.lock().await;
+        if !opened.chains.contains(&session) {
+            opened.chains.push(session);
+        }
+    }
+
+    /// The chains of this client.
+    pub(super) async fn chains(&self) -> Vec<SessionId> {
+        self.0.opened.lock().await.chains.clone()
+    }
+}
+
+impl Drop for Inner {
+    /// The client is gone: so is the session of its calls.
+    fn drop(&mut self) {
+        let opened = std::mem::take(self.opened.get_mut());
+        if let (Some(session), Some(kernel)) = (opened.calls, self.host.current().get()) {
+            self.host.outlive(async move {
+                kernel.end_session(session.id, "completed").await;
+            });
+        }
+    }
+}
+
+impl ServerHandler for Served {
+    fn get_info(&self) -> InitializeResult {
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_prompts()
+            .enable_resources()
+            .build();
+        let mut info = InitializeResult::new(capabilities);
+        if let Some(kernel) = self.0.host.current().get() {
+            let agent = kernel.agent_info();
+            info.server_info = Implementation::new(agent.name, agent.version);
+        }
+        info
+    }
+
+    /// The revisions with sessions: only these let a server ask while a call runs.
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::known_up_to(&ProtocolVersion::V_2025_11_25))
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let asking = self.asking(&context)?;
+        let mut tools = Vec::new();
+        if asking.rights.may(Scope::Message) {
+            tools.push(ask::described(&asking.kernel));
+        }
+        tools.extend(call::offered(&asking).await);
+        shaped(json!({"tools": tools}))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let asking = self.asking(&context)?;
+        let arguments = request.arguments.unwrap_or_default();
+        let result = match &*request.name {
+            ask::NAME => ask::ask(self, &asking, arguments, &context).await?,
+            name => call::call(self, &asking, name, arguments, &context).await?,
+        };
+        Ok(result.into())
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        prompts::list(&self.asking(&context)?)
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        prompts::get(&self.asking(&context)?, request)
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        resources::list(self, &self.asking(&context)?).await
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        resources::templates(&self.asking(&context)?)
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        resources::read(self, &self.asking(&context)?, &request.uri).await
+    }
+}

@@ -1,0 +1,199 @@
+//! What a request asks, in whichever of the two forms: one message, what was said before it, the client's tools.
+
+use clawk_kernel::Earlier;
+use clawk_kernel::ports::ToolOffer;
+use clawk_proto::message::Part;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::http::ApiError;
+
+/// Messages that one request may hold.
+const MAX_MESSAGES: usize = 2_048;
+/// Tools that one request may bring.
+const MAX_TOOLS: usize = 128;
+/// Characters of a tool's name.
+const MAX_TOOL_NAME: usize = 64;
+
+/// One message to the agent, and what the client says around it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Asked {
+    /// What is said now; empty when only the client's tools answered.
+    pub(super) text: String,
+    /// What the client says was said before, oldest first, and what its tools answered.
+    pub(super) earlier: Vec<Earlier>,
+    /// The client's own tools.
+    pub(super) tools: Vec<ToolOffer>,
+}
+
+/// A wrong member of a request.
+pub(super) fn fault(param: &str, message: impl Into<String>) -> ApiError {
+    ApiError::invalid("invalid_value", message).with("param", param.into())
+}
+
+/// A member that asks for what this server does not do.
+pub(super) fn unsupported(param: &str, message: impl Into<String>) -> ApiError {
+    ApiError::invalid("unsupported_parameter", message).with("param", param.into())
+}
+
+/// Text, or a list of parts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    Text(String),
+    Parts(Vec<Value>),
+}
+
+impl Content {
+    /// As text; other parts become notes.
+    pub(super) fn text(&self, param: &str) -> Result<String, ApiError> {
+        match self {
+            Self::Text(text) => Ok(text.clone()),
+            Self::Parts(parts) => {
+                let texts: Result<Vec<String>, ApiError> =
+                    parts.iter().map(|part| words(part, param)).collect();
+                Ok(texts?.join("\n\n"))
+            }
+        }
+    }
+}
+
+/// A part in words.
+fn words(part: &Value, param: &str) -> Result<String, ApiError> {
+    let text = |pointer: &str| part.pointer(pointer).and_then(Value::as_str);
+    let kind = text("/type").unwrap_or_default();
+    let said = match kind {
+        "text" | "input_text" | "output_text" => text("/text").map(str::to_owned),
+        "refusal" => text("/refusal").map(str::to_owned),
+        "image_url" => text("/image_url/url").map(|url| linked("image", url, None)),
+        "input_image" => Some(linked(
+            "image",
+            text("/image_url").unwrap_or_default(),
+            text("/file_id"),
+        )),
+        "input_audio" => text("/input_audio/data").map(|data| {
+            let mime_type = format!("audio/{}", text("/input_audio/format").unwrap_or("unknown"));
+            Part::Audio {
+                mime_type,
+                data: data.to_owned(),
+                name: None,
+            }
+            .as_text()
+        }),
+        "file" => Some(file(
+            text("/file/file_data"),
+            text("/file/filename"),
+            text("/file/file_id"),
+        )),
+        "input_file" => Some(file(text("/file_data"), text("/filename"), text("/file_id"))),
+        _ => None,
+    };
+    said.ok_or_else(|| {
+        let shown: String = kind.chars().take(64).collect();
+        fault(
+            param,
+            format!("a part of type `{shown}` is not understood here, or lacks its content"),
+        )
+    })
+}
+
+fn linked(what: &str, url: &str, id: Option<&str>) -> String {
+    match url
+        .strip_prefix("data:")
+        .and_then(|rest| rest.split_once(";base64,"))
+    {
+        Some((mime_type, data)) => Part::Image {
+            mime_type: mime_type.to_owned(),
+            data: data.to_owned(),
+            name: None,
+        }
+        .as_text(),
+        None => format!("[{what} at {}; it is not shown to you]", id.unwrap_or(url)),
+    }
+}
+
+fn file(data: Option<&str>, name: Option<&str>, id: Option<&str>) -> String {
+    let (mime_type, data) = match data {
+        Some(data) => match data
+            .strip_prefix("data:")
+            .and_then(|rest| rest.split_once(";base64,"))
+        {
+            Some((mime_type, data)) => (mime_type, data),
+            None => ("application/octet-stream", data),
+        },
+        None => ("application/octet-stream", ""),
+    };
+    Part::File {
+        mime_type: mime_type.to_owned(),
+        data: data.to_owned(),
+        name: name.or(id).map(str::to_owned),
+    }
+    .as_text()
+}
+
+/// The message among a request's messages: the last one, where it is a person's or a tool's.
+pub(super) fn split(mut all: Vec<Earlier>, tools: Vec<ToolOffer>, param: &str) -> Result<Asked, ApiError> {
+    if all.len() > MAX_MESSAGES {
+        return Err(fault(param, format!("at most {MAX_MESSAGES} messages")));
+    }
+    let text = match all.last().map(|last| last.role) {
+        Some("user") => all.pop().map(|last| last.text).unwrap_or_default(),
+        Some("tool") => String::new(),
+        Some(_) | None => {
+            let message = "the last message must be one of role `user`, or the answer of a tool";
+            return Err(fault(param, message));
+        }
+    };
+    if text.trim().is_empty() && all.last().is_none_or(|last| last.role != "tool") {
+        return Err(fault(param, "the last message is empty"));
+    }
+    all.retain(|earlier| {
+        !earlier.text.trim().is_empty() || !earlier.calls.is_empty() || earlier.answers.is_some()
+    });
+    Ok(Asked {
+        text,
+        earlier: all,
+        tools,
+    })
+}
+
+/// The client's tools, each with a name of its own.
+pub(super) fn tools(given: Vec<ToolOffer>) -> Result<Vec<ToolOffer>, ApiError> {
+    if given.len() > MAX_TOOLS {
+        return Err(fault("tools", format!("at most {MAX_TOOLS} tools")));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for tool in &given {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if tool.name.is_empty() || tool.name.len() > MAX_TOOL_NAME || !tool.name.chars().all(fits) {
+            let message = format!("a tool's name has 1 to {MAX_TOOL_NAME} letters, digits, `_` and `-`");
+            return Err(fault("tools", message));
+        }
+        if !seen.insert(tool.name.as_str()) {
+            return Err(fault(
+                "tools",
+                format!("the tool `{}` stands there twice", tool.name),
+            ));
+        }
+        if !tool.input_schema.is_object() {
+            return Err(fault(
+                "tools",
+                format!("the parameters of the tool `{}` must be a JSON schema", tool.name),
+            ));
+        }
+    }
+    Ok(given)
+}
+
+/// Whether `tool_choice` lets the model see the tools. To force a call is not possible here: the agent decides.
+pub(super) fn chosen(choice: Option<&Value>) -> Result<bool, ApiError> {
+    match choice {
+        None | Some(Value::Null) => Ok(true),
+        Some(Value::String(word)) if word == "auto" => Ok(true),
+        Some(Value::String(word)) if word == "none" => Ok(false),
+        Some(_) => Err(unsupported(
+            "tool_choice",
+            "only `auto` and `none`: the agent decides by itself which tool it calls",
+        )),
+    }
+}

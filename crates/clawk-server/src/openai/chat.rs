@@ -1,0 +1,399 @@
+//! `POST /openai/v1/chat/completions`.
+
+use std::convert::Infallible;
+
+use axum::extract::{Request, State};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use clawk_kernel::ports::ToolOffer;
+use clawk_kernel::{ClientCall, Earlier, KernelError, Told};
+use futures::stream::{self, Stream};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::asked::{self, Asked, Content, fault, unsupported};
+use super::serve::{self, Place, Turn};
+use crate::http::auth::{Ending, Principal};
+use crate::http::{ApiError, App, body};
+use crate::telling::Next;
+
+/// What is read of a request. What a model's provider is to be told (`temperature`, `max_tokens` …) is the agent's own matter and
+/// stands in its manifest: such members are read over.
+#[derive(Debug, Deserialize)]
+struct Chat {
+    model: String,
+    messages: Vec<Message>,
+    #[serde(default)]
+    stream: Option<bool>,
+    #[serde(default)]
+    stream_options: Option<StreamOptions>,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
+    n: Option<u32>,
+    #[serde(default)]
+    tools: Option<Vec<Tool>>,
+    #[serde(default)]
+    tool_choice: Option<Value>,
+    #[serde(default)]
+    functions: Option<Value>,
+    #[serde(default)]
+    response_format: Option<Value>,
+    #[serde(default)]
+    logprobs: Option<bool>,
+    #[serde(default)]
+    stop: Option<Value>,
+    #[serde(default)]
+    modalities: Option<Vec<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Message {
+    role: String,
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(default)]
+    refusal: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<ToolCall>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ToolCall {
+    id: String,
+    function: Function,
+}
+
+#[derive(Debug, Deserialize)]
+struct Function {
+    name: String,
+    #[serde(default)]
+    arguments: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tool {
+    r#type: String,
+    #[serde(default)]
+    function: Option<Declared>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Declared {
+    name: String,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    parameters: Option<Value>,
+}
+
+impl Chat {
+    /// Refuses what would change the answer's shape and can't be given.
+    fn possible(&self) -> Result<(), ApiError> {
+        if self.n.is_some_and(|n| n != 1) {
+            return Err(unsupported("n", "one answer per request"));
+        }
+        if self.functions.is_some() {
+            return Err(unsupported("functions", "use `tools`"));
+        }
+        if self.logprobs == Some(true) {
+            return Err(unsupported(
+                "logprobs",
+                "an agent's answer has no log probabilities",
+            ));
+        }
+        if self.stop.as_ref().is_some_and(|stop| !stop.is_null()) {
+            return Err(unsupported("stop", "an agent's answer is not cut at a word"));
+        }
+        let kind = self
+            .response_format
+            .as_ref()
+            .and_then(|format| format.get("type"));
+        if kind.is_some_and(|kind| kind != "text") {
+            return Err(unsupported(
+                "response_format",
+                "only `text`: ask the agent for the form in words",
+            ));
+        }
+        if self
+            .modalities
+            .as_ref()
+            .is_some_and(|all| all.iter().any(|one| one != "text"))
+        {
+            return Err(unsupported("modalities", "only `text`"));
+        }
+        Ok(())
+    }
+
+    fn asked(&self) -> Result<Asked, ApiError> {
+        let messages: Result<Vec<Earlier>, ApiError> = self.messages.iter().map(Message::earlier).collect();
+        let offered = match &self.tools {
+            Some(tools) if asked::chosen(self.tool_choice.as_ref())? => {
+                let offered: Result<Vec<ToolOffer>, ApiError> = tools.iter().map(Tool::offered).collect();
+                asked::tools(offered?)?
+            }
+            Some(_) | None => Vec::new(),
+        };
+        asked::split(messages?, offered, "messages")
+    }
+}
+
+impl Message {
+    fn earlier(&self) -> Result<Earlier, ApiError> {
+        let role = match self.role.as_str() {
+            "system" | "developer" => "system",
+            "user" => "user",
+            "assistant" => "assistant",
+            "tool" => "tool",
+            other => {
+                let shown: String = other.chars().take(64).collect();
+                return Err(fault(
+                    "messages",
+                    format!("`{shown}` is not a role that is understood here"),
+                ));
+            }
+        };
+        if role == "tool" && self.tool_call_id.is_none() {
+            return Err(fault(
+                "messages",
+                "a message of role `tool` needs a `tool_call_id`",
+            ));
+        }
+        let text = match &self.content {
+            Some(content) => content.text("messages")?,
+            None => self.refusal.clone().unwrap_or_default(),
+        };
+        let calls = self.tool_calls.iter().flatten().map(|call| ClientCall {
+            id: call.id.clone(),
+            name: call.function.name.clone(),
+            arguments: call.function.arguments.clone(),
+        });
+        Ok(Earlier {
+            role,
+            text,
+            calls: calls.collect(),
+            answers: self.tool_call_id.clone().filter(|_| role == "tool"),
+        })
+    }
+}
+
+impl Tool {
+    fn offered(&self) -> Result<ToolOffer, ApiError> {
+        let function = self.function.as_ref().filter(|_| self.r#type == "function");
+        let function = function.ok_or_else(|| fault("tools", "only tools of type `function`"))?;
+        Ok(ToolOffer {
+            name: function.name.clone(),
+            description: function.description.clone().unwrap_or_default(),
+            input_schema: function
+                .parameters
+                .clone()
+                .unwrap_or_else(|| json!({"type": "object", "properties": {}})),
+        })
+    }
+}
+
+/// One message to the agent.
+pub(super) async fn complete(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let chat: Chat = body::json(&app, request).await?;
+    serve::is_agent(&app, &chat.model)?;
+    chat.possible()?;
+    let asked = chat.asked()?;
+    let place = Place {
+        principal,
+        conversation: chat.user.clone(),
+        headers,
+    };
+    let turn = serve::ask(&app, place, asked)?;
+    let usage = chat
+        .stream_options
+        .and_then(|options| options.include_usage)
+        .unwrap_or(false);
+    let head = Head {
+        id: format!("chatcmpl-{}", turn.id.simple()),
+        created: turn.created,
+        model: chat.model,
+    };
+    if chat.stream == Some(true) {
+        let pieces = Pieces {
+            turn,
+            head,
+            usage,
+            at: 0,
+            stage: Stage::Role,
+            ending: Ending::of(&app),
+        };
+        return Ok(Sse::new(pieces.stream())
+            .keep_alive(KeepAlive::default())
+            .into_response());
+    }
+    let answer = turn.answer().await?;
+    Ok(Json(head.whole(&answer)).into_response())
+}
+
+/// What is the same in every object of one answer.
+#[derive(Debug, Clone)]
+struct Head {
+    id: String,
+    created: i64,
+    model: String,
+}
+
+impl Head {
+    fn whole(&self, answer: &serve::Answer) -> Value {
+        let calls = &answer.told.calls;
+        let mut message = json!({"role": "assistant", "content": answer.text, "refusal": null});
+        if let (false, Some(message)) = (calls.is_empty(), message.as_object_mut()) {
+            message.insert("tool_calls".into(), calls.iter().map(call).collect());
+            if answer.text.is_empty() {
+                message.insert("content".into(), Value::Null);
+            }
+        }
+        json!({
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [{
+                "index": 0,
+                "message": message,
+                "logprobs": null,
+                "finish_reason": finish(&answer.told),
+            }],
+            "usage": serve::usage(&answer.told, ["prompt_tokens", "completion_tokens"]),
+        })
+    }
+
+    fn chunk(&self, delta: &Value, finish: Option<&str>) -> Value {
+        json!({
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+            "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}],
+        })
+    }
+
+    fn usage(&self, told: &Told) -> Value {
+        json!({
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+            "choices": [],
+            "usage": serve::usage(told, ["prompt_tokens", "completion_tokens"]),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Role,
+    Words,
+    Done,
+}
+
+/// A streamed answer, piece by piece.
+#[derive(Debug)]
+struct Pieces {
+    turn: Turn,
+    head: Head,
+    usage: bool,
+    /// Bytes of the text that were sent.
+    at: usize,
+    stage: Stage,
+    ending: Ending,
+}
+
+impl Pieces {
+    fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        let groups = stream::unfold(self, |mut pieces| async move {
+            let events = pieces.next().await?;
+            Some((stream::iter(events.into_iter().map(Ok)), pieces))
+        });
+        futures::StreamExt::flatten(groups)
+    }
+
+    async fn next(&mut self) -> Option<Vec<Event>> {
+        match self.stage {
+            Stage::Role => {
+                self.stage = Stage::Words;
+                let delta = json!({"role": "assistant", "content": "", "refusal": null});
+                Some(vec![event(&self.head.chunk(&delta, None))])
+            }
+            Stage::Words => {
+                let next = tokio::select! {
+                    next = self.turn.telling.next(self.at) => next,
+                    () = self.ending.comes() => {
+                        self.stage = Stage::Done;
+                        let gone = ApiError::unavailable("the server ends, or its tokens are others now; the turn goes on");
+                        return Some(vec![event(&gone.openai())]);
+                    }
+                };
+                Some(match next {
+                    Next::Text(more) => {
+                        self.at += more.len();
+                        vec![event(&self.head.chunk(&json!({"content": more}), None))]
+                    }
+                    Next::End(outcome) => {
+                        self.stage = Stage::Done;
+                        self.end(&outcome)
+                    }
+                })
+            }
+            Stage::Done => None,
+        }
+    }
+
+    fn end(&self, outcome: &Result<Told, KernelError>) -> Vec<Event> {
+        match serve::ended(outcome) {
+            Ok(told) => {
+                let mut events = Vec::new();
+                for (index, handed) in told.calls.iter().enumerate() {
+                    let mut piece = call(handed);
+                    if let Some(piece) = piece.as_object_mut() {
+                        piece.insert("index".into(), index.into());
+                    }
+                    events.push(event(&self.head.chunk(&json!({"tool_calls": [piece]}), None)));
+                }
+                events.push(event(&self.head.chunk(&json!({}), Some(finish(&told)))));
+                if self.usage {
+                    events.push(event(&self.head.usage(&told)));
+                }
+                events.push(Event::default().data("[DONE]"));
+                events
+            }
+            Err(error) => vec![event(&error.openai())],
+        }
+    }
+}
+
+/// A call that the client is to run.
+fn call(call: &ClientCall) -> Value {
+    json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
+}
+
+fn finish(told: &Told) -> &'static str {
+    if told.calls.is_empty() {
+        "stop"
+    } else {
+        "tool_calls"
+    }
+}
+
+fn event(value: &Value) -> Event {
+    Event::default().data(value.to_string())
+}

@@ -1,0 +1,63 @@
+//! `/openai/v1` (R44): any chat front end can use the agent. A request is one message of the caller's conversation; what the
+//! client says was said before, and is not known here, reaches the model as marked data.
+
+mod asked;
+mod chat;
+mod responses;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use serde_json::{Value, json};
+
+use crate::access::Scope;
+use crate::http::auth::Principal;
+use crate::http::{ApiError, App};
+
+/// Where this dialect is spoken.
+pub(crate) const PREFIX: &str = "/openai/";
+
+/// Whose handlers wait for a turn.
+pub(crate) const PATIENT: &[&str] = &["/openai/v1/chat/completions", "/openai/v1/responses"];
+
+/// The routes.
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/openai/v1/models", get(models))
+        .route("/openai/v1/models/{model}", get(model))
+        .route("/openai/v1/chat/completions", post(chat::complete))
+        .route("/openai/v1/responses", post(responses::create))
+}
+
+/// The one model that there is: the agent, by its Claw's name.
+async fn models(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+) -> Result<Json<Value>, ApiError> {
+    let listed = described(&app, &principal)?;
+    Ok(Json(json!({"object": "list", "data": [listed]})))
+}
+
+async fn model(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    axum::extract::Path(wanted): axum::extract::Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let described = described(&app, &principal)?;
+    serve::is_agent(&app, &wanted)?;
+    Ok(Json(described))
+}
+
+fn described(app: &App, principal: &Principal) -> Result<Value, ApiError> {
+    if !principal.may(Scope::Message) {
+        principal.needs(Scope::Read)?;
+    }
+    let kernel = serve::kernel(app)?;
+    let status = kernel.status();
+    let started = app.clock.now().as_millis() / 1000 - i64::try_from(status.uptime_ms / 1000).unwrap_or(0);
+    let name = &kernel.manifest().metadata.name;
+    Ok(json!({"id": name, "object": "model", "created": started, "owned_by": "clawk"}))
+}

@@ -1,0 +1,483 @@
+//! `POST /openai/v1/responses`.
+
+use std::convert::Infallible;
+
+use axum::extract::{Request, State};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use clawk_kernel::ports::ToolOffer;
+use clawk_kernel::{ClientCall, Earlier, KernelError, Told};
+use futures::stream::{self, Stream};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::asked::{self, Asked, Content, fault, unsupported};
+use super::serve::{self, Place, Turn};
+use crate::http::auth::{Ending, Principal};
+use crate::http::{ApiError, App, body};
+use crate::telling::Next;
+
+/// What is read of a request; see [`super::chat`] for what is read over.
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    model: String,
+    input: Input,
+    #[serde(default)]
+    instructions: Option<String>,
+    #[serde(default)]
+    stream: Option<bool>,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
+    tools: Option<Vec<Tool>>,
+    #[serde(default)]
+    tool_choice: Option<Value>,
+    #[serde(default)]
+    previous_response_id: Option<String>,
+    #[serde(default)]
+    conversation: Option<Value>,
+    #[serde(default)]
+    background: Option<bool>,
+    #[serde(default)]
+    text: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Text(String),
+    Items(Vec<Item>),
+}
+
+#[derive(Debug, Deserialize)]
+struct Item {
+    #[serde(default)]
+    r#type: Option<String>,
+    #[serde(default)]
+    role: Option<String>,
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(default)]
+    call_id: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    arguments: Option<String>,
+    #[serde(default)]
+    output: Option<Content>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tool {
+    r#type: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    parameters: Option<Value>,
+}
+
+impl Wanted {
+    fn possible(&self) -> Result<(), ApiError> {
+        if self.background == Some(true) {
+            return Err(unsupported("background", "an answer is waited for, or streamed"));
+        }
+        if self.previous_response_id.is_some() {
+            let message =
+                "the agent keeps the conversation itself: name it with `user`, and send what is new";
+            return Err(unsupported("previous_response_id", message));
+        }
+        if self.conversation.as_ref().is_some_and(|given| !given.is_null()) {
+            return Err(unsupported("conversation", "name the conversation with `user`"));
+        }
+        let format = self.text.as_ref().and_then(|text| text.pointer("/format/type"));
+        if format.is_some_and(|kind| kind != "text") {
+            return Err(unsupported(
+                "text",
+                "only `text`: ask the agent for the form in words",
+            ));
+        }
+        Ok(())
+    }
+
+    fn asked(&self) -> Result<Asked, ApiError> {
+        let said = |role: &'static str, text: &str| Earlier {
+            role,
+            text: text.to_owned(),
+            calls: Vec::new(),
+            answers: None,
+        };
+        let mut all: Vec<Earlier> = self
+            .instructions
+            .iter()
+            .map(|text| said("system", text))
+            .collect();
+        match &self.input {
+            Input::Text(text) => all.push(said("user", text)),
+            Input::Items(items) => {
+                for item in items {
+                    all.extend(item.earlier()?);
+                }
+            }
+        }
+        let offered = match &self.tools {
+            Some(tools) if asked::chosen(self.tool_choice.as_ref())? => {
+                let offered: Result<Vec<ToolOffer>, ApiError> = tools.iter().map(Tool::offered).collect();
+                asked::tools(offered?)?
+            }
+            Some(_) | None => Vec::new(),
+        };
+        asked::split(all, offered, "input")
+    }
+}
+
+impl Item {
+    fn earlier(&self) -> Result<Option<Earlier>, ApiError> {
+        let text = |content: &Option<Content>| match content {
+            Some(content) => content.text("input"),
+            None => Ok(String::new()),
+        };
+        let lacks = |what: &str| fault("input", format!("an item lacks its `{what}`"));
+        let kind = self.r#type.as_deref().unwrap_or("message");
+        Ok(Some(match kind {
+            "message" => Earlier {
+                role: match self.role.as_deref() {
+                    Some("system" | "developer") => "system",
+                    Some("user") => "user",
+                    Some("assistant") => "assistant",
+                    Some(_) | None => {
+                        return Err(fault(
+                            "input",
+                            "a message's role is `user`, `assistant`, `system` or `developer`",
+                        ));
+                    }
+                },
+                text: text(&self.content)?,
+                calls: Vec::new(),
+                answers: None,
+            },
+            "function_call" => Earlier {
+                role: "assistant",
+                text: String::new(),
+                calls: vec![ClientCall {
+                    id: self.call_id.clone().ok_or_else(|| lacks("call_id"))?,
+                    name: self.name.clone().ok_or_else(|| lacks("name"))?,
+                    arguments: self.arguments.clone().unwrap_or_default(),
+                }],
+                answers: None,
+            },
+            "function_call_output" => Earlier {
+                role: "tool",
+                text: text(&self.output)?,
+                calls: Vec::new(),
+                answers: Some(self.call_id.clone().ok_or_else(|| lacks("call_id"))?),
+            },
+            // A model's thoughts are its own; they come back from clients that keep everything.
+            "reasoning" => return Ok(None),
+            other => {
+                let shown: String = other.chars().take(64).collect();
+                return Err(fault(
+                    "input",
+                    format!("an item of type `{shown}` is not understood here"),
+                ));
+            }
+        }))
+    }
+}
+
+impl Tool {
+    fn offered(&self) -> Result<ToolOffer, ApiError> {
+        let name = self.name.clone().filter(|_| self.r#type == "function");
+        let name = name.ok_or_else(|| fault("tools", "only tools of type `function`"))?;
+        Ok(ToolOffer {
+            name,
+            description: self.description.clone().unwrap_or_default(),
+            input_schema: self
+                .parameters
+                .clone()
+                .filter(|schema| !schema.is_null())
+                .unwrap_or_else(|| json!({"type": "object", "properties": {}})),
+        })
+    }
+}
+
+/// One message to the agent.
+pub(super) async fn create(
+    State(app): State<App>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let wanted: Wanted = body::json(&app, request).await?;
+    serve::is_agent(&app, &wanted.model)?;
+    wanted.possible()?;
+    let asked = wanted.asked()?;
+    let place = Place {
+        principal,
+        conversation: wanted.user.clone(),
+        headers,
+    };
+    let turn = serve::ask(&app, place, asked)?;
+    let head = Head {
+        turn,
+        model: wanted.model,
+        user: wanted.user,
+    };
+    if wanted.stream == Some(true) {
+        let pieces = Pieces {
+            head,
+            at: 0,
+            sent: 0,
+            opened: false,
+            stage: Stage::Begin,
+            ending: Ending::of(&app),
+        };
+        return Ok(Sse::new(pieces.stream())
+            .keep_alive(KeepAlive::default())
+            .into_response());
+    }
+    let answer = head.turn.answer().await?;
+    Ok(Json(head.whole("completed", &answer.text, Some(&answer.told), None)).into_response())
+}
+
+#[derive(Debug)]
+struct Head {
+    turn: Turn,
+    model: String,
+    user: Option<String>,
+}
+
+impl Head {
+    fn item(&self, status: &str, text: &str) -> Value {
+        let content = match status {
+            "in_progress" => json!([]),
+            _ => json!([part(text)]),
+        };
+        json!({"id": self.item_id(), "type": "message", "status": status, "role": "assistant", "content": content})
+    }
+
+    fn item_id(&self) -> String {
+        format!("msg_{}", self.turn.id.simple())
+    }
+
+    fn whole(&self, status: &str, text: &str, told: Option<&Told>, error: Option<&ApiError>) -> Value {
+        let mut output = Vec::new();
+        if let Some(told) = told {
+            if !text.is_empty() {
+                output.push(self.item("completed", text));
+            }
+            output.extend(told.calls.iter().map(|call| function_call(call, "completed")));
+        }
+        json!({
+            "id": format!("resp_{}", self.turn.id.simple()),
+            "object": "response",
+            "created_at": self.turn.created,
+            "status": status,
+            "error": error.map(|error| json!({"code": "server_error", "message": error.message()})),
+            "incomplete_details": null,
+            "instructions": null,
+            "metadata": {},
+            "model": self.model,
+            "output": output,
+            "parallel_tool_calls": true,
+            "temperature": null,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": null,
+            "user": self.user,
+            "usage": told.map(usage),
+        })
+    }
+}
+
+/// A call that the client is to run.
+fn function_call(call: &ClientCall, status: &str) -> Value {
+    let arguments = if status == "completed" {
+        call.arguments.as_str()
+    } else {
+        ""
+    };
+    json!({"id": item_id(call), "type": "function_call", "status": status, "call_id": call.id, "name": call.name,
+        "arguments": arguments})
+}
+
+fn item_id(call: &ClientCall) -> String {
+    format!("fc_{}", call.id)
+}
+
+fn part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+fn usage(told: &Told) -> Value {
+    let mut usage = serve::usage(told, ["input_tokens", "output_tokens"]);
+    if let Some(facts) = usage.as_object_mut() {
+        facts.insert(
+            "input_tokens_details".into(),
+            json!({"cached_tokens": told.usage.cached_tokens}),
+        );
+        facts.insert("output_tokens_details".into(), json!({"reasoning_tokens": 0}));
+    }
+    usage
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Begin,
+    Words,
+    Done,
+}
+
+/// A streamed answer, event by event.
+#[derive(Debug)]
+struct Pieces {
+    head: Head,
+    /// Bytes of the text that were sent.
+    at: usize,
+    /// Events that were sent.
+    sent: u64,
+    stage: Stage,
+    /// The message was announced.
+    opened: bool,
+    ending: Ending,
+}
+
+impl Pieces {
+    fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        let groups = stream::unfold(self, |mut pieces| async move {
+            let events = pieces.next().await?;
+            Some((stream::iter(events.into_iter().map(Ok)), pieces))
+        });
+        futures::StreamExt::flatten(groups)
+    }
+
+    fn event(&mut self, kind: &str, mut facts: Value) -> Event {
+        if let Some(facts) = facts.as_object_mut() {
+            facts.insert("type".into(), kind.into());
+            facts.insert("sequence_number".into(), self.sent.into());
+        }
+        self.sent += 1;
+        Event::default().event(kind).data(facts.to_string())
+    }
+
+    /// An event about the one piece of content.
+    fn about(&mut self, kind: &str, mut facts: Value) -> Event {
+        if let Some(facts) = facts.as_object_mut() {
+            facts.insert("item_id".into(), self.head.item_id().into());
+            facts.insert("output_index".into(), 0.into());
+            facts.insert("content_index".into(), 0.into());
+        }
+        self.event(kind, facts)
+    }
+
+    /// The message that text goes into; there is none where the model only calls.
+    fn open(&mut self) -> Vec<Event> {
+        if std::mem::replace(&mut self.opened, true) {
+            return Vec::new();
+        }
+        let item = self.head.item("in_progress", "");
+        vec![
+            self.event(
+                "response.output_item.added",
+                json!({"output_index": 0, "item": item}),
+            ),
+            self.about("response.content_part.added", json!({"part": part("")})),
+        ]
+    }
+
+    async fn next(&mut self) -> Option<Vec<Event>> {
+        match self.stage {
+            Stage::Begin => {
+                self.stage = Stage::Words;
+                let response = self.head.whole("in_progress", "", None, None);
+                Some(vec![
+                    self.event("response.created", json!({"response": response})),
+                    self.event("response.in_progress", json!({"response": response})),
+                ])
+            }
+            Stage::Words => {
+                let next = tokio::select! {
+                    next = self.head.turn.telling.next(self.at) => next,
+                    () = self.ending.comes() => {
+                        self.stage = Stage::Done;
+                        let gone = ApiError::unavailable("the server ends, or its tokens are others now; the turn goes on");
+                        return Some(vec![self.failed(&gone)]);
+                    }
+                };
+                Some(match next {
+                    Next::Text(more) => {
+                        self.at += more.len();
+                        let mut events = self.open();
+                        let delta = json!({"delta": more, "logprobs": []});
+                        events.push(self.about("response.output_text.delta", delta));
+                        events
+                    }
+                    Next::End(outcome) => {
+                        self.stage = Stage::Done;
+                        self.end(&outcome)
+                    }
+                })
+            }
+            Stage::Done => None,
+        }
+    }
+
+    fn end(&mut self, outcome: &Result<Told, KernelError>) -> Vec<Event> {
+        let told = match serve::ended(outcome) {
+            Ok(told) => told,
+            Err(error) => return vec![self.failed(&error)],
+        };
+        let text = self.head.turn.telling.text();
+        let response = self.head.whole("completed", &text, Some(&told), None);
+        let mut events = Vec::new();
+        if self.opened {
+            let item = self.head.item("completed", &text);
+            events.push(self.about("response.output_text.done", json!({"text": text, "logprobs": []})));
+            events.push(self.about("response.content_part.done", json!({"part": part(&text)})));
+            events.push(self.event(
+                "response.output_item.done",
+                json!({"output_index": 0, "item": item}),
+            ));
+        }
+        for (at, call) in (usize::from(self.opened)..).zip(&told.calls) {
+            events.extend(self.called(at, call));
+        }
+        events.push(self.event("response.completed", json!({"response": response})));
+        events
+    }
+
+    /// A call that the client is to run, in one piece.
+    fn called(&mut self, at: usize, call: &ClientCall) -> [Event; 4] {
+        let (begun, whole) = (
+            function_call(call, "in_progress"),
+            function_call(call, "completed"),
+        );
+        let about =
+            |more: (&str, &str)| json!({"item_id": item_id(call), "output_index": at, more.0: more.1});
+        [
+            self.event(
+                "response.output_item.added",
+                json!({"output_index": at, "item": begun}),
+            ),
+            self.event(
+                "response.function_call_arguments.delta",
+                about(("delta", &call.arguments)),
+            ),
+            self.event(
+                "response.function_call_arguments.done",
+                about(("arguments", &call.arguments)),
+            ),
+            self.event(
+                "response.output_item.done",
+                json!({"output_index": at, "item": whole}),
+            ),
+        ]
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Event {
+        let response = self.head.whole("failed", "", None, Some(error));
+        self.event("response.failed", json!({"response": response}))
+    }
+}

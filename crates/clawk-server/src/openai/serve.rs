@@ -1,0 +1,188 @@
+//! From a request to a turn of the agent, and from its end to an answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_kernel::{Door, Kernel, KernelError, Notice, Talk, TalkStop, Told};
+use clawk_proto::{MessageId, RequestId};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde_json::{Value, json};
+
+use super::asked::{Asked, fault};
+use crate::access::Scope;
+use crate::http::auth::Principal;
+use crate::http::{ApiError, App};
+use crate::telling::{Next, Telling};
+
+/// How long an answer that is not streamed may take.
+const TURN_LIMIT: Duration = Duration::from_secs(600);
+/// A request with one of these is one message, however often it is sent.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// The agent that runs.
+pub(super) fn kernel(app: &App) -> Result<Kernel, ApiError> {
+    let running = app.host.current().get();
+    running.ok_or_else(|| ApiError::unavailable("no agent runs yet"))
+}
+
+/// The model that is asked for is the agent.
+pub(super) fn is_agent(app: &App, model: &str) -> Result<(), ApiError> {
+    let kernel = kernel(app)?;
+    let name = &kernel.manifest().metadata.name;
+    if model == name {
+        return Ok(());
+    }
+    let shown: String = model.chars().take(100).collect();
+    let message = format!("there is no model `{shown}` here; the agent's name is `{name}`");
+    Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message).with("param", "model".into()))
+}
+
+/// Where a request belongs.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) principal: Principal,
+    /// The conversation; none: the one of the token's name.
+    pub(super) conversation: Option<String>,
+    pub(super) headers: HeaderMap,
+}
+
+/// A turn under way.
+#[derive(Debug, Clone)]
+pub(super) struct Turn {
+    /// The request's id, from which the answer's ids are made.
+    pub(super) id: uuid::Uuid,
+    /// Seconds since 1970.
+    pub(super) created: i64,
+    pub(super) telling: Arc<Telling>,
+}
+
+/// Says it to the agent. The turn goes on when the client goes away.
+pub(super) fn ask(app: &App, place: Place, asked: Asked) -> Result<Turn, ApiError> {
+    place.principal.needs(Scope::Message)?;
+    let kernel = kernel(app)?;
+    for tool in &asked.tools {
+        if kernel.manifest().tools.iter().any(|own| own.name == tool.name) {
+            let message = format!(
+                "`{}` is a tool of the agent's own: give yours another name",
+                tool.name
+            );
+            return Err(fault("tools", message));
+        }
+    }
+    let id = app.clock.uuid();
+    let request_id = match place.headers.get(IDEMPOTENCY_KEY) {
+        None => RequestId::from(id),
+        Some(value) => keyed(value)?,
+    };
+    let rights = place.principal.rights();
+    let conversation = match place.conversation {
+        Some(name) if !name.is_empty() => name,
+        Some(_) | None => rights.name().to_owned(),
+    };
+    let talk = Talk {
+        owner: rights.name().to_owned(),
+        conversation: Some(conversation),
+        text: asked.text,
+        images: Vec::new(),
+        request_id,
+        earlier: asked.earlier,
+        tools: asked.tools,
+    };
+    let door = Door::Rpc {
+        client: format!("openai:{}", rights.name()),
+        role: rights.role(),
+    };
+    let telling = Arc::<Telling>::default();
+    let heard = Arc::clone(&telling);
+    app.host.outlive(async move {
+        let tell = |_: MessageId, notice: &Notice| heard.tell(notice);
+        let outcome = kernel.talk(door, talk, &tell).await;
+        heard.end(outcome);
+    });
+    Ok(Turn {
+        id,
+        created: app.clock.now().as_millis() / 1000,
+        telling,
+    })
+}
+
+/// A UUID as it is; any other key becomes one.
+fn keyed(value: &HeaderValue) -> Result<RequestId, ApiError> {
+    let text = value.to_str().unwrap_or_default().trim(); // silent-ok: an unreadable key is refused as an empty one
+    if text.is_empty() || text.len() > 256 {
+        return Err(ApiError::invalid(
+            "invalid_value",
+            "an `Idempotency-Key` has 1 to 256 printable characters",
+        ));
+    }
+    if let Ok(id) = RequestId::parse(text) {
+        return Ok(id);
+    }
+    use sha2::Digest as _;
+    let digest = sha2::Sha256::digest(text.as_bytes());
+    let half = digest.first_chunk::<16>().copied().unwrap_or_default();
+    Ok(RequestId::from(
+        uuid::Builder::from_custom_bytes(half).into_uuid(),
+    ))
+}
+
+/// What came of a turn: its whole text and its facts.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) text: String,
+    pub(super) told: Told,
+}
+
+impl Turn {
+    /// The end of the turn, within its time.
+    pub(super) async fn answer(&self) -> Result<Answer, ApiError> {
+        let mut told = 0;
+        let waiting = async {
+            loop {
+                match self.telling.next(told).await {
+                    Next::Text(more) => told += more.len(),
+                    Next::End(outcome) => return outcome,
+                }
+            }
+        };
+        let Ok(outcome) = tokio::time::timeout(TURN_LIMIT, waiting).await else {
+            let message = format!(
+                "not answered within {} s; the turn goes on, and what it says stands in the conversation",
+                TURN_LIMIT.as_secs()
+            );
+            return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "deadline", message).once());
+        };
+        let told = ended(&outcome)?;
+        Ok(Answer {
+            text: self.telling.text(),
+            told,
+        })
+    }
+}
+
+/// A turn's end: its facts, or why it has none.
+pub(super) fn ended(outcome: &Result<Told, KernelError>) -> Result<Told, ApiError> {
+    let told = outcome.as_ref().map_err(|error| ApiError::from(error).once())?;
+    match told.stop {
+        TalkStop::Answered | TalkStop::Refused => Ok(told.clone()),
+        TalkStop::Cancelled => Err(ApiError::invalid("turn_cancelled", "the turn was cancelled").once()),
+        TalkStop::Budget | TalkStop::Stopped | TalkStop::Failed => {
+            let reason = told
+                .reason
+                .clone()
+                .unwrap_or_else(|| "the turn failed".to_owned());
+            Err(ApiError::new(StatusCode::BAD_GATEWAY, "turn_failed", reason).once())
+        }
+    }
+}
+
+/// Tokens as the dialect counts them, under its two sets of names.
+pub(super) fn usage(told: &Told, names: [&str; 2]) -> Value {
+    let [input, output] = names;
+    let usage = &told.usage;
+    json!({
+        input: usage.input_tokens,
+        output: usage.output_tokens,
+        "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens),
+    })
+}

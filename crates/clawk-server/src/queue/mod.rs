@@ -1,0 +1,362 @@
+//! CKP by queues (runtime profile §6.2): requests out of `claw.SWARM.AGENT.inbox`, answers and notifications into
+//! `claw.SWARM.AGENT.outbox`, or where `Reply-To` says.
+//!
+//! A request is acknowledged when its answer is in a queue, so a crash on either side repeats it, and its request id keeps it
+//! from being done twice. What fails again and again goes to `claw.SWARM.AGENT.dead` with the reason.
+
+#[cfg(feature = "nats")]
+pub mod nats;
+#[cfg(feature = "redis")]
+pub mod redis;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_client::queue::Names;
+use clawk_egress::Url;
+use clawk_kernel::Role;
+use clawk_proto::rpc::{Id, write_error};
+use clawk_proto::{ErrorCode, RpcError};
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::guests::{Guests, Kind, is_answer, no_id, unknown_outcome};
+use crate::host::Host;
+use crate::transport::outbox::Queue;
+
+/// Messages that are being answered at a time; more wait in the queue. Calls that wait for a person are among them.
+const IN_FLIGHT: usize = 4_096;
+/// A message whose answer takes longer is delivered again, unless we say that we are at it.
+const ACK_WAIT: Duration = Duration::from_secs(10);
+/// How often we say so.
+const PROGRESS: Duration = Duration::from_secs(4);
+/// How long a broker that fails is left alone.
+const BREATH: Duration = Duration::from_secs(1);
+/// How often a broker is tried again at the start.
+const START_TRIES: u32 = 5;
+/// How often an answer is tried to be put into a queue, before its message is left to be delivered again.
+const PUBLISH_TRIES: u32 = 3;
+/// How long the end waits for answers.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// How long answers are kept where the queue is ours to make.
+const KEPT: Duration = Duration::from_secs(7 * 86_400);
+/// Bytes of a queue that is ours to make.
+const QUEUE_BYTES: i64 = 1 << 30;
+
+/// How a queue is served.
+#[derive(Debug, Clone)]
+pub struct QueueOptions {
+    /// The broker; it may hold a password.
+    pub server: Url,
+    /// The swarm in the queues' names.
+    pub swarm: String,
+    /// The agent in the queues' names.
+    pub agent: String,
+    /// With which role its messages come in.
+    pub role: Role,
+    /// How often a message is tried before it is a dead letter.
+    pub tries: u64,
+    /// Where sessions are kept over a restart: a folder below the state directory.
+    pub kept: PathBuf,
+}
+
+/// What a broker refused or could not do. It never holds the server's URL.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// It can't be reached, or broke off.
+    #[error("the broker: {0}")]
+    Broker(String),
+    /// The message is longer than the broker takes.
+    #[error("the broker takes messages of at most {0} bytes")]
+    TooLong(usize),
+    /// The folder for sessions.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+fn broker(error: impl std::fmt::Display) -> QueueError {
+    QueueError::Broker(error.to_string())
+}
+
+/// Tries a few times: a broker and an agent are often started together.
+async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, QueueError> {
+    let mut left = START_TRIES;
+    loop {
+        match attempt().await {
+            Err(error) if left > 0 => {
+                tracing::warn!(%error, "the broker is not ready");
+                left -= 1;
+                tokio::time::sleep(BREATH).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// A message out of the inbox.
+struct Parcel<R> {
+    /// Who sends it; empty: the one client that needs no name.
+    client: String,
+    /// Where its answer goes, if not into the outbox.
+    reply_to: Option<String>,
+    message: Vec<u8>,
+    /// How often it was delivered, this time included.
+    tries: u64,
+    /// Since it was put into the queue.
+    age: Duration,
+    receipt: R,
+}
+
+/// One broker's client.
+trait Broker: Send + Sync + 'static {
+    /// What acknowledges a message.
+    type Receipt: Send + Sync + 'static;
+
+    /// The next messages; none after a while without any.
+    fn next(&self) -> impl Future<Output = Result<Vec<Parcel<Self::Receipt>>, QueueError>> + Send;
+
+    /// Puts a line where it is wanted; `id` is the same for the same line, so that a second attempt adds nothing.
+    fn publish(
+        &self,
+        to: &str,
+        client: &str,
+        line: &[u8],
+        id: &str,
+    ) -> impl Future<Output = Result<(), QueueError>> + Send;
+
+    /// It is answered.
+    fn done(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), QueueError>> + Send;
+
+    /// It is being answered.
+    fn progress(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), QueueError>> + Send;
+
+    /// It goes to the dead letters.
+    fn bury(
+        &self,
+        parcel: &Parcel<Self::Receipt>,
+        reason: &str,
+    ) -> impl Future<Output = Result<(), QueueError>> + Send;
+}
+
+/// A door to a queue.
+struct Door<B> {
+    broker: B,
+    names: Names,
+    guests: Guests,
+    tries: u64,
+    /// Where each client wants its notifications.
+    homes: Mutex<HashMap<String, String>>,
+    places: Arc<Semaphore>,
+}
+
+impl<B: Broker> Door<B> {
+    fn new(
+        broker: B,
+        host: Host,
+        name: &'static str,
+        options: &QueueOptions,
+    ) -> Result<Arc<Self>, QueueError> {
+        let guests = Guests::new(host, name, options.role, options.kept.clone())?;
+        Ok(Arc::new(Self {
+            broker,
+            names: Names::new(&options.swarm, &options.agent),
+            guests,
+            tries: options.tries.max(1),
+            homes: Mutex::default(),
+            places: Arc::new(Semaphore::new(IN_FLIGHT)),
+        }))
+    }
+
+    /// Serves until `cancel`; then what is in flight may end, and what has no answer stays in the queue.
+    async fn serve(self: Arc<Self>, cancel: CancellationToken) {
+        loop {
+            let parcels = tokio::select! {
+                () = cancel.cancelled() => break,
+                parcels = self.broker.next() => parcels,
+            };
+            match parcels {
+                Ok(parcels) => {
+                    for parcel in parcels {
+                        self.take(parcel).await;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a queue can't be read");
+                    tokio::select! {
+                        () = cancel.cancelled() => break,
+                        () = tokio::time::sleep(BREATH) => {}
+                    }
+                }
+            }
+        }
+        self.guests.close(FAREWELL).await;
+    }
+
+    async fn take(self: &Arc<Self>, parcel: Parcel<B::Receipt>) {
+        if parcel.tries > self.tries {
+            let reason = format!("not answered in {} attempts", self.tries);
+            return self.bury(&parcel, &reason).await;
+        }
+        let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+            return;
+        };
+        let kind = Kind::of(&parcel.message);
+        let most = self.guests.host().options().max_message_bytes;
+        let refusal = match &kind {
+            Kind::Bad(refusal) => Some(refusal.clone()),
+            _ if parcel.message.len() > most => Some(
+                RpcError::new(
+                    ErrorCode::InvalidRequest,
+                    format!("a message may have at most {most} bytes"),
+                )
+                .with(json!({"reason": "too_long", "max_message_bytes": most})),
+            ),
+            Kind::Hello | Kind::Bye | Kind::Acts(_) | Kind::Asks | Kind::Tells => None,
+        };
+        let to = self.home(&parcel);
+        if let Some(refusal) = refusal {
+            self.publish(&to, &parcel.client, &no_id(&refusal)).await;
+            return self.bury(&parcel, &refusal.message).await;
+        }
+        if let Some(answer) = unknown_outcome(&kind, parcel.tries > 1, parcel.age) {
+            if self.publish(&to, &parcel.client, &answer).await {
+                self.acknowledge(&parcel).await;
+            }
+            return;
+        }
+        if kind == Kind::Hello {
+            let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+            homes.insert(parcel.client.clone(), to.clone());
+        }
+        let message = parcel.message.clone().into();
+        match self.guests.deliver(&parcel.client, &kind, message).await {
+            Ok(delivered) => {
+                if let Some(notices) = delivered.notices {
+                    let (door, client) = (Arc::clone(self), parcel.client.clone());
+                    self.guests
+                        .spawn(async move { door.tell(&client, &notices).await });
+                }
+                let door = Arc::clone(self);
+                self.guests.spawn(async move {
+                    door.answer(&parcel, &kind, &to, &delivered.outlet).await;
+                    drop(place);
+                });
+            }
+            // Not acknowledged: it comes again, and in the end it is a dead letter.
+            Err(refusal) => tracing::warn!(error = %refusal.message, "a message was not taken"),
+        }
+    }
+
+    /// Where its answer goes.
+    fn home(&self, parcel: &Parcel<B::Receipt>) -> String {
+        let wanted = parcel.reply_to.as_deref();
+        match wanted.filter(|to| self.names.may_answer_to(to)) {
+            Some(to) => to.to_owned(),
+            None => self.names.outbox.clone(),
+        }
+    }
+
+    async fn bury(&self, parcel: &Parcel<B::Receipt>, reason: &str) {
+        tracing::warn!(reason, "a message is a dead letter");
+        if let Err(error) = self.broker.bury(parcel, reason).await {
+            // It comes again.
+            tracing::warn!(%error, "a dead letter can't be put away");
+        }
+    }
+
+    /// Publishes what comes of a message; acknowledged when its answer is in a queue.
+    async fn answer(&self, parcel: &Parcel<B::Receipt>, kind: &Kind, to: &str, outlet: &Queue) {
+        let mut done = *kind == Kind::Tells;
+        loop {
+            match timeout(PROGRESS, outlet.next()).await {
+                Ok(None) => break,
+                Ok(Some(batch)) => {
+                    for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                        let published = self.publish(to, &parcel.client, line).await;
+                        if is_answer(line) && published {
+                            self.guests.settled(&parcel.client, kind, &parcel.message, line);
+                            done = true;
+                        }
+                    }
+                }
+                Err(_) => {
+                    // silent-ok: the deadline only says that it is time
+                    if let Err(error) = self.broker.progress(&parcel.receipt).await {
+                        tracing::debug!(%error, "a message may be delivered again");
+                    }
+                }
+            }
+        }
+        if done {
+            self.acknowledge(parcel).await;
+        }
+    }
+
+    async fn acknowledge(&self, parcel: &Parcel<B::Receipt>) {
+        if let Err(error) = self.broker.done(&parcel.receipt).await {
+            tracing::warn!(%error, "an answered message will be delivered again");
+        }
+    }
+
+    /// Whether it is in a queue. What is too long for the broker is answered with an error of its id.
+    async fn publish(&self, to: &str, client: &str, line: &[u8]) -> bool {
+        let id = self.guests.host().options().clock.uuid().to_string();
+        for attempt in 1..=PUBLISH_TRIES {
+            match self.broker.publish(to, client, line, &id).await {
+                Ok(()) => return true,
+                Err(QueueError::TooLong(most)) => {
+                    let instead = too_long(line, most);
+                    return self.broker.publish(to, client, &instead, &id).await.is_ok();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, attempt, "an answer can't be put into a queue");
+                    tokio::time::sleep(BREATH * attempt).await;
+                }
+            }
+        }
+        false
+    }
+
+    /// What answers nothing goes where the client's last `claw.initialize` wanted its answer.
+    async fn tell(&self, client: &str, notices: &Queue) {
+        notices.set_heard(true);
+        while let Some(batch) = notices.next().await {
+            let to = {
+                let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+                homes.get(client).cloned()
+            };
+            let to = to.unwrap_or_else(|| self.names.outbox.clone());
+            for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                self.publish(&to, client, line).await;
+            }
+        }
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        homes.remove(client);
+    }
+}
+
+/// The error that stands for an answer that the broker does not take.
+fn too_long(line: &[u8], most: usize) -> Vec<u8> {
+    #[derive(Deserialize)]
+    struct Answer<'a> {
+        #[serde(borrow)]
+        id: &'a RawValue,
+    }
+    let message = format!("the answer is longer than the {most} bytes that the broker takes");
+    let error = RpcError::new(ErrorCode::Internal, message).with(json!({"reason": "answer_too_long"}));
+    let id = serde_json::from_slice::<Answer<'_>>(line).ok(); // silent-ok: a batch has no id of its own
+    let mut answer = Vec::new();
+    match id.and_then(|answer| Id::of_json(answer.id.get())) {
+        Some(id) => write_error(&mut answer, &id, &error),
+        None => write_error(&mut answer, &Id::NULL, &error),
+    }
+    answer
+}

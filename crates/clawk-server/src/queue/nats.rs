@@ -1,0 +1,232 @@
+//! `--nats`: JetStream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
+use async_nats::jetstream::context::Context;
+use async_nats::jetstream::message::{AckKind, Acker};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
+use clawk_client::queue::{CLIENT, Names, REASON, REPLY_TO};
+use clawk_kernel::time::Clock;
+use clawk_secrets::Env;
+use futures::StreamExt as _;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ACK_WAIT, Broker, Door, IN_FLIGHT, KEPT, Parcel, QUEUE_BYTES, QueueError, QueueOptions, broker, patiently,
+};
+use crate::host::Host;
+
+/// Our durable consumer of the inbox.
+const CONSUMER: &str = "clawk";
+/// Headers of a message, beside its payload, bytes.
+const HEADERS: usize = 1_024;
+
+/// The door, connected.
+pub struct Nats(Arc<Door<Jet>>);
+
+impl std::fmt::Debug for Nats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Nats")
+    }
+}
+
+impl Nats {
+    /// Connects, and makes the streams that nobody made: the inbox as a work queue, the outbox and the dead letters kept.
+    ///
+    /// # Errors
+    /// The server can't be reached, has no JetStream, or does not let us in.
+    pub async fn connect(host: Host, options: &QueueOptions) -> Result<Self, QueueError> {
+        let jet = patiently(|| Jet::open(&host, options)).await?;
+        Ok(Self(Door::new(jet, host, "nats", options)?))
+    }
+
+    /// Serves until `cancel`.
+    pub async fn serve(self, cancel: CancellationToken) {
+        self.0.serve(cancel).await;
+    }
+}
+
+impl Jet {
+    async fn open(host: &Host, options: &QueueOptions) -> Result<Self, QueueError> {
+        let tls = clawk_egress::tls_config(&Env::Process).map_err(broker)?;
+        let connect = async_nats::ConnectOptions::new()
+            .name("clawk")
+            .require_tls(options.server.scheme() == "tls")
+            .tls_client_config(tls);
+        let client = connect.connect(options.server.as_str()).await.map_err(broker)?;
+        let context = async_nats::jetstream::new(client.clone());
+        let names = Names::new(&options.swarm, &options.agent);
+        let work = Config {
+            retention: RetentionPolicy::WorkQueue,
+            // A full inbox refuses what is new: nothing that was taken is lost.
+            discard: DiscardPolicy::New,
+            ..Config::default()
+        };
+        let kept = Config {
+            discard: DiscardPolicy::Old,
+            max_age: KEPT,
+            ..Config::default()
+        };
+        let dead = Config {
+            discard: DiscardPolicy::New,
+            ..Config::default()
+        };
+        let inbox = stream(&context, &names.inbox, work).await?;
+        stream(&context, &names.outbox, kept).await?;
+        stream(&context, &names.dead, dead).await?;
+        let consumer = pull::Config {
+            durable_name: Some(CONSUMER.to_owned()),
+            filter_subject: names.inbox.clone(),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: ACK_WAIT,
+            max_ack_pending: i64::try_from(IN_FLIGHT).unwrap_or(i64::MAX),
+            ..pull::Config::default()
+        };
+        let consumer = context
+            .create_consumer_on_stream(consumer, inbox)
+            .await
+            .map_err(broker)?;
+        Ok(Self {
+            clock: Arc::clone(&host.options().clock),
+            client,
+            context,
+            outbox: names.outbox,
+            dead: names.dead,
+            consumer,
+            messages: Mutex::default(),
+        })
+    }
+}
+
+/// The name of the stream that holds a subject; made, if there is none.
+async fn stream(context: &Context, subject: &str, config: Config) -> Result<String, QueueError> {
+    if let Ok(name) = context.stream_by_subject(subject).await {
+        return Ok(name);
+    }
+    let name = subject.replace('.', "-");
+    let config = Config {
+        name: name.clone(),
+        subjects: vec![subject.to_owned()],
+        max_bytes: QUEUE_BYTES,
+        ..config
+    };
+    context.get_or_create_stream(config).await.map_err(broker)?;
+    Ok(name)
+}
+
+struct Jet {
+    clock: Arc<dyn Clock>,
+    client: async_nats::Client,
+    context: Context,
+    outbox: String,
+    dead: String,
+    consumer: Consumer<pull::Config>,
+    messages: Mutex<Option<pull::Stream>>,
+}
+
+impl Jet {
+    fn since(&self, unix_ms: i64) -> Duration {
+        let now_ms = self.clock.now().0 / 1000;
+        Duration::from_millis(u64::try_from(now_ms.saturating_sub(unix_ms)).unwrap_or(0))
+    }
+
+    fn headers(client: &str, id: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("Nats-Msg-Id", id);
+        if !client.is_empty() {
+            headers.insert(CLIENT, client);
+        }
+        headers
+    }
+
+    /// Into a stream, and acknowledged by it.
+    async fn store(&self, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Result<(), QueueError> {
+        let published = self
+            .context
+            .publish_with_headers(subject.to_owned(), headers, payload.into());
+        published.await.map_err(broker)?.await.map_err(broker).map(drop)
+    }
+}
+
+impl Broker for Jet {
+    type Receipt = Acker;
+
+    async fn next(&self) -> Result<Vec<Parcel<Acker>>, QueueError> {
+        let mut messages = self.messages.lock().await;
+        if messages.is_none() {
+            *messages = Some(self.consumer.messages().await.map_err(broker)?);
+        }
+        let Some(open) = messages.as_mut() else {
+            return Ok(Vec::new());
+        };
+        let message = match open.next().await {
+            Some(Ok(message)) => message,
+            other => {
+                *messages = None;
+                let why = other.and_then(Result::err).map(|error| error.to_string());
+                return Err(QueueError::Broker(
+                    why.unwrap_or_else(|| "the consumer has ended".to_owned()),
+                ));
+            }
+        };
+        let (tries, published_ms) = message.info().map_or((1, i64::MAX), |info| {
+            let published_ms = info.published.unix_timestamp().saturating_mul(1000);
+            (u64::try_from(info.delivered).unwrap_or(1), published_ms)
+        });
+        let header = |name: &str| {
+            let headers = message.headers.as_ref()?;
+            headers.get(name).map(|value| value.as_str().to_owned())
+        };
+        let (client, reply_to) = (header(CLIENT).unwrap_or_default(), header(REPLY_TO));
+        let (message, receipt) = message.split();
+        Ok(vec![Parcel {
+            client,
+            reply_to,
+            message: message.payload.into(),
+            tries,
+            age: self.since(published_ms),
+            receipt,
+        }])
+    }
+
+    async fn publish(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
+        let most = self.client.server_info().max_payload.saturating_sub(HEADERS);
+        if line.len() > most {
+            return Err(QueueError::TooLong(most));
+        }
+        let headers = Self::headers(client, id);
+        if to == self.outbox {
+            return self.store(to, headers, line.to_vec()).await;
+        }
+        // A private subject: whoever listens there hears it.
+        let published = self
+            .client
+            .publish_with_headers(to.to_owned(), headers, line.to_vec().into());
+        published.await.map_err(broker)?;
+        self.client.flush().await.map_err(broker)
+    }
+
+    async fn done(&self, receipt: &Acker) -> Result<(), QueueError> {
+        receipt.double_ack().await.map_err(broker)
+    }
+
+    async fn progress(&self, receipt: &Acker) -> Result<(), QueueError> {
+        receipt.ack_with(AckKind::Progress).await.map_err(broker)
+    }
+
+    async fn bury(&self, parcel: &Parcel<Acker>, reason: &str) -> Result<(), QueueError> {
+        let mut headers = HeaderMap::new();
+        if !parcel.client.is_empty() {
+            headers.insert(CLIENT, parcel.client.as_str());
+        }
+        let reason: String = reason.chars().filter(|c| !c.is_control()).take(256).collect();
+        headers.insert(REASON, reason.as_str());
+        self.store(&self.dead, headers, parcel.message.clone()).await?;
+        let ended = parcel.receipt.double_ack_with(AckKind::Term).await;
+        ended.map_err(broker)
+    }
+}

@@ -1,0 +1,296 @@
+//! `--redis`: Streams with a consumer group.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawk_client::queue::{CLIENT, MESSAGE, Names, REASON, REPLY_TO};
+use clawk_kernel::time::Clock;
+use redis::aio::MultiplexedConnection;
+use redis::streams::{StreamAutoClaimReply, StreamId, StreamPendingCountReply, StreamReadReply};
+use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{ACK_WAIT, Broker, Door, Parcel, QueueError, QueueOptions, broker, patiently};
+use crate::host::Host;
+
+/// Our group, and our only consumer in it: one process owns an agent.
+const GROUP: &str = "clawk";
+/// Entries read at a time.
+const COUNT: usize = 64;
+/// How long a read waits for entries, milliseconds.
+const BLOCK_MS: u64 = 2_000;
+/// How often entries that nobody acknowledged are looked for.
+const CLAIM: Duration = Duration::from_secs(5);
+/// Entries of an outbox, about.
+const KEPT_ENTRIES: usize = 100_000;
+/// How long a private reply stream outlives its last entry, seconds.
+const REPLY_SECONDS: u64 = 86_400;
+/// The longest value that Redis takes.
+const MOST: usize = 512 << 20;
+
+/// The door, connected.
+pub struct Redis(Arc<Door<Streams>>);
+
+impl std::fmt::Debug for Redis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Redis")
+    }
+}
+
+impl Redis {
+    /// Connects, and makes the inbox with its group.
+    ///
+    /// # Errors
+    /// The server can't be reached, or does not let us in.
+    pub async fn connect(host: Host, options: &QueueOptions) -> Result<Self, QueueError> {
+        let client = Client::open(options.server.as_str())
+            .map_err(|_| QueueError::Broker("the URL is not one of Redis".to_owned()))?;
+        let streams = Streams {
+            clock: Arc::clone(&host.options().clock),
+            client,
+            names: Names::new(&options.swarm, &options.agent),
+            read: Mutex::default(),
+            write: Mutex::default(),
+        };
+        // Reached now: a server that is not there is an error of the start.
+        patiently(|| streams.reader()).await?;
+        Ok(Self(Door::new(streams, host, "redis", options)?))
+    }
+
+    /// Serves until `cancel`.
+    pub async fn serve(self, cancel: CancellationToken) {
+        self.0.serve(cancel).await;
+    }
+}
+
+struct Streams {
+    clock: Arc<dyn Clock>,
+    client: Client,
+    names: Names,
+    /// Blocking reads have a connection of their own.
+    read: Mutex<Option<Reading>>,
+    write: Mutex<Option<MultiplexedConnection>>,
+}
+
+#[derive(Clone)]
+struct Reading {
+    connection: MultiplexedConnection,
+    /// What an earlier process, or an earlier connection, left unacknowledged, from here on; then what is new.
+    left_after: Option<String>,
+    claimed: Instant,
+}
+
+impl Streams {
+    async fn connect(&self) -> Result<MultiplexedConnection, QueueError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(Duration::from_secs(5)))
+            .set_response_timeout(Some(Duration::from_secs(30)));
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config);
+        connection.await.map_err(broker)
+    }
+
+    /// A connection for reading, with the group made.
+    async fn reader(&self) -> Result<(), QueueError> {
+        let mut connection = self.connect().await?;
+        let made: RedisResult<Value> = redis::cmd("XGROUP")
+            .arg("CREATE")
+            .arg(&self.names.inbox)
+            .arg(GROUP)
+            .arg("0")
+            .arg("MKSTREAM")
+            .query_async(&mut connection)
+            .await;
+        if let Err(error) = made
+            && error.code() != Some("BUSYGROUP")
+        {
+            return Err(broker(error));
+        }
+        *self.read.lock().await = Some(Reading {
+            connection,
+            left_after: Some("0".to_owned()),
+            claimed: Instant::now(),
+        });
+        Ok(())
+    }
+
+    /// Runs one command on the writing connection, which is made again after a failure.
+    async fn run<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, QueueError> {
+        let open = self.write.lock().await.clone();
+        let mut connection = match open {
+            Some(connection) => connection,
+            None => {
+                let fresh = self.connect().await?;
+                *self.write.lock().await = Some(fresh.clone());
+                fresh
+            }
+        };
+        let outcome: RedisResult<T> = command.query_async(&mut connection).await;
+        if outcome
+            .as_ref()
+            .is_err_and(redis::RedisError::is_unrecoverable_error)
+        {
+            *self.write.lock().await = None;
+        }
+        outcome.map_err(broker)
+    }
+
+    async fn read(&self, reading: &mut Reading) -> RedisResult<Vec<StreamId>> {
+        let connection = &mut reading.connection;
+        if let Some(after) = reading.left_after.clone() {
+            let left = entries(connection, &self.names.inbox, &after, None).await?;
+            reading.left_after = left.last().map(|entry| entry.id.clone());
+            if !left.is_empty() {
+                return Ok(left);
+            }
+        }
+        if reading.claimed.elapsed() >= CLAIM {
+            reading.claimed = Instant::now();
+            let claimed: StreamAutoClaimReply = redis::cmd("XAUTOCLAIM")
+                .arg(&self.names.inbox)
+                .arg(GROUP)
+                .arg(GROUP)
+                .arg(u64::try_from(ACK_WAIT.as_millis()).unwrap_or(u64::MAX))
+                .arg("0")
+                .arg("COUNT")
+                .arg(COUNT)
+                .query_async(connection)
+                .await?;
+            if !claimed.claimed.is_empty() {
+                return Ok(claimed.claimed);
+            }
+        }
+        entries(connection, &self.names.inbox, ">", Some(BLOCK_MS)).await
+    }
+
+    /// How long ago an entry was added: its id begins with the milliseconds.
+    fn since(&self, id: &str) -> Duration {
+        let added_ms = id.split('-').next().and_then(|ms| ms.parse::<i64>().ok()); // silent-ok: ids of one's own making are old
+        let now_ms = self.clock.now().0 / 1000;
+        Duration::from_millis(u64::try_from(now_ms.saturating_sub(added_ms.unwrap_or(0))).unwrap_or(0))
+    }
+
+    /// How often an entry was delivered.
+    async fn tries(&self, id: &str) -> Result<u64, QueueError> {
+        let mut command = redis::cmd("XPENDING");
+        command.arg(&self.names.inbox).arg(GROUP).arg(id).arg(id).arg(1);
+        let pending: StreamPendingCountReply = self.run(&command).await?;
+        let times = pending.ids.first().map_or(1, |entry| entry.times_delivered);
+        Ok(u64::try_from(times).unwrap_or(u64::MAX))
+    }
+}
+
+async fn entries(
+    connection: &mut MultiplexedConnection,
+    inbox: &str,
+    after: &str,
+    block_ms: Option<u64>,
+) -> RedisResult<Vec<StreamId>> {
+    let mut command = redis::cmd("XREADGROUP");
+    command.arg("GROUP").arg(GROUP).arg(GROUP).arg("COUNT").arg(COUNT);
+    if let Some(block_ms) = block_ms {
+        command.arg("BLOCK").arg(block_ms);
+    }
+    command.arg("STREAMS").arg(inbox).arg(after);
+    let reply: Option<StreamReadReply> = command.query_async(connection).await?;
+    let keys = reply.map(|reply| reply.keys).unwrap_or_default();
+    Ok(keys.into_iter().flat_map(|key| key.ids).collect())
+}
+
+/// A field of an entry.
+fn field(map: &HashMap<String, Value>, name: &str) -> Option<Vec<u8>> {
+    match map.get(name)? {
+        Value::BulkString(bytes) => Some(bytes.clone()),
+        Value::SimpleString(text) => Some(text.clone().into_bytes()),
+        _ => None,
+    }
+}
+
+impl Broker for Streams {
+    /// The entry's id.
+    type Receipt = String;
+
+    async fn next(&self) -> Result<Vec<Parcel<String>>, QueueError> {
+        let open = self.read.lock().await.clone();
+        let Some(mut reading) = open else {
+            return self.reader().await.map(|()| Vec::new());
+        };
+        let found = self.read(&mut reading).await;
+        let mut parcels = Vec::new();
+        match found {
+            Err(error) => {
+                *self.read.lock().await = None;
+                return Err(broker(error));
+            }
+            Ok(found) => {
+                *self.read.lock().await = Some(reading);
+                for entry in found {
+                    let text = |name: &str| {
+                        field(&entry.map, name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+                    };
+                    parcels.push(Parcel {
+                        client: text(CLIENT).unwrap_or_default(),
+                        reply_to: text(REPLY_TO).or_else(|| text("reply_to")),
+                        message: field(&entry.map, MESSAGE).unwrap_or_default(),
+                        tries: self.tries(&entry.id).await?,
+                        age: self.since(&entry.id),
+                        receipt: entry.id,
+                    });
+                }
+            }
+        }
+        Ok(parcels)
+    }
+
+    async fn publish(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
+        if line.len() > MOST {
+            return Err(QueueError::TooLong(MOST));
+        }
+        let mut command = redis::cmd("XADD");
+        command.arg(to).arg("MAXLEN").arg("~").arg(KEPT_ENTRIES).arg("*");
+        command.arg(MESSAGE).arg(line).arg("id").arg(id);
+        if !client.is_empty() {
+            command.arg(CLIENT).arg(client);
+        }
+        let _entry: String = self.run(&command).await?;
+        if to != self.names.outbox {
+            let mut command = redis::cmd("EXPIRE");
+            command.arg(to).arg(REPLY_SECONDS);
+            let _set: i64 = self.run(&command).await?;
+        }
+        Ok(())
+    }
+
+    async fn done(&self, receipt: &String) -> Result<(), QueueError> {
+        let mut command = redis::cmd("XACK");
+        command.arg(&self.names.inbox).arg(GROUP).arg(receipt);
+        let _acknowledged: i64 = self.run(&command).await?;
+        let mut command = redis::cmd("XDEL");
+        command.arg(&self.names.inbox).arg(receipt);
+        let _gone: i64 = self.run(&command).await?;
+        Ok(())
+    }
+
+    async fn progress(&self, receipt: &String) -> Result<(), QueueError> {
+        let mut command = redis::cmd("XCLAIM");
+        command.arg(&self.names.inbox).arg(GROUP).arg(GROUP).arg(0);
+        command.arg(receipt).arg("JUSTID");
+        let _claimed: Value = self.run(&command).await?;
+        Ok(())
+    }
+
+    async fn bury(&self, parcel: &Parcel<String>, reason: &str) -> Result<(), QueueError> {
+        let mut command = redis::cmd("XADD");
+        command
+            .arg(&self.names.dead)
+            .arg("MAXLEN")
+            .arg("~")
+            .arg(KEPT_ENTRIES);
+        command.arg("*").arg(MESSAGE).arg(parcel.message.as_slice());
+        command.arg(CLIENT).arg(&parcel.client).arg(REASON).arg(reason);
+        let _entry: String = self.run(&command).await?;
+        self.done(&parcel.receipt).await
+    }
+}

@@ -1,0 +1,248 @@
+//! `claw.task.*` (R23): tasks over CKP, the same as at `/a2a`; served where that endpoint is on.
+
+use std::sync::Arc;
+
+use clawk_kernel::Kernel;
+use clawk_proto::rpc::write_notification;
+use clawk_proto::{ErrorCode, RpcError};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::dispatch::Ask;
+use super::{Connection, gate};
+use crate::a2a::tasks::{Fault, Task, View, Wanted};
+use crate::access::{Rights, Scope};
+use crate::error::ckp as error;
+use crate::host::Host;
+use crate::telling::Next;
+use crate::transport::outbox::Outbox;
+
+/// How its methods begin.
+pub(super) const PREFIX: &str = "claw.task.";
+/// What a subscriber is told: a state, or a piece of the answer.
+const UPDATE: &str = "claw.task.update";
+
+#[derive(Debug, Deserialize)]
+struct Create {
+    #[serde(default)]
+    task_id: Option<String>,
+    #[serde(default)]
+    message: Option<Said>,
+    #[serde(default)]
+    messages: Option<Vec<Said>>,
+    #[serde(default)]
+    conversation: Option<String>,
+}
+
+/// A message: its text, or an object that holds it.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Said {
+    Text(String),
+    Object {
+        #[serde(default)]
+        text: Option<String>,
+        #[serde(default)]
+        content: Option<Value>,
+        #[serde(default)]
+        parts: Option<Vec<clawk_proto::message::Part>>,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    task_id: String,
+}
+
+impl Said {
+    fn text(&self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text.clone()),
+            Self::Object { text: Some(text), .. } => Some(text.clone()),
+            Self::Object {
+                parts: Some(parts), ..
+            } => {
+                let texts: Vec<String> = parts.iter().map(clawk_proto::message::Part::as_text).collect();
+                Some(texts.join("\n\n"))
+            }
+            Self::Object {
+                content: Some(content),
+                ..
+            } => content.as_str().map(str::to_owned),
+            Self::Object { .. } => None,
+        }
+    }
+}
+
+fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(ErrorCode::InvalidParams, message).with(json!({"reason": "invalid_params"}))
+}
+
+fn refusal(fault: &Fault) -> RpcError {
+    match fault {
+        Fault::Unknown(id) => {
+            invalid(fault.to_string()).with(json!({"reason": "unknown_task", "task_id": id}))
+        }
+        Fault::Reused(id) => {
+            invalid(fault.to_string()).with(json!({"reason": "request_id_reused", "task_id": id}))
+        }
+        Fault::Invalid(_) => invalid(fault.to_string()),
+        Fault::Full => RpcError::new(ErrorCode::QuotaExceeded, fault.to_string())
+            .with(json!({"reason": "too_many_tasks"})),
+        Fault::Kernel(kernel) => error::from_kernel(kernel),
+    }
+}
+
+fn shown(view: &View) -> Value {
+    json!({"task_id": view.id, "state": view.phase.state.name(), "conversation": view.context,
+        "updated_at": view.phase.at.to_string(), "reason": view.phase.reason, "text": view.text})
+}
+
+impl Connection {
+    /// One of `claw.task.*`.
+    pub(super) async fn task(&mut self, name: &str, ask: Ask<'_>) {
+        let run = match gate::extension(&self.phase, &self.rights, Scope::Message) {
+            Ok(run) => Arc::clone(run),
+            Err(error) => return self.refuse(&ask, &error),
+        };
+        if !self.host.serves_tasks() {
+            let error = RpcError::new(
+                ErrorCode::MethodNotFound,
+                format!("`{name}` is not served: no A2A endpoint is on (`[http] doors`)"),
+            )
+            .with(json!({"reason": "not_served", "method": name}));
+            return self.refuse(&ask, &error);
+        }
+        let verb = name.strip_prefix(PREFIX).unwrap_or_default();
+        let Some(verb) = ["create", "get", "list", "cancel", "subscribe"]
+            .into_iter()
+            .find(|known| *known == verb)
+        else {
+            let error = RpcError::new(ErrorCode::MethodNotFound, "unknown method of `claw.task`")
+                .with(json!({"reason": "unknown_method"}));
+            return self.refuse(&ask, &error);
+        };
+        self.flush();
+        let slot = self.lanes.enter(ask.params.len()).await;
+        let (host, rights, outbox) = (self.host.clone(), self.rights.clone(), Arc::clone(&self.outbox));
+        let (params, reply) = (ask.params.to_owned(), self.reply(ask));
+        self.start(async move {
+            let outcome = act(&host, &run.kernel, &rights, &outbox, verb, &params).await;
+            drop(slot);
+            reply.finish(outcome);
+        })
+        .await;
+    }
+}
+
+async fn act(
+    host: &Host,
+    kernel: &Kernel,
+    rights: &Rights,
+    outbox: &Arc<Outbox>,
+    verb: &str,
+    params: &str,
+) -> Result<Value, RpcError> {
+    let (tasks, owner) = (host.tasks(), rights.name());
+    match verb {
+        "create" => {
+            let wanted = wanted(host, error::decode("claw.task.create", params)?)?;
+            let task = tasks
+                .create(host, kernel.clone(), rights, wanted)
+                .map_err(|fault| refusal(&fault))?;
+            Ok(shown(&task.view()))
+        }
+        "list" => {
+            let all: Vec<Value> = tasks.of(owner).iter().map(|task| shown(&task.view())).collect();
+            Ok(json!({"tasks": all}))
+        }
+        _ => {
+            let Named { task_id } = error::decode(&format!("{PREFIX}{verb}"), params)?;
+            let task = tasks.find(owner, &task_id);
+            // A task of an earlier run has ended, or is nobody's.
+            let view = tasks
+                .view(kernel, owner, &task_id)
+                .await
+                .map_err(|fault| refusal(&fault))?;
+            match (verb, task) {
+                ("cancel", Some(task)) => {
+                    task.cancel(kernel);
+                    let mut phases = task.follow();
+                    let ends = phases.wait_for(|phase| phase.state.is_final());
+                    // silent-ok: it is told as it stands
+                    let _late = tokio::time::timeout(std::time::Duration::from_secs(10), ends).await;
+                    Ok(shown(&task.view()))
+                }
+                ("subscribe", task) => {
+                    if let Some(task) = task {
+                        host.outlive(follow(task, Arc::downgrade(outbox)));
+                    }
+                    Ok(json!({"task_id": task_id, "subscribed": true, "state": view.phase.state.name()}))
+                }
+                _ => Ok(shown(&view)),
+            }
+        }
+    }
+}
+
+fn wanted(host: &Host, create: Create) -> Result<Wanted, RpcError> {
+    let said: Vec<Said> = match (create.message, create.messages) {
+        (Some(one), None) => vec![one],
+        (None, Some(all)) if !all.is_empty() => all,
+        (Some(_), Some(_)) | (None, Some(_) | None) => {
+            return Err(invalid("a task has either `message` or `messages`"));
+        }
+    };
+    let texts: Option<Vec<String>> = said.iter().map(Said::text).collect();
+    let text = texts
+        .ok_or_else(|| invalid("a message has a `text`, or `parts`"))?
+        .join("\n\n");
+    Ok(Wanted {
+        id: create
+            .task_id
+            .unwrap_or_else(|| host.options().clock.uuid().to_string()),
+        context: create.conversation,
+        text,
+    })
+}
+
+/// Tells a subscriber of a task until its end, or the subscriber's.
+async fn follow(task: Arc<Task>, outbox: std::sync::Weak<Outbox>) {
+    let mut phases = task.follow();
+    let mut at = task.view().text.len();
+    loop {
+        let (update, over) = tokio::select! {
+            biased;
+            next = task.telling.next(at) => match next {
+                Next::Text(more) => {
+                    at += more.len();
+                    (json!({"task_id": task.id, "state": task.view().phase.state.name(), "text": more}), false)
+                }
+                Next::End(_) => {
+                    // silent-ok: the task is held here, so its phases do not go
+                    let _ended = phases.wait_for(|phase| phase.state.is_final()).await;
+                    let view = task.view();
+                    let (state, reason) = (view.phase.state.name(), view.phase.reason);
+                    (json!({"task_id": task.id, "state": state, "reason": reason}), true)
+                }
+            },
+            Ok(()) = phases.changed() => {
+                let state = phases.borrow_and_update().state;
+                if state.is_final() {
+                    continue;
+                }
+                (json!({"task_id": task.id, "state": state.name()}), false)
+            }
+        };
+        let Some(outbox) = outbox.upgrade() else { return };
+        let mut line = Vec::new();
+        if write_notification(&mut line, UPDATE, &update) {
+            line.push(b'\n');
+            outbox.take(&mut line);
+        }
+        if over {
+            return;
+        }
+        outbox.room().await;
+    }
+}

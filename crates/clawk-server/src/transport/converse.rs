@@ -1,0 +1,99 @@
+//! One client's conversation, whatever carries it: its messages are taken, its answers written, heartbeats and questions
+//! told, in one task.
+
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::FusedFuture;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::rpc::{Connection, Pulse, heartbeat, questions};
+
+/// How long a peer has to read the last answers.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a connection that does not own the agent may say nothing before it has initialized.
+pub(crate) const IDLE: Duration = Duration::from_secs(30);
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The input ended, or nothing came for too long.
+    Input,
+    /// The token was cancelled.
+    Cancelled,
+    /// The peer can't be read from or written to any more.
+    PeerGone,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Why.
+    pub by: End,
+    /// What was in flight ended before the drain's timeout.
+    pub drained: bool,
+}
+
+/// Where a client's messages come from.
+pub(crate) trait Source: Send {
+    /// Hands them to the connection until there are no more.
+    fn read(&mut self, connection: &mut Connection) -> impl Future<Output = End> + Send;
+}
+
+/// Serves one client until its messages end, `writing` does, or `cancel` fires. Then what is in flight is drained, and
+/// `writing` has a moment for the last answers.
+pub(crate) async fn converse<S: Source>(
+    (mut connection, follow): (Connection, watch::Receiver<Option<Pulse>>),
+    mut source: S,
+    writing: impl Future<Output = io::Result<()>> + Send,
+    cancel: CancellationToken,
+) -> Ended {
+    let (outbox, lanes, clock) = (connection.outbox(), connection.lanes(), connection.clock());
+    let mut writing = pin!(writing.fuse());
+    let mut beating = pin!(heartbeat::beat(follow.clone(), &outbox, &*clock).fuse());
+    let mut following = pin!(questions::follow(follow, &lanes, &outbox).fuse());
+    let mut reading = Box::pin(source.read(&mut connection));
+    // One task: what is read, answered and written meets without a hand-over between threads.
+    let by = loop {
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => break End::Cancelled,
+            end = &mut reading => break end,
+            _ = &mut writing => break End::PeerGone,
+            () = &mut beating => {}
+            () = &mut following => {}
+        }
+    };
+    drop(reading);
+    let finish = async {
+        let drained = connection.finish(by.reason(), by != End::PeerGone).await;
+        outbox.finish();
+        drained
+    };
+    let mut finish = pin!(finish.fuse());
+    let drained = loop {
+        tokio::select! {
+            biased;
+            drained = &mut finish => break drained,
+            _ = &mut writing => {}
+            () = &mut following => {}
+        }
+    };
+    if !writing.is_terminated() && tokio::time::timeout(LAST_WORDS, writing).await.is_err() {
+        tracing::warn!("the peer does not read; the last answers are lost");
+    }
+    Ended { by, drained }
+}
+
+impl End {
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Input => "the input ended",
+            Self::Cancelled => "terminated",
+            Self::PeerGone => "the client is gone",
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Rows of memory: entries, their words, their vectors, and what was set aside.
+
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::Store;
+use clawk_proto::method::MemoryEntry;
+use clawk_recall::compact::{by_key, model_of};
+use clawk_recall::entry::{Hit, Mark, New, number};
+use clawk_recall::{packed, table, words};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde_json::Value;
+
+use crate::append::integer;
+
+/// The largest content of one entry, bytes of JSON.
+const MAX_ENTRY_BYTES: usize = 1024 * 1024;
+
+/// What [`hit`] reads.
+pub(super) const COLUMNS: &str = "id, key, content, metadata, at, mark";
+
+/// One store's entries for one scope.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) id: i64,
+    pub(super) entries: i64,
+}
+
+pub(super) fn find_part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<Option<Part>> {
+    connection
+        .prepare_cached("SELECT id, entries FROM memory_parts WHERE store = ?1 AND scope = ?2")?
+        .query_row([store, scope], |row| {
+            Ok(Part {
+                id: row.get(0)?,
+                entries: row.get(1)?,
+            })
+        })
+        .optional()
+}
+
+pub(super) fn part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<Part> {
+    if let Some(part) = find_part(connection, store, scope)? {
+        return Ok(part);
+    }
+    connection.execute(
+        "INSERT INTO memory_parts (store, scope, entries) VALUES (?1, ?2, 0)",
+        [store, scope],
+    )?;
+    Ok(Part {
+        id: connection.last_insert_rowid(),
+        entries: 0,
+    })
+}
+
+/// The parts of a store, of every scope.
+pub(super) fn parts_of(connection: &Connection, store: &str) -> rusqlite::Result<Vec<i64>> {
+    let mut select = connection.prepare_cached("SELECT id FROM memory_parts WHERE store = ?1")?;
+    select.query_map([store], |row| row.get(0))?.collect()
+}
+
+pub(super) fn count(connection: &Connection, part: i64) -> rusqlite::Result<u64> {
+    let mut select = connection.prepare_cached("SELECT entries FROM memory_parts WHERE id = ?1")?;
+    select.query_row([part], |row| crate::append::unsigned_at(row, 0))
+}
+
+/// Bytes of the entries of all scopes of a store.
+pub(super) fn bytes(connection: &Connection, store: &str) -> rusqlite::Result<u64> {
+    let sql = "SELECT coalesce(sum(bytes), 0) FROM memory_parts WHERE store = ?1";
+    let mut select = connection.prepare_cached(sql)?;
+    select.query_row([store], |row| crate::append::unsigned_at(row, 0))
+}
+
+/// The word that marks an entry's part in the word index.
+pub(super) fn part_token(part: i64) -> String {
+    format!("part{part}")
+}
+
+/// The word that marks whose an entry is.
+pub(super) fn whose_token(whose: i64) -> String {
+    format!("whose{:016x}", whose.cast_unsigned())
+}
+
+/// The word that marks entries that are not everybody's.
+pub(super) const OWNED: &str = "owned";
+
+/// An entry ready to be written.
+#[derive(Debug)]
+pub(super) struct NewRow {
+    pub(super) id: String,
+    pub(super) key: Option<String>,
+    pub(super) content: String,
+    pub(super) metadata: Option<String>,
+    pub(super) mark: String,
+    pub(super) whose: i64,
+    words: String,
+    vector: Option<Vec<u8>>,
+}
+
+/// Entries as rows; or which one does not fit the store, and what would mend it.
+pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, (usize, String)> {
+    let embeds = model_of(store).as_deref() == Some(table::NAME);
+    let row = |(index, new): (usize, New)| {
+        let New { id, entry, mark } = new;
+        if by_key(store.kind) && entry.key.is_none() {
+            let what = store.kind.as_str();
+            return Err((
+                index,
+                format!("store `{}` is {what}: the entry needs a `key`", store.name),
+            ));
+        }
+        let metadata = entry.metadata.as_ref().map(ToString::to_string);
+        let content = entry.content.to_string();
+        let bytes = content.len() + metadata.as_ref().map_or(0, String::len);
+        if bytes > MAX_ENTRY_BYTES {
+            return Err((
+                index,
+                format!("{bytes} bytes; at most {MAX_ENTRY_BYTES}, split it"),
+            ));
+        }
+        let words = words::text_of(&entry.content, entry.key.as_deref());
+        let vector = table::embed(&words).filter(|_| embeds);
+        Ok(NewRow {
+            id,
+            key: entry.key,
+            content,
+            metadata,
+            whose: number(&mark.whose),
+            mark: serde_json::to_string(&mark).unwrap_or_default(), // silent-ok: plain members always serialise
+            words,
+            vector: vector.map(|vector| packed::pack(&vector)),
+        })
+    };
+    entries.into_iter().enumerate().map(row).collect()
+}
+
+impl NewRow {
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = self.content.len() + self.metadata.as_ref().map_or(0, String::len);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+}
+
+/// An entry of this id is there.
+pub(super) fn is_kept(connection: &Connection, part: i64, id: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM memory WHERE part = ?1 AND id = ?2")?
+        .exists(params![part, id])
+}
+
+pub(super) fn insert(
+    connection: &Connection,
+    part: i64,
+    row: &NewRow,
+    at: Timestamp,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO memory (part, id, key, content, metadata, at, mark, whose) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?
+        .execute(params![
+            part, row.id, row.key, row.content, row.metadata, at.0, row.mark, row.whose
+        ])?;
+    let n = connection.last_insert_rowid();
+    index(connection, n, part, row.whose, &row.words)?;
+    if let Some(vector) = &row.vector {
+        add_vector(connection, n, part, row.whose, table::NAME, vector)?;
+    }
+    changed(connection, part, 1, integer(row.bytes()))
+}
+
+fn index(connection: &Connection, n: i64, part: i64, whose: i64, text: &str) -> rusqlite::Result<()> {
+    let marks = if whose == 0 {
+        part_token(part)
+    } else {
+        format!("{} {OWNED} {}", part_token(part), whose_token(whose))
+    };
+    connection
+        .prepare_cached("INSERT INTO memory_words (rowid, part, text) VALUES (?1, ?2, ?3)")?
+        .execute(params![n, marks, text])?;
+    Ok(())
+}
+
+pub(super) fn add_vector(
+    connection: &Connection,
+    n: i64,
+    part: i64,
+    whose: i64,
+    model: &str,
+    vector: &[u8],
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO memory_vectors (n, part, whose, model, vector) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![n, part, whose, model, vector])?;
+    Ok(())
+}
+
+fn changed(connection: &Connection, part: i64, entries: i64, bytes: i64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "UPDATE memory_parts SET entries = entries + ?2, bytes = max(0, bytes + ?3) WHERE id = ?1",
+        )?
+        .execute(params![part, entries, bytes])?;
+    Ok(())
+}
+
+/// Removes entries with their words and vectors.
+pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqlite::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut size = connection
+        .prepare_cached("SELECT length(content) + coalesce(length(metadata), 0) FROM memory WHERE n = ?1")?;
+    let mut words = connection.prepare_cached("DELETE FROM memory_words WHERE rowid = ?1")?;
+    let mut vectors = connection.prepare_cached("DELETE FROM memory_vectors WHERE n = ?1")?;
+    let mut entries = connection.prepare_cached("DELETE FROM memory WHERE n = ?1")?;
+    let (mut removed, mut bytes) = (0, 0);
+    for n in rows {
+        let Some(size) = size.query_row([n], |row| row.get::<_, i64>(0)).optional()? else {
+            continue;
+        };
+        words.execute([n])?;
+        vectors.execute([n])?;
+        entries.execute([n])?;
+        removed += 1;
+        bytes += size;
+    }
+    changed(connection, part, -removed, -bytes)
+}
+
+/// Moves entries out of sight: `instead` is the id of the entry that stands for them, or empty.
+pub(super) fn set_aside(
+    connection: &Connection,
+    part: i64,
+    rows: &[i64],
+    instead: &str,
+    at: Timestamp,
+) -> rusqlite::Result<()> {
+    let mut copy = connection.prepare_cached(
+        "INSERT OR REPLACE INTO memory_aside (n, part, id, key, content, metadata, at, mark, whose, instead, since) \
+         SELECT n, part, id, key, content, metadata, at, mark, whose, ?2, ?3 FROM memory WHERE n = ?1",
+    )?;
+    for n in rows {
+        copy.execute(params![n, instead, at.0])?;
+    }
+    delete(connection, part, rows)
+}
+
+/// Entries of this part have vectors of the built-in table.
+pub(super) fn embeds(connection: &Connection, part: i64) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM memory_vectors WHERE part = ?1 AND model = ?2")?
+        .exists(params![part, table::NAME])
+}
+
+/// Brings entries back as they were, with their words; vectors of the built-in table are made anew.
+pub(super) fn bring_back(
+    connection: &Connection,
+    part: i64,
+    rows: &[i64],
+    embeds: bool,
+) -> rusqlite::Result<u64> {
+    let mut select = connection.prepare_cached(
+        "SELECT key, content, whose, length(content) + coalesce(length(metadata), 0), id FROM memory_aside WHERE n = ?1",
+    )?;
+    let mut back = connection.prepare_cached(
+        "INSERT INTO memory (n, part, id, key, content, metadata, at, mark, whose) \
+         SELECT n, part, id, key, content, metadata, at, mark, whose FROM memory_aside WHERE n = ?1",
+    )?;
+    let mut gone = connection.prepare_cached("DELETE FROM memory_aside WHERE n = ?1")?;
+    let mut count = 0;
+    for n in rows {
+        let (key, content, whose, bytes, id): (Option<String>, String, i64, i64, String) = select
+            .query_row([n], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+            })?;
+        if is_kept(connection, part, &id)? {
+            continue; // a later entry has its id: what is newer stays
+        }
+        back.execute([n])?;
+        gone.execute([n])?;
+        let content: Value = serde_json::from_str(&content).unwrap_or(Value::String(content));
+        let text = words::text_of(&content, key.as_deref());
+        index(connection, *n, part, whose, &text)?;
+        if let Some(vector) = table::embed(&text).filter(|_| embeds) {
+            add_vector(connection, *n, part, whose, table::NAME, &packed::pack(&vector))?;
+        }
+        changed(connection, part, 1, bytes)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// An entry as [`COLUMNS`] has it.
+pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
+    let json = |index: usize, text: String| {
+        serde_json::from_str::<Value>(&text).map_err(|e| {
+            rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, Box::new(e))
+        })
+    };
+    let metadata: Option<String> = row.get(3)?;
+    let mark: Option<String> = row.get(5)?;
+    let mark = mark.and_then(|mark| serde_json::from_str::<Mark>(&mark).ok()); // silent-ok: see below
+    Ok(Hit {
+        entry: MemoryEntry {
+            id: row.get(0)?,
+            key: row.get(1)?,
+            content: json(2, row.get(2)?)?,
+            metadata: metadata.map(|text| json(3, text)).transpose()?,
+            timestamp: Some(Timestamp(row.get(4)?).to_string()),
+            score: None,
+        },
+        // What an earlier version stored came over the wire: nobody knows who said it.
+        mark: mark.unwrap_or_else(|| Mark {
+            untrusted: true,
+            ..Mark::default()
+        }),
+    })
+}

@@ -1,0 +1,75 @@
+//! Vectors in memory, as they are in the database: read once, then only what is new.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clawk_recall::packed::Matrix;
+use rusqlite::{Connection, params};
+
+/// Bytes of vectors that are kept in memory. What is beyond is read again for each question.
+const MAX_BYTES: usize = 384 * 1024 * 1024;
+
+#[derive(Debug, Default)]
+struct Part {
+    matrix: Matrix,
+    /// The last `v` that is in it.
+    upto: i64,
+    bytes: usize,
+}
+
+type Shared = Arc<Mutex<Part>>;
+
+/// The vectors of each part, by model.
+#[derive(Debug, Default)]
+pub(super) struct Vectors {
+    parts: Mutex<HashMap<(i64, String), Shared>>,
+}
+
+impl Vectors {
+    /// The nearest rows, the nearest first. Rows of entries that are gone may be among them.
+    pub(super) fn nearest(
+        &self,
+        connection: &Connection,
+        (part, model): (i64, &str),
+        query: &[f32],
+        limit: usize,
+        keep: impl Fn(i64) -> bool,
+    ) -> rusqlite::Result<Vec<(i64, f64)>> {
+        let known = {
+            let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            let bytes: usize = parts
+                .values()
+                .filter_map(|part| part.try_lock().ok().map(|part| part.bytes))
+                .sum();
+            if bytes > MAX_BYTES {
+                parts.clear();
+            }
+            Arc::clone(parts.entry((part, model.to_owned())).or_default())
+        };
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.catch_up(connection, part, model)?;
+        Ok(known.matrix.nearest(query, limit, keep))
+    }
+
+    /// Reads a part anew at the next question: too much of it is gone.
+    pub(super) fn forget(&self, part: i64) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.retain(|(known, _), _| *known != part);
+    }
+}
+
+impl Part {
+    fn catch_up(&mut self, connection: &Connection, part: i64, model: &str) -> rusqlite::Result<()> {
+        let mut select = connection.prepare_cached(
+            "SELECT v, n, whose, vector FROM memory_vectors WHERE part = ?1 AND v > ?2 AND model = ?3 ORDER BY v",
+        )?;
+        let mut rows = select.query(params![part, self.upto, model])?;
+        while let Some(row) = rows.next()? {
+            self.upto = row.get(0)?;
+            let vector = row.get_ref(3)?.as_blob().unwrap_or_default(); // silent-ok: the table is STRICT
+            self.bytes += vector.len();
+            self.matrix.add(row.get(1)?, row.get(2)?, vector);
+        }
+        Ok(())
+    }
+}

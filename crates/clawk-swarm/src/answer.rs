@@ -1,0 +1,163 @@
+//! Answers, and why there is none.
+
+use clawk_proto::ErrorCode;
+use clawk_proto::method::TaskStatus;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The longest result that a report may hold, bytes.
+pub const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// The result of a task.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// What was said.
+    pub text: String,
+    /// The JSON object that the text is, or that its one fenced block holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+}
+
+impl Answer {
+    /// The answer that a text is.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        Self {
+            data: object(text).or_else(|| object(fenced(text)?)),
+            text: text.to_owned(),
+        }
+    }
+
+    /// The answer that a report's `result` is: a text, an object with `text`, or any other JSON, which is then its data.
+    #[must_use]
+    pub fn reported(result: &Value) -> Self {
+        match result {
+            Value::String(text) => Self::of(text),
+            Value::Object(object) => match object.get("text").and_then(Value::as_str) {
+                Some(text) => Self {
+                    text: text.to_owned(),
+                    data: object
+                        .get("data")
+                        .filter(|data| data.is_object())
+                        .cloned()
+                        .or_else(|| Self::of(text).data),
+                },
+                None => Self::data(result.clone()),
+            },
+            other => Self {
+                text: canonical(other),
+                data: None,
+            },
+        }
+    }
+
+    /// The answer that an object is.
+    #[must_use]
+    pub fn data(data: Value) -> Self {
+        Self {
+            text: canonical(&data),
+            data: Some(data),
+        }
+    }
+}
+
+/// Canonical JSON (JCS); plain JSON where a number has no canonical text.
+pub(crate) fn canonical(value: &Value) -> String {
+    clawk_trace::canonical::text_of(value).unwrap_or_else(|_| value.to_string()) // silent-ok: still the same value
+}
+
+fn object(text: &str) -> Option<Value> {
+    let parsed: Map<String, Value> = serde_json::from_str(text.trim()).ok()?; // silent-ok: prose is an ordinary answer
+    Some(Value::Object(parsed))
+}
+
+/// What is in the one fenced block of a text; none where there are several.
+pub(crate) fn fenced(text: &str) -> Option<&str> {
+    let (_before, rest) = text.split_once("```")?;
+    let (_language, rest) = rest.split_once('\n')?;
+    let (block, after) = rest.split_once("```")?;
+    (!after.contains("```")).then_some(block)
+}
+
+/// Why a task or a run has no whole answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The wire's number: -32040 (not reached), -32041 (failed) or -32021 (a limit of the swarm).
+    pub code: i64,
+    /// A stable word, such as `timeout`, `no_majority`, `dead_lettered`.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+impl Fault {
+    /// The task failed (-32041).
+    #[must_use]
+    pub fn failed(reason: &str, message: impl Into<String>) -> Self {
+        Self::coded(ErrorCode::PeerFailed, reason, message)
+    }
+
+    /// No member was reached (-32040).
+    #[must_use]
+    pub fn unreached(reason: &str, message: impl Into<String>) -> Self {
+        Self::coded(ErrorCode::PeerUnreachable, reason, message)
+    }
+
+    /// A limit of the swarm is used up (-32021).
+    #[must_use]
+    pub fn spent(reason: &str, message: impl Into<String>) -> Self {
+        Self::coded(ErrorCode::QuotaExceeded, reason, message)
+    }
+
+    fn coded(code: ErrorCode, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            code: code.code(),
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+/// A member's answer, as it takes part in an aggregation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Said {
+    /// Who said it.
+    pub member: String,
+    /// How its task ended.
+    pub status: TaskStatus,
+    /// What it said.
+    pub answer: Answer,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Answer;
+
+    #[test]
+    fn data_is_a_whole_object_or_one_fenced_one() {
+        assert_eq!(Answer::of(r#" {"a": 1} "#).data, Some(json!({"a": 1})));
+        let fenced = "Here:\n```json\n{\"a\": 2}\n```\nDone.";
+        assert_eq!(Answer::of(fenced).data, Some(json!({"a": 2})));
+        for none in [
+            "prose",
+            "[1]",
+            "```\n{}\n```\n```\n{}\n```",
+            "```json\n[1]\n```",
+            "1",
+        ] {
+            assert_eq!(Answer::of(none).data, None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_a_text_or_an_object() {
+        assert_eq!(Answer::reported(&json!("x")).text, "x");
+        let both = Answer::reported(&json!({"text": "x", "data": {"v": 1}}));
+        assert_eq!((both.text.as_str(), both.data), ("x", Some(json!({"v": 1}))));
+        let data = Answer::reported(&json!({"b": 1, "a": 2}));
+        assert_eq!(data.text, r#"{"a":2,"b":1}"#);
+        assert_eq!(Answer::reported(&json!([1])).data, None);
+    }
+}

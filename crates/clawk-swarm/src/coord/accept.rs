@@ -1,0 +1,481 @@
+//! What is asked of a swarm: a run, a delegated task, a question, a report.
+
+use clawk_manifest::model::{AggregationStrategy, Topology};
+use clawk_proto::method::TaskStatus;
+use serde_json::Value;
+
+use super::{
+    BTreeSet, Brief, Coord, Effect, Fact, Kind, NewTask, Phase, Reception, TaskId, Who, Wish, derived,
+};
+use crate::answer::{Answer, Fault, MAX_ANSWER_BYTES, canonical};
+use crate::words;
+
+/// Bytes of a task's description with its input.
+pub(super) const MAX_TASK_BYTES: usize = 1 << 20;
+
+/// Why a task is not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The wire's number: -32040 or -32602.
+    pub code: i64,
+    /// A stable word: `busy`, `circuit_open`, `max_depth`, `ask_cycle`, `not_below`, `unknown_task` …
+    pub reason: &'static str,
+    /// For people and models.
+    pub message: String,
+}
+
+impl Refusal {
+    fn unreached(reason: &'static str, message: impl Into<String>) -> Self {
+        let fault = Fault::unreached(reason, message);
+        Self {
+            code: fault.code,
+            reason,
+            message: fault.message,
+        }
+    }
+
+    fn invalid(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code: clawk_proto::ErrorCode::InvalidParams.code(),
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// A task that a member wants done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// Its id: the same call gives the same one.
+    pub task: TaskId,
+    /// What is to be done.
+    pub brief: Brief,
+    /// A member, an identity or a role; none: whoever is free below the asker.
+    pub to: Option<String>,
+    /// Wishes; they only narrow.
+    pub wish: Wish,
+    /// The asker waits for the result.
+    pub wait: bool,
+}
+
+fn size(brief: &Brief) -> usize {
+    brief.description.len() + brief.input.as_ref().map_or(0, |input| canonical(input).len())
+}
+
+impl Coord {
+    /// Takes a run: a task for the whole swarm, or for the members that `to` names. The same id again is the same run, and
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// Too much waits, nobody is named so, or another task has this id.
+    pub fn accept(
+        &mut self,
+        run: &TaskId,
+        brief: Brief,
+        to: Option<&str>,
+        origin: &str,
+        now_ms: u64,
+    ) -> Result<Vec<Effect>, Refusal> {
+        if let Some(known) = self.runs.get(run) {
+            return if known.brief == brief {
+                Ok(Vec::new())
+            } else {
+                Err(Refusal::invalid(
+                    "task_id_reused",
+                    "another task has this `task_id`",
+                ))
+            };
+        }
+        if self.tasks.contains_key(run) || self.ended.contains(run) {
+            return Err(Refusal::invalid(
+                "task_id_reused",
+                "another task has this `task_id`",
+            ));
+        }
+        if brief.description.trim().is_empty() || size(&brief) > MAX_TASK_BYTES {
+            let message =
+                format!("a task has a description, and at most {MAX_TASK_BYTES} bytes with its input");
+            return Err(Refusal::invalid("bad_task", message));
+        }
+        let all: Vec<Who> = self.plan.all().chain([Who::Claw]).collect();
+        let to = match to {
+            None => Vec::new(),
+            Some(name) => {
+                let mut named = self.plan.named(&all, name);
+                if named.is_empty() {
+                    named.extend(self.plan.find(name));
+                }
+                if named.is_empty() {
+                    let message = format!(
+                        "`{name}` is no member, identity or role of the swarm `{}`",
+                        self.plan.swarm
+                    );
+                    return Err(Refusal::invalid("unknown_member", message));
+                }
+                named
+            }
+        };
+        self.room()?;
+        self.emit(Fact::Run {
+            run: run.clone(),
+            brief,
+            to,
+            origin: origin.to_owned(),
+            plan: self.plan.fingerprint(),
+            at_ms: now_ms,
+        });
+        self.begin(run, now_ms);
+        self.pump(now_ms);
+        Ok(std::mem::take(&mut self.out))
+    }
+
+    /// Takes a task that a member delegates while it works on `asker`. The same id again is the same task: its result is
+    /// told once it is there.
+    ///
+    /// # Errors
+    /// The asker does not work, may not delegate, or to nobody of that name; nobody is free (`direct`), or too much waits.
+    pub fn delegate(&mut self, asker: &TaskId, wanted: Wanted, now_ms: u64) -> Result<Vec<Effect>, Refusal> {
+        let (who, run) = self.asker(asker)?;
+        if self.tasks.contains_key(&wanted.task) {
+            return self.again(asker, &wanted);
+        }
+        let below = self.plan.below(who);
+        if below.is_empty() {
+            let message = format!(
+                "`{}` has no members below it to delegate to",
+                self.plan.member(who)
+            );
+            return Err(Refusal::invalid("not_below", message));
+        }
+        let among = match &wanted.to {
+            None => below,
+            Some(name) => {
+                let named = self.plan.named(&below, name);
+                if named.is_empty() {
+                    let names: Vec<&str> = below.iter().map(|who| self.plan.member(*who)).collect();
+                    let message = format!("`{name}` is none of {}", names.join(", "));
+                    return Err(Refusal::invalid("not_below", message));
+                }
+                named
+            }
+        };
+        let depth = self.depth_below(asker)?;
+        self.free_or_wait(&among, wanted.wait, now_ms)?;
+        let before = self.answers_below(&run, Some(asker), 0);
+        let chained = self.plan.strategy == AggregationStrategy::Chain;
+        let after = before.last().filter(|_| chained).map(|task| task.id().clone());
+        let order = u32::try_from(before.len()).unwrap_or(u32::MAX);
+        let attempt = self.tasks.get(asker).map_or(0, |task| task.attempts);
+        let new = NewTask {
+            task: wanted.task,
+            run,
+            kind: Kind::Work,
+            parent: Some(asker.clone()),
+            attempt,
+            wait: wanted.wait,
+            among,
+            order,
+            stage: 0,
+            depth,
+            brief: wanted.brief,
+            from: Vec::new(),
+            after,
+            wish: wanted.wish,
+        };
+        self.give(new, now_ms)
+    }
+
+    /// Takes a question of one peer to another, while the asker works on `asker`.
+    ///
+    /// # Errors
+    /// As [`Self::delegate`]; the one asked waits for the asker itself (`ask_cycle`).
+    pub fn ask(
+        &mut self,
+        asker: &TaskId,
+        task: TaskId,
+        to: &str,
+        question: String,
+        now_ms: u64,
+    ) -> Result<Vec<Effect>, Refusal> {
+        let (who, run) = self.asker(asker)?;
+        let brief = Brief {
+            description: words::marked(self.plan.member(who), &question),
+            input: None,
+        };
+        let wanted = Wanted {
+            task,
+            brief,
+            to: Some(to.to_owned()),
+            wish: Wish::default(),
+            wait: true,
+        };
+        if self.tasks.contains_key(&wanted.task) {
+            return self.again(asker, &wanted);
+        }
+        let named = self.plan.named(&self.plan.askable(who), to);
+        let Some(first) = named.first().copied() else {
+            let message = format!("`{to}` is no peer that `{}` may ask", self.plan.member(who));
+            return Err(Refusal::invalid("not_a_peer", message));
+        };
+        if named.iter().any(|peer| self.waits_for(&run, *peer, who)) {
+            let message = format!(
+                "`{to}` waits for `{}` itself: two that wait for each other wait for ever",
+                self.plan.member(who)
+            );
+            return Err(Refusal::unreached("ask_cycle", message));
+        }
+        let depth = self.depth_below(asker)?;
+        self.free_or_wait(&[first], true, now_ms)?;
+        let attempt = self.tasks.get(asker).map_or(0, |task| task.attempts);
+        let new = NewTask {
+            task: wanted.task,
+            run,
+            kind: Kind::Asked,
+            parent: Some(asker.clone()),
+            attempt,
+            wait: true,
+            among: named,
+            order: 0,
+            stage: 0,
+            depth,
+            brief: wanted.brief,
+            from: Vec::new(),
+            after: None,
+            wish: wanted.wish,
+        };
+        self.give(new, now_ms)
+    }
+
+    /// A report of the task's own member, while it works on it (`report`), or of whoever is bound to it.
+    pub fn report(
+        &mut self,
+        task: &TaskId,
+        by: Option<&str>,
+        status: TaskStatus,
+        result: &Value,
+    ) -> (Reception, Vec<Effect>) {
+        let reception = self.judge_report(task, by, result);
+        match reception {
+            Reception::Taken => self.emit(Fact::Word {
+                task: task.clone(),
+                status,
+                answer: Answer::reported(result),
+            }),
+            Reception::Unknown => {}
+            refused => self.emit(Fact::Refused {
+                task: task.clone(),
+                reason: refused.reason().unwrap_or_default().to_owned(),
+                by: by.unwrap_or_default().to_owned(),
+            }),
+        }
+        (reception, std::mem::take(&mut self.out))
+    }
+
+    fn judge_report(&self, task: &TaskId, by: Option<&str>, result: &Value) -> Reception {
+        if self.ended.contains(task) {
+            return Reception::Late;
+        }
+        let Some(task) = self.tasks.get(task) else {
+            return Reception::Unknown;
+        };
+        if task.seat.map(|who| self.plan.member(who)) != by {
+            return Reception::NotYours;
+        }
+        if task.word.is_some() {
+            return Reception::Duplicate;
+        }
+        if task.phase != Phase::Running {
+            return Reception::Late;
+        }
+        if canonical(result).len() > MAX_ANSWER_BYTES || !(result.is_string() || result.is_object()) {
+            return Reception::Garbage;
+        }
+        Reception::Taken
+    }
+
+    /// Who works on the task, and in which run.
+    fn asker(&self, asker: &TaskId) -> Result<(Who, TaskId), Refusal> {
+        let task = self.tasks.get(asker).filter(|task| task.phase == Phase::Running);
+        let found = task.and_then(|task| Some((task.seat?, task.new.run.clone())));
+        found.ok_or_else(|| Refusal::invalid("unknown_task", "the task of who asks has ended"))
+    }
+
+    /// The same request again, after a crash of who asked.
+    fn again(&mut self, asker: &TaskId, wanted: &Wanted) -> Result<Vec<Effect>, Refusal> {
+        let known = self
+            .tasks
+            .get(&wanted.task)
+            .filter(|task| task.new.parent.as_ref() == Some(asker));
+        let Some(known) = known else {
+            return Err(Refusal::invalid("task_id_reused", "another task has this id"));
+        };
+        if known.is_done() && wanted.wait {
+            let result = Box::new(self.result_of(known));
+            self.out.push(Effect::Reply {
+                asker: asker.clone(),
+                result,
+            });
+        }
+        Ok(std::mem::take(&mut self.out))
+    }
+
+    fn depth_below(&self, asker: &TaskId) -> Result<u32, Refusal> {
+        let depth = self
+            .tasks
+            .get(asker)
+            .map_or(0, |task| task.new.depth)
+            .saturating_add(1);
+        let most = self.plan.limits.local.max_depth;
+        if depth > most {
+            let message = format!(
+                "{depth} tasks would stand below each other; `[swarm] max_depth` of clawk.toml allows {most}"
+            );
+            return Err(Refusal::unreached("max_depth", message));
+        }
+        Ok(depth)
+    }
+
+    fn room(&self) -> Result<(), Refusal> {
+        let waiting = self
+            .tasks
+            .values()
+            .filter(|task| task.phase == Phase::Waiting)
+            .count();
+        let most = self.plan.limits.local.max_waiting;
+        if waiting >= most {
+            let message = format!("{waiting} tasks wait; `[swarm] max_waiting` of clawk.toml allows {most}");
+            return Err(Refusal::unreached("busy", message));
+        }
+        Ok(())
+    }
+
+    /// A task for one of these may wait, or one of them is free.
+    fn free_or_wait(&self, among: &[Who], wait: bool, now_ms: u64) -> Result<(), Refusal> {
+        if !self.plan.limits.refuses_to_wait() {
+            return self.room();
+        }
+        let free = among.iter().any(|who| self.is_free(*who, None, now_ms));
+        // Who waits does not count.
+        let others = self.running().saturating_sub(usize::from(wait));
+        if free && others < self.plan.limits.max_parallel {
+            return Ok(());
+        }
+        let open = |who: &Who| self.circuit_open(*who);
+        if among.iter().all(open) {
+            let message = "every member that could do it has failed too often and is left alone for a while";
+            return Err(Refusal::unreached("circuit_open", message));
+        }
+        let message = "no member that could do it is free, and `message_passing: direct` lets nothing wait";
+        Err(Refusal::unreached("busy", message))
+    }
+
+    fn give(&mut self, new: NewTask, now_ms: u64) -> Result<Vec<Effect>, Refusal> {
+        if size(&new.brief) > MAX_TASK_BYTES {
+            let message = format!("a task has at most {MAX_TASK_BYTES} bytes with its input");
+            return Err(Refusal::invalid("bad_task", message));
+        }
+        self.emit(Fact::Delegated { new, at_ms: now_ms });
+        self.pump(now_ms);
+        Ok(std::mem::take(&mut self.out))
+    }
+
+    /// Whether what `peer` works on waits, directly or through others, for `who`.
+    fn waits_for(&self, run: &TaskId, peer: Who, who: Who) -> bool {
+        let on = |seat: Who| {
+            self.tasks
+                .values()
+                .filter(move |task| task.new.run == *run && !task.is_done() && task.seat == Some(seat))
+        };
+        let mut seen: BTreeSet<&TaskId> = BTreeSet::new();
+        let mut next: Vec<&TaskId> = on(peer).flat_map(|task| task.waits.iter()).collect();
+        while let Some(id) = next.pop() {
+            let Some(task) = self.tasks.get(id).filter(|_| seen.insert(id)) else {
+                continue;
+            };
+            let seats = task
+                .seat
+                .map_or_else(|| task.new.among.clone(), |seat| vec![seat]);
+            if seats.contains(&who) {
+                return true;
+            }
+            next.extend(&task.waits);
+            next.extend(seats.into_iter().flat_map(on).flat_map(|task| task.waits.iter()));
+        }
+        false
+    }
+
+    /// What the topology begins with.
+    pub(super) fn begin(&mut self, run: &TaskId, now_ms: u64) {
+        let Some((to, whole)) = self.runs.get(run).map(|run| (run.to.clone(), run.to.is_empty())) else {
+            return;
+        };
+        if !whole {
+            self.fan(run, vec![to], 0, now_ms);
+            return;
+        }
+        let each = |whom: Vec<Who>| whom.into_iter().map(|who| vec![who]).collect();
+        match self.plan.topology {
+            Topology::LeaderWorker | Topology::Hierarchical => {
+                self.fan(run, vec![vec![self.plan.head]], 0, now_ms)
+            }
+            Topology::Broadcast => self.fan(run, each(self.plan.others()), 0, now_ms),
+            Topology::PeerToPeer => self.fan(run, each(self.plan.all().collect()), 0, now_ms),
+            Topology::Pipeline => self.stage(run, now_ms),
+        }
+        self.catch_up(run, now_ms);
+    }
+
+    /// The tasks of a pipeline's stage.
+    pub(super) fn stage(&mut self, run: &TaskId, now_ms: u64) {
+        let Some(stage) = self.runs.get(run).map(|run| run.stage) else {
+            return;
+        };
+        let stages = self.plan.stages();
+        let at = usize::try_from(stage).unwrap_or(usize::MAX);
+        if let Some(seats) = stages.into_iter().nth(at) {
+            let each = if self.plan.stage_needs_all() {
+                seats.into_iter().map(|who| vec![who]).collect()
+            } else {
+                vec![seats]
+            };
+            self.fan(run, each, stage, now_ms);
+        }
+    }
+
+    /// One task for each of these groups, any member of which may do it.
+    fn fan(&mut self, run: &TaskId, groups: Vec<Vec<Who>>, stage: u32, now_ms: u64) {
+        let Some(of) = self.runs.get(run).cloned() else {
+            return;
+        };
+        let chained =
+            self.plan.strategy == AggregationStrategy::Chain && self.plan.topology != Topology::Pipeline;
+        let from = of
+            .stages
+            .last()
+            .map(|end| end.said())
+            .into_iter()
+            .collect::<Vec<_>>();
+        let mut before = None;
+        for (order, among) in groups.into_iter().enumerate() {
+            let task = derived(run, &format!("{stage}/{order}"));
+            let new = NewTask {
+                task: task.clone(),
+                run: run.clone(),
+                kind: Kind::Work,
+                parent: None,
+                attempt: 0,
+                wait: false,
+                among,
+                order: u32::try_from(order).unwrap_or(u32::MAX),
+                stage,
+                depth: 0,
+                brief: of.brief.clone(),
+                from: from.clone(),
+                after: before.take().filter(|_| chained),
+                wish: Wish::default(),
+            };
+            self.emit(Fact::Delegated { new, at_ms: now_ms });
+            before = Some(task);
+        }
+    }
+}

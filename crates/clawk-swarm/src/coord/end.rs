@@ -1,0 +1,315 @@
+//! How a try ends: with an answer, with another try, or with the end of its task.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Circuit, Coord, Effect, Fact, Fault, Kind, Phase, Task, TaskId, TaskStatus, Who};
+use crate::combine::Outcome;
+use crate::plan::Plan;
+
+/// Why a try is made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lost {
+    /// There was no connection.
+    Unreached,
+    /// The member died.
+    Crashed,
+    /// Its time was over.
+    Timeout,
+    /// No model could be had (-32020).
+    NoProvider,
+    /// What came back was not readable.
+    Garbage,
+}
+
+impl Lost {
+    /// The stable word.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Unreached => "unreachable",
+            Self::Crashed => "crashed",
+            Self::Timeout => "try_timeout",
+            Self::NoProvider => "provider_unavailable",
+            Self::Garbage => "garbage",
+        }
+    }
+}
+
+/// How a try ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "end", rename_all = "snake_case")]
+pub enum TryEnd {
+    /// The member's turn ended; its last text.
+    Said {
+        /// The text.
+        text: String,
+    },
+    /// It may be tried again.
+    Lost {
+        /// Why.
+        why: Lost,
+        /// For people.
+        message: String,
+    },
+    /// The task failed with it: the outcome of an effect is not known, a rule refused, a limit was reached.
+    Over {
+        /// Why.
+        fault: Fault,
+        /// A limit of the whole swarm is used up: the run ends.
+        run: bool,
+    },
+}
+
+impl TryEnd {
+    /// The member was reached.
+    pub(super) fn reached(&self) -> bool {
+        !matches!(
+            self,
+            Self::Lost {
+                why: Lost::Unreached,
+                ..
+            }
+        )
+    }
+}
+
+/// What a try used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// Tokens.
+    pub tokens: u64,
+    /// Millionths of a dollar.
+    pub cost_microusd: u64,
+}
+
+impl Coord {
+    /// A try ended. One that is not running any more changes nothing: it is late.
+    pub fn try_ended(
+        &mut self,
+        task: &TaskId,
+        attempt: u32,
+        end: TryEnd,
+        used: Used,
+        now_ms: u64,
+    ) -> Vec<Effect> {
+        let runs = |task: &&Task| task.phase == Phase::Running && task.attempts == attempt;
+        if self.tasks.get(task).filter(runs).is_some() {
+            self.ended_try(task, end, used, now_ms);
+            self.pump(now_ms);
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    pub(super) fn ended_try(&mut self, id: &TaskId, end: TryEnd, used: Used, now_ms: u64) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let (attempt, seat) = (task.attempts, task.seat);
+        let again = match &end {
+            TryEnd::Lost { .. } => again(&self.plan, task, now_ms),
+            TryEnd::Said { .. } | TryEnd::Over { .. } => None,
+        };
+        self.held.retain(|(asker, _)| asker != id);
+        self.emit(Fact::TryEnded {
+            task: id.clone(),
+            attempt,
+            end: end.clone(),
+            used,
+            again,
+        });
+        if let Some(who) = seat {
+            self.circuit(who, &end, now_ms);
+        }
+        match end {
+            TryEnd::Said { .. } => self.node(id, now_ms),
+            TryEnd::Over { fault, run: true } => {
+                if let Some(run) = self.tasks.get(id).map(|task| task.new.run.clone()) {
+                    self.wind_down(&run, fault, now_ms);
+                }
+            }
+            TryEnd::Over { fault, run: false } => self.finish(id, Outcome::failed(fault), now_ms),
+            TryEnd::Lost { why, message } => {
+                self.abandon_children(id, now_ms);
+                if again.is_none() {
+                    self.give_up(id, why, &message, now_ms);
+                }
+            }
+        }
+    }
+
+    /// What a try that is lost had delegated ends with it.
+    fn abandon_children(&mut self, id: &TaskId, now_ms: u64) {
+        let open: Vec<TaskId> = self
+            .tasks
+            .values()
+            .filter(|task| task.new.parent.as_ref() == Some(id) && !task.is_done())
+            .map(|task| task.id().clone())
+            .collect();
+        for child in open {
+            let fault = Fault::failed("asker_ended", "the one who asked for it has ended");
+            self.finish(&child, Outcome::failed(fault), now_ms);
+        }
+    }
+
+    fn circuit(&mut self, who: Who, end: &TryEnd, now_ms: u64) {
+        let (Some(breaker), Who::Seat(_)) = (self.plan.limits.breaker, who) else {
+            return;
+        };
+        let member = self.plan.member(who).to_owned();
+        let Some(state) = self.seats.get(&member) else {
+            return;
+        };
+        let circuit = match end {
+            TryEnd::Lost { .. } if state.circuit == Circuit::Trial || state.failures >= breaker.threshold => {
+                Circuit::Open {
+                    until_ms: now_ms.saturating_add(breaker.reset_ms),
+                }
+            }
+            TryEnd::Said { .. } | TryEnd::Over { .. } => Circuit::Closed,
+            TryEnd::Lost { .. } => return,
+        };
+        if state.circuit != circuit {
+            self.emit(Fact::Circuit { member, circuit });
+        }
+    }
+
+    /// Nobody tries the task again.
+    fn give_up(&mut self, id: &TaskId, why: Lost, message: &str, now_ms: u64) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let reached = task.reached;
+        let tries = task.attempts;
+        let dead = self.plan.limits.dead_letter.is_some();
+        let message = format!("{message} ({tries} tries)");
+        if dead {
+            self.emit(Fact::DeadLettered {
+                task: id.clone(),
+                reason: message.clone(),
+            });
+        }
+        let reason = if dead { "dead_lettered" } else { why.reason() };
+        let fault = if reached || dead {
+            Fault::failed(reason, message)
+        } else {
+            Fault::unreached(reason, message)
+        };
+        self.finish(id, Outcome::failed(fault), now_ms);
+    }
+
+    /// Ends a task: its asker is told, what it still had under way ends, its run goes on.
+    pub(super) fn finish(&mut self, id: &TaskId, outcome: Outcome, now_ms: u64) {
+        let Some(task) = self.tasks.get(id).filter(|task| !task.is_done()) else {
+            return;
+        };
+        let (run, asker, kind) = (task.new.run.clone(), task.new.parent.clone(), task.new.kind);
+        let duration_ms = now_ms.saturating_sub(task.at_ms);
+        let waited = asker.clone().filter(|asker| {
+            let asker = self.tasks.get(asker);
+            asker.is_some_and(|asker| asker.phase == Phase::Running && asker.waits.contains(id))
+        });
+        if task.phase == Phase::Running {
+            self.out.push(Effect::Cancel(id.clone()));
+        }
+        self.held.retain(|(asker, _)| asker != id);
+        self.emit(Fact::Reported {
+            task: id.clone(),
+            outcome,
+            duration_ms,
+        });
+        self.abandon_children(id, now_ms);
+        if let Some(asker) = waited {
+            self.reply(&asker, id);
+        }
+        if kind == Kind::Work && self.publishes() {
+            self.publish(id);
+        }
+        if self.over.contains_key(&run) {
+            return;
+        }
+        match (kind, asker) {
+            (Kind::Judge { purpose, again }, parent) => {
+                self.judged(id, (&run, parent.as_ref()), (purpose, again), now_ms);
+            }
+            (Kind::Work, Some(parent)) => self.node(&parent, now_ms),
+            (Kind::Work, None) => self.catch_up(&run, now_ms),
+            (Kind::Asked, _) => {}
+        }
+    }
+
+    /// The asker reads the result: at once while it waits for others as well, else when there is room for it to run.
+    fn reply(&mut self, asker: &TaskId, task: &TaskId) {
+        let waits = self.tasks.get(asker).is_some_and(|asker| !asker.waits.is_empty());
+        let result = self.tasks.get(task).map(|task| Box::new(self.result_of(task)));
+        match result {
+            Some(result) if waits => self.out.push(Effect::Reply {
+                asker: asker.clone(),
+                result,
+            }),
+            Some(_) => self.held.push((asker.clone(), task.clone())),
+            None => {}
+        }
+    }
+
+    fn publish(&mut self, id: &TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let Some(text) = self.public(task) else { return };
+        let to: Vec<TaskId> = self
+            .tasks
+            .values()
+            .filter(|other| {
+                other.new.run == task.new.run && other.phase == Phase::Running && other.new.kind == Kind::Work
+            })
+            // Who waits for it reads it as its result.
+            .filter(|other| task.new.parent.as_ref() != Some(other.id()) || !task.new.wait)
+            .map(|other| other.id().clone())
+            .collect();
+        if !to.is_empty() {
+            self.out.push(Effect::Publish { to, text });
+        }
+    }
+
+    /// What a task's member itself says at its end.
+    pub(super) fn own_word(task: &Task) -> Outcome {
+        match &task.word {
+            Some((TaskStatus::Failed, answer)) => Outcome {
+                answer: answer.clone(),
+                ..Outcome::failed(Fault::failed("reported_failed", "its member reported it failed"))
+            },
+            Some((status, answer)) => Outcome {
+                status: *status,
+                ..Outcome::completed(answer.clone())
+            },
+            None => Outcome::completed(Answer::of(task.said.as_deref().unwrap_or_default())),
+        }
+    }
+}
+
+/// Who tries a task again that was lost just now, and when; none: nobody.
+fn again(plan: &Plan, task: &Task, now_ms: u64) -> Option<(Who, u64)> {
+    let limits = &plan.limits;
+    let seat = task.seat?;
+    if task.attempts >= limits.tries() {
+        return None;
+    }
+    let failed_here = task.failed_here.saturating_add(1);
+    let next = if failed_here > limits.retries {
+        plan.next(seat, &group(plan, task, seat))
+    } else {
+        seat
+    };
+    let wait = if next == seat {
+        limits.delay_ms(failed_here)
+    } else {
+        0
+    };
+    Some((next, now_ms.saturating_add(wait)))
+}
+
+/// Who could do the task in the place of a seat: also others than those who were named.
+fn group(plan: &Plan, task: &Task, seat: Who) -> Vec<Who> {
+    match task.new.kind {
+        Kind::Judge { .. } | Kind::Asked => vec![seat],
+        Kind::Work => plan
+            .all()
+            .filter(|who| *who == seat || (*who != plan.head && seat != plan.head))
+            .collect(),
+    }
+}

@@ -1,0 +1,368 @@
+//! What happened: the only way in which the state changes, and what the journal keeps.
+
+use super::{
+    Answer, BTreeSet, Brief, Coord, Deserialize, ENDED, Kind, Phase, Run, SeatState, Serialize, Task, TaskId,
+    TaskStatus, TryEnd, Used, Who, Wish,
+};
+use crate::answer::Said;
+use crate::combine::Outcome;
+use crate::coord::task::StageEnd;
+
+/// A seat's circuit breaker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "state")]
+pub enum Circuit {
+    /// Tasks reach it.
+    #[default]
+    Closed,
+    /// Nothing reaches it until then, Unix milliseconds; afterwards one task does, as a trial.
+    Open {
+        /// When the trial may begin.
+        until_ms: u64,
+    },
+    /// The trial runs.
+    Trial,
+}
+
+/// A task as it was given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NewTask {
+    /// Its id.
+    pub task: TaskId,
+    /// Its run.
+    pub run: TaskId,
+    /// What it is.
+    pub kind: Kind,
+    /// The task of who asked; none: the run itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<TaskId>,
+    /// The try of who asked; 0 for what the run itself began.
+    pub attempt: u32,
+    /// Who asked waits for it.
+    pub wait: bool,
+    /// Who may work on it.
+    pub among: Vec<Who>,
+    /// Its place among the answers.
+    pub order: u32,
+    /// Its stage in a pipeline.
+    pub stage: u32,
+    /// How many tasks stand above it.
+    pub depth: u32,
+    /// What is to be done.
+    pub brief: Brief,
+    /// What came from others with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from: Vec<Said>,
+    /// It begins after this one, with its answer (`chain`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<TaskId>,
+    /// Wishes of who asked.
+    #[serde(default)]
+    pub wish: Wish,
+}
+
+/// What happened. Times are Unix milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "fact", rename_all = "snake_case")]
+pub enum Fact {
+    /// A run was accepted.
+    Run {
+        /// Its id.
+        run: TaskId,
+        /// What is to be done.
+        brief: Brief,
+        /// Only these members.
+        to: Vec<Who>,
+        /// Who asked.
+        origin: String,
+        /// Under which plan.
+        plan: String,
+        /// When.
+        at_ms: u64,
+    },
+    /// A task was given.
+    Delegated {
+        /// The task.
+        new: NewTask,
+        /// When.
+        at_ms: u64,
+    },
+    /// A try began.
+    Began {
+        /// The task.
+        task: TaskId,
+        /// Who works on it.
+        who: Who,
+        /// Counted from 1.
+        attempt: u32,
+    },
+    /// A try ended.
+    TryEnded {
+        /// The task.
+        task: TaskId,
+        /// Which try.
+        attempt: u32,
+        /// How.
+        end: TryEnd,
+        /// What it used.
+        used: Used,
+        /// Who tries next, and not before when; none: nobody.
+        again: Option<(Who, u64)>,
+    },
+    /// A member reported its own task; it ends with its turn.
+    Word {
+        /// The task.
+        task: TaskId,
+        /// As it says.
+        status: TaskStatus,
+        /// Its result.
+        answer: Answer,
+    },
+    /// Results went to who had delegated them and not waited.
+    Told {
+        /// Whose session.
+        task: TaskId,
+        /// Which tasks' results.
+        of: Vec<TaskId>,
+    },
+    /// A task ended.
+    Reported {
+        /// The task.
+        task: TaskId,
+        /// How.
+        outcome: Outcome,
+        /// From its acceptance, milliseconds.
+        duration_ms: u64,
+    },
+    /// A task went to the dead-letter box.
+    DeadLettered {
+        /// The task.
+        task: TaskId,
+        /// The last failure.
+        reason: String,
+    },
+    /// A seat's circuit changed.
+    Circuit {
+        /// The seat.
+        member: String,
+        /// Now.
+        circuit: Circuit,
+    },
+    /// A report was not taken.
+    Refused {
+        /// The task that it names.
+        task: TaskId,
+        /// Why: `duplicate`, `late`, `not_yours`, `garbage`.
+        reason: String,
+        /// Who sent it.
+        by: String,
+    },
+    /// Answers became one: of a task's children, of a stage, of the run.
+    Aggregated {
+        /// The run.
+        run: TaskId,
+        /// The task whose children answered; none: the run, or its stage.
+        task: Option<TaskId>,
+        /// The stage of a pipeline.
+        stage: Option<u32>,
+        /// Who gave it, where it is handed on.
+        member: String,
+        /// The one outcome.
+        outcome: Outcome,
+    },
+    /// A run ended.
+    Ended {
+        /// Its end.
+        result: Box<super::RunResult>,
+    },
+}
+
+impl Coord {
+    /// Changes the state by what happened. What does not fit (a task that is not known) changes nothing.
+    pub fn apply(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Run {
+                run,
+                brief,
+                to,
+                origin,
+                plan,
+                at_ms,
+            } => {
+                let new = Run {
+                    id: run.clone(),
+                    brief: brief.clone(),
+                    to: to.clone(),
+                    origin: origin.clone(),
+                    at_ms: *at_ms,
+                    plan: plan.clone(),
+                    stage: 0,
+                    stages: Vec::new(),
+                };
+                self.runs.insert(run.clone(), new);
+            }
+            Fact::Delegated { new, at_ms } => self.delegated(new, *at_ms),
+            Fact::Began { task, who, attempt } => self.change(task, |task| {
+                task.phase = Phase::Running;
+                task.attempts = *attempt;
+                if task.seat.replace(*who) != Some(*who) {
+                    task.failed_here = 0;
+                }
+            }),
+            Fact::TryEnded {
+                task,
+                end,
+                used,
+                again,
+                ..
+            } => self.try_applied(task, (end, used), *again),
+            Fact::Word { task, status, answer } => {
+                self.change(task, |task| task.word = Some((*status, answer.clone())));
+            }
+            Fact::Told { task, of } => self.change(task, |task| {
+                task.told.extend(of.iter().cloned());
+                task.phase = Phase::Running;
+            }),
+            Fact::Reported {
+                task,
+                outcome,
+                duration_ms,
+            } => self.reported(task, outcome, *duration_ms),
+            Fact::Circuit { member, circuit } => {
+                self.seats.entry(member.clone()).or_default().circuit = *circuit
+            }
+            Fact::Aggregated {
+                run,
+                stage,
+                member,
+                outcome,
+                ..
+            } => {
+                if let (Some(run), Some(stage)) = (self.runs.get_mut(run), stage) {
+                    run.stage = stage.saturating_add(1);
+                    run.stages.push(StageEnd {
+                        member: member.clone(),
+                        outcome: outcome.clone(),
+                    });
+                }
+            }
+            Fact::DeadLettered { .. } | Fact::Refused { .. } => {}
+            Fact::Ended { result } => self.run_ended(&result.task_id),
+        }
+    }
+
+    fn change(&mut self, task: &TaskId, change: impl FnOnce(&mut Task)) {
+        if let Some(task) = self.tasks.get_mut(task) {
+            change(task);
+        }
+    }
+
+    fn delegated(&mut self, new: &NewTask, at_ms: u64) {
+        if new.wait
+            && let Some(asker) = &new.parent
+        {
+            self.change(asker, |asker| {
+                asker.waits.insert(new.task.clone());
+            });
+        }
+        self.arrived += 1;
+        let task = Task {
+            arrived: self.arrived,
+            at_ms,
+            phase: Phase::Waiting,
+            seat: None,
+            attempts: 0,
+            failed_here: 0,
+            not_before_ms: 0,
+            since_ms: at_ms,
+            reached: false,
+            waits: BTreeSet::new(),
+            told: BTreeSet::new(),
+            word: None,
+            said: None,
+            outcome: None,
+            tokens: 0,
+            cost_microusd: 0,
+            duration_ms: 0,
+            new: new.clone(),
+        };
+        self.tasks.insert(new.task.clone(), task);
+    }
+
+    fn try_applied(&mut self, id: &TaskId, (end, used): (&TryEnd, &Used), again: Option<(Who, u64)>) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.tokens = task.tokens.saturating_add(used.tokens);
+        task.cost_microusd = task.cost_microusd.saturating_add(used.cost_microusd);
+        task.reached |= end.reached();
+        task.waits.clear();
+        let seat = task.seat;
+        match end {
+            TryEnd::Said { text } => {
+                task.said = Some(text.clone());
+                task.phase = Phase::Parked;
+            }
+            TryEnd::Lost { .. } => {
+                task.phase = Phase::Waiting;
+                task.failed_here += 1;
+                task.word = None;
+                if let Some((who, not_before_ms)) = again {
+                    if task.seat.replace(who) != Some(who) {
+                        task.failed_here = 0;
+                    }
+                    task.not_before_ms = not_before_ms;
+                }
+            }
+            TryEnd::Over { .. } => task.phase = Phase::Parked,
+        }
+        let Some(member) = seat
+            .filter(|who| *who != Who::Claw)
+            .map(|who| self.plan.member(who).to_owned())
+        else {
+            return;
+        };
+        let seat: &mut SeatState = self.seats.entry(member).or_default();
+        match end {
+            TryEnd::Lost { .. } => {
+                seat.failures = seat.failures.saturating_add(1);
+                seat.failed += 1;
+            }
+            TryEnd::Said { .. } => {
+                seat.failures = 0;
+                seat.done += 1;
+            }
+            TryEnd::Over { .. } => seat.failed += 1,
+        }
+    }
+
+    fn reported(&mut self, id: &TaskId, outcome: &Outcome, duration_ms: u64) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        task.phase = Phase::Done;
+        task.outcome = Some(outcome.clone());
+        task.duration_ms = duration_ms;
+        task.waits.clear();
+        if let Some(asker) = task.new.parent.clone() {
+            self.change(&asker, |asker| {
+                asker.waits.remove(id);
+            });
+        }
+    }
+
+    fn run_ended(&mut self, run: &TaskId) {
+        let of = self.tasks_of(run);
+        self.ended.extend(of.iter().cloned().chain([run.clone()]));
+        while self.ended.len() > ENDED {
+            self.ended.pop_front();
+        }
+        for task in of {
+            self.tasks.remove(&task);
+        }
+        self.runs.remove(run);
+        self.over.remove(run);
+        let known = &self.tasks;
+        self.held.retain(|(asker, _)| known.contains_key(asker));
+    }
+}

@@ -1,0 +1,329 @@
+//! How a run goes on after a task: stages, nodes, judges, the end.
+
+use clawk_manifest::model::{AggregationStrategy as Strategy, Topology};
+
+use super::{Brief, Coord, Fact, Fault, Kind, NewTask, Phase, Task, TaskId, TaskStatus, Who, Wish, derived};
+use crate::answer::{Answer, Said};
+use crate::combine::{self, Combined, Outcome, Purpose};
+use crate::coord::task::StageEnd;
+use crate::plan::identity_name;
+use crate::words;
+
+impl StageEnd {
+    /// Its answer, as the next stage reads it.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        Said {
+            member: self.member.clone(),
+            status: self.outcome.status,
+            answer: self.outcome.answer.clone(),
+        }
+    }
+}
+
+impl Coord {
+    /// A task whose member has said its last word: it ends when what it delegated has.
+    pub(super) fn node(&mut self, id: &TaskId, now_ms: u64) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.phase == Phase::Parked) else {
+            return;
+        };
+        let open = |other: &Task| other.new.parent.as_ref() == Some(id) && !other.is_done();
+        if self.tasks.values().any(open) {
+            return;
+        }
+        let own = Self::own_word(task);
+        let spoke = task.word.is_some();
+        if !spoke && !self.untold(task).is_empty() {
+            return; // told in `pump`, and answered by another turn
+        }
+        let below = self.said_below(task);
+        let decides = self.plan.strategy == Strategy::LeaderDecides;
+        if task.new.kind != Kind::Work || below.is_empty() || decides || own.status == TaskStatus::Failed {
+            self.finish(id, own, now_ms);
+            return;
+        }
+        match combine::combine(self.plan.strategy, &below, None) {
+            Combined::Done(outcome) => self.node_ends(id, *outcome, now_ms),
+            Combined::Ask(purpose) => {
+                let run = task.new.run.clone();
+                self.ask_head(&run, Some(id.clone()), (purpose, false), now_ms);
+            }
+        }
+    }
+
+    /// A node's children have become one answer.
+    fn node_ends(&mut self, id: &TaskId, outcome: Outcome, now_ms: u64) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let outcome = Outcome {
+            head_text: Some(Self::own_word(task).answer.text),
+            ..outcome
+        };
+        self.emit(Fact::Aggregated {
+            run: task.new.run.clone(),
+            task: Some(id.clone()),
+            stage: None,
+            member: task.seat.map_or("", |who| self.plan.member(who)).to_owned(),
+            outcome: outcome.clone(),
+        });
+        self.finish(id, outcome, now_ms);
+    }
+
+    /// What the tasks below this one said, in the order of its calls.
+    pub(super) fn said_below(&self, task: &Task) -> Vec<Said> {
+        let below = self.answers_below(&task.new.run, Some(task.id()), 0);
+        self.said_of(&below)
+    }
+
+    pub(super) fn said_of(&self, tasks: &[&Task]) -> Vec<Said> {
+        let said = |task: &&Task| task.said_as(task.seat.map_or("", |who| self.plan.member(who)));
+        tasks.iter().map(said).collect()
+    }
+
+    /// Looks whether a run, or its stage, has all its answers.
+    pub(super) fn catch_up(&mut self, run: &TaskId, now_ms: u64) {
+        let Some(of) = self.runs.get(run) else { return };
+        let (stage, solo) = (of.stage, !of.to.is_empty());
+        if self.over.contains_key(run) {
+            return;
+        }
+        let judge = |task: &Task| task.new.run == *run && task.new.parent.is_none() && !task.is_done();
+        if self.tasks.values().any(judge) {
+            return;
+        }
+        let answers = self.answers_below(run, None, stage);
+        match self.plan.topology {
+            _ if solo => self.root_ends(run, now_ms),
+            Topology::LeaderWorker | Topology::Hierarchical => self.root_ends(run, now_ms),
+            Topology::Broadcast | Topology::PeerToPeer => {
+                let said = self.said_of(&answers);
+                self.combined(run, &said, now_ms);
+            }
+            Topology::Pipeline => self.stage_has_answers(run, now_ms),
+        }
+    }
+
+    /// One task is the run's: its outcome is the run's.
+    fn root_ends(&mut self, run: &TaskId, now_ms: u64) {
+        let outcome = self
+            .answers_below(run, None, 0)
+            .first()
+            .and_then(|task| task.outcome.clone());
+        let none = || Outcome::failed(Fault::failed("no_member", "no member could be given the task"));
+        self.end_run(run, outcome.unwrap_or_else(none), now_ms);
+    }
+
+    fn combined(&mut self, run: &TaskId, said: &[Said], now_ms: u64) {
+        match combine::combine(self.plan.strategy, said, None) {
+            Combined::Done(outcome) => self.run_has(run, *outcome, now_ms),
+            Combined::Ask(purpose) => self.ask_head(run, None, (purpose, false), now_ms),
+        }
+    }
+
+    fn stage_has_answers(&mut self, run: &TaskId, now_ms: u64) {
+        let Some((stage, ends)) = self.runs.get(run).map(|run| (run.stage, run.stages.clone())) else {
+            return;
+        };
+        let said: Vec<Said> = ends.iter().map(StageEnd::said).collect();
+        if usize::try_from(stage).unwrap_or(usize::MAX) >= self.plan.stages().len() {
+            // Every stage has given its answer.
+            match self.plan.strategy {
+                Strategy::LeaderDecides => self.combined(run, &said, now_ms),
+                _ => {
+                    let last = ends.last().map(|end| end.outcome.clone());
+                    let none = || Outcome::failed(Fault::failed("no_member", "the pipeline has no stage"));
+                    self.end_run(run, last.unwrap_or_else(none), now_ms);
+                }
+            }
+            return;
+        }
+        let answers = self.answers_below(run, None, stage);
+        if self.plan.stage_needs_all() {
+            let said = self.said_of(&answers);
+            self.combined(run, &said, now_ms);
+            return;
+        }
+        let first = answers.first().and_then(|task| task.outcome.clone());
+        let outcome =
+            first.unwrap_or_else(|| Outcome::failed(Fault::failed("no_member", "the stage has no member")));
+        let whole = outcome.status == TaskStatus::Completed
+            || (outcome.status == TaskStatus::Partial && self.plan.strategy == Strategy::LeaderDecides);
+        if whole {
+            self.stage_ends(run, stage, outcome, now_ms);
+        } else {
+            let fault = outcome.fault.clone();
+            let broken = || Fault::failed("chain_broken", "a stage of the pipeline did not end completed");
+            let fault = if self.plan.strategy == Strategy::Chain {
+                broken()
+            } else {
+                fault.unwrap_or_else(broken)
+            };
+            self.end_run(run, Outcome::failed(fault), now_ms);
+        }
+    }
+
+    fn stage_ends(&mut self, run: &TaskId, stage: u32, outcome: Outcome, now_ms: u64) {
+        let answers = self.answers_below(run, None, stage);
+        let member = match answers.as_slice() {
+            [one] => one.seat.map(|who| self.plan.member(who).to_owned()),
+            several => several
+                .first()
+                .and_then(|task| {
+                    self.plan
+                        .seat(task.seat.or_else(|| task.new.among.first().copied())?)
+                })
+                .map(|seat| identity_name(&seat.identity)),
+        };
+        self.emit(Fact::Aggregated {
+            run: run.clone(),
+            task: None,
+            stage: Some(stage),
+            member: member.unwrap_or_default(),
+            outcome,
+        });
+        self.stage(run, now_ms);
+        self.catch_up(run, now_ms);
+    }
+
+    /// The answers of a run, or of its stage, have become one.
+    fn run_has(&mut self, run: &TaskId, outcome: Outcome, now_ms: u64) {
+        let stage = self.runs.get(run).map_or(0, |run| run.stage);
+        let stages = u32::try_from(self.plan.stages().len()).unwrap_or(u32::MAX);
+        if self.plan.topology == Topology::Pipeline && stage < stages && outcome.status != TaskStatus::Failed
+        {
+            self.stage_ends(run, stage, outcome, now_ms);
+            return;
+        }
+        self.emit(Fact::Aggregated {
+            run: run.clone(),
+            task: None,
+            stage: None,
+            member: String::new(),
+            outcome: outcome.clone(),
+        });
+        self.end_run(run, outcome, now_ms);
+    }
+
+    /// Whom the answers of a place are shown to.
+    fn judge_of(&self, parent: Option<&TaskId>, purpose: Purpose) -> Who {
+        match parent.and_then(|parent| self.tasks.get(parent)) {
+            Some(node) => node.seat.unwrap_or(self.plan.head),
+            // Who is a contestant does not judge.
+            None if purpose == Purpose::Choose && self.plan.topology == Topology::PeerToPeer => Who::Claw,
+            None => self.plan.head,
+        }
+    }
+
+    /// The answers that a judge of this place is shown.
+    fn contest(&self, run: &TaskId, parent: Option<&TaskId>) -> Vec<Said> {
+        let of = self.runs.get(run);
+        let stage = of.map_or(0, |run| run.stage);
+        match parent.and_then(|parent| self.tasks.get(parent)) {
+            Some(node) => self.said_below(node),
+            None if self.plan.topology == Topology::Pipeline && !self.plan.stage_needs_all() => of
+                .map(|run| run.stages.iter().map(StageEnd::said).collect())
+                .unwrap_or_default(),
+            None => self.said_of(&self.answers_below(run, None, stage)),
+        }
+    }
+
+    /// Asks a head about answers, without tools.
+    fn ask_head(
+        &mut self,
+        run: &TaskId,
+        parent: Option<TaskId>,
+        (purpose, again): (Purpose, bool),
+        now_ms: u64,
+    ) {
+        let Some(of) = self.runs.get(run) else { return };
+        let stage = of.stage;
+        let (brief, depth) = match parent.as_ref().and_then(|parent| self.tasks.get(parent)) {
+            Some(node) => (node.new.brief.clone(), node.new.depth),
+            None => (of.brief.clone(), 0),
+        };
+        let said = self.contest(run, parent.as_ref());
+        let counting = combine::counting(self.plan.strategy, &said);
+        let description = match purpose {
+            Purpose::Decide => words::decide(&brief.description, brief.input.as_ref(), &counting),
+            Purpose::Choose => words::choose(&brief.description, brief.input.as_ref(), &counting, again),
+        };
+        let judge = self.judge_of(parent.as_ref(), purpose);
+        let place = parent.as_ref().unwrap_or(run);
+        let node = parent.as_ref().and_then(|id| self.tasks.get(id));
+        let attempt = node.map_or(0, |task| task.attempts);
+        let new = NewTask {
+            task: derived(place, &format!("judge/{stage}/{attempt}/{again}")),
+            run: run.clone(),
+            kind: Kind::Judge { purpose, again },
+            attempt,
+            parent,
+            wait: false,
+            among: vec![judge],
+            order: 0,
+            stage,
+            depth,
+            brief: Brief {
+                description,
+                input: None,
+            },
+            from: Vec::new(),
+            after: None,
+            wish: Wish::default(),
+        };
+        self.emit(Fact::Delegated { new, at_ms: now_ms });
+    }
+
+    /// A head has answered, or could not.
+    pub(super) fn judged(
+        &mut self,
+        id: &TaskId,
+        (run, parent): (&TaskId, Option<&TaskId>),
+        (purpose, again): (Purpose, bool),
+        now_ms: u64,
+    ) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let member = task.seat.map_or("", |who| self.plan.member(who)).to_owned();
+        let Some(judged) = task.outcome.clone() else {
+            return;
+        };
+        let said = self.contest(run, parent);
+        let counting = combine::counting(self.plan.strategy, &said);
+        let outcome = if judged.status != TaskStatus::Completed {
+            Outcome::failed(judged.fault.unwrap_or_else(|| combine::no_verdict(&member)))
+        } else if purpose == Purpose::Decide {
+            Outcome::completed(Answer::of(&judged.answer.text))
+        } else {
+            match combine::verdict(&judged.answer.text, counting.len()) {
+                Some((best, why)) => combine::chosen(&counting, &member, best, why),
+                None if again => Outcome::failed(combine::no_verdict(&member)),
+                None => {
+                    self.ask_head(run, parent.cloned(), (purpose, true), now_ms);
+                    return;
+                }
+            }
+        };
+        match parent {
+            Some(node) => self.node_ends(&node.clone(), outcome, now_ms),
+            None => self.run_has(run, outcome, now_ms),
+        }
+    }
+
+    pub(super) fn end_run(&mut self, run: &TaskId, outcome: Outcome, now_ms: u64) {
+        let Some(result) = self.run_result(run, outcome, now_ms) else {
+            return;
+        };
+        // Nobody works on for a run that has its result.
+        for id in self.tasks_of(run).into_iter().rev() {
+            if self.tasks.get(&id).is_some_and(|task| !task.is_done()) {
+                self.over
+                    .entry(run.clone())
+                    .or_insert_with(|| Fault::failed("run_ended", "its run has ended"));
+                let fault = Fault::failed("run_ended", "its run has ended");
+                self.finish(&id, Outcome::failed(fault), now_ms);
+            }
+        }
+        self.emit(Fact::Ended {
+            result: Box::new(result.clone()),
+        });
+        self.out.push(super::Effect::RunEnded(Box::new(result)));
+    }
+}

@@ -1,0 +1,290 @@
+//! Who starts: first come, first served, within what runs at once.
+
+use super::{Answer, Circuit, Coord, Effect, Fact, Fault, Kind, Phase, Start, Task, TaskId, TaskStatus, Who};
+use crate::combine::Outcome;
+use crate::words;
+
+impl Coord {
+    /// Tries that run now. Who waits for its own `delegate` or `ask-peer` is not counted.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.tasks.values().filter(|task| self.counts(task)).count()
+    }
+
+    fn counts(&self, task: &Task) -> bool {
+        let held = self.held.iter().any(|(asker, _)| asker == task.id());
+        task.phase == Phase::Running && task.waits.is_empty() && !held
+    }
+
+    /// A member may be given a task now; `for_task`: this one, which may stand there already.
+    pub(super) fn is_free(&self, who: Who, for_task: Option<&TaskId>, now_ms: u64) -> bool {
+        let Who::Seat(_) = who else { return true };
+        let state = self.seats.get(self.plan.member(who));
+        match state.map(|state| state.circuit).unwrap_or_default() {
+            Circuit::Closed => {}
+            Circuit::Open { until_ms } if now_ms >= until_ms => {}
+            Circuit::Open { .. } | Circuit::Trial => return false,
+        }
+        if !self.plan.limits.sequential {
+            return true;
+        }
+        let judged = for_task
+            .and_then(|task| self.tasks.get(task))
+            .filter(|task| matches!(task.new.kind, Kind::Judge { .. }))
+            .and_then(|task| task.new.parent.as_ref());
+        !self.tasks.values().any(|task| {
+            task.seat == Some(who)
+                && matches!(task.phase, Phase::Running | Phase::Parked)
+                && Some(task.id()) != judged
+        })
+    }
+
+    pub(super) fn circuit_open(&self, who: Who) -> bool {
+        let state = self.seats.get(self.plan.member(who));
+        state.is_some_and(|state| state.circuit != Circuit::Closed)
+    }
+
+    /// Lets everything go on that may.
+    pub(super) fn pump(&mut self, now_ms: u64) {
+        loop {
+            let room = self.running() < self.plan.limits.max_parallel;
+            if room && (self.release() || self.tell(now_ms)) {
+                continue;
+            }
+            if self.break_chains(now_ms) {
+                continue;
+            }
+            if !room {
+                return;
+            }
+            let Some((task, who)) = self.first_that_may(now_ms) else {
+                return;
+            };
+            self.start(&task, who, now_ms);
+        }
+    }
+
+    /// Hands the next result to an asker that waited for room.
+    fn release(&mut self) -> bool {
+        if self.held.is_empty() {
+            return false;
+        }
+        let (asker, task) = self.held.remove(0);
+        let result = self.tasks.get(&task).map(|task| Box::new(self.result_of(task)));
+        if let Some(result) = result {
+            self.out.push(Effect::Reply { asker, result });
+        }
+        true
+    }
+
+    /// Results of tasks that were not waited for go to who delegated them, all together, after its turn.
+    fn tell(&mut self, now_ms: u64) -> bool {
+        let parked = self.tasks.values().find_map(|task| {
+            let open = task.phase == Phase::Parked && task.word.is_none() && task.said.is_some();
+            let of = self.untold(task);
+            (open && !of.is_empty() && of.iter().all(|(_, done)| *done)).then(|| (task.id().clone(), of))
+        });
+        let Some((task, of)) = parked else {
+            return false;
+        };
+        let of: Vec<TaskId> = of.into_iter().map(|(task, _)| task).collect();
+        let texts = of.iter().filter_map(|id| self.tasks.get(id)).map(|task| {
+            let member = task.seat.map_or("", |who| self.plan.member(who));
+            let outcome = task.outcome.as_ref();
+            let why = outcome
+                .and_then(|outcome| outcome.fault.as_ref())
+                .map(|fault| format!("failed: {}", fault.message));
+            let text = outcome
+                .map(|outcome| outcome.answer.text.clone())
+                .filter(|text| !text.is_empty());
+            words::marked(member, &text.or(why).unwrap_or_default())
+        });
+        let text = texts.collect::<Vec<_>>().join("\n\n");
+        self.emit(Fact::Told {
+            task: task.clone(),
+            of: of.clone(),
+        });
+        if let Some(task) = self.tasks.get_mut(&task) {
+            task.since_ms = now_ms;
+        }
+        self.out.push(Effect::Tell { task, of, text });
+        true
+    }
+
+    /// Delegated without waiting, and not told yet: each with whether it has ended.
+    pub(super) fn untold(&self, task: &Task) -> Vec<(TaskId, bool)> {
+        let below = self.answers_below(&task.new.run, Some(task.id()), 0);
+        below
+            .into_iter()
+            .filter(|child| !child.new.wait && !task.told.contains(child.id()))
+            .map(|child| (child.id().clone(), child.is_done()))
+            .collect()
+    }
+
+    /// Ends links whose link before has failed.
+    fn break_chains(&mut self, now_ms: u64) -> bool {
+        let broken = self.tasks.values().find_map(|task| {
+            let before = self.tasks.get(task.new.after.as_ref()?)?;
+            let failed = before.is_done() && before.status() != TaskStatus::Completed;
+            (task.phase == Phase::Waiting && failed).then(|| task.id().clone())
+        });
+        let Some(task) = broken else { return false };
+        let fault = Fault::failed("chain_broken", "the link before it did not end completed");
+        self.finish(&task, Outcome::failed(fault), now_ms);
+        true
+    }
+
+    fn first_that_may(&self, now_ms: u64) -> Option<(TaskId, Who)> {
+        let mut waiting: Vec<&Task> = self
+            .tasks
+            .values()
+            .filter(|task| task.phase == Phase::Waiting && task.not_before_ms <= now_ms)
+            .collect();
+        waiting.sort_by_key(|task| task.arrived);
+        waiting.into_iter().find_map(|task| {
+            let before = task.new.after.as_ref().and_then(|after| self.tasks.get(after));
+            if before.is_some_and(|before| !before.is_done()) {
+                return None;
+            }
+            let among = task
+                .seat
+                .map_or_else(|| task.new.among.clone(), |seat| vec![seat]);
+            let free = among
+                .into_iter()
+                .filter(|who| self.is_free(*who, Some(task.id()), now_ms));
+            let price = |who: &Who| {
+                self.plan
+                    .seat(*who)
+                    .and_then(|seat| seat.price_microusd)
+                    .unwrap_or(u64::MAX)
+            };
+            let who = if self.plan.limits.cost_aware {
+                free.min_by_key(price)
+            } else {
+                free.min()
+            };
+            Some((task.id().clone(), who?))
+        })
+    }
+
+    fn start(&mut self, id: &TaskId, who: Who, now_ms: u64) {
+        let Some(attempt) = self.tasks.get(id).map(|task| task.attempts.saturating_add(1)) else {
+            return;
+        };
+        if self.circuit_open(who) {
+            self.emit(Fact::Circuit {
+                member: self.plan.member(who).to_owned(),
+                circuit: Circuit::Trial,
+            });
+        }
+        self.emit(Fact::Began {
+            task: id.clone(),
+            who,
+            attempt,
+        });
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.since_ms = now_ms;
+        }
+        self.start_effect(id, false);
+    }
+
+    /// Tells the driver of a try.
+    pub(super) fn start_effect(&mut self, id: &TaskId, resumed: bool) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let Some(who) = task.seat else { return };
+        let names = |whom: Vec<Who>| {
+            whom.into_iter()
+                .map(|who| self.plan.member(who).to_owned())
+                .collect()
+        };
+        let works = task.new.kind == Kind::Work;
+        let start = Start {
+            task: id.clone(),
+            run: task.new.run.clone(),
+            kind: task.new.kind,
+            who,
+            member: self.plan.member(who).to_owned(),
+            attempt: task.attempts,
+            text: self.text_of(task),
+            heard: if works { self.heard(task) } else { Vec::new() },
+            asker: task.new.parent.clone(),
+            below: if works {
+                names(self.plan.below(who))
+            } else {
+                Vec::new()
+            },
+            askable: match task.new.kind {
+                Kind::Work | Kind::Asked => names(self.plan.askable(who)),
+                Kind::Judge { .. } => Vec::new(),
+            },
+            wish: task.new.wish.clone(),
+            session: self.session_of(task),
+            resumed,
+        };
+        self.out.push(Effect::Start(Box::new(start)));
+    }
+
+    /// A question is a turn of the session in which the asked one has worked on the run, where it works on one thing at a time.
+    #[must_use]
+    pub fn session_of(&self, task: &Task) -> (TaskId, u32) {
+        let own = (task.id().clone(), task.attempts);
+        if task.new.kind != Kind::Asked || !self.plan.limits.sequential {
+            return own;
+        }
+        let worked = self.tasks.values().filter(|other| {
+            other.new.run == task.new.run
+                && other.new.kind == Kind::Work
+                && other.seat == task.seat
+                && other.status() == TaskStatus::Completed
+        });
+        let last = worked.max_by_key(|other| other.arrived);
+        last.map_or(own, |other| (other.id().clone(), other.attempts))
+    }
+
+    /// What a task reads.
+    fn text_of(&self, task: &Task) -> String {
+        let new = &task.new;
+        match new.kind {
+            Kind::Judge { .. } => new.brief.description.clone(),
+            Kind::Asked => format!(
+                "Another member of your swarm asks you. Answer it.\n\n{}",
+                new.brief.description
+            ),
+            Kind::Work => {
+                let before = new.after.as_ref().and_then(|after| self.tasks.get(after));
+                let before = before.and_then(|task| Some(task.said_as(self.plan.member(task.seat?))));
+                let from: Vec<_> = new.from.iter().cloned().chain(before).collect();
+                words::task(&new.brief.description, new.brief.input.as_ref(), &from)
+            }
+        }
+    }
+
+    /// Reports of others of the run so far, where they are told to all.
+    fn heard(&self, task: &Task) -> Vec<String> {
+        if !self.publishes() {
+            return Vec::new();
+        }
+        let mut others: Vec<&Task> = self
+            .tasks
+            .values()
+            .filter(|other| other.new.run == task.new.run && other.is_done() && other.new.kind == Kind::Work)
+            .filter(|other| other.seat != task.seat && task.new.after.as_ref() != Some(other.id()))
+            .collect();
+        others.sort_by_key(|other| other.arrived);
+        others
+            .into_iter()
+            .filter_map(|other| self.public(other))
+            .collect()
+    }
+
+    /// A report as others read it; none: it says nothing.
+    pub(super) fn public(&self, task: &Task) -> Option<String> {
+        let answer: &Answer = &task.outcome.as_ref()?.answer;
+        let member = self.plan.member(task.seat?);
+        (!answer.text.is_empty()).then(|| words::marked(member, &answer.text))
+    }
+
+    pub(super) fn publishes(&self) -> bool {
+        self.plan.limits.passing == clawk_manifest::model::MessagePassing::EventBus
+    }
+}

@@ -1,0 +1,173 @@
+//! Runs and tasks.
+
+use super::{Answer, BTreeSet, Deserialize, NewTask, Serialize, TaskId, TaskStatus, Value, Who};
+use crate::answer::Said;
+use crate::combine::{Outcome, Purpose};
+
+/// What is to be done.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Brief {
+    /// In words.
+    pub description: String,
+    /// Structured input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+}
+
+/// What who asks for a task wants of it; all of it only narrows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// At most these tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// Of the whole task, from its acceptance, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Millionths of a dollar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_microusd: Option<u64>,
+}
+
+/// What a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Work on the run's task, or on one that was delegated.
+    Work,
+    /// A peer's question.
+    Asked,
+    /// A question about answers, without tools.
+    Judge {
+        /// What is wanted.
+        purpose: Purpose,
+        /// The first verdict was not readable.
+        again: bool,
+    },
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// No try runs.
+    Waiting,
+    /// A try runs.
+    Running,
+    /// Its member has said its last word; tasks that it delegated, or a judge, have not.
+    Parked,
+    /// It has ended.
+    Done,
+}
+
+/// A task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// As it was given.
+    pub new: NewTask,
+    pub(super) arrived: u64,
+    pub(super) at_ms: u64,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Who works on it, or will again.
+    pub seat: Option<Who>,
+    /// Tries so far.
+    pub attempts: u32,
+    /// Failed tries in a row on this seat.
+    pub(super) failed_here: u32,
+    pub(super) not_before_ms: u64,
+    /// Not kept beyond a restart as it is: the time between does not count.
+    #[serde(skip)]
+    pub(super) since_ms: u64,
+    /// A member has been reached.
+    pub(super) reached: bool,
+    /// Tasks that it waits for.
+    pub(super) waits: BTreeSet<TaskId>,
+    /// Results that it was told in a message.
+    pub(super) told: BTreeSet<TaskId>,
+    /// Its own report.
+    pub(super) word: Option<(TaskStatus, Answer)>,
+    /// The last text of its turn.
+    pub(super) said: Option<String>,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+    /// Tokens of its tries.
+    pub tokens: u64,
+    /// Their cost, millionths of a dollar.
+    pub cost_microusd: u64,
+    pub(super) duration_ms: u64,
+}
+
+impl Task {
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> &TaskId {
+        &self.new.task
+    }
+
+    /// It has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// How it ended; failed while it has not.
+    #[must_use]
+    pub fn status(&self) -> TaskStatus {
+        self.outcome
+            .as_ref()
+            .map_or(TaskStatus::Failed, |outcome| outcome.status)
+    }
+
+    /// The deadline that its asker set.
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        self.new
+            .wish
+            .timeout_ms
+            .map(|limit| self.at_ms.saturating_add(limit))
+    }
+
+    pub(super) fn said_as(&self, member: &str) -> Said {
+        Said {
+            member: member.to_owned(),
+            status: self.status(),
+            answer: self
+                .outcome
+                .as_ref()
+                .map(|outcome| outcome.answer.clone())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// One task given to the whole swarm, or to one member from outside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its id, by which who asked knows it.
+    pub id: TaskId,
+    /// What is to be done.
+    pub brief: Brief,
+    /// Only these members; empty: the whole swarm.
+    pub to: Vec<Who>,
+    /// Who asked: the driver's own word.
+    pub origin: String,
+    /// When it was accepted, Unix milliseconds.
+    pub at_ms: u64,
+    /// [`crate::Plan::fingerprint`].
+    pub plan: String,
+    /// The stage that works.
+    pub stage: u32,
+    /// What the stages before gave.
+    pub stages: Vec<StageEnd>,
+}
+
+/// What a stage gave.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageEnd {
+    /// Its member, or the name of its identity where several worked.
+    pub member: String,
+    /// Its one answer.
+    pub outcome: Outcome,
+}

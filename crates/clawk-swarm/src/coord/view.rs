@@ -1,0 +1,396 @@
+//! What is told of a swarm: results, states, the graph.
+
+use super::{Coord, Deserialize, Phase, Serialize, Task, TaskId, TaskStatus, Value, Who, derived};
+use crate::answer::Fault;
+use crate::combine::{Judge, Outcome};
+use crate::coord::task::{Kind, Run};
+use crate::merge::Conflict;
+use crate::vote::Vote;
+use clawk_manifest::model::Topology;
+
+/// The result of a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskResult {
+    /// Its id.
+    pub task_id: TaskId,
+    /// Who worked on it; empty: nobody.
+    pub member: String,
+    /// Its role.
+    pub role: String,
+    /// How it ended.
+    pub status: TaskStatus,
+    /// What was said.
+    pub text: String,
+    /// As JSON, where it is an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+    /// Tries.
+    pub attempts: u32,
+    /// Tokens.
+    pub tokens: u64,
+    /// Millionths of a dollar.
+    pub cost_microusd: u64,
+    /// From its acceptance, milliseconds.
+    pub duration_ms: u64,
+    /// Why it is not whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
+}
+
+/// The result of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// Its id.
+    pub task_id: TaskId,
+    /// The swarm.
+    pub swarm: String,
+    /// Who talks to whom.
+    pub topology: String,
+    /// How answers become one.
+    pub strategy: String,
+    /// How it ended.
+    pub status: TaskStatus,
+    /// The one answer.
+    pub text: String,
+    /// As JSON, where it is an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+    /// The head's own last text, where it is not the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_text: Option<String>,
+    /// The answers, in their order.
+    pub answers: Vec<TaskResult>,
+    /// `majority-vote`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub votes: Option<Vec<Vote>>,
+    /// `best-of-n`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge: Option<Judge>,
+    /// `merge`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conflicts: Option<Vec<Conflict>>,
+    /// Tokens of the whole run.
+    pub tokens: u64,
+    /// Millionths of a dollar.
+    pub cost_microusd: u64,
+    /// From its acceptance, milliseconds.
+    pub duration_ms: u64,
+    /// Why it is not whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
+}
+
+/// A member as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its name.
+    pub member: String,
+    /// Its role.
+    pub role: String,
+    /// The `identity_ref`.
+    pub identity: String,
+    /// `ready`, `busy` or `unavailable`.
+    pub status: String,
+    /// Why it is unavailable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// `closed`, `open` or `trial`.
+    pub circuit: String,
+    /// Tries that run.
+    pub running: usize,
+    /// Tries that ended with an answer.
+    pub done: u64,
+    /// Tries that did not.
+    pub failed: u64,
+}
+
+/// A run as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunState {
+    /// Its id.
+    pub task_id: TaskId,
+    /// `running`.
+    pub status: String,
+    /// Tasks that wait.
+    pub waiting: usize,
+    /// Tasks that run.
+    pub running: usize,
+    /// Tasks that ended completed.
+    pub completed: usize,
+    /// Tasks that did not.
+    pub failed: usize,
+    /// Tasks in the dead-letter box.
+    pub dead: usize,
+}
+
+/// A member in the graph.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub member: String,
+    /// Its role.
+    pub role: String,
+    /// Who is above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+}
+
+/// How one member stands to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EdgeKind {
+    /// It may give it tasks.
+    Delegates,
+    /// Its answer goes there.
+    Feeds,
+    /// It may ask it.
+    Asks,
+    /// It is shown its answer.
+    Judges,
+}
+
+/// An edge of the graph.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Edge {
+    /// From this member.
+    pub from: String,
+    /// To this one.
+    pub to: String,
+    /// How.
+    pub kind: EdgeKind,
+    /// The task, where the graph is of a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<TaskId>,
+}
+
+impl Coord {
+    /// A task's result.
+    #[must_use]
+    pub fn result_of(&self, task: &Task) -> TaskResult {
+        let outcome = task.outcome.clone();
+        let failed = || Outcome::failed(Fault::failed("running", "it has not ended"));
+        let outcome = outcome.unwrap_or_else(failed);
+        TaskResult {
+            task_id: task.id().clone(),
+            member: task.seat.map_or("", |who| self.plan.member(who)).to_owned(),
+            role: task.seat.map_or("", |who| self.plan.role(who)).to_owned(),
+            status: outcome.status,
+            text: outcome.answer.text,
+            data: outcome.answer.data,
+            attempts: task.attempts,
+            tokens: task.tokens,
+            cost_microusd: task.cost_microusd,
+            duration_ms: task.duration_ms,
+            error: outcome.fault,
+        }
+    }
+
+    pub(super) fn run_result(&self, run: &TaskId, outcome: Outcome, now_ms: u64) -> Option<RunResult> {
+        let of = self.runs.get(run)?;
+        let mine = || self.tasks.values().filter(|task| task.new.run == *run);
+        let sum = |part: fn(&Task) -> u64| mine().fold(0_u64, |sum, task| sum.saturating_add(part(task)));
+        Some(RunResult {
+            task_id: run.clone(),
+            swarm: self.plan.swarm.clone(),
+            topology: self.plan.topology.to_string(),
+            strategy: self.plan.strategy.to_string(),
+            status: outcome.status,
+            text: outcome.answer.text,
+            data: outcome.answer.data,
+            head_text: outcome.head_text,
+            answers: self.answers_of(of),
+            votes: outcome.votes,
+            judge: outcome.judge,
+            conflicts: Some(outcome.conflicts).filter(|conflicts| !conflicts.is_empty()),
+            tokens: sum(|task| task.tokens),
+            cost_microusd: sum(|task| task.cost_microusd),
+            duration_ms: now_ms.saturating_sub(of.at_ms),
+            error: outcome.fault,
+        })
+    }
+
+    fn answers_of(&self, run: &Run) -> Vec<TaskResult> {
+        let top = self.answers_below(&run.id, None, 0);
+        match self.plan.topology {
+            Topology::Pipeline if run.to.is_empty() => self.stages_of(run),
+            Topology::LeaderWorker | Topology::Hierarchical => {
+                let below = top
+                    .first()
+                    .map(|head| self.answers_below(&run.id, Some(head.id()), 0));
+                let of = below.filter(|below| !below.is_empty()).unwrap_or(top);
+                of.into_iter().map(|task| self.result_of(task)).collect()
+            }
+            Topology::Broadcast | Topology::PeerToPeer | Topology::Pipeline => {
+                top.into_iter().map(|task| self.result_of(task)).collect()
+            }
+        }
+    }
+
+    /// One answer per stage; of a stage in which several work and that has not become one, each.
+    fn stages_of(&self, run: &Run) -> Vec<TaskResult> {
+        let mut answers = Vec::new();
+        for stage in 0..=run.stage {
+            let tasks: Vec<TaskResult> = self
+                .answers_below(&run.id, None, stage)
+                .into_iter()
+                .map(|task| self.result_of(task))
+                .collect();
+            let end = usize::try_from(stage).ok().and_then(|at| run.stages.get(at)); // silent-ok: no such stage
+            match (tasks.first(), end) {
+                (Some(first), Some(end)) if tasks.len() > 1 => answers.push(TaskResult {
+                    task_id: derived(&run.id, &format!("stage/{stage}")),
+                    member: end.member.clone(),
+                    role: first.role.clone(),
+                    status: end.outcome.status,
+                    text: end.outcome.answer.text.clone(),
+                    data: end.outcome.answer.data.clone(),
+                    attempts: tasks.iter().map(|task| task.attempts).sum(),
+                    tokens: tasks.iter().map(|task| task.tokens).sum(),
+                    cost_microusd: tasks.iter().map(|task| task.cost_microusd).sum(),
+                    duration_ms: tasks.iter().map(|task| task.duration_ms).max().unwrap_or(0),
+                    error: end.outcome.fault.clone(),
+                }),
+                _ => answers.extend(tasks),
+            }
+        }
+        answers
+    }
+
+    /// Every seat as it is now, in seat order.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        self.plan.all().filter_map(|who| self.member_now(who)).collect()
+    }
+
+    fn member_now(&self, who: Who) -> Option<Member> {
+        let seat = self.plan.seat(who)?;
+        let state = self.seats.get(&seat.member).cloned().unwrap_or_default();
+        let on = |phase: Phase| {
+            self.tasks
+                .values()
+                .filter(move |task| task.seat == Some(who) && task.phase == phase)
+        };
+        let running = on(Phase::Running).count();
+        let (circuit, open) = match state.circuit {
+            super::Circuit::Closed => ("closed", false),
+            super::Circuit::Open { .. } => ("open", true),
+            super::Circuit::Trial => ("trial", true),
+        };
+        let busy = running > 0 || on(Phase::Parked).next().is_some();
+        Some(Member {
+            member: seat.member.clone(),
+            role: seat.role.clone(),
+            identity: seat.identity.clone(),
+            status: match (open, busy) {
+                (true, _) => "unavailable",
+                (false, true) => "busy",
+                (false, false) => "ready",
+            }
+            .to_owned(),
+            reason: open.then(|| "circuit_open".to_owned()),
+            circuit: circuit.to_owned(),
+            running,
+            done: state.done,
+            failed: state.failed,
+        })
+    }
+
+    /// Runs that have not ended.
+    #[must_use]
+    pub fn runs_now(&self) -> Vec<RunState> {
+        let state = |run: &Run| {
+            let count = |wanted: &dyn Fn(&Task) -> bool| {
+                self.tasks
+                    .values()
+                    .filter(|task| task.new.run == run.id && wanted(task))
+                    .count()
+            };
+            RunState {
+                task_id: run.id.clone(),
+                status: "running".to_owned(),
+                waiting: count(&|task| task.phase == Phase::Waiting),
+                running: count(&|task| matches!(task.phase, Phase::Running | Phase::Parked)),
+                completed: count(&|task| task.is_done() && task.status() == TaskStatus::Completed),
+                failed: count(&|task| task.is_done() && task.status() != TaskStatus::Completed),
+                dead: count(&|task| {
+                    let fault = task.outcome.as_ref().and_then(|outcome| outcome.fault.as_ref());
+                    fault.is_some_and(|fault| fault.reason == "dead_lettered")
+                }),
+            }
+        };
+        self.runs.values().map(state).collect()
+    }
+
+    /// The swarm as its manifest draws it.
+    #[must_use]
+    pub fn graph(&self) -> (Vec<Node>, Vec<Edge>) {
+        let plan = &self.plan;
+        let claw = (plan.head == Who::Claw).then_some(Who::Claw);
+        let whom: Vec<Who> = claw.into_iter().chain(plan.all()).collect();
+        let nodes = whom.iter().map(|who| Node {
+            member: plan.member(*who).to_owned(),
+            role: plan.role(*who).to_owned(),
+            parent: plan
+                .seat(*who)
+                .and_then(|seat| seat.parent)
+                .map(|parent| plan.member(parent).to_owned()),
+        });
+        let mut edges = Vec::new();
+        let mut edge = |from: Who, to: Who, kind: EdgeKind| {
+            edges.push(Edge {
+                from: plan.member(from).to_owned(),
+                to: plan.member(to).to_owned(),
+                kind,
+                task_id: None,
+            });
+        };
+        for who in &whom {
+            plan.below(*who)
+                .into_iter()
+                .for_each(|to| edge(*who, to, EdgeKind::Delegates));
+            plan.askable(*who)
+                .into_iter()
+                .for_each(|to| edge(*who, to, EdgeKind::Asks));
+        }
+        if plan.topology == Topology::Broadcast {
+            plan.others()
+                .into_iter()
+                .for_each(|to| edge(plan.head, to, EdgeKind::Feeds));
+        }
+        if plan.topology == Topology::Pipeline {
+            let stages = plan.stages();
+            for (from, to) in stages.iter().zip(stages.iter().skip(1)) {
+                from.iter()
+                    .for_each(|from| to.iter().for_each(|to| edge(*from, *to, EdgeKind::Feeds)));
+            }
+        }
+        (nodes.collect(), edges)
+    }
+
+    /// Who gave what to whom in a run that has not ended, by its tasks.
+    #[must_use]
+    pub fn graph_of(&self, run: &TaskId) -> Vec<Edge> {
+        let tasks = self.tasks_of(run);
+        let edge = |id: &TaskId| {
+            let task = self.tasks.get(id)?;
+            let asker = task
+                .new
+                .parent
+                .as_ref()
+                .and_then(|parent| self.tasks.get(parent)?.seat);
+            let from = asker.unwrap_or(self.plan.head);
+            Some(Edge {
+                from: self.plan.member(from).to_owned(),
+                to: self.plan.member(task.seat?).to_owned(),
+                kind: match task.new.kind {
+                    Kind::Work if task.new.parent.is_some() => EdgeKind::Delegates,
+                    Kind::Work => EdgeKind::Feeds,
+                    Kind::Asked => EdgeKind::Asks,
+                    Kind::Judge { .. } => EdgeKind::Judges,
+                },
+                task_id: Some(id.clone()),
+            })
+        };
+        tasks.iter().filter_map(edge).collect()
+    }
+}

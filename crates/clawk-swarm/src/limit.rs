@@ -1,0 +1,178 @@
+//! Limits of a swarm as values: how much at once, how often, how long.
+
+use clawk_manifest::model::{MessagePassing, Swarm};
+use serde::{Deserialize, Serialize};
+
+/// How long a try may take where nothing says, milliseconds.
+pub const TRY_MS: u64 = 600_000;
+/// The longest wait before a try is repeated, milliseconds.
+pub const MAX_DELAY_MS: u64 = 30_000;
+
+/// `[swarm]` of `clawk.toml`: what the manifest does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Local {
+    /// Before the first repetition of a try, milliseconds; doubled for each further one.
+    pub retry_delay_ms: u64,
+    /// How many `delegate` and `ask-peer` may stand below each other.
+    pub max_depth: u32,
+    /// Tasks that wait for a free seat.
+    pub max_waiting: usize,
+}
+
+impl Default for Local {
+    fn default() -> Self {
+        Self {
+            retry_delay_ms: 1000,
+            max_depth: 4,
+            max_waiting: 10_000,
+        }
+    }
+}
+
+/// `failure.circuit_breaker`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Breaker {
+    /// Failed tries of one seat in a row that open it.
+    pub threshold: u32,
+    /// How long it stays open, milliseconds.
+    pub reset_ms: u64,
+}
+
+/// Every limit of a swarm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Tries that run at once, in the whole swarm.
+    pub max_parallel: usize,
+    /// A seat works on one task at a time.
+    pub sequential: bool,
+    /// How messages travel.
+    pub passing: MessagePassing,
+    /// Repetitions of a try on the same seat.
+    pub retries: u32,
+    /// Repetitions in all before the dead-letter box, where there is one.
+    pub dead_letter: Option<u32>,
+    /// When a seat is left alone.
+    pub breaker: Option<Breaker>,
+    /// `aggregation.timeout_ms`, of a run.
+    pub timeout_ms: Option<u64>,
+    /// `resource_limits.max_duration_ms`, of a run.
+    pub max_duration_ms: Option<u64>,
+    /// Prefer the cheapest member.
+    pub cost_aware: bool,
+    /// The rest.
+    pub local: Local,
+}
+
+impl Limits {
+    /// Of a manifest's swarm with so many seats.
+    #[must_use]
+    pub fn of(swarm: &Swarm, seats: usize, local: Local) -> Self {
+        let concurrency = &swarm.coordination.concurrency;
+        let bound = concurrency
+            .max_parallel
+            .and_then(|bound| usize::try_from(bound).ok()); // silent-ok: more than the address space bounds nothing
+        let failure = &swarm.failure;
+        Self {
+            max_parallel: bound.unwrap_or(seats).max(1),
+            sequential: concurrency.sequential_within_agent,
+            passing: swarm.coordination.message_passing,
+            retries: failure.retry_per_agent,
+            dead_letter: failure
+                .dead_letter
+                .as_ref()
+                .filter(|letters| letters.enabled)
+                .map(|letters| letters.max_retries),
+            breaker: failure.circuit_breaker.as_ref().map(|breaker| Breaker {
+                threshold: breaker.failure_threshold.max(1),
+                reset_ms: breaker.reset_timeout_ms,
+            }),
+            timeout_ms: swarm.aggregation.timeout_ms,
+            max_duration_ms: swarm.resource_limits.max_duration_ms,
+            cost_aware: swarm.aggregation.cost_aware,
+            local,
+        }
+    }
+
+    /// Tries of one task in all.
+    #[must_use]
+    pub fn tries(&self) -> u32 {
+        self.dead_letter.unwrap_or(self.retries).saturating_add(1)
+    }
+
+    /// How long one try may take, milliseconds.
+    #[must_use]
+    pub fn try_ms(&self) -> u64 {
+        let share = self.timeout_ms.map(|all| all / u64::from(self.tries()));
+        share.map_or(TRY_MS, |share| share.max(1))
+    }
+
+    /// The wait after a seat's `failed`-th failed try of a task, counted from 1, milliseconds.
+    #[must_use]
+    pub fn delay_ms(&self, failed: u32) -> u64 {
+        let times = 1_u64.checked_shl(failed.saturating_sub(1)).unwrap_or(u64::MAX);
+        self.local.retry_delay_ms.saturating_mul(times).min(MAX_DELAY_MS)
+    }
+
+    /// When a run that began then is over, and why; the earlier limit counts.
+    #[must_use]
+    pub fn deadline(&self, began_ms: u64) -> Option<(u64, &'static str)> {
+        let of = |limit: Option<u64>, why| limit.map(|limit| (began_ms.saturating_add(limit), why));
+        let answer = of(self.timeout_ms, "timeout");
+        let whole = of(self.max_duration_ms, "swarm_duration");
+        answer.into_iter().chain(whole).min_by_key(|(at, _)| *at)
+    }
+
+    /// What finds no free seat is refused instead of waiting.
+    #[must_use]
+    pub fn refuses_to_wait(&self) -> bool {
+        self.passing == MessagePassing::Direct
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Breaker, Limits, Local, TRY_MS};
+    use clawk_manifest::model::MessagePassing;
+
+    fn limits() -> Limits {
+        Limits {
+            max_parallel: 2,
+            sequential: true,
+            passing: MessagePassing::Queue,
+            retries: 2,
+            dead_letter: None,
+            breaker: Some(Breaker {
+                threshold: 3,
+                reset_ms: 10,
+            }),
+            timeout_ms: None,
+            max_duration_ms: None,
+            cost_aware: false,
+            local: Local::default(),
+        }
+    }
+
+    #[test]
+    fn tries_and_delays_are_exact() {
+        let mut limits = limits();
+        assert_eq!((limits.tries(), limits.try_ms()), (3, TRY_MS));
+        limits.dead_letter = Some(5);
+        limits.timeout_ms = Some(12_000);
+        assert_eq!((limits.tries(), limits.try_ms()), (6, 2000));
+        let delays: Vec<u64> = (1..8).map(|n| limits.delay_ms(n)).collect();
+        assert_eq!(delays, [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        assert_eq!(limits.delay_ms(200), 30_000);
+    }
+
+    #[test]
+    fn the_earlier_deadline_counts() {
+        let mut limits = limits();
+        assert_eq!(limits.deadline(5), None);
+        limits.timeout_ms = Some(10);
+        limits.max_duration_ms = Some(7);
+        assert_eq!(limits.deadline(5), Some((12, "swarm_duration")));
+        limits.max_duration_ms = Some(10);
+        assert_eq!(limits.deadline(5), Some((15, "timeout")));
+    }
+}

@@ -1,0 +1,365 @@
+//! The members of a swarm: their names, who leads, who may ask whom.
+
+use std::collections::BTreeSet;
+
+use clawk_manifest::model::{AggregationStrategy, Swarm, SwarmAgent, Topology};
+use clawk_proto::uri::ClawUri;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::limit::{Limits, Local};
+use crate::vote;
+
+/// One who works: a seat by its number, or the Claw itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Who {
+    /// The Claw, under its own name: the head where no entry is one.
+    Claw,
+    /// By seat order.
+    Seat(usize),
+}
+
+/// One instance of an entry of `agents`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Its name in this swarm.
+    pub member: String,
+    /// The entry's `identity_ref`.
+    pub identity: String,
+    /// The entry's `role`.
+    pub role: String,
+    /// The entry's place in `agents`.
+    pub entry: usize,
+    /// The entry's `provider_ref`.
+    pub provider: Option<String>,
+    /// Who is above it in a hierarchy.
+    pub parent: Option<Who>,
+    /// What a prompt of ordinary size costs with it, millionths of a dollar; none: not known.
+    pub price_microusd: Option<u64>,
+    /// How long one try may take there, milliseconds, where that is its own.
+    pub timeout_ms: Option<u64>,
+}
+
+/// A swarm that can't be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlanFault {
+    /// The entry that leads has a `count` above 1.
+    SeveralHeads(String),
+}
+
+impl std::fmt::Display for PlanFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::SeveralHeads(name) => write!(
+                f,
+                "`{name}` leads the swarm and its `count` is more than 1: a swarm has one head; use `count: 1`, and role `worker` for more of them"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PlanFault {}
+
+/// Who is in a swarm, and what holds for them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The swarm's name.
+    pub swarm: String,
+    /// The Claw's own name.
+    pub claw: String,
+    /// Who talks to whom.
+    pub topology: Topology,
+    /// How answers become one.
+    pub strategy: AggregationStrategy,
+    /// In seat order.
+    pub seats: Vec<Seat>,
+    /// Who leads.
+    pub head: Who,
+    /// The limits.
+    pub limits: Limits,
+}
+
+fn leads(role: &str) -> bool {
+    matches!(role, "leader" | "root" | "source")
+}
+
+fn opens_a_branch(role: &str) -> bool {
+    matches!(role, "sub" | "lead" | "manager" | "leader")
+}
+
+/// The name of the identity that a reference names.
+#[must_use]
+pub fn identity_name(reference: &str) -> String {
+    match ClawUri::parse(reference) {
+        Ok(uri) => uri.name().to_owned(),
+        Err(_) => reference.to_owned(), // silent-ok: it is a plain name
+    }
+}
+
+impl Plan {
+    /// The members of a manifest's swarm.
+    ///
+    /// # Errors
+    /// The head is several.
+    pub fn of(swarm: &Swarm, claw: &str, local: Local) -> Result<Self, PlanFault> {
+        let head = swarm.agents.iter().position(|agent| leads(&agent.role));
+        if let Some(agent) = head
+            .and_then(|head| swarm.agents.get(head))
+            .filter(|agent| agent.count > 1)
+        {
+            return Err(PlanFault::SeveralHeads(identity_name(&agent.identity_ref)));
+        }
+        let mut seating = Seating {
+            hierarchical: swarm.topology == Topology::Hierarchical,
+            head,
+            seats: Vec::new(),
+            names: BTreeSet::from([claw.to_owned()]),
+            branches: Vec::new(),
+        };
+        // The head of a hierarchy stands above all, wherever its entry stands.
+        for (entry, agent) in swarm.agents.iter().enumerate() {
+            seating.entry(entry, agent);
+        }
+        let seats = seating.seats;
+        let head = seats
+            .iter()
+            .position(|seat| Some(seat.entry) == head)
+            .map_or(Who::Claw, Who::Seat);
+        let mut plan = Self {
+            swarm: swarm.name.clone(),
+            claw: claw.to_owned(),
+            topology: swarm.topology,
+            strategy: swarm.aggregation.strategy,
+            limits: Limits::of(swarm, seats.len(), local),
+            seats,
+            head,
+        };
+        for at in 0..plan.seats.len() {
+            let under_head = plan.topology == Topology::Hierarchical && Who::Seat(at) != head;
+            if let Some(seat) = plan
+                .seats
+                .get_mut(at)
+                .filter(|seat| under_head && seat.parent.is_none())
+            {
+                seat.parent = Some(head);
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Equal for plans under which a run may go on.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let seats: Vec<(&str, &str, &str)> = self
+            .seats
+            .iter()
+            .map(|seat| (&*seat.member, &*seat.identity, &*seat.role))
+            .collect();
+        let whole = format!(
+            "{:?}",
+            (&self.swarm, self.topology, self.strategy, seats, self.head)
+        );
+        let digest = Sha256::digest(whole.as_bytes());
+        digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// A seat.
+    #[must_use]
+    pub fn seat(&self, who: Who) -> Option<&Seat> {
+        match who {
+            Who::Claw => None,
+            Who::Seat(at) => self.seats.get(at),
+        }
+    }
+
+    /// A member's name.
+    #[must_use]
+    pub fn member(&self, who: Who) -> &str {
+        self.seat(who).map_or(&self.claw, |seat| &seat.member)
+    }
+
+    /// A member's role; the Claw's is `leader`.
+    #[must_use]
+    pub fn role(&self, who: Who) -> &str {
+        self.seat(who).map_or("leader", |seat| &seat.role)
+    }
+
+    /// The member of this name.
+    #[must_use]
+    pub fn find(&self, member: &str) -> Option<Who> {
+        let seat = self.seats.iter().position(|seat| seat.member == member);
+        seat.map(Who::Seat)
+            .or_else(|| (self.claw == member).then_some(Who::Claw))
+    }
+
+    /// Every seat but the head's, in seat order.
+    #[must_use]
+    pub fn others(&self) -> Vec<Who> {
+        self.all().filter(|who| *who != self.head).collect()
+    }
+
+    /// Every seat, in seat order.
+    pub fn all(&self) -> impl Iterator<Item = Who> + use<> {
+        (0..self.seats.len()).map(Who::Seat)
+    }
+
+    /// To whom this member may delegate, in seat order.
+    #[must_use]
+    pub fn below(&self, who: Who) -> Vec<Who> {
+        match self.topology {
+            Topology::LeaderWorker if who == self.head => self.others(),
+            Topology::Hierarchical => self
+                .all()
+                .filter(|other| self.seat(*other).is_some_and(|seat| seat.parent == Some(who)))
+                .collect(),
+            Topology::LeaderWorker | Topology::Pipeline | Topology::Broadcast | Topology::PeerToPeer => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// Whom this member may ask, in seat order.
+    #[must_use]
+    pub fn askable(&self, who: Who) -> Vec<Who> {
+        match (self.topology, who) {
+            (Topology::PeerToPeer, Who::Seat(_)) => self.all().filter(|other| *other != who).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The stages of a pipeline, each with its seats: one per entry, without the head's.
+    #[must_use]
+    pub fn stages(&self) -> Vec<Vec<Who>> {
+        let mut stages: Vec<(usize, Vec<Who>)> = Vec::new();
+        for who in self.others() {
+            let Some(entry) = self.seat(who).map(|seat| seat.entry) else {
+                continue;
+            };
+            match stages.last_mut().filter(|(last, _)| *last == entry) {
+                Some((_, seats)) => seats.push(who),
+                None => stages.push((entry, vec![who])),
+            }
+        }
+        stages.into_iter().map(|(_, seats)| seats).collect()
+    }
+
+    /// Every instance of a pipeline's stage works on its task.
+    #[must_use]
+    pub const fn stage_needs_all(&self) -> bool {
+        vote::needs_all(self.strategy)
+    }
+
+    /// Those of `among` that a name means: a member, an identity or a role. None: nobody is meant.
+    #[must_use]
+    pub fn named(&self, among: &[Who], name: &str) -> Vec<Who> {
+        let of = |matches: &dyn Fn(&Seat) -> bool| -> Vec<Who> {
+            among
+                .iter()
+                .copied()
+                .filter(|who| self.seat(*who).is_some_and(matches))
+                .collect()
+        };
+        let member = of(&|seat| seat.member == name);
+        if !member.is_empty() {
+            return member;
+        }
+        let identity = of(&|seat| seat.identity == name || identity_name(&seat.identity) == name);
+        if !identity.is_empty() {
+            return identity;
+        }
+        of(&|seat| seat.role == name)
+    }
+
+    /// Where a task is tried next that failed too often with `now`: another of its identity, else of its role, round and round.
+    #[must_use]
+    pub fn next(&self, now: Who, among: &[Who]) -> Who {
+        let Some(seat) = self.seat(now) else { return now };
+        let same_place = |other: &Seat| other.parent == seat.parent;
+        let later = |alike: &dyn Fn(&Seat) -> bool| {
+            let alike: Vec<Who> = among
+                .iter()
+                .copied()
+                .filter(|who| {
+                    self.seat(*who)
+                        .is_some_and(|other| same_place(other) && alike(other))
+                })
+                .collect();
+            let after = alike.iter().copied().find(|who| *who > now);
+            after.or_else(|| alike.first().copied()).filter(|who| *who != now)
+        };
+        later(&|other| other.identity == seat.identity)
+            .or_else(|| later(&|other| other.role == seat.role))
+            .unwrap_or(now)
+    }
+}
+
+/// The seats so far.
+struct Seating {
+    hierarchical: bool,
+    head: Option<usize>,
+    seats: Vec<Seat>,
+    names: BTreeSet<String>,
+    /// The seats of the branch that is open.
+    branches: Vec<usize>,
+}
+
+impl Seating {
+    fn entry(&mut self, entry: usize, agent: &SwarmAgent) {
+        let name = identity_name(&agent.identity_ref);
+        let is_head = self.head == Some(entry);
+        let branch = self.hierarchical && !is_head && opens_a_branch(&agent.role);
+        if branch || is_head || !self.hierarchical || self.branches.is_empty() {
+            let from = self.seats.len();
+            self.instances(entry, agent, &name, None);
+            if branch {
+                self.branches = (from..self.seats.len()).collect();
+            }
+            return;
+        }
+        for above in self.branches.clone() {
+            let prefix = self.seats.get(above).map(|seat| seat.member.clone());
+            let name = format!("{}.{name}", prefix.unwrap_or_default());
+            self.instances(entry, agent, &name, Some(Who::Seat(above)));
+        }
+    }
+
+    fn instances(&mut self, entry: usize, agent: &SwarmAgent, name: &str, parent: Option<Who>) {
+        for n in 1..=agent.count {
+            let member = if agent.count == 1 {
+                name.to_owned()
+            } else {
+                format!("{name}-{n}")
+            };
+            let member = self.own_name(member, &agent.role);
+            self.seats.push(Seat {
+                member,
+                identity: agent.identity_ref.clone(),
+                role: agent.role.clone(),
+                entry,
+                provider: agent.provider_ref.clone(),
+                parent,
+                price_microusd: None,
+                timeout_ms: None,
+            });
+        }
+    }
+
+    /// A name that nobody else has.
+    fn own_name(&mut self, name: String, role: &str) -> String {
+        let mut own = name.clone();
+        let mut n = 1_u32;
+        while !self.names.insert(own.clone()) {
+            own = if n == 1 {
+                format!("{name}.{role}")
+            } else {
+                format!("{name}.{role}.{n}")
+            };
+            n += 1;
+        }
+        own
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

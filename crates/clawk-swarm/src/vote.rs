@@ -1,0 +1,165 @@
+//! `majority-vote`: what a ballot is, and which one wins.
+
+use clawk_manifest::model::AggregationStrategy;
+use icu_normalizer::ComposingNormalizerBorrowed;
+use serde::{Deserialize, Serialize};
+
+use crate::answer::{Answer, Said, canonical};
+
+/// One ballot and who cast it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vote {
+    /// Canonical JSON of `data.vote`, or the normalised text.
+    pub ballot: String,
+    /// How many cast it.
+    pub count: usize,
+    /// Who, in the order of answers.
+    pub members: Vec<String>,
+}
+
+/// The ballot that an answer is.
+#[must_use]
+pub fn ballot(answer: &Answer) -> String {
+    match answer.data.as_ref().and_then(|data| data.get("vote")) {
+        Some(vote) => canonical(vote),
+        None => normal(&answer.text),
+    }
+}
+
+/// A text after NFKC and case folding, without what does not change its meaning.
+fn normal(text: &str) -> String {
+    let normalizer = ComposingNormalizerBorrowed::new_nfkc();
+    // Upper, then lower case: what full case folding does to letters such as `ß`.
+    let folded = normalizer.normalize(text).to_uppercase().to_lowercase();
+    let folded = normalizer.normalize(&folded).into_owned();
+    let words: Vec<&str> = folded.split_whitespace().collect();
+    let joined = words.join(" ");
+    let mut rest = joined.as_str();
+    loop {
+        let outer = rest.trim_matches(|c: char| c.is_whitespace() || is_quote(c) || c == '*');
+        let inner = outer.trim_end_matches(['.', '!']);
+        if inner.len() == rest.len() {
+            return rest.to_owned();
+        }
+        rest = inner;
+    }
+}
+
+const fn is_quote(c: char) -> bool {
+    matches!(
+        c,
+        '"' | '\'' | '`' | '\u{ab}' | '\u{bb}' | '\u{2018}'..='\u{201f}' | '\u{2039}' | '\u{203a}' | '\u{300c}'..='\u{300f}'
+    )
+}
+
+/// The ballots in the order in which each was first cast, and the place of the winner's first answer among `cast`.
+#[must_use]
+pub fn count(cast: &[&Said], asked: usize) -> (Vec<Vote>, Option<usize>) {
+    let mut votes: Vec<(usize, Vote)> = Vec::new();
+    for (at, said) in cast.iter().enumerate() {
+        let ballot = ballot(&said.answer);
+        match votes.iter_mut().find(|(_, vote)| vote.ballot == ballot) {
+            Some((_, vote)) => {
+                vote.count += 1;
+                vote.members.push(said.member.clone());
+            }
+            None => votes.push((
+                at,
+                Vote {
+                    ballot,
+                    count: 1,
+                    members: vec![said.member.clone()],
+                },
+            )),
+        }
+    }
+    let quorum = cast.len() * 2 >= asked;
+    let winner = votes
+        .iter()
+        .find(|(_, vote)| quorum && vote.count * 2 > cast.len())
+        .map(|(first, _)| *first);
+    (votes.into_iter().map(|(_, vote)| vote).collect(), winner)
+}
+
+/// Whether every instance works where the strategy is this one, in a stage of a pipeline.
+#[must_use]
+pub const fn needs_all(strategy: AggregationStrategy) -> bool {
+    match strategy {
+        AggregationStrategy::MajorityVote | AggregationStrategy::BestOfN | AggregationStrategy::Merge => true,
+        AggregationStrategy::Chain | AggregationStrategy::LeaderDecides => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_proto::method::TaskStatus;
+    use proptest::prelude::*;
+
+    use super::{Answer, Said, ballot, count};
+
+    #[test]
+    fn what_does_not_change_the_meaning_is_no_other_ballot() {
+        for same in [
+            "Yes",
+            " yes. ",
+            "**YES!**",
+            "\"Yes\".",
+            "\u{201c}yes\u{201d}",
+            "y\u{ff45}s",
+            "`yes`!!",
+        ] {
+            assert_eq!(ballot(&Answer::of(same)), "yes", "{same}");
+        }
+        assert_eq!(
+            ballot(&Answer::of("Stra\u{df}e  12")),
+            ballot(&Answer::of("STRASSE 12."))
+        );
+        assert_eq!(
+            ballot(&Answer::of(r#"{"vote": {"b": 1, "a": 2}, "why": "x"}"#)),
+            r#"{"a":2,"b":1}"#
+        );
+        assert_ne!(ballot(&Answer::of("yes, no")), "yes");
+    }
+
+    fn said(texts: &[&str]) -> Vec<Said> {
+        let one = |(at, text): (usize, &&str)| Said {
+            member: format!("m{at}"),
+            status: TaskStatus::Completed,
+            answer: Answer::of(text),
+        };
+        texts.iter().enumerate().map(one).collect()
+    }
+
+    fn winner(texts: &[&str], asked: usize) -> Option<usize> {
+        let said = said(texts);
+        count(&said.iter().collect::<Vec<_>>(), asked).1
+    }
+
+    #[test]
+    fn more_than_half_of_the_cast_and_half_of_the_asked() {
+        assert_eq!(winner(&["no", "yes", "Yes."], 3), Some(1));
+        assert_eq!(winner(&["no", "yes"], 2), None, "half is not more than half");
+        assert_eq!(winner(&["yes", "yes"], 4), Some(0));
+        assert_eq!(winner(&["yes", "yes"], 5), None, "less than half of those asked");
+        assert_eq!(winner(&[], 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn at_most_one_wins_and_every_vote_is_counted(texts in prop::collection::vec("[abc]", 0..12)) {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let said = said(&texts);
+            let cast: Vec<&Said> = said.iter().collect();
+            let (votes, winner) = count(&cast, texts.len());
+            prop_assert_eq!(votes.iter().map(|vote| vote.count).sum::<usize>(), texts.len());
+            let most = ["a", "b", "c"].iter().filter(|b| texts.iter().filter(|t| t == b).count() * 2 > texts.len()).count();
+            prop_assert_eq!(usize::from(winner.is_some()), most);
+        }
+
+        #[test]
+        fn a_ballot_is_normal_after_one_pass(text in "\\PC{0,40}") {
+            let once = super::normal(&text);
+            prop_assert_eq!(super::normal(&once), once);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Programs of the operator's own that live beside the agent, each in a box like any tool: the adapters of `custom` channels.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clawk_manifest::model::{self, Manifest, NetworkMode, Sandbox, SandboxLevel};
+use clawk_plan::Plan;
+use clawk_sandbox::Spec;
+
+use crate::bind::{Binder, Host};
+use crate::config::{ToolConfig, ToolsConfig};
+use crate::egress::Exits;
+
+/// Such a program, as `clawk.toml` has it.
+#[derive(Debug, Clone)]
+pub struct Program<'a> {
+    /// Whose it is; secrets of `[secrets]` that are granted to a tool of this name are its own.
+    pub name: &'a str,
+    /// Program and arguments.
+    pub command: &'a [String],
+    /// Variables.
+    pub env: &'a BTreeMap<String, String>,
+    /// Variables whose values are secrets, as references.
+    pub secret_env: &'a BTreeMap<String, String>,
+    /// Files that it reads.
+    pub read_paths: &'a [PathBuf],
+    /// A sandbox of the manifest; without one, a box without files, that reaches `allowed_hosts`.
+    pub sandbox: Option<&'a str>,
+    /// Where it may go.
+    pub allowed_hosts: &'a [String],
+}
+
+/// The order to start a program with [`clawk_sandbox::Launcher::serve`]. Nothing is started.
+///
+/// # Errors
+/// Why it can't be had, for people.
+pub fn program(manifest: &Manifest, host: &Host, given: &Program<'_>) -> Result<Spec, String> {
+    let own;
+    let sandbox = match given.sandbox {
+        Some(name) if !given.allowed_hosts.is_empty() => {
+            return Err(format!(
+                "`sandbox` and `allowed_hosts` exclude each other: the network is the sandbox `{name}`'s"
+            ));
+        }
+        Some(name) => manifest
+            .sandboxes()
+            .find(|sandbox| sandbox.name == name)
+            .ok_or_else(|| format!("`sandbox` names `{name}`, which the manifest does not declare"))?,
+        None => {
+            own = closed(given);
+            &own
+        }
+    };
+    let none = ToolsConfig::default();
+    let exits = Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone()));
+    let binder = Binder {
+        exits: Arc::clone(&exits),
+        manifest,
+        config: &none,
+        host,
+        servers: BTreeMap::new(),
+    };
+    let plan = Plan::compile(Some(sandbox), &host.defaults).keeping(&host.own, &host.workdir);
+    let config = ToolConfig {
+        env: given.env.clone(),
+        secret_env: given.secret_env.clone(),
+        read_paths: given.read_paths.to_vec(),
+        ..ToolConfig::default()
+    };
+    let command = binder.command(given.command, &config, &plan)?;
+    let way = exits
+        .way_out(&[given.name], &plan)
+        .map_err(|refusal| refusal.to_string())?;
+    let mut spec = Spec::new(command.program, Arc::new(plan));
+    spec.args = command.args;
+    spec.env = command.env;
+    let secrets = command.secrets.iter();
+    spec.env
+        .extend(secrets.map(|(name, secret)| (name.clone(), secret.expose().to_owned())));
+    spec.workdir = Some(host.workdir.clone());
+    spec.read_paths = command.read_paths;
+    way.dress(&mut spec);
+    Ok(spec)
+}
+
+/// A box of level `process` without files, which reaches these hosts.
+fn closed(given: &Program<'_>) -> Sandbox {
+    let network = model::Network {
+        mode: if given.allowed_hosts.is_empty() {
+            NetworkMode::Deny
+        } else {
+            NetworkMode::Allowlist
+        },
+        allowed_hosts: given.allowed_hosts.to_vec(),
+        ..model::Network::default()
+    };
+    Sandbox {
+        name: given.name.to_owned(),
+        version: None,
+        labels: BTreeMap::new(),
+        level: SandboxLevel::Process,
+        runtime: None,
+        capabilities: model::Capabilities {
+            network,
+            ..model::Capabilities::default()
+        },
+        resource_limits: model::ResourceLimits::default(),
+    }
+}

@@ -1,0 +1,72 @@
+//! `clawk acp`: the agent in an editor, over standard input and output.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clawk_server::{Host, Options, Rights};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::serve::cancelled_by_signals;
+use crate::compose::{self, Blueprint, Launched};
+use crate::config::{Config, Outside};
+
+/// Flags of `clawk acp`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The manifest
+    #[arg(value_name = "CLAW")]
+    manifest: PathBuf,
+
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    #[command(flatten)]
+    outside: Outside,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk acp claw.yaml      an editor that speaks the Agent Client Protocol starts this
+
+The editor's sessions are sessions of the agent; what a rule asks about is asked in the editor, as an exact grant.
+Tools, rules and the sandbox are those of the manifest: the editor's own MCP servers and its file access are not used.
+Ends at end of input.";
+
+/// Serves one editor until its end of input.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let runtime = compose::runtime()?;
+    let (args, config) = (args.clone(), config.map(Path::to_owned));
+    let serving = runtime.spawn(async move { serve(&args, config.as_deref()).await });
+    let code = runtime.block_on(serving)??;
+    // A read of standard input that is under way can't be cancelled; it must not hold up the end.
+    runtime.shutdown_background();
+    Ok(code)
+}
+
+async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let cancel = cancelled_by_signals()?;
+    let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
+    let blueprint = Blueprint::with_config(&args.manifest, config).await?;
+    let launched = Launched::new(blueprint, args.state.as_deref(), None).await?;
+    let launched = Arc::new(launched.reaching_providers());
+    let host = Host::new(Arc::clone(&launched) as _, Options::default());
+    host.start(None).await?;
+    let (doors, over) = (TaskTracker::new(), CancellationToken::new());
+    doors.spawn(launched.control(&host)?.serve(over.clone()));
+    let (input, output) = clawk_server::standard();
+    let workdir = launched.blueprint().workdir.clone();
+    tokio::select! {
+        () = clawk_server::serve_acp(input, output, host.clone(), Rights::launcher(), workdir, cancel) => {}
+        () = host.stopping() => {}
+    }
+    host.close("the editor has gone").await;
+    over.cancel();
+    doors.close();
+    launched.close().await;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,230 @@
+//! `clawk channels`: how the channels of a running agent are, who is paired, and a trigger begun by hand.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use clawk_server::{Client, ControlError};
+use serde_json::{Value, json};
+
+use crate::out::{self, Format, Paint, harmless};
+use crate::{compose, state};
+
+/// Flags of `clawk channels`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk channels --agent hello
+  clawk channels fire nightly --agent hello
+  clawk channels pairing list --agent hello
+  clawk channels pairing approve 7K3Q9XPA --agent hello
+
+Channels are connected while `clawk serve` runs.";
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Begin a run of a trigger now
+    Fire {
+        /// The channel
+        #[arg(value_name = "NAME")]
+        name: String,
+
+        #[command(flatten)]
+        which: state::Which,
+    },
+    /// Look at who is paired with a channel, and decide who is
+    Pairing {
+        #[command(subcommand)]
+        what: Pairing,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Pairing {
+    /// List who is paired, and who waits with a code
+    List {
+        #[command(flatten)]
+        which: state::Which,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Let in whoever was given this code
+    Approve(Code),
+    /// Refuse whoever was given this code
+    Deny(Code),
+    /// Let somebody in no more
+    Revoke {
+        /// The platform's id of the sender, as `list` prints it
+        #[arg(value_name = "ID")]
+        id: String,
+
+        /// On this channel alone
+        #[arg(long, value_name = "NAME")]
+        channel: Option<String>,
+
+        #[command(flatten)]
+        which: state::Which,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Code {
+    /// The code, as its owner reads it to you
+    #[arg(value_name = "CODE")]
+    code: String,
+
+    #[command(flatten)]
+    which: state::Which,
+}
+
+/// Asks the running agent.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.what {
+        None => list(&args.which, args.format),
+        Some(What::Fire { name, which }) => {
+            ask(which, "clawk.channels.fire", &json!({ "name": name }))?;
+            out::line(&format!("{name} is fired"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(What::Pairing { what }) => pairing(what),
+    }
+}
+
+fn pairing(what: &Pairing) -> Result<ExitCode> {
+    match what {
+        Pairing::List { which, format } => pairings(which, *format)?,
+        Pairing::Approve(Code { code, which }) => decide(which, code, "approve", "let in")?,
+        Pairing::Deny(Code { code, which }) => decide(which, code, "deny", "refused")?,
+        Pairing::Revoke { id, channel, which } => {
+            let params = json!({ "id": id, "channel": channel });
+            let answer = ask(which, "clawk.channels.pairing.revoke", &params)?;
+            for channel in array(&answer, "channels") {
+                let channel = channel.as_str().unwrap_or_default();
+                out::line(&format!("{} is not let in by {channel} any more", harmless(id)))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn decide(which: &state::Which, code: &str, verb: &str, word: &str) -> Result<()> {
+    let answer = ask(
+        which,
+        &format!("clawk.channels.pairing.{verb}"),
+        &json!({ "code": code }),
+    )?;
+    out::line(&format!(
+        "{} is {word} by {}",
+        text(&answer, "sender"),
+        text(&answer, "channel")
+    ))?;
+    Ok(())
+}
+
+fn ask(which: &state::Which, method: &str, params: &Value) -> Result<Value> {
+    let dir = which.dir()?;
+    compose::runtime()?.block_on(async {
+        let mut client = Client::connect(&dir).await?;
+        match client.ask(method, params).await {
+            Ok(answer) => Ok(answer),
+            Err(ControlError::Refused(error)) => Err(anyhow!(error.message)),
+            Err(error) => Err(error.into()),
+        }
+    })
+}
+
+fn array<'a>(value: &'a Value, member: &str) -> &'a [Value] {
+    let array = value.get(member).and_then(Value::as_array);
+    array.map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text(value: &Value, member: &str) -> String {
+    harmless(value.get(member).and_then(Value::as_str).unwrap_or_default())
+}
+
+fn list(which: &state::Which, format: Format) -> Result<ExitCode> {
+    let answer = ask(which, "clawk.channels.list", &json!({}))?;
+    if format == Format::Json {
+        out::json(&answer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let channels = array(&answer, "channels");
+    if channels.is_empty() {
+        out::line("the agent has no channels")?;
+    }
+    let paint = Paint::stdout();
+    for channel in channels {
+        let state = match text(channel, "state").as_str() {
+            "ready" => paint.green("ready"),
+            "degraded" => paint.yellow("degraded"),
+            other => paint.red(other),
+        };
+        let number = |member: &str| channel.get(member).and_then(Value::as_u64).unwrap_or(0);
+        out::line(&format!(
+            "{state} {}  {}, {}",
+            paint.bold(&text(channel, "name")),
+            text(channel, "type"),
+            text(channel, "transport")
+        ))?;
+        let reason = text(channel, "reason");
+        if !reason.is_empty() {
+            out::line(&format!("  {reason}"))?;
+        }
+        let last = |member: &str| {
+            let at = text(channel, member);
+            if at.is_empty() { "never".to_owned() } else { at }
+        };
+        out::line(&paint.dim(&format!(
+            "  last in {}, last out {}; taken {}, repeated {}, refused {}, delivered {}, owed {}, dead {}",
+            last("last_in"),
+            last("last_out"),
+            number("accepted"),
+            number("duplicates"),
+            number("refused"),
+            number("delivered"),
+            number("queued"),
+            number("dead")
+        )))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pairings(which: &state::Which, format: Format) -> Result<()> {
+    let answer = ask(which, "clawk.channels.pairing.list", &json!({}))?;
+    if format == Format::Json {
+        return out::json(&answer);
+    }
+    let channels = array(&answer, "pairings");
+    if channels.is_empty() {
+        out::line("no channel has the access mode `pairing`")?;
+    }
+    let paint = Paint::stdout();
+    for channel in channels {
+        out::line(&paint.bold(&text(channel, "channel")))?;
+        for sender in array(channel, "paired") {
+            out::line(&format!(
+                "  paired   {}",
+                harmless(sender.as_str().unwrap_or_default())
+            ))?;
+        }
+        for pending in array(channel, "pending") {
+            let (sender, until) = (text(pending, "sender"), text(pending, "expires_at"));
+            out::line(&format!("  waiting  {sender}  (until {until})"))?;
+        }
+    }
+    Ok(())
+}

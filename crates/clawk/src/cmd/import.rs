@@ -1,0 +1,139 @@
+//! `clawk import`: the agent of another runtime as a `claw.yaml`.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use clawk_import::{Import, Runtime};
+use serde_json::json;
+
+use crate::out::{self, Format};
+
+/// Flags of `clawk import`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The runtime whose files are read
+    #[arg(value_name = "FROM", value_enum)]
+    from: From,
+
+    /// Its folder or its configuration file, for example `~/.openclaw`
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+
+    /// Folder to write the new agent to; it must be empty or missing
+    #[arg(long, short, value_name = "DIR")]
+    output: Option<PathBuf>,
+
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk import openclaw ~/.openclaw --output my-agent    then: clawk validate my-agent/claw.yaml
+  clawk import zeroclaw ~/.zeroclaw/config.toml          writes to ./imported
+  clawk import moltis ~/.config/moltis --format json     the report as JSON
+
+No secret is copied: the new files hold references, and IMPORT.md says where each value is. What the other runtime
+allowed without asking is asked for here. Every setting that does not come over is listed with the reason.";
+
+/// A runtime as a word of the command line.
+#[derive(Debug, Clone, Copy)]
+struct From(Runtime);
+
+impl ValueEnum for From {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self(Runtime::Openclaw),
+            Self(Runtime::Zeroclaw),
+            Self(Runtime::Nanobot),
+            Self(Runtime::Picoclaw),
+            Self(Runtime::Ironclaw),
+            Self(Runtime::Zeptoclaw),
+            Self(Runtime::Nullclaw),
+            Self(Runtime::Moltis),
+            Self(Runtime::Tinyclaw),
+            Self(Runtime::Nanoclaw),
+            Self(Runtime::Clawlet),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()))
+    }
+}
+
+/// Reads, writes the new folder, says what did not come over.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let runtime = args.from.0;
+    let target = args.output.clone().unwrap_or_else(|| PathBuf::from("imported"));
+    if fs::read_dir(&target).is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!(
+            "`{}` is not empty; choose another folder with `--output`",
+            target.display()
+        );
+    }
+    let import = clawk_import::import(runtime, &args.path)?;
+    for (name, content) in &import.files {
+        write(&target.join(name), content)?;
+    }
+    tell(args, &target, &import)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    let failed = || format!("can't write `{}`", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(failed)?;
+    }
+    // What an agent knew of its user is nobody else's to read.
+    let mut file = OpenOptions::new();
+    let mut file = file
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .with_context(failed)?;
+    file.write_all(content).with_context(failed)
+}
+
+fn tell(args: &Args, target: &Path, import: &Import) -> Result<()> {
+    let manifest = target.join("claw.yaml");
+    if args.format == Format::Json {
+        return out::json(&json!({"manifest": manifest, "report": import.report}));
+    }
+    let report = &import.report;
+    out::line(&format!(
+        "wrote {} and {} more files",
+        manifest.display(),
+        import.files.len().saturating_sub(1)
+    ))?;
+    out::line(&format!(
+        "{} parts came over, {} settings did not:",
+        report.carried.len(),
+        report.left.len()
+    ))?;
+    for left in &report.left {
+        out::line(&format!(
+            "  {}: {}",
+            out::harmless(&left.setting),
+            out::harmless(&left.reason)
+        ))?;
+    }
+    if !report.secrets.is_empty() {
+        out::line("secrets that it needs, in the environment or in $CLAW_SECRETS_DIR:")?;
+        for secret in &report.secrets {
+            out::line(&format!("  {} ({})", secret.name, out::harmless(&secret.found)))?;
+        }
+    }
+    out::line(&format!("next:  clawk validate {}", manifest.display()))?;
+    out::line(&format!("       clawk doctor {}", manifest.display()))?;
+    Ok(())
+}

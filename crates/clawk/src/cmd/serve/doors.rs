@@ -1,0 +1,230 @@
+//! The doors beside standard input: each serves by itself until it is closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+use anyhow::Context as _;
+use anyhow::Result;
+use clawk_channels::Channels;
+use clawk_egress::Url;
+use clawk_server::Host;
+use clawk_server::folder::{Folder, FolderOptions};
+use clawk_server::http::{Http, Keys};
+#[cfg(any(feature = "nats", feature = "redis"))]
+use clawk_server::queue::QueueOptions;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Args;
+use crate::compose::channels::Reached;
+use crate::compose::{self, Launched};
+#[cfg(any(feature = "nats", feature = "redis"))]
+use crate::config::QueueDoor;
+use crate::out;
+
+/// How long clients may take to go once the agent has ended.
+const DOORS_END: Duration = Duration::from_secs(15);
+/// Below the state directory: the sessions of clients that have no connection.
+const SESSIONS: &str = "doors";
+
+/// All that are open.
+#[derive(Debug, Default)]
+pub(super) struct Doors {
+    tasks: TaskTracker,
+    /// Replaces the listener's tokens.
+    keys: Option<Keys>,
+    /// The manifest's channels.
+    channels: Option<Channels>,
+    /// Nothing new is taken.
+    closing: CancellationToken,
+    /// The control socket's clients are let go.
+    over: CancellationToken,
+    /// What is said of them once the agent runs.
+    opened: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// Opens the control socket and what the command line names. Behind any of these doors the agent starts at once, behind
+/// standard input alone with the first `claw.initialize`.
+pub(super) async fn open(args: &Args, launched: &Launched, host: &Host) -> Result<Doors> {
+    let mut doors = Doors::default();
+    let control = launched.control(host)?;
+    // Before the listener: nobody is told that there is no such channel.
+    let listener = match args.listen {
+        Some(address) => Some(bind(address, launched, host).await?),
+        None => None,
+    };
+    doors.channels = connect(args, launched, host).await?;
+    if let Some(listener) = listener {
+        // Before anybody is answered: a client that is quick is not told that no agent runs.
+        host.start(None).await?;
+        doors.listen(listener, launched);
+    }
+    if let Some(folder) = &args.dir {
+        let settings = &launched.blueprint().config.settings.doors.dir;
+        let options = FolderOptions {
+            role: settings.role,
+            kept: launched.state().path().join(SESSIONS),
+            archived_files: settings.archived_files,
+        };
+        let door = Folder::bind(folder, host.clone(), options)?;
+        doors.opened.push(format!("serving CKP in {}", folder.display()));
+        doors.tasks.spawn(door.serve(doors.closing.clone()));
+    }
+    if let Some(url) = &args.nats {
+        doors.nats(url, launched, host).await?;
+    }
+    if let Some(url) = &args.redis {
+        doors.redis(url, launched, host).await?;
+    }
+    if args.mcp || !doors.opened.is_empty() {
+        let kernel = host.start(None).await?;
+        if !args.launched() {
+            for line in compose::unknown_effects(&kernel).await? {
+                out::note(&line);
+            }
+            doors.opened.iter().for_each(|line| out::note(line));
+        }
+    }
+    doors.warnings.iter().for_each(|line| out::note(line));
+    doors.tasks.spawn(control.serve(doors.over.clone()));
+    Ok(doors)
+}
+
+impl Doors {
+    fn listen(&mut self, listener: Http, launched: &Launched) {
+        let settings = &launched.blueprint().config.settings.http;
+        let names: Vec<&str> = settings.doors.iter().map(|door| door.name()).collect();
+        let served = names.join(", ");
+        let scheme = listener.scheme();
+        self.opened
+            .push(format!("serving {served} on {scheme}://{}", listener.address()));
+        if let Some(warning) = listener.warning() {
+            self.warnings.push(format!("warning: {warning}"));
+        }
+        self.keys = Some(listener.keys());
+        self.tasks.spawn(listener.serve(self.closing.clone()));
+    }
+
+    #[cfg(feature = "nats")]
+    async fn nats(&mut self, url: &Url, launched: &Launched, host: &Host) -> Result<()> {
+        let settings = &launched.blueprint().config.settings.doors.nats;
+        let options = queue(url, settings, launched)?;
+        let door = clawk_server::queue::nats::Nats::connect(host.clone(), &options).await;
+        let door = door.context("`--nats`")?;
+        self.opened.push(serving("NATS", &options));
+        self.tasks.spawn(door.serve(self.closing.clone()));
+        Ok(())
+    }
+
+    #[cfg(not(feature = "nats"))]
+    async fn nats(&mut self, _url: &Url, _launched: &Launched, _host: &Host) -> Result<()> {
+        anyhow::bail!("this build has no `--nats`; build with `--features nats`")
+    }
+
+    #[cfg(feature = "redis")]
+    async fn redis(&mut self, url: &Url, launched: &Launched, host: &Host) -> Result<()> {
+        let settings = &launched.blueprint().config.settings.doors.redis;
+        let options = queue(url, settings, launched)?;
+        let door = clawk_server::queue::redis::Redis::connect(host.clone(), &options).await;
+        let door = door.context("`--redis`")?;
+        self.opened.push(serving("Redis", &options));
+        self.tasks.spawn(door.serve(self.closing.clone()));
+        Ok(())
+    }
+
+    #[cfg(not(feature = "redis"))]
+    async fn redis(&mut self, _url: &Url, _launched: &Launched, _host: &Host) -> Result<()> {
+        anyhow::bail!("this build has no `--redis`; build with `--features redis`")
+    }
+
+    /// What replaces the listener's tokens, where there is one.
+    pub(super) const fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
+    /// Ends the agent, then lets the clients go: each gets the answers that the agent still had for it.
+    pub(super) async fn close(self, host: &Host) {
+        self.closing.cancel();
+        if let Some(channels) = &self.channels {
+            channels.close().await;
+        }
+        host.close("the service ends").await;
+        self.over.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(DOORS_END, self.tasks.wait()).await.is_err() {
+            tracing::warn!("a door did not end in time");
+        }
+    }
+}
+
+async fn bind(address: std::net::SocketAddr, launched: &Launched, host: &Host) -> Result<Http> {
+    let blueprint = launched.blueprint();
+    let mut settings = blueprint.config.settings.http.clone();
+    // Platforms reach us by the name that they were given.
+    let channels = blueprint.config.settings.channels.values();
+    let public = channels.filter_map(|channel| channel.public_url.as_deref());
+    let names = public.filter_map(|url| clawk_egress::Url::parse(url).ok()?.host_str().map(str::to_owned)); // silent-ok: its channel says so
+    settings.hosts.extend(names);
+    crate::http::bind(
+        address,
+        &settings,
+        &blueprint.resolver,
+        host.clone(),
+        launched.state(),
+    )
+    .await
+}
+
+/// Connects the manifest's channels. Behind standard input alone, an agent that can't start says so to its launcher.
+async fn connect(args: &Args, launched: &Launched, host: &Host) -> Result<Option<Channels>> {
+    let blueprint = launched.blueprint();
+    if args.manifest.is_none() || !blueprint.has_channels() {
+        return Ok(None);
+    }
+    let kernel = match host.start(None).await {
+        Ok(kernel) => kernel,
+        Err(error) if args.launched() && args.listen.is_none() => {
+            tracing::warn!(%error, "the channels are not connected: the agent does not start");
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let channels = blueprint
+        .channels(kernel, launched.state(), args.listen.is_some())
+        .await?;
+    host.set_channels(Arc::new(Reached(channels.clone())));
+    Ok(Some(channels))
+}
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+fn serving(broker: &str, options: &QueueOptions) -> String {
+    let QueueOptions { swarm, agent, .. } = options;
+    format!("serving CKP on {broker}, `claw.{swarm}.{agent}.inbox`")
+}
+
+/// How the agent is served by a queue; the names are the manifest's.
+#[cfg(any(feature = "nats", feature = "redis"))]
+fn queue(url: &Url, settings: &QueueDoor, launched: &Launched) -> Result<QueueOptions> {
+    let blueprint = launched.blueprint();
+    let mut server = url.clone();
+    if let Some(reference) = &settings.password_ref {
+        let secret = blueprint.resolver.resolve(reference)?;
+        let set = server.set_password(Some(secret.expose().trim()));
+        set.map_err(|()| anyhow::anyhow!("the broker's URL takes no password"))?;
+    }
+    let manifest = &blueprint.manifest;
+    let swarm = manifest
+        .swarm
+        .as_ref()
+        .map_or("default", |swarm| swarm.name.as_str());
+    Ok(QueueOptions {
+        server,
+        swarm: swarm.to_owned(),
+        agent: manifest.metadata.name.clone(),
+        role: settings.role,
+        tries: settings.tries,
+        kept: launched.state().path().join(SESSIONS),
+    })
+}

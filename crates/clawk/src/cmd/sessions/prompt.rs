@@ -1,0 +1,234 @@
+//! `clawk sessions prompt`: what the model saw, with the cost of each part.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::kind;
+use clawk_kernel::ports::{InferRequest, Message, Recorded};
+use clawk_kernel::replay::{Prompt, prompts};
+use clawk_proto::Digest;
+use clawk_trace::chain::digest_of;
+use serde_json::{Value, json};
+
+use crate::cmd::trace::{Source, context_files, tape};
+use crate::out::{self, Format, Paint, harmless};
+use crate::state;
+
+/// Bytes that a token is counted for.
+const TOKEN_BYTES: usize = 4;
+
+/// Flags of `clawk sessions prompt`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The session's id, or `last`
+    #[arg(value_name = "SESSION")]
+    session: String,
+
+    /// Which turn, the first is 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    turn: u32,
+
+    /// Which of the turn's questions to the model, the first is 1 [default: the last]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    step: Option<u32>,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// A part of the prompt.
+struct Part {
+    kind: &'static str,
+    source: String,
+    text: String,
+}
+
+/// Builds the prompt again and prints it.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let source = Source::state(&args.which.dir()?)?;
+    let Source::State(reader) = &source else {
+        bail!("a trace file holds no contents");
+    };
+    let pick = source.pick(Some(&args.session))?;
+    let session = pick.session().context("name one session")?;
+    let tape = tape(&source, reader, session, &[])?;
+    let (turns, searches) = record(&tape.events);
+    let folder = context_files(&tape)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    let asked = runtime.block_on(prompts(tape, folder.path()))?;
+    let at = usize::try_from(args.turn)? - 1;
+    let (turn, hashes) = turns.get(at).with_context(|| {
+        format!(
+            "session {session} has {} turns in which a model was asked",
+            turns.len()
+        )
+    })?;
+    let step = args
+        .step
+        .map_or(hashes.len(), |step| usize::try_from(step).unwrap_or(usize::MAX));
+    let hash = hashes
+        .get(step.wrapping_sub(1))
+        .with_context(|| format!("the model was asked {} times in this turn", hashes.len()))?;
+    let Some(Prompt { request, .. }) = asked.into_iter().find(|prompt| prompt.request_hash == *hash) else {
+        bail!(
+            "what the model was sent can't be built again: something that it was made of is erased, or an earlier version built it \
+             otherwise; the record's digest is {hash}"
+        );
+    };
+    let parts = parts(&request);
+    let none = Vec::new();
+    let searches = searches.get(turn).unwrap_or(&none);
+    match args.format {
+        Format::Json => out::json(&document(
+            &args.turn,
+            (&session.to_string(), hash),
+            &request,
+            (&parts, searches),
+        ))?,
+        Format::Human => people(&parts, hash)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Turns = Vec<(String, Vec<Digest>)>;
+
+/// The digests of what the model was asked, by turn in order; and the searches of each.
+fn record(events: &[Recorded]) -> (Turns, BTreeMap<String, Vec<Value>>) {
+    let mut turns: Turns = Vec::new();
+    let mut searches = BTreeMap::new();
+    for event in events {
+        let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: a payload of ours always reads
+        let text = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
+        match event.kind.as_str() {
+            kind::PROVIDER_REQUESTED => {
+                let Some(hash) = Digest::from_hex(text("request_hash")) else {
+                    continue;
+                };
+                match turns.last_mut().filter(|(turn, _)| turn == text("turn")) {
+                    Some((_, hashes)) => hashes.push(hash),
+                    None => turns.push((text("turn").to_owned(), vec![hash])),
+                }
+            }
+            kind::MEMORY_RECALLED => {
+                let found = payload.get("searches").and_then(Value::as_array).cloned();
+                searches.insert(text("turn").to_owned(), found.unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    (turns, searches)
+}
+
+/// The prompt, cut where its parts meet.
+fn parts(request: &InferRequest) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut rest = request.system.as_str();
+    let marks = [
+        ("<context name=\"", "</context>", "context-file"),
+        ("<recalled ", "</recalled>", "recalled"),
+    ];
+    let mut own = String::new();
+    while !rest.is_empty() {
+        let next = marks
+            .iter()
+            .filter_map(|mark| Some((rest.find(mark.0)?, mark)))
+            .min_by_key(|(at, _)| *at);
+        let Some((at, (open, close, kind))) = next else {
+            own.push_str(rest);
+            break;
+        };
+        let (before, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
+        own.push_str(before);
+        let end = from.find(close).map_or(from.len(), |end| end + close.len());
+        let (text, behind) = from.split_at_checked(end).unwrap_or((from, ""));
+        let name = text
+            .strip_prefix(open)
+            .and_then(|rest| rest.split('"').next())
+            .unwrap_or_default();
+        let source = if *kind == "recalled" { "memory" } else { name };
+        parts.push(Part {
+            kind,
+            source: source.to_owned(),
+            text: text.to_owned(),
+        });
+        rest = behind;
+    }
+    parts.insert(
+        0,
+        Part {
+            kind: "system",
+            source: "identity".to_owned(),
+            text: own,
+        },
+    );
+    let last_user = request
+        .messages
+        .iter()
+        .rposition(|message| matches!(message, Message::User { .. }));
+    for (at, message) in request.messages.iter().enumerate() {
+        let (source, text) = match message {
+            Message::User { text, .. } => ("user", text.clone()),
+            Message::Assistant { text, calls } if calls.is_empty() => ("assistant", text.clone()),
+            Message::Assistant { .. } => ("assistant", serde_json::to_string(message).unwrap_or_default()), // silent-ok: plain members
+            Message::ToolResult { text, .. } => ("tool-result", text.clone()),
+        };
+        let kind = match last_user {
+            Some(last) if at == last => "message",
+            Some(last) if at > last => "turn",
+            _ => "history",
+        };
+        parts.push(Part {
+            kind,
+            source: source.to_owned(),
+            text,
+        });
+    }
+    for tool in &request.tools {
+        parts.push(Part {
+            kind: "tool",
+            source: tool.name.clone(),
+            text: serde_json::to_string(tool).unwrap_or_default(), // silent-ok: plain members
+        });
+    }
+    parts
+}
+
+fn document(
+    turn: &u32,
+    (session, hash): (&str, &Digest),
+    request: &InferRequest,
+    (parts, searches): (&[Part], &[Value]),
+) -> Value {
+    let parts = parts.iter().map(|part| {
+        json!({
+            "kind": part.kind, "source": part.source, "tokens": part.text.len().div_ceil(TOKEN_BYTES),
+            "digest": digest_of(part.text.as_bytes()),
+        })
+    });
+    json!({
+        "session": session, "turn": turn, "request_hash": hash, "system": request.system, "messages": request.messages,
+        "tools": request.tools, "parts": parts.collect::<Vec<_>>(), "searches": searches,
+    })
+}
+
+fn people(parts: &[Part], hash: &Digest) -> Result<()> {
+    let paint = Paint::stdout();
+    out::line(&paint.dim(&format!("as sent; the record's digest {hash} holds")))?;
+    for part in parts {
+        let tokens = part.text.len().div_ceil(TOKEN_BYTES);
+        out::line(&paint.bold(&format!(
+            "── {} {} (about {tokens} tokens)",
+            part.kind,
+            harmless(&part.source)
+        )))?;
+        out::line(&harmless(&part.text))?;
+    }
+    Ok(())
+}

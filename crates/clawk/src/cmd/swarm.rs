@@ -1,0 +1,498 @@
+//! `clawk swarm`: gives the whole swarm a task, and says who is in it, how they stand to each other and what became of a task.
+
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::state::kept::Reader;
+use anyhow::{Context, Result, bail};
+use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::time::{Clock as _, SystemClock};
+use clawk_kernel::{Door, SWARM_KINDS, SwarmView, fact_of};
+use clawk_proto::RequestId;
+use clawk_proto::method::{Task, TaskStatus};
+use clawk_swarm::coord::{Edge, EdgeKind, Kind, RunResult};
+use clawk_swarm::{Coord, Fact, Plan};
+use serde_json::{Value, json};
+
+use crate::compose;
+use crate::config::{Config, Outside};
+use crate::manifest;
+use crate::out::{self, Format, Paint};
+use crate::state::{Origin, Wanted};
+
+pub(crate) use tree::tree;
+
+/// Flags of `clawk swarm`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk swarm run claw.yaml 'Compare the three offers' --input '{\"offers\": [1, 2, 3]}'
+  clawk swarm run claw.yaml 'Check this' --to reviewer --format json
+  clawk swarm status claw.yaml
+  clawk swarm graph claw.yaml --format mermaid
+  clawk trace show --task 0195f1c2-6d3e-7aaa-8bbb-0123456789ab
+
+The exit code of `run` is 0 only when the swarm has completed the task.";
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Give the swarm a task and wait for the result
+    Run(Run),
+    /// Show the members, what runs and what waits
+    Status {
+        /// The manifest
+        #[arg(value_name = "CLAW")]
+        manifest: PathBuf,
+
+        /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+        #[arg(long, value_name = "DIR")]
+        state: Option<PathBuf>,
+
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Show who may delegate to whom, who asks whom and whose answers go where
+    Graph {
+        /// The manifest
+        #[arg(value_name = "CLAW")]
+        manifest: PathBuf,
+
+        /// Who really gave what to whom in this run
+        #[arg(long, value_name = "UUID", value_parser = id)]
+        task: Option<RequestId>,
+
+        /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+        #[arg(long, value_name = "DIR")]
+        state: Option<PathBuf>,
+
+        /// How to print
+        #[arg(long, value_enum, default_value_t)]
+        format: Drawing,
+    },
+}
+
+/// How a graph is printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Drawing {
+    /// For people
+    #[default]
+    Human,
+    /// JSON
+    Json,
+    /// Graphviz
+    Dot,
+    /// Mermaid
+    Mermaid,
+}
+
+/// Flags of `clawk swarm run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Run {
+    /// The manifest
+    #[arg(value_name = "CLAW")]
+    pub(crate) manifest: PathBuf,
+
+    /// What is to be done
+    #[arg(value_name = "TEXT")]
+    pub(crate) text: String,
+
+    /// Structured input, as JSON
+    #[arg(long, value_name = "JSON", value_parser = parsed)]
+    pub(crate) input: Option<Value>,
+
+    /// Only this member, identity or role, instead of the whole swarm
+    #[arg(long, value_name = "MEMBER")]
+    pub(crate) to: Option<String>,
+
+    /// The task's id: the same one again is the same task, goes on with it after a crash, and tells its result afterwards
+    #[arg(long, value_name = "UUID", value_parser = id)]
+    pub(crate) task: Option<RequestId>,
+
+    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+
+    /// Agree to what the folder's files would run here, without being asked
+    #[arg(long)]
+    pub(crate) trust: bool,
+
+    #[command(flatten)]
+    pub(crate) outside: Outside,
+}
+
+fn id(text: &str) -> Result<RequestId, String> {
+    RequestId::parse(text).map_err(|error| error.to_string())
+}
+
+fn parsed(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    match &args.what {
+        What::Run(args) => give(args, config),
+        What::Status {
+            manifest,
+            state,
+            format,
+        } => status(&look(manifest, state.as_deref(), config)?, *format),
+        What::Graph {
+            manifest,
+            task,
+            state,
+            format,
+        } => graph(&look(manifest, state.as_deref(), config)?, task.as_ref(), *format),
+    }
+}
+
+/// Gives the task and waits.
+pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
+    compose::runtime()?.block_on(async {
+        let request = compose::Request {
+            manifest: &args.manifest,
+            config,
+            state: args.state.as_deref(),
+            outside: args.outside,
+            trust: args.trust,
+        };
+        let agent = compose::agent(&request, None).await?;
+        if agent.manifest.swarm.is_none() {
+            agent.close("there is no swarm").await;
+            bail!("the manifest declares no Swarm; `clawk run` talks to the agent alone");
+        }
+        let id = args
+            .task
+            .clone()
+            .unwrap_or_else(|| RequestId::from(SystemClock::default().uuid()));
+        if args.format == Format::Human {
+            out::note(&Paint::stderr().dim(&format!("task {id}")));
+        }
+        let session = agent.kernel.open(Door::Cli).await?;
+        let task = Task {
+            description: args.text.clone(),
+            input: args.input.clone(),
+        };
+        let mut questions = agent.kernel.questions();
+        let running = agent
+            .kernel
+            .swarm_run(&session, id.clone(), task, args.to.clone());
+        tokio::pin!(running);
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut running => break outcome,
+                Ok(question) = questions.recv() => out::note(&format!(
+                    "`{}` waits for a person: clawk approve {} (or deny)",
+                    out::harmless(&question.tool), question.request_id
+                )),
+                _ = tokio::signal::ctrl_c() => {
+                    agent.close("clawk swarm run was interrupted").await;
+                    bail!("interrupted; `--task {id}` goes on with it");
+                }
+            }
+        };
+        agent.close("clawk swarm run has ended").await;
+        let result = match outcome {
+            Ok(result) => result,
+            Err(error @ clawk_kernel::KernelError::RequestIdReused(_)) => {
+                out::note(&format!(
+                    "error: {error}; the same `--task` is for the same text and input"
+                ));
+                return Ok(ExitCode::from(2));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        show(&result, args.format)?;
+        Ok(match result.status {
+            TaskStatus::Completed => ExitCode::SUCCESS,
+            TaskStatus::Failed | TaskStatus::Partial => ExitCode::FAILURE,
+        })
+    })
+}
+
+fn show(result: &RunResult, format: Format) -> Result<()> {
+    if format == Format::Json {
+        return out::json(result);
+    }
+    let paint = Paint::stderr();
+    for answer in &result.answers {
+        let why = answer
+            .error
+            .as_ref()
+            .map(|fault| format!(" ({})", fault.reason))
+            .unwrap_or_default();
+        let line = format!(
+            "{} · {:?}{why} · {} tries, {} tokens",
+            out::harmless(&answer.member),
+            answer.status,
+            answer.attempts,
+            answer.tokens
+        );
+        out::note(&paint.dim(&line));
+    }
+    if let Some(fault) = &result.error {
+        out::note(&paint.red(&format!(
+            "{:?}: {} ({})",
+            result.status,
+            out::harmless(&fault.message),
+            fault.reason
+        )));
+    }
+    if !result.text.is_empty() {
+        out::line(&out::harmless(&result.text))?;
+    }
+    Ok(())
+}
+
+/// A swarm as its manifest and its record tell it.
+struct Looked {
+    coord: Coord,
+    facts: Vec<Fact>,
+    providers: Vec<String>,
+}
+
+fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Looked> {
+    let config = Config::load(config, Some(path))?;
+    let (manifest, _) = manifest::look(path, &config)?;
+    let swarm = manifest
+        .swarm
+        .as_ref()
+        .context("the manifest declares no Swarm")?;
+    let plan = Plan::of(swarm, &manifest.identity.name, config.settings.swarm)?;
+    let first = manifest
+        .providers
+        .first()
+        .map(|provider| provider.name.clone())
+        .unwrap_or_default();
+    let providers = plan
+        .seats
+        .iter()
+        .map(|seat| seat.provider.clone().unwrap_or_else(|| first.clone()));
+    let providers = providers.collect();
+    let mut coord = Coord::new(plan);
+    let wanted = Wanted {
+        flag: state,
+        configured: config.settings.state.as_deref(),
+        agent: &manifest.metadata.name,
+        origin: &Origin::of_file(path)?,
+    };
+    let dir = wanted.dir()?;
+    let mut facts = Vec::new();
+    if dir.join("state.db").exists() {
+        each(&Reader::open(&dir)?, |event| {
+            if let Some(fact) = fact_of(event) {
+                coord.apply(&fact);
+                facts.push(fact);
+            }
+        })?;
+    }
+    Ok(Looked {
+        coord,
+        facts,
+        providers,
+    })
+}
+
+/// Every event of a swarm, in order.
+pub(crate) fn each(reader: &Reader, mut see: impl FnMut(&Recorded)) -> Result<()> {
+    let mut scan = Scan {
+        kinds: &SWARM_KINDS,
+        with_content: true,
+        limit: 1000,
+        ..Scan::default()
+    };
+    loop {
+        let page = reader.recorded_events(&scan)?;
+        page.iter().for_each(&mut see);
+        match page.last() {
+            Some(last) if page.len() == scan.limit => scan.after_row = last.row,
+            Some(_) | None => return Ok(()),
+        }
+    }
+}
+
+fn status(looked: &Looked, format: Format) -> Result<ExitCode> {
+    let view = SwarmView::of(&looked.coord);
+    if format == Format::Json {
+        let members = view
+            .members
+            .iter()
+            .zip(&looked.providers)
+            .map(|(member, provider)| {
+                let mut told = json!(member);
+                if let Value::Object(told) = &mut told {
+                    let uri = clawk_proto::uri::ClawUri::parse(&member.identity).map(|uri| uri.to_string());
+                    let uri = uri.unwrap_or_else(|_| format!("claw://local/identity/{}", member.identity)); // silent-ok: a plain name
+                    told.insert("uri".to_owned(), json!(uri));
+                    told.insert("binding".to_owned(), json!("in-process"));
+                    told.insert("provider".to_owned(), json!(provider));
+                    told.insert("host".to_owned(), json!("local"));
+                }
+                told
+            });
+        let told = json!({"swarm": view.swarm, "members": members.collect::<Vec<_>>(), "waiting": view.waiting, "running": view.running, "runs": view.runs});
+        out::json(&told)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let paint = Paint::stdout();
+    out::line(&format!(
+        "{}  {}",
+        paint.bold(&out::harmless(&view.swarm)),
+        paint.dim(&format!(
+            "{}, {} run, {} wait",
+            view.topology, view.running, view.waiting
+        ))
+    ))?;
+    for member in &view.members {
+        let circuit = if member.circuit == "closed" {
+            String::new()
+        } else {
+            format!(", circuit {}", member.circuit)
+        };
+        out::line(&format!(
+            "  {}  {} ({}){circuit}, {} done, {} failed",
+            out::harmless(&member.member),
+            member.status,
+            out::harmless(&member.role),
+            member.done,
+            member.failed
+        ))?;
+    }
+    for run in &view.runs {
+        out::line(&format!(
+            "  run {}: {} wait, {} run, {} completed, {} failed",
+            run.task_id, run.waiting, run.running, run.completed, run.failed
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+const fn word(kind: EdgeKind) -> &'static str {
+    match kind {
+        EdgeKind::Delegates => "delegates",
+        EdgeKind::Feeds => "feeds",
+        EdgeKind::Asks => "asks",
+        EdgeKind::Judges => "judges",
+    }
+}
+
+/// Who gave what to whom in a run, by its record.
+fn edges_of(looked: &Looked, run: &RequestId) -> Vec<Edge> {
+    let plan = looked.coord.plan();
+    let mut on = std::collections::BTreeMap::new();
+    for fact in &looked.facts {
+        if let Fact::Began { task, who, .. } = fact {
+            on.insert(task.clone(), *who);
+        }
+    }
+    let edge = |fact: &Fact| {
+        let Fact::Delegated { new, .. } = fact else {
+            return None;
+        };
+        if new.run != *run {
+            return None;
+        }
+        let from = new
+            .parent
+            .as_ref()
+            .and_then(|parent| on.get(parent))
+            .copied()
+            .unwrap_or(plan.head);
+        Some(Edge {
+            from: plan.member(from).to_owned(),
+            to: plan.member(*on.get(&new.task)?).to_owned(),
+            kind: match new.kind {
+                Kind::Work if new.parent.is_some() => EdgeKind::Delegates,
+                Kind::Work => EdgeKind::Feeds,
+                Kind::Asked => EdgeKind::Asks,
+                Kind::Judge { .. } => EdgeKind::Judges,
+            },
+            task_id: Some(new.task.clone()),
+        })
+    };
+    looked.facts.iter().filter_map(edge).collect()
+}
+
+fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<ExitCode> {
+    let view = SwarmView::of(&looked.coord);
+    let edges = match task {
+        None => view.edges,
+        Some(run) => {
+            let edges = edges_of(looked, run);
+            if edges.is_empty() {
+                bail!("no run {run} is in the record");
+            }
+            edges
+        }
+    };
+    let quoted = |name: &str| name.replace(['"', '\n'], "'");
+    match format {
+        Drawing::Json => out::json(
+            &json!({"swarm": view.swarm, "topology": view.topology, "nodes": view.nodes, "edges": edges}),
+        )?,
+        Drawing::Human => {
+            for edge in &edges {
+                out::line(&format!(
+                    "{} {} {}",
+                    out::harmless(&edge.from),
+                    word(edge.kind),
+                    out::harmless(&edge.to)
+                ))?;
+            }
+        }
+        Drawing::Dot => {
+            out::line(&format!("digraph \"{}\" {{", quoted(&view.swarm)))?;
+            for node in &view.nodes {
+                out::line(&format!(
+                    "  \"{}\" [label=\"{}\\n{}\"];",
+                    quoted(&node.member),
+                    quoted(&node.member),
+                    quoted(&node.role)
+                ))?;
+            }
+            for edge in &edges {
+                out::line(&format!(
+                    "  \"{}\" -> \"{}\" [label=\"{}\"];",
+                    quoted(&edge.from),
+                    quoted(&edge.to),
+                    word(edge.kind)
+                ))?;
+            }
+            out::line("}")?;
+        }
+        Drawing::Mermaid => {
+            out::line("graph TD")?;
+            let at = |name: &str| {
+                view.nodes
+                    .iter()
+                    .position(|node| node.member == name)
+                    .unwrap_or(0)
+            };
+            for (at, node) in view.nodes.iter().enumerate() {
+                out::line(&format!("  m{at}[\"{}\"]", quoted(&node.member)))?;
+            }
+            for edge in &edges {
+                out::line(&format!(
+                    "  m{} -->|{}| m{}",
+                    at(&edge.from),
+                    word(edge.kind),
+                    at(&edge.to)
+                ))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

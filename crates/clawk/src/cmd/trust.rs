@@ -1,0 +1,91 @@
+//! `clawk trust`: agree to what a folder's files would run, before its agent is started.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde_json::json;
+
+use crate::config::{Config, Outside};
+use crate::out::{self, Format};
+use crate::{manifest, trust};
+
+/// Flags of `clawk trust`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// A manifest, or a folder with a `claw.yaml`
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+
+    /// Only print what would run
+    #[arg(long, conflicts_with = "forget")]
+    show: bool,
+
+    /// Withdraw the agreement; clawk asks again
+    #[arg(long)]
+    forget: bool,
+
+    #[command(flatten)]
+    outside: Outside,
+
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk trust --show cloned/       what its agent would run on this machine
+  clawk trust cloned/              agree to it: `clawk run` and `clawk serve` ask no more
+  clawk trust --forget cloned/     take it back
+
+What is agreed to is a digest of commands, their variables, and the content of those of their files that lie in the
+folder. When one of them changes, the next start on a terminal asks again. Without a terminal, naming the manifest is
+the agreement; `consents.jsonl` in the state directory says what was agreed to, and how.";
+
+/// Shows, agrees, or takes it back.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let file = if args.folder.is_dir() {
+        args.folder.join("claw.yaml")
+    } else {
+        args.folder.clone()
+    };
+    if !file.is_file() {
+        bail!(
+            "there is no manifest `{}`; name it, or its folder",
+            file.display()
+        );
+    }
+    let config = Config::load(config, Some(&file))?.outside(args.outside);
+    let (manifest, _) = manifest::look(&file, &config)?;
+    let runs = trust::of(&config, Some(&manifest));
+    let digest = trust::digest(&runs);
+    let word = if args.forget {
+        if trust::forget(digest)? {
+            "forgotten"
+        } else {
+            "was not trusted"
+        }
+    } else if args.show || runs.is_empty() {
+        "shown"
+    } else {
+        trust::remember(digest, &manifest.dir)?;
+        "trusted"
+    };
+    if args.format == Format::Json {
+        out::json(&json!({ "digest": digest, "result": word, "runs": runs }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if runs.is_empty() {
+        out::line("its files would run nothing on this machine")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for entry in &runs {
+        out::line(&entry.line())?;
+    }
+    if word != "shown" {
+        out::line(&format!("{word}: {digest}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

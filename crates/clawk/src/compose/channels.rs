@@ -1,0 +1,251 @@
+//! The agent's channels: made of the manifest and `clawk.toml`, started beside the kernel, reached by the host's doors.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use crate::state::kept::StateDir;
+use anyhow::{Result, anyhow};
+use clawk_channels::{Channels, Hook, NotDone, Parts};
+use clawk_kernel::Kernel;
+use clawk_kernel::call::Permit;
+use clawk_kernel::ports::{Delivery, Description, Later, RunError, RunOutcome};
+use clawk_kernel::time::SystemClock;
+use clawk_manifest::model::ChannelType;
+use clawk_plan::Obtained;
+use clawk_proto::MessageId;
+use clawk_proto::content::ContentBlock;
+use clawk_sandbox::Spec;
+use clawk_tools::{Answer, Ask, Extra, Program, Question, program};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::Blueprint;
+
+impl Blueprint {
+    /// Somebody or something reaches the agent by a channel of its manifest, the terminal apart.
+    pub(crate) fn has_channels(&self) -> bool {
+        let channels = &self.manifest.channels;
+        channels.iter().any(|channel| channel.kind != ChannelType::Cli)
+    }
+
+    /// What is wrong with `[channels]` and `[approvals]`.
+    pub(super) fn channel_faults(&self) -> Vec<String> {
+        let settings = &self.config.settings;
+        let mut faults = clawk_channels::faults(&settings.channels, &self.manifest.channels);
+        for target in &settings.approvals.to {
+            let known = target.split_once(':').is_some_and(|(channel, conversation)| {
+                !conversation.is_empty() && self.manifest.channels.iter().any(|known| known.name == channel)
+            });
+            if !known {
+                faults.push(format!(
+                    "`[approvals] to`: `{target}` is not `CHANNEL:CONVERSATION` with a channel of the manifest"
+                ));
+            }
+        }
+        faults
+    }
+
+    /// Starts the channels of a running agent.
+    ///
+    /// # Errors
+    /// The journal can't be read. What a single channel lacks is its own state.
+    pub(crate) async fn channels(
+        &self,
+        kernel: Kernel,
+        state: &StateDir,
+        listening: bool,
+    ) -> Result<Channels> {
+        let parts = Parts {
+            kernel,
+            clock: Arc::new(SystemClock::default()),
+            secrets: self.resolver.clone(),
+            configs: self.config.settings.channels.clone(),
+            approvals: self.config.settings.approvals.to.clone(),
+            folder: state.path().join("channels"),
+            launcher: self.launcher(Some(&state.path().join("cache"))),
+            programs: self.channel_programs(state)?,
+            listening,
+        };
+        let channels = Channels::start(parts).await?;
+        let _first = self.connected.set(channels.clone()); // silent-ok: an agent's channels are started once
+        Ok(channels)
+    }
+
+    /// How `ask-user` reaches the person in a channel's conversation.
+    pub(crate) fn ask_by_channel(&self) -> Ask {
+        let connected = Arc::clone(&self.connected);
+        Arc::new(move |question: Question| {
+            let channels = connected.get().cloned();
+            Box::pin(async move {
+                let Some(channels) = channels else {
+                    return Answer::Nobody;
+                };
+                let answer = channels
+                    .ask(question.session, &question.question, &question.options)
+                    .await;
+                answer.map_or(Answer::Nobody, Answer::Said)
+            })
+        })
+    }
+
+    /// The built-in `channel-send`.
+    pub(super) fn channel_send(&self) -> Arc<dyn Extra> {
+        Arc::new(Send(Arc::clone(&self.connected)))
+    }
+
+    /// The programs of `custom` channels, each in its box.
+    fn channel_programs(&self, state: &StateDir) -> Result<BTreeMap<String, Result<Spec, String>>> {
+        let host = self.tool_host(None, Some(state.path()));
+        let host = host.map_err(|faults| anyhow!("{}", faults.join("; ")))?;
+        let mut programs = BTreeMap::new();
+        for channel in &self.manifest.channels {
+            let Some(config) = self.config.settings.channels.get(&channel.name) else {
+                continue;
+            };
+            if channel.kind != ChannelType::Custom || config.command.is_empty() {
+                continue;
+            }
+            let given = Program {
+                name: &channel.name,
+                command: &config.command,
+                env: &config.env,
+                secret_env: &config.secret_env,
+                read_paths: &config.read_paths,
+                sandbox: config.sandbox.as_deref(),
+                allowed_hosts: &config.allowed_hosts,
+            };
+            programs.insert(channel.name.clone(), program(&self.manifest, &host, &given));
+        }
+        Ok(programs)
+    }
+}
+
+/// `channel-send`: a message to a conversation, as a tool like any other: governed, recorded, at most once.
+#[derive(Debug)]
+struct Send(Arc<OnceLock<Channels>>);
+
+impl Extra for Send {
+    fn describe(&self) -> Description {
+        let text = |what: &str| json!({"type": "string", "description": what});
+        Description {
+            description: "Sends a message to a conversation of a channel of this agent.".to_owned(),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "channel": text("the channel's name"),
+                    "conversation": text("the platform's id of the conversation"),
+                    "text": text("Markdown"),
+                },
+                "required": ["channel", "conversation", "text"],
+                "additionalProperties": false,
+            }),
+            category: Some("network"),
+            ..Description::default()
+        }
+    }
+
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        _: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        Box::pin(async move {
+            let text = |member: &str| {
+                permit
+                    .arguments()
+                    .get(member)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+            };
+            let Some(channels) = self.0.get() else {
+                let reason = "no channel is connected: channels are while `clawk serve` runs".to_owned();
+                return Err(RunError::Unavailable(reason));
+            };
+            let id = permit.request_id().as_str().parse().map(MessageId);
+            let id = id.map_err(|_| RunError::Unavailable("the call has no id".to_owned()))?; // silent-ok: ids are UUIDs
+            let sent = channels
+                .send(text("channel"), text("conversation"), text("text"), id)
+                .await;
+            match sent.map_err(|reason| RunError::Unavailable(reason.to_string()))? {
+                Delivery::Delivered { platform_id } => Ok(RunOutcome {
+                    content: vec![ContentBlock::text("sent")],
+                    is_error: false,
+                    structured: Some(json!({ "sent": true, "platform_id": platform_id })),
+                    obtained: Obtained::in_process("no-host-access"),
+                }),
+                Delivery::Retry { reason, .. } | Delivery::Failed { reason } => Ok(RunOutcome {
+                    content: vec![ContentBlock::text(format!("not sent: {reason}"))],
+                    is_error: true,
+                    structured: None,
+                    obtained: Obtained::in_process("no-host-access"),
+                }),
+                Delivery::Unknown { reason } => Err(RunError::Unknown(reason)),
+            }
+        })
+    }
+}
+
+/// The channels as the host's doors reach them.
+#[derive(Debug)]
+pub(crate) struct Reached(pub(crate) Channels);
+
+impl clawk_server::Channels for Reached {
+    fn receive<'a>(
+        &'a self,
+        name: &'a str,
+        request: http::Request<bytes::Bytes>,
+    ) -> Later<'a, http::Response<Vec<u8>>> {
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let hook = Hook {
+                method: parts.method,
+                query: parts.uri.query().unwrap_or_default().to_owned(),
+                headers: parts.headers,
+                body,
+            };
+            let reply = self.0.receive(name, hook).await;
+            let mut response = http::Response::new(reply.body.into_bytes());
+            *response.status_mut() =
+                http::StatusCode::from_u16(reply.status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+            if let Some(kind) = reply.content_type {
+                let headers = response.headers_mut();
+                headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+            }
+            response
+        })
+    }
+
+    fn order<'a>(
+        &'a self,
+        method: &'a str,
+        params: &'a Value,
+        by: &'a str,
+    ) -> Later<'a, Option<Result<Value, String>>> {
+        Box::pin(async move {
+            let text = |member: &str| params.get(member).and_then(Value::as_str).unwrap_or_default();
+            let told = |done: Result<Value, NotDone>| Some(done.map_err(|reason| reason.to_string()));
+            match method {
+                "clawk.channels.list" => match self.0.report().await {
+                    Ok(reports) => Some(Ok(json!({ "channels": reports }))),
+                    Err(error) => Some(Err(error.to_string())),
+                },
+                "clawk.channels.fire" => {
+                    let name = text("name");
+                    told(self.0.fire(name).await.map(|()| json!({ "fired": name })))
+                }
+                "clawk.channels.pairing.list" => Some(Ok(json!({ "pairings": self.0.pairings() }))),
+                "clawk.channels.pairing.approve" | "clawk.channels.pairing.deny" => {
+                    let approve = method.ends_with("approve");
+                    let decided = self.0.decide(text("code"), approve, by).await;
+                    told(decided.map(|(channel, sender)| json!({ "channel": channel, "sender": sender })))
+                }
+                "clawk.channels.pairing.revoke" => {
+                    let channel = params.get("channel").and_then(Value::as_str);
+                    let revoked = self.0.revoke(text("id"), channel, by).await;
+                    told(revoked.map(|channels| json!({ "channels": channels })))
+                }
+                _ => None,
+            }
+        })
+    }
+}

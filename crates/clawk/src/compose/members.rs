@@ -1,0 +1,54 @@
+//! Who the members of a swarm are: Identity documents beside the manifest.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use clawk_manifest::Manifest;
+use clawk_manifest::model::Identity;
+use clawk_swarm::plan::identity_name;
+
+use crate::config::Config;
+use crate::manifest;
+
+/// The folder beside a manifest in which Identities of members lie.
+const FOLDER: &str = "identities";
+
+type Found = (BTreeMap<String, Arc<Identity>>, Vec<PathBuf>);
+
+/// The Identities of a swarm's members that lie beside the manifest, by name, and their files.
+///
+/// # Errors
+/// One of them is not valid.
+pub(super) fn identities(manifest: &Manifest, config: &Config) -> Result<Found> {
+    let mut found = Found::default();
+    let Some(swarm) = &manifest.swarm else {
+        return Ok(found);
+    };
+    if manifest.dir.as_os_str().is_empty() {
+        return Ok(found);
+    }
+    let names = swarm
+        .agents
+        .iter()
+        .map(|agent| identity_name(&agent.identity_ref));
+    for name in names.filter(|name| *name != manifest.identity.name && clawk_proto::uri::is_name(name)) {
+        let files = ["yaml", "json"].map(|form| manifest.dir.join(FOLDER).join(format!("{name}.{form}")));
+        let Some(file) = files.into_iter().find(|file| file.is_file()) else {
+            continue;
+        };
+        let (loaded, identity) = clawk_manifest::identity(&file, &manifest::options(config));
+        let Some(identity) = identity else {
+            let text = clawk_manifest::render(&loaded.diagnostics, &loaded.sources, false);
+            bail!(
+                "`{}` is not a valid Identity:\n{}",
+                file.display(),
+                text.trim_end()
+            );
+        };
+        found.0.insert(name, Arc::new(identity));
+        found.1.push(file);
+    }
+    Ok(found)
+}

@@ -1,0 +1,465 @@
+//! What a folder's own files would run on this machine, which secrets they would hand to whom, and whether its user agreed (S.12). A manifest and the `clawk.toml` beside it
+//! may come with a cloned folder: whoever only looks at them runs nothing, and whoever starts the agent is asked once.
+//!
+//! Agreement is remembered by a digest over what would run: commands with their environment, and the content of those of their files
+//! that lie in the folder.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clawk_channels::ChannelConfig;
+use clawk_kernel::sheet::visible;
+use clawk_kernel::time::{Clock as _, SystemClock};
+use clawk_kernel::witness::{self, digest_of};
+use clawk_manifest::Manifest;
+use clawk_manifest::model::McpUri;
+use clawk_proto::Digest;
+use clawk_sandbox::{VmSettings, container};
+use clawk_tools::ToolConfig;
+use serde::Serialize;
+
+use crate::config::Config;
+use crate::out::{self, Paint};
+use crate::state;
+use crate::terminal::{can_ask, input};
+
+/// The file that remembers, in the folder of all states.
+const REMEMBERED: &str = "trusted";
+/// The file of a state directory that says what its agent was allowed to run, and by whose word.
+const CONSENTS: &str = "consents.jsonl";
+/// Most that one question shows, bytes; more is not agreed to by a yes.
+const MAX_SHOWN_BYTES: usize = 16 * 1024;
+/// Characters of a folder's path that are kept beside its digest.
+const KEPT_CHARS: usize = 400;
+
+/// Something that a start of the agent would run, or run with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Runs {
+    /// Which entry of which file says so.
+    pub(crate) by: String,
+    /// The command as words, or the file.
+    pub(crate) what: Vec<String>,
+    /// What it gets: variables, secrets by their reference, host paths.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) env: Vec<String>,
+    /// Files of the folder that it names, and what is in them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) files: Vec<(PathBuf, String)>,
+}
+
+impl Runs {
+    /// One line for people: all of it, with what can't be seen written out.
+    pub(crate) fn line(&self) -> String {
+        let mut words = self.what.join(" ");
+        if !self.env.is_empty() {
+            words = format!("{words} (with {})", self.env.join(" "));
+        }
+        visible(&format!("{}: {words}", self.by))
+    }
+}
+
+/// Everything that a start would run because a file beside the manifest, or the manifest itself, says so. What the user's own
+/// configuration or `--config` names is the user's word already.
+pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<Runs> {
+    let mut found = Finder {
+        folders: [
+            manifest.map(|manifest| manifest.dir.clone()),
+            Some(config.folder()),
+        ]
+        .into_iter()
+        .flatten()
+        .filter_map(|folder| folder.canonicalize().ok()) // silent-ok: nothing lies in a folder that is not there
+        .collect(),
+        runs: Vec::new(),
+    };
+    if config.beside {
+        found.configured(config);
+    }
+    if let Some(manifest) = manifest {
+        found.servers(config, manifest);
+    }
+    found.runs
+}
+
+/// Over all of it.
+pub(crate) fn digest(runs: &[Runs]) -> Digest {
+    digest_of(&serde_json::to_vec(runs).unwrap_or_default()) // silent-ok: words and digests always serialise
+}
+
+struct Finder {
+    /// What lies in them came with the manifest.
+    folders: Vec<PathBuf>,
+    runs: Vec<Runs>,
+}
+
+impl Finder {
+    fn configured(&mut self, config: &Config) {
+        let (settings, folder) = (&config.settings, config.folder());
+        if let Some(words) = &settings.secrets_store.command {
+            self.add("[secrets_store] command", words, Vec::new(), &folder);
+        }
+        let given = &settings.sandbox.container;
+        let usual = container::Settings::default();
+        if given.runtimes != usual.runtimes {
+            self.add(
+                "[sandbox.container] runtimes",
+                &given.runtimes,
+                Vec::new(),
+                &folder,
+            );
+        }
+        if given.engine != usual.engine {
+            let engine = std::slice::from_ref(&given.engine);
+            self.add("[sandbox.container] engine", engine, Vec::new(), &folder);
+        }
+        if let Some(image) = &given.image {
+            let image = [image.display().to_string()];
+            self.add("[sandbox.container] image", &image, Vec::new(), &folder);
+        }
+        let (given, usual) = (&settings.sandbox.vm, VmSettings::default());
+        if given.qemu != usual.qemu {
+            let qemu = std::slice::from_ref(&given.qemu);
+            self.add("[sandbox.vm] qemu", qemu, Vec::new(), &folder);
+        }
+        if let Some(kernel) = &given.kernel {
+            let kernel = [kernel.display().to_string()];
+            self.add("[sandbox.vm] kernel", &kernel, Vec::new(), &folder);
+        }
+        for (name, tool) in &settings.tools.tools {
+            self.tool(name, tool, &folder);
+        }
+        for (name, channel) in &settings.channels {
+            self.channel(name, channel, &folder);
+        }
+        for (name, binding) in &settings.secrets {
+            let hosts = binding.hosts.iter().map(ToString::to_string);
+            let words: Vec<String> = std::iter::once(format!("{name} for")).chain(hosts).collect();
+            self.add(&format!("[secrets.{name}]"), &words, Vec::new(), &folder);
+        }
+        // Not run, but it decides whose memory and whose record the agent has.
+        if let Some(state) = &settings.state {
+            let state = [state.display().to_string()];
+            self.add("state", &state, Vec::new(), &folder);
+        }
+        for entry in &mut self.runs {
+            entry.by = format!("clawk.toml `{}`", entry.by);
+        }
+    }
+
+    fn tool(&mut self, name: &str, tool: &ToolConfig, folder: &Path) {
+        let plain = tool.env.iter().map(|(name, value)| format!("{name}={value}"));
+        let secret = tool.secret_env.iter().chain(&tool.secret_headers);
+        let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
+        let read = tool
+            .read_paths
+            .iter()
+            .map(|path| format!("reading {}", path.display()));
+        let with: Vec<String> = plain.chain(secret).chain(read).collect();
+        if let Some(words) = &tool.command {
+            self.add(&format!("[tools.{name}] command"), words, with.clone(), folder);
+        } else if !with.is_empty() {
+            self.add(&format!("[tools.{name}]"), &[], with.clone(), folder);
+        }
+        if let Some(http) = tool.http.as_ref().filter(|http| !http.secret_headers.is_empty()) {
+            let secret = http.secret_headers.iter();
+            let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
+            let url = std::slice::from_ref(&http.url);
+            self.add(&format!("[tools.{name}.http] url"), url, secret.collect(), folder);
+        }
+        if let Some(module) = &tool.wasm {
+            let module = [module.display().to_string()];
+            self.add(&format!("[tools.{name}] wasm"), &module, Vec::new(), folder);
+        }
+        let check = tool.reconcile.as_ref();
+        if let Some(words) = check.and_then(|reconcile| reconcile.command.as_ref()) {
+            self.add(&format!("[tools.{name}.reconcile] command"), words, with, folder);
+        }
+    }
+
+    fn channel(&mut self, name: &str, channel: &ChannelConfig, folder: &Path) {
+        let plain = channel.env.iter().map(|(name, value)| format!("{name}={value}"));
+        let secret = channel.secret_env.iter();
+        let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
+        let read = channel
+            .read_paths
+            .iter()
+            .map(|path| format!("reading {}", path.display()));
+        if !channel.command.is_empty() {
+            let with = plain.chain(secret).chain(read).collect();
+            self.add(
+                &format!("[channels.{name}] command"),
+                &channel.command,
+                with,
+                folder,
+            );
+        }
+        // A platform's own secrets go to where the platform is said to be.
+        let given = channel
+            .secrets
+            .values()
+            .map(|reference| format!("(secret {reference})"));
+        let given: Vec<String> = given.collect();
+        if let Some(url) = channel.base_url.as_ref().or(channel.url.as_ref()) {
+            self.add(
+                &format!("[channels.{name}] at"),
+                std::slice::from_ref(url),
+                given,
+                folder,
+            );
+        }
+    }
+
+    fn servers(&mut self, config: &Config, manifest: &Manifest) {
+        let of_tools = manifest.tools.iter().filter_map(|tool| {
+            let source = tool.mcp_source.as_ref()?;
+            Some((format!("claw.yaml tool `{}`", tool.name), source.uri.clone()))
+        });
+        let atlases = &config.settings.atlases.mcp;
+        let of_atlases = atlases.iter().filter_map(|(name, uri)| {
+            // silent-ok: said where it is used
+            Some((
+                format!("clawk.toml `[atlases.mcp] {name}`"),
+                McpUri::try_from(uri.clone()).ok()?,
+            ))
+        });
+        let mut seen = BTreeSet::new();
+        for (by, uri) in of_tools.chain(of_atlases) {
+            if let McpUri::Stdio { path, args } = uri {
+                let words: Vec<String> = std::iter::once(path).chain(args).collect();
+                if seen.insert(words.clone()) {
+                    self.add(&by, &words, Vec::new(), &manifest.dir);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, by: &str, words: &[String], env: Vec<String>, from: &Path) {
+        let mut files = Vec::new();
+        for word in words {
+            // silent-ok: a word that is no file of the folder is bound as a word
+            let Some(path) = from.join(word).canonicalize().ok() else {
+                continue;
+            };
+            if path.is_file() && self.folders.iter().any(|folder| path.starts_with(folder)) {
+                let content = match witness::file(&path).mark.state {
+                    witness::State::Present(identity) => identity.content.map(|content| content.to_hex()),
+                    witness::State::Absent | witness::State::Unknown(_) => None,
+                };
+                files.push((path, content.unwrap_or_default()));
+            }
+        }
+        self.runs.push(Runs {
+            by: by.to_owned(),
+            what: words.to_vec(),
+            env,
+            files,
+        });
+    }
+}
+
+/// By whose word it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum How {
+    /// Somebody said yes at the terminal.
+    Asked,
+    /// `--trust`, or `clawk trust`.
+    Told,
+    /// It was agreed to before.
+    Remembered,
+    /// Nobody can be asked: naming the manifest is the agreement.
+    Named,
+}
+
+/// What was agreed to; kept in the state directory.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Consent {
+    digest: Digest,
+    how: How,
+    runs: Vec<Runs>,
+}
+
+/// Makes sure that the user agrees to what a start would run. `told`: they have said so on the command line; `asks`: there is a
+/// terminal to ask at. Blocks while it asks.
+///
+/// # Errors
+/// The answer is no, or what was agreed to can't be remembered.
+pub(crate) fn agreed(
+    config: &Config,
+    manifest: Option<&Manifest>,
+    told: bool,
+    asks: bool,
+) -> Result<Option<Consent>> {
+    let runs = of(config, manifest);
+    let folder = manifest.map_or_else(|| config.folder(), |manifest| manifest.dir.clone());
+    if runs.is_empty() {
+        return Ok(None);
+    }
+    let digest = digest(&runs);
+    let how = if told {
+        remember(digest, &folder)?;
+        How::Told
+    } else if remembered()?.contains(&digest.to_hex()) {
+        How::Remembered
+    } else if asks {
+        ask(&runs, &folder)?;
+        remember(digest, &folder)?;
+        How::Asked
+    } else {
+        How::Named
+    };
+    Ok(Some(Consent { digest, how, runs }))
+}
+
+/// Whether there is somebody to ask before a conversation.
+pub(crate) fn asks() -> bool {
+    can_ask()
+}
+
+impl Consent {
+    /// Adds it to the state directory's record, unless its last line says the same.
+    ///
+    /// # Errors
+    /// The record can't be read or written.
+    pub(crate) fn record(&self, state: &Path) -> Result<()> {
+        let file = state.join(CONSENTS);
+        let about = || format!("can't record in `{}` what may run", file.display());
+        let before = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(about),
+        };
+        let digest = format!("\"digest\":\"{}\"", self.digest);
+        if before.lines().last().is_some_and(|line| line.contains(&digest)) {
+            return Ok(());
+        }
+        let at = SystemClock::default().now().to_string();
+        let mut line = serde_json::to_string(&serde_json::json!({
+            "at": at, "digest": self.digest, "how": self.how, "runs": self.runs,
+        }))?;
+        line.push('\n');
+        let mut open = fs::OpenOptions::new();
+        let mut out = open
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&file)
+            .with_context(about)?;
+        out.write_all(line.as_bytes()).with_context(about)
+    }
+}
+
+fn ask(runs: &[Runs], folder: &Path) -> Result<()> {
+    let lines: Vec<String> = runs.iter().map(Runs::line).collect();
+    if lines.iter().map(String::len).sum::<usize>() > MAX_SHOWN_BYTES {
+        let folder = folder.display();
+        bail!(
+            "nothing was started: what the files in `{folder}` would run is too long for a question; `clawk trust --show {folder}` \
+             prints it, `clawk trust {folder}` agrees to it"
+        );
+    }
+    let paint = Paint::stderr();
+    let head = format!(
+        "the files in `{}` would run or use on this machine:",
+        folder.display()
+    );
+    out::note(&paint.bold(&out::harmless(&head)));
+    for line in lines {
+        out::note(&format!("  {line}"));
+    }
+    let mut error = io::stderr();
+    write!(
+        error,
+        "start it? It is asked again when one of them changes. [y/N] ▸ "
+    )?;
+    error.flush()?;
+    // Keys that were pressed before the question could be read are no answer to it.
+    input::fresh().context("the terminal can't be used; say --trust")?;
+    let mut line = String::new();
+    if io::stdin().is_terminal() {
+        io::stdin().lock().read_line(&mut line)?;
+    } else {
+        io::BufReader::new(fs::File::open("/dev/tty")?).read_line(&mut line)?;
+    }
+    if matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    bail!(
+        "nothing was started: `{}` is not trusted to run its programs (`clawk trust {}` trusts it)",
+        folder.display(),
+        folder.display()
+    )
+}
+
+/// The file that remembers; an agent's tools may not change it.
+pub(crate) fn file() -> Option<PathBuf> {
+    Some(state::home().ok()?.join(REMEMBERED)) // silent-ok: without a home nothing is remembered
+}
+
+/// The digests that were agreed to.
+fn remembered() -> Result<BTreeSet<String>> {
+    let Some(file) = file() else {
+        return Ok(BTreeSet::new());
+    };
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => return Err(error).with_context(|| format!("can't read `{}`", file.display())),
+    };
+    state::refuse_others(&file)?;
+    let words = text.lines().filter_map(|line| line.split(' ').next());
+    Ok(words.map(str::to_owned).collect())
+}
+
+/// Remembers an agreement; `folder` is for people who read the file.
+///
+/// # Errors
+/// The file can't be written, or belongs to another user.
+pub(crate) fn remember(digest: Digest, folder: &Path) -> Result<()> {
+    if remembered()?.contains(&digest.to_hex()) {
+        return Ok(());
+    }
+    let file = file().context("neither XDG_STATE_HOME nor HOME is set: nothing can be remembered")?;
+    let write = || -> io::Result<()> {
+        if let Some(home) = file.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+        }
+        let mut open = fs::OpenOptions::new();
+        let mut out = open.create(true).append(true).mode(0o600).open(&file)?;
+        let folder = out::clipped(&folder.display().to_string(), KEPT_CHARS);
+        out.write_all(format!("{digest} {folder}\n").as_bytes())
+    };
+    write().with_context(|| format!("can't write `{}`", file.display()))
+}
+
+/// Forgets every agreement to what these would run. `true`: there was one.
+///
+/// # Errors
+/// The file can't be read or written.
+pub(crate) fn forget(digest: Digest) -> Result<bool> {
+    let hex = digest.to_hex();
+    let (true, Some(file)) = (remembered()?.contains(&hex), file()) else {
+        return Ok(false);
+    };
+    let text = fs::read_to_string(&file)?;
+    let kept = text.lines().filter(|line| line.split(' ').next() != Some(&hex));
+    let kept: String = kept.map(|line| format!("{line}\n")).collect();
+    let part = file.with_extension("part");
+    let mut open = fs::OpenOptions::new();
+    let mut out = open
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&part)?;
+    out.write_all(kept.as_bytes())?;
+    fs::rename(&part, &file)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;
