@@ -85,7 +85,9 @@ fn every_verb_that_prints_json_prints_its_refusals_as_json() {
         args.extend(wanted(&help));
         // Its first word is one of a list.
         if verb == ["import"] {
-            args = ["import", "openclaw", "no-such-thing"].map(str::to_owned).to_vec();
+            args = ["import", "openclaw", "no-such-thing"]
+                .map(str::to_owned)
+                .to_vec();
         }
         // One of an id and `--all` is wanted, which the usage shows as optional.
         if verb == ["memory", "restore"] {
@@ -156,6 +158,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["policy", "explain"] => &["in/claw.yaml", "--tool", "file-read"],
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
+            ["swarm", "run"] => &["in/claw.yaml", "do it"],
             ["sandbox", "explain"] => &["in/claw.yaml"],
             ["sandbox", "run"] => &["in/claw.yaml", "--", "true"],
             _ => {
@@ -197,7 +200,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 12);
+    assert_eq!(tried, 15);
 }
 
 #[test]
