@@ -134,7 +134,7 @@ fn the_calling_sessions_budget_pays_for_the_questions() {
     let agent = agent(ALLOWED, &format!("{ON}[budgets.session]\ntokens = 1300\n"));
     let told = said(&agent, "long");
     assert_eq!(told.matches("Left.").count(), 1, "{told}");
-    assert!(told.contains("The key is [") && told.contains("tokens"), "{told}");
+    assert!(told.contains("refused: ") && told.contains("tokens"), "{told}");
 }
 
 #[test]
