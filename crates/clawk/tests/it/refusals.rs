@@ -85,7 +85,9 @@ fn every_verb_that_prints_json_prints_its_refusals_as_json() {
         args.extend(wanted(&help));
         // Its first word is one of a list.
         if verb == ["import"] {
-            args = ["import", "openclaw", "no-such-thing"].map(str::to_owned).to_vec();
+            args = ["import", "openclaw", "no-such-thing"]
+                .map(str::to_owned)
+                .to_vec();
         }
         // One of an id and `--all` is wanted, which the usage shows as optional.
         if verb == ["memory", "restore"] {
@@ -154,6 +156,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["trace", "fork"] => &["in/claw.yaml", "--session", "last", "--at", "3", "-m", "hello"],
             ["trace", "replay"] => &["--with-manifest", "in/claw.yaml"],
             ["policy", "explain"] => &["in/claw.yaml", "--tool", "file-read"],
+            ["mcp", "list" | "login" | "logout"] => &["in/claw.yaml"],
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
             ["sandbox", "explain"] => &["in/claw.yaml"],
@@ -197,7 +200,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 12);
+    assert_eq!(tried, 15);
 }
 
 #[test]
