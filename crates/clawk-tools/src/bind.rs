@@ -387,12 +387,7 @@ impl Binder<'_> {
                     &config.secret_headers
                 })?)?;
                 let headers = secret_headers(&secrets, "")?;
-                let shown = format!(
-                    "{}://{}{}",
-                    url.scheme(),
-                    url.host_str().unwrap_or_default(),
-                    url.path()
-                );
+                let shown = shown(&url);
                 let ledger = Arc::default();
                 let way = WayOut::of_client(Arc::clone(&ledger));
                 let endpoint = mcp::Endpoint {
@@ -499,6 +494,12 @@ impl Binder<'_> {
         };
         named.iter().map(resolve).collect()
     }
+}
+
+/// An address without what may be secret in it.
+fn shown(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    format!("{}://{host}{}", url.scheme(), url.path())
 }
 
 /// A declared endpoint may think for long: the call's own deadline ends it.

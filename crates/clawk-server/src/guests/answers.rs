@@ -46,9 +46,9 @@ impl Act {
     pub(crate) fn new(id: String, method: &str, params: &str) -> Self {
         // silent-ok: params that are no JSON are refused where they are read, and are not kept
         let params: serde_json::Value = serde_json::from_str(params).unwrap_or_default();
-        let named = ["request_id", "task_id"]
+        let named = ["/context/request_id", "/request_id", "/task_id"]
             .iter()
-            .find_map(|name| params.get(*name));
+            .find_map(|place| params.pointer(place));
         Self {
             id,
             method: method.to_owned(),
@@ -325,7 +325,8 @@ mod tests {
     }
 
     fn act(id: &str, request: &str, more: &str) -> Act {
-        let params = format!(r#"{{"name":"t","request_id":"{request}","arguments":{{"n":{more}}}}}"#);
+        let params =
+            format!(r#"{{"name":"t","context":{{"request_id":"{request}"}},"arguments":{{"n":{more}}}}}"#);
         Act::new(id.to_owned(), "claw.tool.call", &params)
     }
 

@@ -1,7 +1,6 @@
 //! A streamed answer of either form: the turn's words as they come, then its end.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::sync::Arc;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -63,16 +62,14 @@ pub(super) fn respond(pieces: impl Pieces, turn: Turn, ending: Ending) -> Respon
 }
 
 impl<P: Pieces> Stream<P> {
-    fn next(&mut self) -> impl Future<Output = Option<Vec<Event>>> + Send + '_ {
-        async move {
-            match self.stage {
-                Stage::Begin => {
-                    self.stage = Stage::Words;
-                    Some(self.pieces.begin())
-                }
-                Stage::Words => Some(self.heard().await),
-                Stage::Done => None,
+    async fn next(&mut self) -> Option<Vec<Event>> {
+        match self.stage {
+            Stage::Begin => {
+                self.stage = Stage::Words;
+                Some(self.pieces.begin())
             }
+            Stage::Words => Some(self.heard().await),
+            Stage::Done => None,
         }
     }
 

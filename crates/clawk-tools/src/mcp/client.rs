@@ -16,7 +16,7 @@ use rmcp::ClientHandler;
 use rmcp::ErrorData;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction,
-    ElicitationCapability, Implementation, ListRootsResult, Root, RootsCapabilities,
+    ElicitationCapability, Implementation, ListRootsResult, ProtocolVersion, Root, RootsCapabilities,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleClient};
 use serde_json::{Map, Value, json};
@@ -229,6 +229,8 @@ impl ClientHandler for Handler {
             capabilities,
             Implementation::new("clawk", env!("CARGO_PKG_VERSION")),
         )
+        // The last revision with sessions: only these let a server ask while a call runs.
+        .with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 
     async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
