@@ -31,7 +31,7 @@ pushed = []
 class Receiver(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        pushed.append((self.path, dict(self.headers.items()), body))
+        pushed.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
         # The first notification of all is refused once: it comes again.
         self.send_response(503 if len(pushed) == 1 else 204)
         self.end_headers()
@@ -88,7 +88,7 @@ async def main():
     assert bodies[-1]["task"]["artifacts"][0]["parts"][0]["text"] == "You said: hello", bodies
     assert all("task" in body or body["statusUpdate"]["taskId"] == event.task.id for body in bodies), bodies
     for _, headers, _ in pushed:
-        assert headers["X-A2A-Notification-Token"] == "receiver-token" and headers["Authorization"] == "Bearer credential-canary", headers
+        assert headers["x-a2a-notification-token"] == "receiver-token" and headers["authorization"] == "Bearer credential-canary", headers
 
     # Beside a task that waits for a person: made, found, listed, taken away. Secrets are not told back.
     [event] = [event async for event in client.send_message(said("write it"))]

@@ -217,13 +217,29 @@ fn tokens_of_an_authorization_server_open_the_doors_and_forged_ones_do_not() {
     );
     // The MCP package finds its way from there by itself: metadata, registration, PKCE, and the agent's tool.
     succeeded(client(&agent, "mcp_oauth.py", &[&served.url("/mcp")]));
+    // Who it was stands in the record.
+    let token = far.get("/make");
+    let body = json!({"model": "real", "messages": [{"role": "user", "content": "hello"}]}).to_string();
+    let mut curl = agent.command("curl".as_ref());
+    curl.args([
+        "-sS",
+        "--max-time",
+        "30",
+        "-H",
+        "content-type: application/json",
+        "-H",
+    ]);
+    curl.arg(format!("authorization: Bearer {token}"));
+    let said = curl
+        .args(["-d", &body, &served.url("/openai/v1/chat/completions")])
+        .output();
+    let said = String::from_utf8_lossy(&said.expect("curl runs").stdout).into_owned();
+    assert!(said.contains("You said: hello"), "{said}");
     served.end();
     let events = agent.events();
     let accepted = of(&events, "ckp.message.accepted");
     assert!(
-        accepted
-            .iter()
-            .any(|event| event["sender"].to_string().contains("oauth:ann")),
+        accepted.iter().any(|event| event["sender"] == "openai:oauth:ann"),
         "{accepted:?}"
     );
 }

@@ -18,8 +18,8 @@ use crate::oauth::{Algorithm, Introspection, OAuth, OAuthOptions};
 
 const ISSUER_NAME: &str = "https://issuer.example";
 const RESOURCE: &str = "https://agent.example";
-/// The rig's clock stands at 2024-12-28T12:00:00Z.
-const NOW_S: i64 = 1_735_387_200;
+/// Where the rig's clock begins, seconds since 1970.
+const NOW_S: i64 = 1_767_323_045;
 
 fn base(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
