@@ -159,6 +159,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["mcp", "list" | "login" | "logout"] => &["in/claw.yaml"],
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
+            ["swarm", "run"] => &["in/claw.yaml", "do it"],
             ["sandbox", "explain"] => &["in/claw.yaml"],
             ["sandbox", "run"] => &["in/claw.yaml", "--", "true"],
             _ => {
