@@ -2,7 +2,7 @@
 //! wrote (nats-py, redis-cli). What is killed loses nothing and does nothing twice.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
