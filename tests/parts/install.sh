@@ -5,7 +5,7 @@
 #
 #   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
 #
-# Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
+# Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
 # (another: clients of the protocols that a host speaks), nats/bin/* (another: a server and its client), model.gguf (a link
 # into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
 set -euo pipefail
@@ -15,6 +15,13 @@ parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACH
 npm_packages=(
   @modelcontextprotocol/server-filesystem@2026.8.31
   @modelcontextprotocol/server-everything@2026.8.31
+)
+# The protocols' own test suites and clients for Node, and the Node that they need.
+suite_packages=(
+  @modelcontextprotocol/conformance@0.1.16
+  @modelcontextprotocol/inspector@0.15.0
+  openai@7.57.0
+  node@22.23.3
 )
 python_packages=(
   mcp-server-time==2026.10.19
@@ -76,12 +83,15 @@ machines() { [ "$(uname -m)" = x86_64 ]; }
 # made FOLDER LIST: whether the folder was already made from this very list.
 made() { [ "$(cat "$1/.clawk-parts" 2>/dev/null)" = "$2" ]; }
 
-install_npm() {
-  made "$parts/npm" "${npm_packages[*]}" && return
-  say "installing ${npm_packages[*]}"
-  mkdir -p "$parts/npm"
-  npm install --no-audit --no-fund --loglevel=error --prefix "$parts/npm" "${npm_packages[@]}" >&2
-  printf '%s' "${npm_packages[*]}" >"$parts/npm/.clawk-parts"
+# node_packages NAME PACKAGE…: programs from npm in $parts/NAME/node_modules/.bin.
+node_packages() {
+  local name=$1
+  shift
+  made "$parts/$name" "$*" && return
+  say "installing $*"
+  mkdir -p "$parts/$name"
+  npm install --no-audit --no-fund --loglevel=error --prefix "$parts/$name" "$@" >&2
+  printf '%s' "$*" >"$parts/$name/.clawk-parts"
 }
 
 install_python() {
@@ -95,29 +105,15 @@ install_python() {
   printf '%s' "$list" >"$parts/py/.clawk-parts"
 }
 
-install_fuzzer() {
-  made "$parts/fuzz" "$fuzzer_package" && return
-  say "installing $fuzzer_package"
-  python3 -m venv --clear "$parts/fuzz"
-  "$parts/fuzz/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$fuzzer_package" >&2
-  printf '%s' "$fuzzer_package" >"$parts/fuzz/.clawk-parts"
-}
-
-install_nats() {
-  made "$parts/nats" "${nats_packages[*]}" && return
-  say "installing ${nats_packages[*]}"
-  python3 -m venv --clear "$parts/nats"
-  "$parts/nats/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "${nats_packages[@]}" >&2
-  printf '%s' "${nats_packages[*]}" >"$parts/nats/.clawk-parts"
-}
-
-# Clients that others wrote, for the doors of a host.
-install_clients() {
-  made "$parts/clients" "${client_packages[*]}" && return
-  say "installing ${client_packages[*]}"
-  python3 -m venv --clear "$parts/clients"
-  "$parts/clients/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "${client_packages[@]}" >&2
-  printf '%s' "${client_packages[*]}" >"$parts/clients/.clawk-parts"
+# environment NAME PACKAGE…: a Python environment of its own in $parts/NAME, with exactly these packages and what they need.
+environment() {
+  local name=$1
+  shift
+  made "$parts/$name" "$*" && return
+  say "installing $*"
+  python3 -m venv --clear "$parts/$name"
+  "$parts/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" >&2
+  printf '%s' "$*" >"$parts/$name/.clawk-parts"
 }
 
 # A kernel for machines: unpacked, never installed.
@@ -168,11 +164,12 @@ link_model() {
 system_packages
 mkdir -p "$parts"
 exec 9>"$parts/.lock" && flock 9 # two at once would make the same folder
-install_npm
+node_packages npm "${npm_packages[@]}"
+node_packages suites "${suite_packages[@]}"
 install_python
-install_fuzzer
-install_nats
-install_clients
+environment fuzz "$fuzzer_package"
+environment nats "${nats_packages[@]}"
+environment clients "${client_packages[@]}" # clients that others wrote, for the doors of a host
 install_docker
 if machines; then install_kernel; fi
 link_model

@@ -19,6 +19,7 @@ mod guests;
 pub mod host;
 pub mod http;
 mod mcp;
+pub mod oauth;
 mod openai;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub mod queue;
@@ -26,6 +27,7 @@ mod rpc;
 mod telling;
 pub mod transport;
 
+pub use a2a::push::Push;
 pub use access::Rights;
 pub use acp::serve_acp;
 pub use agent::{AgentFactory, Current, InitFailure, ManifestFault};

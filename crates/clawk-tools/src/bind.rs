@@ -15,11 +15,12 @@ use clawk_secrets::{Resolver, Secret};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::builtin::{self, Ask, Builtin, Clients, Extra, Shared};
-use crate::config::{HttpTool, Reconcile, Sampling, ToolConfig, ToolsConfig};
+use crate::config::{A2aTool, HttpTool, Reconcile, Sampling, ToolConfig, ToolsConfig};
 use crate::egress::{Egress, Exits, WayOut};
-use crate::executor::{Command, Endpoint};
+use crate::executor::{Command, Endpoint, Remote};
 use crate::mcp::{self, Desk, McpTool, Server, Source};
 use crate::mend::{self, Check, Get, Key, Mending};
+use crate::oauth::{Store, Tokens, Web};
 use crate::runner::{Binding, Runner};
 
 /// Largest answer of a declared endpoint, bytes.
@@ -146,6 +147,12 @@ impl Binder<'_> {
     fn tool(&mut self, tool: &Tool) -> Result<Option<Binding>, String> {
         let own = ToolConfig::default();
         let config = self.config.tools.get(&tool.name).unwrap_or(&own);
+        if let Some(other) = &config.a2a {
+            if config.command.is_some() || config.http.is_some() || config.wasm.is_some() {
+                return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned());
+            }
+            return self.remote(other).map(Binding::A2a).map(Some);
+        }
         match (&config.command, &config.http, &config.wasm) {
             (Some(command), None, None) => {
                 let plan = self.plan_of(Some(tool));
@@ -157,7 +164,7 @@ impl Binder<'_> {
             (None, Some(http), None) => return self.endpoint(http).map(Binding::Http).map(Some),
             (None, None, Some(module)) => return self.guest(module, config).map(Binding::Command).map(Some),
             (None, None, None) => {}
-            _ => return Err("only one of `command`, `http` and `wasm` may be set".to_owned()),
+            _ => return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned()),
         }
         if tool.composite {
             return Ok(None);
@@ -320,6 +327,18 @@ impl Binder<'_> {
         })
     }
 
+    /// Another agent, at exactly the origin that is written down.
+    fn remote(&self, other: &A2aTool) -> Result<Remote, String> {
+        let base = Url::parse(&other.url).map_err(|error| format!("`a2a.url` can't be read: {error}"))?;
+        let secrets = self.secrets(&other.secret_headers)?;
+        Ok(Remote {
+            headers: secret_headers(&secrets, &other.secret_prefix)?,
+            client: self.client(&base)?,
+            base,
+            card: tokio::sync::OnceCell::new(),
+        })
+    }
+
     /// The server of a source: one for all tools that name it, with what `clawk.toml` grants to any of them.
     fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<Server>, String> {
         let sandbox = self.manifest.sandbox_of(tool);
@@ -371,16 +390,12 @@ impl Binder<'_> {
                     &config.secret_headers
                 })?)?;
                 let headers = secret_headers(&secrets, "")?;
-                let shown = format!(
-                    "{}://{}{}",
-                    url.scheme(),
-                    url.host_str().unwrap_or_default(),
-                    url.path()
-                );
+                let shown = shown(&url);
                 let ledger = Arc::default();
                 let way = WayOut::of_client(Arc::clone(&ledger));
                 let endpoint = mcp::Endpoint {
                     client: self.guarded(&plan)?.telling(ledger),
+                    tokens: self.tokens(&url)?,
                     url,
                     headers,
                     plan,
@@ -417,6 +432,22 @@ impl Binder<'_> {
         let tools = self.sharing(place).into_iter();
         let mut configs = tools.filter_map(|tool| self.config.tools.get(&tool.name));
         configs.find_map(|config| config.sampling.clone())
+    }
+
+    /// What somebody agreed to for a server, where this agent has a state to keep it in.
+    fn tokens(&self, url: &Url) -> Result<Option<Arc<Tokens>>, String> {
+        let Some(state) = &self.host.own.state else {
+            return Ok(None);
+        };
+        let web = Web::new(&self.host.egress.allow_private, self.host.secrets.env());
+        let web = web.map_err(|error| error.to_string())?;
+        let clock = Arc::new(clawk_kernel::time::SystemClock::default());
+        Ok(Some(Arc::new(Tokens::new(
+            Store::of_state(state),
+            web,
+            clock,
+            url.as_str(),
+        ))))
     }
 
     /// The declared tools that one server serves.
@@ -490,6 +521,12 @@ impl Binder<'_> {
         };
         named.iter().map(resolve).collect()
     }
+}
+
+/// An address without what may be secret in it.
+fn shown(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    format!("{}://{host}{}", url.scheme(), url.path())
 }
 
 /// A declared endpoint may think for long: the call's own deadline ends it.

@@ -81,6 +81,8 @@ enum Verb {
     Resolve(cmd::resolve::Args),
     /// List, search, export and forget what an agent remembers
     Memory(cmd::memory::Args),
+    /// Have tokens made for MCP servers that want one, list and forget them
+    Mcp(cmd::mcp::Args),
     /// Agree to the programs that a folder's files would run on this machine
     Trust(cmd::trust::Args),
     /// List the sessions of an agent
@@ -133,6 +135,7 @@ impl Cli {
             Verb::Atlas(args) => cmd::atlas::run(&args),
             Verb::Resolve(args) => cmd::resolve::run(&args),
             Verb::Memory(args) => cmd::memory::run(&args),
+            Verb::Mcp(args) => cmd::mcp::run(&args, config.as_deref()),
             Verb::Trust(args) => cmd::trust::run(&args, config.as_deref()),
             Verb::Sessions(args) => cmd::sessions::run(&args),
             Verb::Effects(args) => cmd::effects::run(&args),

@@ -135,6 +135,20 @@ impl Finder {
         for (name, channel) in &settings.channels {
             self.channel(name, channel, &folder);
         }
+        if let Some(whom) = settings
+            .http
+            .oauth
+            .as_ref()
+            .and_then(|oauth| oauth.introspection.as_ref())
+        {
+            let secret = vec![format!("(secret {})", whom.secret_ref)];
+            self.add(
+                "[http.oauth.introspection] url",
+                std::slice::from_ref(&whom.url),
+                secret,
+                &folder,
+            );
+        }
         for (name, binding) in &settings.secrets {
             let hosts = binding.hosts.iter().map(ToString::to_string);
             let words: Vec<String> = std::iter::once(format!("{name} for")).chain(hosts).collect();
@@ -169,6 +183,13 @@ impl Finder {
             let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
             let url = std::slice::from_ref(&http.url);
             self.add(&format!("[tools.{name}.http] url"), url, secret.collect(), folder);
+        }
+        // Whoever writes the folder's files says whom the agent talks to, with secrets or without.
+        if let Some(other) = &tool.a2a {
+            let secret = other.secret_headers.iter();
+            let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
+            let url = std::slice::from_ref(&other.url);
+            self.add(&format!("[tools.{name}.a2a] url"), url, secret.collect(), folder);
         }
         if let Some(module) = &tool.wasm {
             let module = [module.display().to_string()];

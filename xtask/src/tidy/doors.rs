@@ -77,6 +77,8 @@ const DOORS: [Door; 7] = [
             // The operator's own verbs, outside of any agent.
             "crates/clawk/src/cmd/trace/export/",
             "crates/clawk/src/conformance/",
+            // An authorization server of the operator's, about the tokens of who asks: no agent's effect.
+            "crates/clawk-server/src/oauth/",
             // A client of agents, at its user's word.
             "crates/clawk-client/src/wire/",
         ],

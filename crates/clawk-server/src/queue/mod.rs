@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::guests::{Guests, Kind, is_answer, no_id, unknown_outcome};
+use crate::guests::{Guests, Kind, is_answer, no_id};
 use crate::host::Host;
 use crate::transport::outbox::Queue;
 
@@ -226,7 +226,8 @@ impl<B: Broker> Door<B> {
             self.publish(&to, &parcel.client, &no_id(&refusal)).await;
             return self.bury(&parcel, &refusal.message).await;
         }
-        if let Some(answer) = unknown_outcome(&kind, parcel.tries > 1, parcel.age) {
+        let again = (parcel.tries > 1).then_some(parcel.age);
+        if let Some(answer) = self.guests.answered(&parcel.client, &kind, again) {
             if self.publish(&to, &parcel.client, &answer).await {
                 self.acknowledge(&parcel).await;
             }
@@ -280,6 +281,9 @@ impl<B: Broker> Door<B> {
                 Ok(None) => break,
                 Ok(Some(batch)) => {
                     for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                        if is_answer(line) {
+                            self.guests.keep_answer(&parcel.client, kind, line);
+                        }
                         let published = self.publish(to, &parcel.client, line).await;
                         if is_answer(line) && published {
                             self.guests.settled(&parcel.client, kind, &parcel.message, line);

@@ -196,8 +196,7 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
             }
             Ok(())
         })?;
-        let bytes = digest.map(|digest| reader.content(digest)).transpose()?.flatten();
-        letter.text = bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        letter.text = state::text_of(reader, digest)?;
     }
     letters.extend(tasks(reader)?);
     Ok(letters)

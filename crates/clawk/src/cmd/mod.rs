@@ -19,6 +19,7 @@ pub(crate) mod effects;
 pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod man;
+pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod outbox;
 pub(crate) mod policy;

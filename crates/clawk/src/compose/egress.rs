@@ -113,6 +113,7 @@ pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl 
             .values()
             .chain(tool.secret_headers.values())
             .chain(http)
+            .chain(tool.a2a.iter().flat_map(|other| other.secret_headers.values()))
     });
     let at_once = settings.secrets_store.command.is_none();
     providers

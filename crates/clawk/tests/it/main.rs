@@ -26,6 +26,8 @@ mod cra;
 mod crash;
 mod crowd;
 mod doors;
+#[cfg(feature = "conformance")]
+mod faults;
 mod forged;
 mod governed;
 #[cfg(feature = "wasm")]

@@ -156,6 +156,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["trace", "fork"] => &["in/claw.yaml", "--session", "last", "--at", "3", "-m", "hello"],
             ["trace", "replay"] => &["--with-manifest", "in/claw.yaml"],
             ["policy", "explain"] => &["in/claw.yaml", "--tool", "file-read"],
+            ["mcp", "list" | "login" | "logout"] => &["in/claw.yaml"],
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
             ["swarm", "run"] => &["in/claw.yaml", "do it"],
@@ -200,7 +201,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 15);
+    assert_eq!(tried, 18);
 }
 
 #[test]

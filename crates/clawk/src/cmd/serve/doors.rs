@@ -169,7 +169,7 @@ async fn bind(address: std::net::SocketAddr, launched: &Launched, host: &Host) -
     settings.hosts.extend(names);
     crate::http::bind(
         address,
-        &settings,
+        (&settings, &blueprint.config.settings.egress.allow_private),
         &blueprint.resolver,
         host.clone(),
         launched.state(),
