@@ -28,6 +28,8 @@ mod markup;
 
 mod questions;
 
+mod runs;
+
 mod socket;
 
 mod state;

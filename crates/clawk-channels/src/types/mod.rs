@@ -4,6 +4,8 @@ pub(crate) mod cron;
 pub(crate) mod custom;
 pub(crate) mod discord;
 pub(crate) mod line;
+#[cfg(feature = "mail")]
+pub(crate) mod mail;
 pub(crate) mod matrix;
 pub(crate) mod slack;
 pub(crate) mod telegram;
@@ -34,13 +36,18 @@ pub(crate) fn make(
         ChannelType::Cron => Arc::new(cron::Cron::new(channel, config)?),
         ChannelType::Custom => Arc::new(custom::Custom::new(channel, parts)?),
         ChannelType::Discord => Arc::new(discord::Discord::new(channel, config, parts)?),
+        #[cfg(feature = "mail")]
+        ChannelType::Email => Arc::new(mail::Email::new(channel, config, parts)?),
+        #[cfg(feature = "mail")]
+        ChannelType::Imap => Arc::new(mail::Imap::new(channel, config, parts)?),
+        #[cfg(not(feature = "mail"))]
+        ChannelType::Email | ChannelType::Imap => return Err(left_out(channel, "mail")),
         ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
         ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
         ChannelType::Slack => Arc::new(slack::Slack::new(channel, config, parts)?),
         ChannelType::Telegram => Arc::new(telegram::Telegram::new(channel, config, parts)?),
         ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
         ChannelType::Whatsapp
-        | ChannelType::Email
         | ChannelType::Voice
         | ChannelType::Web
         | ChannelType::Lark
@@ -48,7 +55,6 @@ pub(crate) fn make(
         | ChannelType::Qq
         | ChannelType::Dingtalk
         | ChannelType::Queue
-        | ChannelType::Imap
         | ChannelType::DbTrigger => {
             return Err(format!(
                 "this version has no adapter for type `{}`",
@@ -57,6 +63,15 @@ pub(crate) fn make(
         }
     };
     Ok(Some(adapter))
+}
+
+/// A type that this build leaves out.
+#[cfg(not(all(feature = "mail", feature = "nats", feature = "redis")))]
+fn left_out(channel: &Channel, feature: &str) -> String {
+    format!(
+        "this build has no adapter for type `{}`; build with `--features {feature}`",
+        channel.kind.as_str()
+    )
 }
 
 /// The secret that `auth.secret_ref` names.
