@@ -12,6 +12,8 @@ mod api;
 
 mod config;
 
+mod files;
+
 mod gate;
 
 mod genuine;
@@ -40,7 +42,7 @@ mod service;
 
 mod types;
 
-pub use adapter::{Adapter, Hook, HookReply, Incoming};
+pub use adapter::{Adapter, Hook, HookReply, Incoming, Served};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};
 pub use service::{Channels, NotDone, Paired, Parts};

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::adapter::{Adapter, Ended, Hook, HookReply};
 use crate::config::ChannelConfig;
 use crate::cursor::Cursor;
+use crate::files::Files;
 use crate::inlet::{self, Inlet};
 use crate::outlet::Outlet;
 use crate::pairing::{Guesses, Pending};
@@ -57,6 +58,8 @@ pub struct Parts {
     pub approvals: Vec<String>,
     /// Where cursors lie.
     pub folder: PathBuf,
+    /// The tools' working directory, below which files of messages are kept; none: they are named only.
+    pub workdir: Option<PathBuf>,
     /// Starts the programs of `custom` channels.
     pub launcher: Launcher,
     /// These programs, by channel, each in its box; or why it can't be had.
@@ -165,11 +168,21 @@ impl Channels {
         for channel in &channels {
             let inlet = Arc::new(Inlet::new(inlet::Parts {
                 channel: channel.clone(),
+                // A channel without a table has the defaults.
                 config: parts.configs.get(&channel.name).cloned().unwrap_or_default(),
                 kernel: parts.kernel.clone(),
                 clock: Arc::clone(&parts.clock),
                 facts: Arc::clone(&facts),
                 cursor: Cursor::new(&parts.folder, &channel.name),
+                files: Files::new(
+                    parts.workdir.clone(),
+                    parts
+                        .configs
+                        .get(&channel.name)
+                        .map_or(ChannelConfig::default().max_attachment_mb, |config| {
+                            config.max_attachment_mb
+                        }),
+                ),
                 questions: Arc::clone(&questions),
                 tasks: tasks.clone(),
                 over: over.clone(),

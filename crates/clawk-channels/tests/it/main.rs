@@ -11,4 +11,6 @@
 mod cron;
 mod fakes;
 mod hooks;
+#[cfg(feature = "mail")]
+mod mail;
 mod suite;
