@@ -31,6 +31,8 @@ pub enum Markup {
     TelegramHtml,
     /// Slack's mrkdwn.
     Mrkdwn,
+    /// HTML for a page of our own: only tags that we write, links to web and mail addresses.
+    Html,
     /// Plain text.
     Plain,
 }

@@ -306,7 +306,45 @@ impl Inlet {
         }
     }
 
-    /// Whether the message answers a question, and is no message besides.
+    /// Takes what a schedule says in the name of the person whose conversation it is, with `most` as the role at most. Whoever is
+    /// not let in any more has no schedules.
+    pub(crate) async fn scheduled(&self, incoming: Incoming, most: Role) -> Taken {
+        let Incoming {
+            ids,
+            conversation,
+            direct,
+            sender,
+            text,
+            ..
+        } = incoming;
+        let sender = sender.unwrap_or_else(|| NOBODY.to_owned());
+        let Some(role) = self.gate.role(&sender) else {
+            return Taken::Refused("the person is not let in any more".to_owned());
+        };
+        let inbound = Inbound {
+            channel: self.channel.name.clone(),
+            conversation,
+            direct,
+            sender,
+            role: role.min(most),
+            platform_ids: ids,
+            remembered_days: REMEMBERED_DAYS,
+            text,
+            images: Vec::new(),
+        };
+        match self.kernel.submit(inbound).await {
+            Ok(accepted) => Taken::Accepted {
+                message: accepted.message_id,
+                session: accepted.session_id,
+                duplicate: accepted.duplicate,
+            },
+            Err(KernelError::Refused(reason)) => Taken::Refused(reason),
+            Err(error @ KernelError::BadParameter { .. }) => Taken::Refused(error.to_string()),
+            Err(error) => Taken::Later(error.to_string()),
+        }
+    }
+
+    /// Whether the message answers a question, so that it is not a message to the agent.
     async fn answers(&self, incoming: &Incoming, sender: &str, role: Role) -> bool {
         let (name, conversation, text) = (&self.channel.name, &incoming.conversation, &incoming.text);
         if let Some(pressed) = self.questions.typed(name, conversation, sender, role, text).await {
@@ -417,6 +455,17 @@ impl Inlet {
                 "There is no such question here.".to_owned()
             }
         }
+    }
+
+    /// Runs something beside the channel until it is done or the channel ends.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let over = self.over.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                () = over.cancelled() => {}
+            }
+        });
     }
 
     /// Sends a message that is no answer and is not tried again.

@@ -32,6 +32,10 @@ mod questions;
 
 mod runs;
 
+mod schedules;
+
+mod timetable;
+
 mod socket;
 
 mod state;
@@ -45,5 +49,6 @@ mod types;
 pub use adapter::{Adapter, Hook, HookReply, Incoming, Served};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};
+pub use schedules::Wanted;
 pub use service::{Channels, NotDone, Paired, Parts};
 pub use state::{Report, State};

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::adapter::{Adapter, Ended, Hook, HookReply};
+use crate::adapter::{Adapter, Ended, Hook, HookReply, Served};
 use crate::config::ChannelConfig;
 use crate::cursor::Cursor;
 use crate::files::Files;
@@ -27,6 +27,7 @@ use crate::inlet::{self, Inlet};
 use crate::outlet::Outlet;
 use crate::pairing::{Guesses, Pending};
 use crate::questions::{Lanes, Questions};
+use crate::schedules::{Schedules, Wanted};
 use crate::state::{Report, State};
 use crate::types;
 
@@ -80,6 +81,8 @@ pub(crate) struct Lane {
     pub(crate) inlet: Arc<Inlet>,
     pub(crate) adapter: Option<Arc<dyn Adapter>>,
     pub(crate) outlet: Option<Arc<Outlet>>,
+    /// What it installed elsewhere was taken away: it does not connect again in this run of the agent.
+    pub(crate) removed: CancellationToken,
 }
 
 /// The channels of an agent; cheap to clone.
@@ -92,6 +95,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     lanes: Arc<HashMap<String, Lane>>,
     questions: Arc<Questions>,
+    schedules: Arc<Schedules>,
     /// In the manifest's order.
     names: Vec<String>,
     guesses: Mutex<Guesses>,
@@ -187,7 +191,10 @@ impl Channels {
                 tasks: tasks.clone(),
                 over: over.clone(),
             }));
-            made.insert(channel.name.clone(), lane(&parts, inlet, &lanes));
+            made.insert(
+                channel.name.clone(),
+                lane(&parts, inlet, &lanes, over.child_token()),
+            );
         }
         let made = Arc::new(made);
         let _first = lanes.set(Arc::downgrade(&made)); // silent-ok: it was just made
@@ -197,11 +204,17 @@ impl Channels {
                     Arc::clone(adapter),
                     Arc::clone(&lane.inlet),
                     Arc::clone(outlet),
-                    over.clone(),
+                    lane.removed.clone(),
                 );
                 tasks.spawn(work);
             }
         }
+        let schedules = Schedules::new(parts.kernel.clone(), Arc::clone(&parts.clock), &parts.folder);
+        let schedules = Arc::new(schedules.map_err(|reason| {
+            KernelError::Refused(format!("the agent's schedules can't be read: {reason}"))
+        })?);
+        let (due, places, ending) = (Arc::clone(&schedules), Arc::clone(&made), over.clone());
+        tasks.spawn(async move { due.run(&places, &ending).await });
         let (ending, asking) = (over.clone(), Arc::clone(&questions));
         tasks.spawn(async move { asking.run(&ending).await });
         Ok(Self(Arc::new(Inner {
@@ -209,6 +222,7 @@ impl Channels {
             clock: parts.clock,
             lanes: made,
             questions,
+            schedules,
             names: channels.into_iter().map(|channel| channel.name).collect(),
             guesses: Mutex::default(),
             tasks,
@@ -252,16 +266,21 @@ impl Channels {
         Ok(reports)
     }
 
-    /// A request to `/channels/NAME`.
+    /// A request to `/channels/NAME`; the reply without what only [`Self::serve`] gives.
     pub async fn receive(&self, name: &str, hook: Hook) -> HookReply {
+        self.serve(name, hook).await.reply
+    }
+
+    /// A request to `/channels/NAME`.
+    pub async fn serve(&self, name: &str, hook: Hook) -> Served {
         let lane = self.0.lanes.get(name);
         let Some((lane, adapter)) = lane.and_then(|lane| Some((lane, lane.adapter.as_ref()?))) else {
-            return HookReply::refused(404, "no such channel");
+            return HookReply::refused(404, "no such channel").into();
         };
         if self.0.over.is_cancelled() {
-            return HookReply::refused(503, "the agent is ending");
+            return HookReply::refused(503, "the agent is ending").into();
         }
-        adapter.receive(&lane.inlet, hook).await
+        adapter.serve(&lane.inlet, hook).await
     }
 
     /// Begins a run of a trigger by hand.
@@ -276,6 +295,22 @@ impl Channels {
             Ok(false) => Err(NotDone::NoTrigger),
             Err(reason) => Err(NotDone::Failed(reason)),
         }
+    }
+
+    /// Takes away what a channel installed elsewhere; what was removed, in words for people.
+    ///
+    /// # Errors
+    /// There is no such channel, or something could not be removed.
+    pub async fn remove(&self, name: &str) -> Result<Vec<String>, NotDone> {
+        let lane = self.0.lanes.get(name).ok_or(NotDone::NoChannel)?;
+        let adapter = lane.adapter.as_ref().ok_or(NotDone::NoChannel)?;
+        lane.removed.cancel();
+        let removed = adapter.remove().await.map_err(NotDone::Failed)?;
+        lane.inlet.status.set(
+            State::Failed,
+            Some("it was removed; it connects again when the agent starts".to_owned()),
+        );
+        Ok(removed)
     }
 
     /// Sends a text to a conversation: one attempt, whole or not at all past its first piece. `id` is unique to it.
@@ -305,6 +340,14 @@ impl Channels {
             repeat: false,
         };
         Ok(outlet.send(&out, &self.0.over).await)
+    }
+
+    /// Makes, lists or cancels a schedule in the conversation of a session, for the tool `schedule`.
+    ///
+    /// # Errors
+    /// Why not, for the model.
+    pub async fn schedule(&self, session: SessionId, wanted: Wanted) -> Result<serde_json::Value, String> {
+        self.0.schedules.ask(session, wanted).await
     }
 
     /// Asks the person in the conversation of a session, in the agent's own words, and waits. `None`: there is nobody to ask.
@@ -424,7 +467,7 @@ impl Channels {
 }
 
 /// A channel with its adapter; without one, its state says why.
-fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
+fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes, removed: CancellationToken) -> Lane {
     let channel: &Channel = inlet.channel();
     match types::make(channel, inlet.config(), parts) {
         Ok(Some(adapter)) => {
@@ -434,6 +477,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
                 adapter: Some(adapter),
                 outlet: Some(Arc::new(outlet)),
                 inlet,
+                removed,
             }
         }
         Ok(None) => {
@@ -442,6 +486,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
                 inlet,
                 adapter: None,
                 outlet: None,
+                removed,
             }
         }
         Err(reason) => {
@@ -450,6 +495,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
                 inlet,
                 adapter: None,
                 outlet: None,
+                removed,
             }
         }
     }

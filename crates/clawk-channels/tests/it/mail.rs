@@ -234,6 +234,8 @@ async fn a_mail_is_answered_in_its_thread_and_once() {
     assert_eq!(inbox.len(), 2, "one turn for each mail: {inbox:?}");
     let sessions = kernel.sessions();
     assert_eq!(sessions.len(), 1, "one thread is one session: {sessions:?}");
+    // Handed in and recorded as such: else it would be sent again under the same Message-ID.
+    until(|| async { channels.report().await.unwrap()[0].queued == 0 }).await;
     channels.close().await;
     kernel.shutdown("test", 1_000).await;
     // The position outlives the process: nothing is answered again, and what came in between is.

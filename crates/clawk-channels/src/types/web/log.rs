@@ -98,7 +98,8 @@ impl Log {
     }
 
     fn path(&self, conversation: &str) -> PathBuf {
-        self.of(conversation).join(format!("{}.json", digest(conversation)))
+        self.of(conversation)
+            .join(format!("{}.json", digest(conversation)))
     }
 
     fn with<T>(&self, conversation: &str, with: impl FnOnce(&mut Kept) -> io::Result<T>) -> io::Result<T> {
@@ -142,7 +143,10 @@ impl Log {
     pub(super) fn put(&self, conversation: &str, entry: Entry) -> io::Result<()> {
         let done = self.with(conversation, |kept| {
             kept.rev += 1;
-            let entry = Entry { rev: kept.rev, ..entry };
+            let entry = Entry {
+                rev: kept.rev,
+                ..entry
+            };
             match kept.entries.iter_mut().find(|known| known.id == entry.id) {
                 Some(known) => *known = entry,
                 None => kept.entries.push(entry),
@@ -166,7 +170,12 @@ impl Log {
     /// Entries that changed after a revision, oldest change first.
     pub(super) fn after(&self, conversation: &str, rev: u64) -> io::Result<Vec<Entry>> {
         self.with(conversation, |kept| {
-            let mut entries: Vec<Entry> = kept.entries.iter().filter(|entry| entry.rev > rev).cloned().collect();
+            let mut entries: Vec<Entry> = kept
+                .entries
+                .iter()
+                .filter(|entry| entry.rev > rev)
+                .cloned()
+                .collect();
             entries.sort_by_key(|entry| entry.rev);
             Ok(entries)
         })
@@ -182,7 +191,10 @@ impl Log {
         let mut all = Vec::new();
         for entry in found.take(MAX_CONVERSATIONS) {
             let entry = entry?;
-            if entry.path().extension().is_some_and(|extension| extension == "json")
+            if entry
+                .path()
+                .extension()
+                .is_some_and(|extension| extension == "json")
                 && let Some(kept) = read(&entry.path())?
                 && kept.conversation.split('/').next() == Some(user)
             {
@@ -190,7 +202,11 @@ impl Log {
             }
         }
         all.sort();
-        Ok(all.into_iter().rev().map(|(_, conversation)| conversation).collect())
+        Ok(all
+            .into_iter()
+            .rev()
+            .map(|(_, conversation)| conversation)
+            .collect())
     }
 }
 
@@ -203,7 +219,9 @@ fn read(path: &Path) -> io::Result<Option<Kept>> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
-        Ok(found) if found.len() > MAX_BYTES * 2 => return Err(io::Error::other("the conversation's file is too large")),
+        Ok(found) if found.len() > MAX_BYTES * 2 => {
+            return Err(io::Error::other("the conversation's file is too large"));
+        }
         Ok(_) => {}
     }
     let text = std::fs::read(path)?;

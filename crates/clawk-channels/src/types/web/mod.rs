@@ -16,7 +16,7 @@ use clawk_manifest::model::Channel;
 use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, COOKIE, REFERRER_POLICY, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,8 +25,8 @@ use self::log::{Entry, File, Log, Who};
 use self::seats::{Seats, SignedIn};
 use super::{listening, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Content, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile, Press,
-    Served, Unit,
+    Abilities, Adapter, Asking, Attachment, Content, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile,
+    Press, Served, Unit,
 };
 use crate::config::ChannelConfig;
 use crate::files::on_disk;
@@ -167,7 +167,10 @@ impl Web {
                     "`users.{name}` is not a valid name (letters, digits, `-`, `_`, `.`, `@`; not `{SHARED}`)"
                 ));
             }
-            let token = parts.secrets.resolve(reference).map_err(|error| error.to_string())?;
+            let token = parts
+                .secrets
+                .resolve(reference)
+                .map_err(|error| error.to_string())?;
             people.push((name.clone(), token));
         }
         Ok(Self {
@@ -177,7 +180,10 @@ impl Web {
             files: parts.folder.join(format!("{}.files", channel.name)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             typing: Arc::default(),
-            secure: config.public_url.as_deref().is_some_and(|url| url.starts_with("https://")),
+            secure: config
+                .public_url
+                .as_deref()
+                .is_some_and(|url| url.starts_with("https://")),
         })
     }
 
@@ -262,7 +268,11 @@ impl Web {
             return HookReply::refused(400, "the body is wrong").into();
         };
         match self.seats.sign_in(&login.token, inlet.clock().now()) {
-            SignedIn::Yes { user, cookie, seconds } => {
+            SignedIn::Yes {
+                user,
+                cookie,
+                seconds,
+            } => {
                 let mut served: Served = HookReply::json(200, &json!({ "user": user })).into();
                 served.headers.extend(self.set_cookie(&cookie, seconds));
                 served
@@ -279,7 +289,8 @@ impl Web {
         let Ok(say) = serde_json::from_slice::<Say>(body) else {
             return HookReply::refused(400, "the body is wrong");
         };
-        let id_fits = (8..=64).contains(&say.id.len()) && say.id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let id_fits =
+            (8..=64).contains(&say.id.len()) && say.id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if !id_fits || !is_of(&say.conversation, user) || say.attachments.len() > MAX_FILES {
             return HookReply::refused(400, "the body is wrong");
         }
@@ -295,7 +306,10 @@ impl Web {
                 content: Content::Here(data.into()),
             });
         }
-        let names: Vec<String> = attachments.iter().map(|file| crate::inlet::harmless(&file.name)).collect();
+        let names: Vec<String> = attachments
+            .iter()
+            .map(|file| crate::inlet::harmless(&file.name))
+            .collect();
         let mut shown = say.text.clone();
         for name in names {
             shown.push_str(&format!("\n[{name}]"));
@@ -353,7 +367,11 @@ impl Web {
             return HookReply::refused(429, "too many pages are open").into();
         };
         let (send, stream) = mpsc::channel(BEHIND);
-        let (log, typing, seats) = (Arc::clone(&self.log), Arc::clone(&self.typing), self.seats.clone());
+        let (log, typing, seats) = (
+            Arc::clone(&self.log),
+            Arc::clone(&self.typing),
+            self.seats.clone(),
+        );
         let user = user.to_owned();
         inlet.spawn(async move {
             let _place = place;
@@ -378,7 +396,9 @@ impl Web {
                 }
                 let writes = {
                     let typing = typing.lock().unwrap_or_else(PoisonError::into_inner);
-                    typing.get(&conversation).is_some_and(|until| *until > Instant::now())
+                    typing
+                        .get(&conversation)
+                        .is_some_and(|until| *until > Instant::now())
                 };
                 if events.is_empty() {
                     events.push(if writes {
@@ -419,8 +439,16 @@ impl Web {
             return HookReply::refused(404, "no such file").into();
         }
         let entries = self.log.after(conversation, 0);
-        let known = entries.is_ok_and(|entries| entries.iter().any(|entry| entry.files.iter().any(|file| file.id == id)));
-        let data = if known { std::fs::read(self.files.join(id)) } else { Err(std::io::ErrorKind::NotFound.into()) };
+        let known = entries.is_ok_and(|entries| {
+            entries
+                .iter()
+                .any(|entry| entry.files.iter().any(|file| file.id == id))
+        });
+        let data = if known {
+            std::fs::read(self.files.join(id))
+        } else {
+            Err(std::io::ErrorKind::NotFound.into())
+        };
         let Ok(data) = data else {
             return HookReply::refused(404, "no such file").into();
         };
@@ -444,7 +472,10 @@ impl Web {
             let id = on_disk(&file.name, &file.data);
             std::fs::create_dir_all(&self.files)?;
             std::fs::write(self.files.join(&id), &file.data)?;
-            kept.push(File { id, name: file.name.clone() });
+            kept.push(File {
+                id,
+                name: file.name.clone(),
+            });
         }
         Ok(kept)
     }
@@ -491,7 +522,9 @@ fn entry(id: &str, who: Who, text: String) -> Entry {
 
 fn hook_cookie(hook: &Hook, name: &str) -> String {
     let pairs = hook.header("cookie").unwrap_or_default().split(';');
-    let mut ours = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(known, _)| *known == name);
+    let mut ours = pairs
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(known, _)| *known == name);
     ours.next().map(|(_, value)| value.to_owned()).unwrap_or_default()
 }
 
@@ -550,7 +583,10 @@ impl Adapter for Web {
                     reason: "the page has no such message any more".to_owned(),
                 };
             }
-            let changed = Out { id: of.to_owned(), ..out.clone() };
+            let changed = Out {
+                id: of.to_owned(),
+                ..out.clone()
+            };
             self.shows(&changed, None)
         })
     }
@@ -582,7 +618,15 @@ mod tests {
     #[test]
     fn a_conversation_is_its_persons_alone() {
         assert!(is_of("ann/main", "ann"));
-        for other in ["annika/main", "ann", "ann/", "bob/main", "ann/../bob/main", "ann/a b", "/main"] {
+        for other in [
+            "annika/main",
+            "ann",
+            "ann/",
+            "bob/main",
+            "ann/../bob/main",
+            "ann/a b",
+            "/main",
+        ] {
             assert!(!is_of(other, "ann"), "{other}");
         }
     }
@@ -590,7 +634,14 @@ mod tests {
     #[test]
     fn a_query_is_read_by_its_first_word() {
         let asked = Asked::of("events&conversation=ann%2Fmain&after=3");
-        assert_eq!((asked.what.as_str(), asked.value("conversation"), asked.value("after")), ("events", "ann/main", "3"));
+        assert_eq!(
+            (
+                asked.what.as_str(),
+                asked.value("conversation"),
+                asked.value("after")
+            ),
+            ("events", "ann/main", "3")
+        );
         assert_eq!(Asked::of("").what, "");
         assert_eq!(Asked::of("file=%2").value("file"), "?");
     }

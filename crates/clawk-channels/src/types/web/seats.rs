@@ -20,7 +20,11 @@ const MAX_SEATS: usize = 1_000;
 /// What became of a token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SignedIn {
-    Yes { user: String, cookie: String, seconds: u64 },
+    Yes {
+        user: String,
+        cookie: String,
+        seconds: u64,
+    },
     Wrong,
     /// Too many wrong tokens within a minute.
     Closed,
@@ -52,9 +56,14 @@ impl Seats {
             if token.expose().trim().is_empty() {
                 return Err(format!("the token of `{name}` is empty"));
             }
-            let twice = people.iter().skip(n + 1).find(|(_, other)| other.expose().trim() == token.expose().trim());
+            let twice = people
+                .iter()
+                .skip(n + 1)
+                .find(|(_, other)| other.expose().trim() == token.expose().trim());
             if let Some((other, _)) = twice {
-                return Err(format!("`{name}` and `{other}` have the same token; give each person one of their own"));
+                return Err(format!(
+                    "`{name}` and `{other}` have the same token; give each person one of their own"
+                ));
             }
         }
         Ok(Self {
@@ -96,12 +105,21 @@ impl Seats {
         let mut taken = self.taken();
         taken.retain(|_, seat| seat.since.elapsed() < STAYS);
         if taken.len() >= MAX_SEATS {
-            let oldest = taken.iter().min_by_key(|(_, seat)| seat.since).map(|(digest, _)| digest.clone());
+            let oldest = taken
+                .iter()
+                .min_by_key(|(_, seat)| seat.since)
+                .map(|(digest, _)| digest.clone());
             if let Some(oldest) = oldest {
                 taken.remove(&oldest);
             }
         }
-        taken.insert(digest(&cookie), Seat { user: user.clone(), since: Instant::now() });
+        taken.insert(
+            digest(&cookie),
+            Seat {
+                user: user.clone(),
+                since: Instant::now(),
+            },
+        );
         SignedIn::Yes {
             user,
             cookie,
@@ -118,7 +136,9 @@ impl Seats {
 
     /// Whether somebody is signed in.
     pub(super) fn sits(&self, user: &str) -> bool {
-        self.taken().values().any(|seat| seat.user == user && seat.since.elapsed() < STAYS)
+        self.taken()
+            .values()
+            .any(|seat| seat.user == user && seat.since.elapsed() < STAYS)
     }
 
     pub(super) fn leave(&self, cookie: &str) {
@@ -139,7 +159,11 @@ mod tests {
 
     #[test]
     fn a_token_becomes_a_cookie_and_guessing_is_slow() {
-        let seats = Seats::new(vec![("ann".to_owned(), Secret::new("A", "token-a")), ("bob".to_owned(), Secret::new("B", "token-b"))]).unwrap();
+        let seats = Seats::new(vec![
+            ("ann".to_owned(), Secret::new("A", "token-a")),
+            ("bob".to_owned(), Secret::new("B", "token-b")),
+        ])
+        .unwrap();
         let now = Timestamp(1_790_000_000_000_000);
         let SignedIn::Yes { user, cookie, .. } = seats.sign_in("token-b", now) else {
             panic!("not let in");
@@ -153,13 +177,23 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(seats.sign_in("guess", now), SignedIn::Wrong);
         }
-        assert_eq!(seats.sign_in("token-b", now), SignedIn::Closed, "the right one neither");
-        assert!(matches!(seats.sign_in("token-b", now.plus_millis(61_000)), SignedIn::Yes { .. }));
+        assert_eq!(
+            seats.sign_in("token-b", now),
+            SignedIn::Closed,
+            "the right one neither"
+        );
+        assert!(matches!(
+            seats.sign_in("token-b", now.plus_millis(61_000)),
+            SignedIn::Yes { .. }
+        ));
     }
 
     #[test]
     fn two_people_never_share_a_token() {
-        let same = vec![("ann".to_owned(), Secret::new("A", "t")), ("bob".to_owned(), Secret::new("B", "t"))];
+        let same = vec![
+            ("ann".to_owned(), Secret::new("A", "t")),
+            ("bob".to_owned(), Secret::new("B", "t")),
+        ];
         assert!(Seats::new(same).is_err());
         assert!(Seats::new(vec![("ann".to_owned(), Secret::new("A", " "))]).is_err());
     }
