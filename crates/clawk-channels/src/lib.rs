@@ -22,6 +22,8 @@ mod pairing;
 
 pub mod inlet;
 
+mod live;
+
 mod outlet;
 
 mod split;
