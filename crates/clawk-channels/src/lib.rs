@@ -12,6 +12,8 @@ mod api;
 
 mod config;
 
+mod files;
+
 mod gate;
 
 mod genuine;
@@ -20,6 +22,8 @@ mod pairing;
 
 pub mod inlet;
 
+mod live;
+
 mod outlet;
 
 mod split;
@@ -27,6 +31,12 @@ mod split;
 mod markup;
 
 mod questions;
+
+mod runs;
+
+mod schedules;
+
+mod timetable;
 
 mod socket;
 
@@ -38,8 +48,9 @@ mod service;
 
 mod types;
 
-pub use adapter::{Adapter, Hook, HookReply, Incoming};
+pub use adapter::{Adapter, Hook, HookReply, Incoming, Served};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};
+pub use schedules::Wanted;
 pub use service::{Channels, NotDone, Paired, Parts};
 pub use state::{Report, State};

@@ -56,6 +56,7 @@ mod sampling;
 mod screen;
 mod session;
 pub mod sheet;
+pub mod shown;
 mod skill;
 mod start;
 mod state;

@@ -2,11 +2,17 @@
 
 pub(crate) mod cron;
 pub(crate) mod custom;
+pub(crate) mod db_trigger;
 pub(crate) mod discord;
 pub(crate) mod line;
+#[cfg(feature = "mail")]
+pub(crate) mod mail;
 pub(crate) mod matrix;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(crate) mod queue;
 pub(crate) mod slack;
 pub(crate) mod telegram;
+pub(crate) mod web;
 pub(crate) mod webhook;
 
 use std::sync::Arc;
@@ -33,23 +39,30 @@ pub(crate) fn make(
         ChannelType::Cli => return Ok(None),
         ChannelType::Cron => Arc::new(cron::Cron::new(channel, config)?),
         ChannelType::Custom => Arc::new(custom::Custom::new(channel, parts)?),
+        ChannelType::DbTrigger => Arc::new(db_trigger::DbTrigger::new(channel, config, parts)?),
         ChannelType::Discord => Arc::new(discord::Discord::new(channel, config, parts)?),
+        #[cfg(feature = "mail")]
+        ChannelType::Email => Arc::new(mail::Email::new(channel, config, parts)?),
+        #[cfg(feature = "mail")]
+        ChannelType::Imap => Arc::new(mail::Imap::new(channel, config, parts)?),
+        #[cfg(not(feature = "mail"))]
+        ChannelType::Email | ChannelType::Imap => return Err(left_out(channel, "mail")),
         ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
         ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
+        #[cfg(any(feature = "nats", feature = "redis"))]
+        ChannelType::Queue => Arc::new(queue::Queue::new(channel, config, parts)?),
+        #[cfg(not(any(feature = "nats", feature = "redis")))]
+        ChannelType::Queue => return Err(left_out(channel, "nats,redis")),
         ChannelType::Slack => Arc::new(slack::Slack::new(channel, config, parts)?),
         ChannelType::Telegram => Arc::new(telegram::Telegram::new(channel, config, parts)?),
+        ChannelType::Web => Arc::new(web::Web::new(channel, config, parts)?),
         ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
         ChannelType::Whatsapp
-        | ChannelType::Email
         | ChannelType::Voice
-        | ChannelType::Web
         | ChannelType::Lark
         | ChannelType::Wechat
         | ChannelType::Qq
-        | ChannelType::Dingtalk
-        | ChannelType::Queue
-        | ChannelType::Imap
-        | ChannelType::DbTrigger => {
+        | ChannelType::Dingtalk => {
             return Err(format!(
                 "this version has no adapter for type `{}`",
                 channel.kind.as_str()
@@ -57,6 +70,15 @@ pub(crate) fn make(
         }
     };
     Ok(Some(adapter))
+}
+
+/// A type that this build leaves out.
+#[cfg(any(not(feature = "mail"), not(any(feature = "nats", feature = "redis"))))]
+fn left_out(channel: &Channel, feature: &str) -> String {
+    format!(
+        "this build has no adapter for type `{}`; build with `--features {feature}`",
+        channel.kind.as_str()
+    )
 }
 
 /// The secret that `auth.secret_ref` names.

@@ -284,6 +284,7 @@ impl Slack {
             name: file.name.unwrap_or_default(),
             media_type: file.mimetype.unwrap_or_default(),
             size: file.size,
+            ..Attachment::default()
         };
         Some(Incoming {
             ids: [format!("{}:{}", event.channel, event.ts), event_id]
@@ -434,12 +435,7 @@ impl Adapter for Slack {
     }
 
     fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move {
-            match self.listen(inlet, over).await {
-                Ok(()) => Ended::broken("the agent ends"),
-                Err(ended) => ended,
-            }
-        })
+        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
     }
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {

@@ -9,6 +9,13 @@
 )]
 
 mod cron;
+mod db_trigger;
 mod fakes;
 mod hooks;
+#[cfg(feature = "mail")]
+mod mail;
+#[cfg(all(feature = "nats", feature = "redis"))]
+mod queue;
+mod schedule;
 mod suite;
+mod web;
