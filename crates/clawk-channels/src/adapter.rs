@@ -30,6 +30,8 @@ pub enum Markup {
     TelegramHtml,
     /// Slack's mrkdwn.
     Mrkdwn,
+    /// WhatsApp's marks.
+    Whatsapp,
     /// Plain text.
     Plain,
 }

@@ -16,6 +16,12 @@ mod gate;
 
 mod genuine;
 
+mod envelope;
+
+mod token;
+
+mod held;
+
 mod pairing;
 
 pub mod inlet;

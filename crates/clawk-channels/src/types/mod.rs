@@ -2,12 +2,19 @@
 
 pub(crate) mod cron;
 pub(crate) mod custom;
+pub(crate) mod dingtalk;
 pub(crate) mod discord;
+pub(crate) mod lark;
+mod lark_frame;
 pub(crate) mod line;
 pub(crate) mod matrix;
+pub(crate) mod qq;
 pub(crate) mod slack;
 pub(crate) mod telegram;
 pub(crate) mod webhook;
+pub(crate) mod wechat;
+mod wechat_xml;
+pub(crate) mod whatsapp;
 
 use std::sync::Arc;
 
@@ -33,20 +40,20 @@ pub(crate) fn make(
         ChannelType::Cli => return Ok(None),
         ChannelType::Cron => Arc::new(cron::Cron::new(channel, config)?),
         ChannelType::Custom => Arc::new(custom::Custom::new(channel, parts)?),
+        ChannelType::Dingtalk => Arc::new(dingtalk::Dingtalk::new(channel, config, parts)?),
         ChannelType::Discord => Arc::new(discord::Discord::new(channel, config, parts)?),
+        ChannelType::Lark => Arc::new(lark::Lark::new(channel, config, parts)?),
         ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
         ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
+        ChannelType::Qq => Arc::new(qq::Qq::new(channel, config, parts)?),
         ChannelType::Slack => Arc::new(slack::Slack::new(channel, config, parts)?),
         ChannelType::Telegram => Arc::new(telegram::Telegram::new(channel, config, parts)?),
         ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
-        ChannelType::Whatsapp
-        | ChannelType::Email
+        ChannelType::Wechat => Arc::new(wechat::Wechat::new(channel, config, parts)?),
+        ChannelType::Whatsapp => Arc::new(whatsapp::Whatsapp::new(channel, config, parts)?),
+        ChannelType::Email
         | ChannelType::Voice
         | ChannelType::Web
-        | ChannelType::Lark
-        | ChannelType::Wechat
-        | ChannelType::Qq
-        | ChannelType::Dingtalk
         | ChannelType::Queue
         | ChannelType::Imap
         | ChannelType::DbTrigger => {
@@ -83,6 +90,15 @@ fn secret_named(config: &ChannelConfig, parts: &Parts, name: &str) -> Result<Sec
         return Err(format!("the secret `{reference}` is empty"));
     }
     Ok(secret)
+}
+
+/// A value of `[channels.NAME] settings` that this type needs.
+fn setting(config: &ChannelConfig, name: &str) -> Result<String, String> {
+    let value = config.settings.get(name).map(|value| value.trim());
+    match value.filter(|value| !value.is_empty()) {
+        Some(value) => Ok(value.to_owned()),
+        None => Err(format!("`settings.{name} = \"…\"` is missing in clawk.toml")),
+    }
 }
 
 /// Requests of platforms come in somewhere.

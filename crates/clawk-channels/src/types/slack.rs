@@ -200,7 +200,7 @@ impl Slack {
             };
             match heard {
                 Heard::Text(text) => self.frame(inlet, &socket, &text).await?,
-                Heard::Ping => {}
+                Heard::Ping | Heard::Bytes(_) => {}
                 Heard::Closed(..) => return Err(Ended::broken("the platform ended the connection")),
             }
         }
