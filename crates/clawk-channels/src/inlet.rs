@@ -360,6 +360,12 @@ impl Inlet {
         Taken::Refused(reason.to_owned())
     }
 
+    /// Puts on the record that something was not taken, without its text. For what an adapter itself refuses: a mail of a machine.
+    pub async fn refused(&self, conversation: &str, sender: &str, reason: &'static str) {
+        self.record_refusal(conversation, sender, reason).await;
+        self.status.came(self.now(), Came::Refused);
+    }
+
     async fn record_refusal(&self, conversation: &str, sender: &str, reason: &'static str) {
         let Some(count) = self.gate.refused(sender, reason, self.now()) else {
             return;
@@ -418,6 +424,7 @@ impl Inlet {
             reply_to: None,
             text: dress(&text, adapter.abilities().markup),
             markdown: text,
+            files: Vec::new(),
         };
         let over = self.over.clone();
         self.tasks.spawn(async move {

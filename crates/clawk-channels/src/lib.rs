@@ -34,6 +34,8 @@ mod markup;
 
 mod questions;
 
+mod runs;
+
 mod socket;
 
 mod state;

@@ -107,6 +107,7 @@ impl Outlet {
                 reply_to: out.reply_to.clone().filter(|_| n == 0),
                 text: dress(markdown, abilities.markup),
                 markdown: markdown.clone(),
+                files: Vec::new(),
             };
             let work = async {
                 if doubt
@@ -146,6 +147,7 @@ impl Outlet {
             reply_to: None,
             text: dress(&out.text, abilities.markup),
             markdown: out.text.clone(),
+            files: Vec::new(),
         };
         self.adapter.sent_before(&piece).await
     }

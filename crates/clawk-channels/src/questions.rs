@@ -166,6 +166,7 @@ impl Questions {
                 reply_to: None,
                 text: dressed,
                 markdown,
+                files: Vec::new(),
             },
             question: id.clone(),
             choices: choices
@@ -351,6 +352,7 @@ impl Questions {
                 reply_to: None,
                 text: dress(&text, adapter.abilities().markup),
                 markdown: text.clone(),
+                files: Vec::new(),
             },
             question: format!("{first}{second}"),
             choices,
@@ -523,6 +525,7 @@ impl Questions {
                 reply_to: None,
                 text: dress(&markdown, abilities.markup),
                 markdown,
+                files: Vec::new(),
             };
             let sent = async {
                 match of {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_kernel::time::Timestamp;
-use clawk_kernel::{ChannelFact, Inbound, REMEMBERED_DAYS, Role};
 use clawk_manifest::model::{Channel, OverlapPolicy, Trigger};
 use croner::Cron as Pattern;
 use jiff::Zoned;
@@ -19,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapter::{Abilities, Adapter, Ended, Incoming, Markup, Out, Unit};
 use crate::config::{ChannelConfig, Missed};
 use crate::inlet::{Inlet, Taken};
+use crate::runs::{goes_on, record};
 
 /// The longest sleep: the machine's clock may be set, milliseconds.
 const LONGEST_SLEEP_MS: i64 = 30_000;
@@ -135,52 +135,13 @@ impl Cron {
         };
         let mut running = Vec::new();
         for run in std::mem::take(&mut kept.running) {
-            if self.goes_on(inlet, &run).await? {
+            if goes_on(inlet, &run).await? {
                 running.push(run);
             }
         }
         kept.running = running;
         *self.kept() = kept;
         Ok(())
-    }
-
-    async fn goes_on(&self, inlet: &Inlet, run: &str) -> Result<bool, String> {
-        let name = &inlet.channel().name;
-        let inbound = Inbound {
-            channel: name.clone(),
-            conversation: run.to_owned(),
-            direct: true,
-            sender: name.clone(),
-            role: Role::User,
-            platform_ids: vec![run.to_owned()],
-            remembered_days: REMEMBERED_DAYS,
-            text: String::new(),
-            images: Vec::new(),
-        };
-        let kernel = inlet.kernel();
-        let known = kernel
-            .arrived(&inbound)
-            .await
-            .map_err(|error| error.to_string())?;
-        match known {
-            Some(known) => kernel
-                .is_open(known.message_id)
-                .await
-                .map_err(|error| error.to_string()),
-            None => Ok(false),
-        }
-    }
-
-    async fn record(&self, inlet: &Inlet, run: &str, what: &str, reason: Option<String>) {
-        let fact = ChannelFact::Run {
-            channel: inlet.channel().name.clone(),
-            what: what.to_owned(),
-            run: run.to_owned(),
-            reason,
-        };
-        if let Err(error) = inlet.kernel().record_channel(&fact).await {
-            tracing::error!(%error, "what a schedule did could not be recorded");
-        }
     }
 
     /// Begins a run where there is a place for it.
@@ -193,10 +154,10 @@ impl Cron {
             return if self.trigger.overlap_policy == OverlapPolicy::Queue && !waits {
                 self.kept().queued = Some(run.to_owned());
                 self.save(inlet);
-                self.record(inlet, run, "queued", Some(reason)).await;
+                record(inlet, run, "queued", Some(reason)).await;
                 Begun::Queued
             } else {
-                self.record(inlet, run, "skipped", Some(reason)).await;
+                record(inlet, run, "skipped", Some(reason)).await;
                 Begun::Skipped
             };
         }
@@ -224,13 +185,13 @@ impl Cron {
                 }
                 self.save(inlet);
                 if !duplicate {
-                    self.record(inlet, run, "started", None).await;
+                    record(inlet, run, "started", None).await;
                 }
                 Begun::Started
             }
             Taken::Refused(reason) => {
                 self.done(run);
-                self.record(inlet, run, "skipped", Some(reason)).await;
+                record(inlet, run, "skipped", Some(reason)).await;
                 Begun::Skipped
             }
             Taken::Ignored => {
@@ -274,11 +235,11 @@ impl Cron {
         if !passed.is_empty() {
             let reason = format!("{} runs were missed while the agent was down", passed.len());
             let first = passed.first().copied().map(run).unwrap_or_default();
-            self.record(inlet, &first, "missed", Some(reason)).await;
+            record(inlet, &first, "missed", Some(reason)).await;
         }
         if late && self.missed == Missed::Skip {
             let reason = "the agent was down".to_owned();
-            self.record(inlet, &run(latest), "missed", Some(reason)).await;
+            record(inlet, &run(latest), "missed", Some(reason)).await;
         } else if let Begun::Later(reason) = self.begin(inlet, &run(latest)).await {
             return Err(reason);
         }

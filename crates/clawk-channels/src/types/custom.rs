@@ -156,6 +156,7 @@ impl MessageLine {
                 size: line
                     .data
                     .map(|data| u64::try_from(data.len() / 4 * 3).unwrap_or(u64::MAX)),
+                ..Attachment::default()
             }
         };
         Ok(Incoming {

@@ -405,6 +405,7 @@ impl Discord {
             name: file.filename,
             media_type: file.content_type.unwrap_or_default(),
             size: file.size,
+            ..Attachment::default()
         };
         Some(Incoming {
             ids: vec![message.id],

@@ -181,6 +181,7 @@ impl Line {
                 name: message.file_name.unwrap_or_else(|| message.kind.clone()),
                 media_type: message.kind.clone(),
                 size: message.file_size,
+                ..Attachment::default()
             });
         }
         let incoming = Incoming {

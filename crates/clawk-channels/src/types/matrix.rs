@@ -306,6 +306,7 @@ impl Matrix {
                     name: text("/filename").unwrap_or(body).to_owned(),
                     media_type: text("/info/mimetype").unwrap_or_default().to_owned(),
                     size: event.content.pointer("/info/size").and_then(Value::as_u64),
+                    ..Attachment::default()
                 }],
             ),
             _ => return None,

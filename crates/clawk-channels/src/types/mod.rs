@@ -7,6 +7,8 @@ pub(crate) mod discord;
 pub(crate) mod lark;
 mod lark_frame;
 pub(crate) mod line;
+#[cfg(feature = "mail")]
+pub(crate) mod mail;
 pub(crate) mod matrix;
 pub(crate) mod qq;
 pub(crate) mod slack;
@@ -43,6 +45,12 @@ pub(crate) fn make(
         ChannelType::Dingtalk => Arc::new(dingtalk::Dingtalk::new(channel, config, parts)?),
         ChannelType::Discord => Arc::new(discord::Discord::new(channel, config, parts)?),
         ChannelType::Lark => Arc::new(lark::Lark::new(channel, config, parts)?),
+        #[cfg(feature = "mail")]
+        ChannelType::Email => Arc::new(mail::Email::new(channel, config, parts)?),
+        #[cfg(feature = "mail")]
+        ChannelType::Imap => Arc::new(mail::Imap::new(channel, config, parts)?),
+        #[cfg(not(feature = "mail"))]
+        ChannelType::Email | ChannelType::Imap => return Err(left_out(channel, "mail")),
         ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
         ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
         ChannelType::Qq => Arc::new(qq::Qq::new(channel, config, parts)?),
@@ -51,11 +59,9 @@ pub(crate) fn make(
         ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
         ChannelType::Wechat => Arc::new(wechat::Wechat::new(channel, config, parts)?),
         ChannelType::Whatsapp => Arc::new(whatsapp::Whatsapp::new(channel, config, parts)?),
-        ChannelType::Email
-        | ChannelType::Voice
+        ChannelType::Voice
         | ChannelType::Web
         | ChannelType::Queue
-        | ChannelType::Imap
         | ChannelType::DbTrigger => {
             return Err(format!(
                 "this version has no adapter for type `{}`",
@@ -64,6 +70,15 @@ pub(crate) fn make(
         }
     };
     Ok(Some(adapter))
+}
+
+/// A type that this build leaves out.
+#[cfg(not(all(feature = "mail", feature = "nats", feature = "redis")))]
+fn left_out(channel: &Channel, feature: &str) -> String {
+    format!(
+        "this build has no adapter for type `{}`; build with `--features {feature}`",
+        channel.kind.as_str()
+    )
 }
 
 /// The secret that `auth.secret_ref` names.

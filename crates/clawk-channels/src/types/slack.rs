@@ -284,6 +284,7 @@ impl Slack {
             name: file.name.unwrap_or_default(),
             media_type: file.mimetype.unwrap_or_default(),
             size: file.size,
+            ..Attachment::default()
         };
         Some(Incoming {
             ids: [format!("{}:{}", event.channel, event.ts), event_id]

@@ -404,6 +404,7 @@ fn attachment(file: File) -> Attachment {
         name: file.file_name.unwrap_or_else(|| "a file".to_owned()),
         media_type: file.mime_type.unwrap_or_else(|| "image/jpeg".to_owned()),
         size: file.file_size,
+        ..Attachment::default()
     }
 }
 
