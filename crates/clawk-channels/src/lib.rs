@@ -22,6 +22,8 @@ mod token;
 
 mod held;
 
+mod files;
+
 mod pairing;
 
 pub mod inlet;

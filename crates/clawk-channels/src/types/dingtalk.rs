@@ -4,20 +4,24 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, own_host, secret, setting};
-use crate::adapter::{Abilities, Adapter, Attachment, Ended, Hook, HookReply, Incoming, Markup, Out, Unit};
+use crate::adapter::{
+    Abilities, Adapter, Attachment, Content as Place, Ended, Hook, HookReply, Incoming, Markup, Out, Unit,
+};
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
+use crate::files::Files;
 use crate::genuine::{fresh, hmac_sha256, same};
 use crate::inlet::Inlet;
 use crate::service::Parts;
@@ -26,6 +30,8 @@ use crate::token::{NoToken, Tokens};
 
 const VENDOR: &str = "https://api.dingtalk.com";
 const HOST: &str = "dingtalk.com";
+/// Where files lie.
+const FILES: [&str; 2] = ["dingtalk.com", "aliyuncs.com"];
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of one message.
 const MAX_TEXT: usize = 4_500;
@@ -86,6 +92,7 @@ struct Text {
 struct Content {
     rich_text: Vec<RichPart>,
     file_name: Option<String>,
+    download_code: String,
     recognition: Option<String>,
 }
 
@@ -106,6 +113,7 @@ pub(crate) struct Dingtalk {
     /// Of Stream.
     env: Option<Box<Env>>,
     tokens: Tokens,
+    files: Files,
 }
 
 impl Dingtalk {
@@ -131,6 +139,7 @@ impl Dingtalk {
             secret: secret(channel, parts)?,
             env: stream,
             tokens: Tokens::default(),
+            files: Files::new(base, &env, &FILES)?,
         })
     }
 
@@ -276,8 +285,9 @@ impl Dingtalk {
                 text = content.recognition.unwrap_or_default();
                 attachments.push(Attachment {
                     name: content.file_name.unwrap_or_else(|| kind.to_owned()),
-                    media_type: kind.to_owned(),
+                    media_type: if kind == "picture" { "image/jpeg" } else { kind }.to_owned(),
                     size: None,
+                    content: Place::At(content.download_code),
                 });
             }
         }
@@ -406,6 +416,19 @@ impl Adapter for Dingtalk {
             match self.call(path, &body).await {
                 Ok(answer) => self.outcome(&answer),
                 Err(fault) => fault.delivery(),
+            }
+        })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(async move {
+            let body = json!({"downloadCode": at, "robotCode": self.robot});
+            let answer = self.call("v1.0/robot/messageFiles/download", &body).await;
+            let answer = answer.map_err(Fault::reason)?;
+            match answer.text("/downloadUrl") {
+                // The token is for the API alone.
+                Some(url) => self.files.get(url, HeaderMap::new(), max_bytes).await,
+                None => Err(said(&answer)),
             }
         })
     }

@@ -1,33 +1,34 @@
 //! `lark` (Feishu): events by webhook, encrypted and signed, or over the long connection; messages by the open API under a `uuid`,
 //! which makes the same message twice one.
 
-use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::lark_frame::Frame;
+use super::lark_frame::{Frame, Joined};
+use super::lark_text::{harmless, read};
 use super::{escaped, listening, own_host, secret, secret_named, setting};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Ended, Hook, HookReply, Incoming, Markup, Out, Press, Unit,
-    carried,
+    Abilities, Adapter, Asking, Ended, Hook, HookReply, Incoming, Markup, Out, Press, Unit, carried,
 };
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
+use crate::files::Files;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::inlet::Inlet;
 use crate::service::Parts;
@@ -41,10 +42,6 @@ const MAX_TEXT: usize = 8_000;
 /// How often the long connection is pinged when the platform does not say, and within which bounds, seconds.
 const PING_S: u64 = 120;
 const PING_BOUNDS_S: std::ops::RangeInclusive<u64> = 1..=600;
-/// Parts of one event, how many events wait for theirs, and for how long.
-const MAX_PARTS: usize = 64;
-const MAX_JOINED: usize = 64;
-const PARTS_WAIT: Duration = Duration::from_secs(10);
 /// A token of which the platform says that it lapsed.
 const STALE: [i64; 4] = [99_991_661, 99_991_663, 99_991_664, 99_991_668];
 /// Who we are is wrong.
@@ -132,6 +129,7 @@ pub(crate) struct Lark {
     way: Way,
     tokens: Tokens,
     me: OnceLock<String>,
+    files: Files,
 }
 
 impl Lark {
@@ -160,6 +158,7 @@ impl Lark {
             way,
             tokens: Tokens::default(),
             me: OnceLock::new(),
+            files: Files::new(base, &env, &[])?,
         })
     }
 
@@ -193,9 +192,7 @@ impl Lark {
                     return Err(Fault::NotSent(reason));
                 }
             };
-            let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| Fault::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
-            value.set_sensitive(true);
+            let value = bearer(&token)?;
             let bytes = body.map(|body| body.to_string().into_bytes());
             let json = bytes.is_some().then_some("application/json; charset=utf-8");
             let more = [(AUTHORIZATION, value)];
@@ -346,7 +343,7 @@ impl Lark {
             return None;
         }
         let content: Value = serde_json::from_str(&message.content).unwrap_or_default(); // silent-ok: then it says nothing
-        let (mut text, attachments) = read(&message.message_type, &content);
+        let (mut text, attachments) = read(&message.message_type, &content, &message.message_id);
         // A key in a text can be typed by anybody; who is named stands in the list.
         let mine = |mention: &Mention| self.me.get() == Some(&mention.id.open_id);
         for mention in &message.mentions {
@@ -493,37 +490,11 @@ impl Lark {
     }
 }
 
-/// Parts of events that come in several frames.
-#[derive(Default)]
-struct Joined(HashMap<String, (Instant, Vec<Option<Vec<u8>>>)>);
-
-impl Joined {
-    /// The whole event, once all of it is there.
-    fn put(&mut self, frame: &Frame) -> Option<Vec<u8>> {
-        let number = |name: &str| frame.header(name).and_then(|text| text.parse::<usize>().ok()); // silent-ok: one part
-        let (sum, seq) = (number("sum").unwrap_or(1), number("seq").unwrap_or(0));
-        if sum <= 1 {
-            return Some(frame.payload.clone());
-        }
-        if sum > MAX_PARTS || seq >= sum {
-            return None;
-        }
-        self.0.retain(|_, (since, _)| since.elapsed() < PARTS_WAIT);
-        let id = frame.header("message_id")?.to_owned();
-        if self.0.len() >= MAX_JOINED && !self.0.contains_key(&id) {
-            return None;
-        }
-        let (_, parts) = self
-            .0
-            .entry(id.clone())
-            .or_insert_with(|| (Instant::now(), vec![None; sum]));
-        *parts.get_mut(seq)? = Some(frame.payload.clone());
-        if parts.iter().any(Option::is_none) {
-            return None;
-        }
-        let (_, parts) = self.0.remove(&id)?;
-        Some(parts.into_iter().flatten().flatten().collect())
-    }
+fn bearer(token: &str) -> Result<HeaderValue, Fault> {
+    let value = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut value = value.map_err(|_| Fault::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn ping_every(config: Option<&Value>) -> Duration {
@@ -539,82 +510,6 @@ fn place(conversation: &str) -> (&str, Option<&str>) {
         Some((chat, root)) => (chat, Some(root)),
         None => (conversation, None),
     }
-}
-
-/// Text and files of a message.
-fn read(kind: &str, content: &Value) -> (String, Vec<Attachment>) {
-    let text = |name: &str| {
-        content
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let file = |name: String, media_type: &str| {
-        vec![Attachment {
-            name,
-            media_type: media_type.to_owned(),
-            size: None,
-        }]
-    };
-    match kind {
-        "text" => (text("text"), Vec::new()),
-        "post" => (post_text(content), Vec::new()),
-        "image" => (String::new(), file("an image".to_owned(), "image/*")),
-        "file" | "audio" | "media" => {
-            let name = text("file_name");
-            let name = if name.is_empty() { kind.to_owned() } else { name };
-            (String::new(), file(name, kind))
-        }
-        _ => (String::new(), Vec::new()),
-    }
-}
-
-/// The words of a rich text.
-fn post_text(content: &Value) -> String {
-    let mut lines = vec![
-        content
-            .get("title")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned(),
-    ];
-    for line in content
-        .get("content")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-    {
-        let words = line.as_array().into_iter().flatten().filter_map(|part| {
-            let name = if part.get("tag")?.as_str()? == "at" {
-                "user_id"
-            } else {
-                "text"
-            };
-            part.get(name)?.as_str()
-        });
-        lines.push(words.collect());
-    }
-    lines.retain(|line| !line.is_empty());
-    lines.join("\n")
-}
-
-/// Markdown in which nothing names a person: the platform reads `<at …>` in a text.
-fn harmless(markdown: &str) -> String {
-    let mut whole = String::with_capacity(markdown.len());
-    let mut rest = markdown;
-    while let Some((before, after)) = rest.split_once('<') {
-        whole.push_str(before);
-        let name = after.trim_start_matches('/').get(..2).unwrap_or_default();
-        whole.push(if name.eq_ignore_ascii_case("at") {
-            '\u{ff1c}'
-        } else {
-            '<'
-        });
-        rest = after;
-    }
-    whole.push_str(rest);
-    whole
 }
 
 fn code(answer: &Answer) -> i64 {
@@ -713,6 +608,25 @@ impl Adapter for Lark {
                 },
                 other => other,
             }
+        })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(async move {
+            let mut parts = at.splitn(3, ' ');
+            let (kind, message, key) = (parts.next(), parts.next(), parts.next());
+            let (Some(kind), Some(message), Some(key)) = (kind, message, key) else {
+                return Err("the file has no address".to_owned());
+            };
+            let path = format!(
+                "open-apis/im/v1/messages/{}/resources/{}?type={kind}",
+                escaped(message),
+                escaped(key)
+            );
+            let url = self.api.at(&path).map_err(Fault::reason)?;
+            let token = self.token().await.map_err(|no| no.ended().reason)?;
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, bearer(&token).map_err(Fault::reason)?)]);
+            self.files.get(url.as_str(), headers, max_bytes).await
         })
     }
 

@@ -1,5 +1,14 @@
 //! Frames of Lark's long connection: protobuf, eight fields that count. Read and written by hand, within bounds.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Parts of one event, how many events wait for theirs, and for how long.
+const MAX_PARTS: usize = 64;
+const MAX_JOINED: usize = 64;
+const PARTS_WAIT: Duration = Duration::from_secs(10);
 /// Headers of one frame.
 const MAX_HEADERS: usize = 64;
 
@@ -56,6 +65,39 @@ impl Frame {
         }
         text(&mut bytes, 8, &self.payload);
         bytes
+    }
+}
+
+/// Parts of events that come in several frames.
+#[derive(Default)]
+pub(super) struct Joined(HashMap<String, (Instant, Vec<Option<Vec<u8>>>)>);
+
+impl Joined {
+    /// The whole event, once all of it is there.
+    pub(super) fn put(&mut self, frame: &Frame) -> Option<Vec<u8>> {
+        let number = |name: &str| frame.header(name).and_then(|text| text.parse::<usize>().ok()); // silent-ok: one part
+        let (sum, seq) = (number("sum").unwrap_or(1), number("seq").unwrap_or(0));
+        if sum <= 1 {
+            return Some(frame.payload.clone());
+        }
+        if sum > MAX_PARTS || seq >= sum {
+            return None;
+        }
+        self.0.retain(|_, (since, _)| since.elapsed() < PARTS_WAIT);
+        let id = frame.header("message_id")?.to_owned();
+        if self.0.len() >= MAX_JOINED && !self.0.contains_key(&id) {
+            return None;
+        }
+        let (_, parts) = self
+            .0
+            .entry(id.clone())
+            .or_insert_with(|| (Instant::now(), vec![None; sum]));
+        *parts.get_mut(seq)? = Some(frame.payload.clone());
+        if parts.iter().any(Option::is_none) {
+            return None;
+        }
+        let (_, parts) = self.0.remove(&id)?;
+        Some(parts.into_iter().flatten().flatten().collect())
     }
 }
 

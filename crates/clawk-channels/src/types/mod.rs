@@ -6,6 +6,7 @@ pub(crate) mod dingtalk;
 pub(crate) mod discord;
 pub(crate) mod lark;
 mod lark_frame;
+mod lark_text;
 pub(crate) mod line;
 #[cfg(feature = "mail")]
 pub(crate) mod mail;
@@ -59,10 +60,7 @@ pub(crate) fn make(
         ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
         ChannelType::Wechat => Arc::new(wechat::Wechat::new(channel, config, parts)?),
         ChannelType::Whatsapp => Arc::new(whatsapp::Whatsapp::new(channel, config, parts)?),
-        ChannelType::Voice
-        | ChannelType::Web
-        | ChannelType::Queue
-        | ChannelType::DbTrigger => {
+        ChannelType::Voice | ChannelType::Web | ChannelType::Queue | ChannelType::DbTrigger => {
             return Err(format!(
                 "this version has no adapter for type `{}`",
                 channel.kind.as_str()

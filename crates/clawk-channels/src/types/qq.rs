@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
 use ed25519_dalek::{Signature, Signer as _, SigningKey};
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -19,9 +20,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, own_host, secret, setting};
-use crate::adapter::{Abilities, Adapter, Attachment, Ended, Hook, HookReply, Incoming, Out, Unit};
+use crate::adapter::{Abilities, Adapter, Attachment, Content, Ended, Hook, HookReply, Incoming, Out, Unit};
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
+use crate::files::Files;
 use crate::genuine::{fresh, hex, of_seconds};
 use crate::held::Held;
 use crate::inlet::Inlet;
@@ -33,6 +35,8 @@ const VENDOR: &str = "https://api.sgroup.qq.com";
 /// Where tokens are made; `base_url` stands for both.
 const TOKENS: &str = "https://bots.qq.com";
 const HOST: &str = "qq.com";
+/// Where files lie.
+const FILES: [&str; 3] = ["qq.com", "qq.com.cn", "qpic.cn"];
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of a message; the platform publishes no limit.
 const MAX_TEXT: usize = 1_800;
@@ -85,6 +89,8 @@ struct Author {
 #[derive(Debug, Deserialize)]
 struct File {
     #[serde(default)]
+    url: String,
+    #[serde(default)]
     content_type: String,
     #[serde(default)]
     filename: Option<String>,
@@ -114,6 +120,7 @@ pub(crate) struct Qq {
     env: Option<Box<Env>>,
     tokens: Tokens,
     held: Held,
+    files: Files,
     place: Mutex<Place>,
 }
 
@@ -142,6 +149,7 @@ impl Qq {
             env: gateway,
             tokens: Tokens::default(),
             held: Held::default(),
+            files: Files::new(base, &env, &FILES)?,
             place: Mutex::default(),
         })
     }
@@ -372,6 +380,7 @@ impl Qq {
             name: file.filename.unwrap_or_else(|| "a file".to_owned()),
             media_type: file.content_type,
             size: file.size,
+            content: Content::At(file.url),
         };
         let attachments: Vec<Attachment> = message.attachments.into_iter().map(attachment).collect();
         let text = message.content.trim().to_owned();
@@ -555,6 +564,10 @@ impl Adapter for Qq {
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
         Box::pin(self.deliver(out))
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
     fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {

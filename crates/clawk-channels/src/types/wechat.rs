@@ -8,22 +8,25 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use bytes::Bytes;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
-use http::Method;
+use http::{HeaderMap, Method};
 use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
 use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, secret, secret_named, setting, wechat_xml};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Ended, Hook, HookReply, Incoming, Out, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Content, Ended, Hook, HookReply, Incoming, Out, Press, Unit,
+    carried,
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
+use crate::files::Files;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::held::Held;
 use crate::inlet::Inlet;
@@ -59,6 +62,7 @@ pub(crate) struct Wechat {
     key: Option<Key>,
     tokens: Tokens,
     held: Held,
+    files: Files,
 }
 
 struct Key([u8; 32]);
@@ -104,6 +108,7 @@ impl Wechat {
             key,
             tokens: Tokens::default(),
             held: Held::default(),
+            files: Files::new(base, parts.secrets.env(), &[])?,
         })
     }
 
@@ -257,12 +262,13 @@ impl Wechat {
                 let format = field("Format");
                 let attachment = Attachment {
                     name: kind.clone(),
-                    media_type: if format.is_empty() {
-                        kind.clone()
-                    } else {
-                        format!("{kind}/{format}")
+                    media_type: match kind.as_str() {
+                        "image" => "image/jpeg".to_owned(),
+                        _ if format.is_empty() => kind.clone(),
+                        _ => format!("audio/{format}"),
                     },
                     size: None,
+                    content: Content::At(field("MediaId")),
                 };
                 (field("Recognition"), vec![attachment])
             }
@@ -378,6 +384,24 @@ impl Adapter for Wechat {
             if let Err(fault) = self.call("cgi-bin/message/custom/typing", &body).await {
                 tracing::debug!(reason = fault.reason(), "typing could not be shown");
             }
+        })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(async move {
+            let token = self.access().await.map_err(|no| no.ended().reason)?;
+            let path = format!(
+                "cgi-bin/media/get?access_token={}&media_id={}",
+                escaped(&token),
+                escaped(at)
+            );
+            let url = self.api.at(&path).map_err(Fault::reason)?;
+            let bytes = self.files.get(url.as_str(), HeaderMap::new(), max_bytes).await?;
+            // Errors are told with 200, too.
+            if bytes.starts_with(b"{") {
+                return Err("the platform does not have the file".to_owned());
+            }
+            Ok(bytes)
         })
     }
 

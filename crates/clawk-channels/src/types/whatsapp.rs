@@ -5,22 +5,25 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
-use http::Method;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, secret, secret_named, setting};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Ended, Found, Hook, HookReply, Incoming, Markup, Out, Press,
-    Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Content, Ended, Found, Hook, HookReply, Incoming, Markup, Out,
+    Press, Unit, carried,
 };
-use crate::api::{Answer, Api, shown};
+use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
+use crate::files::Files;
 use crate::genuine::{same, signed};
 use crate::held::Held;
 use crate::inlet::Inlet;
@@ -29,6 +32,8 @@ use crate::token::Lost;
 
 /// The version is part of the address: the vendor keeps one for about two years.
 const VENDOR: &str = "https://graph.facebook.com/v23.0";
+/// Where files lie.
+const HOSTS: [&str; 3] = ["facebook.com", "fbsbx.com", "fbcdn.net"];
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of a text; the platform's limit is 4096.
 const MAX_TEXT: usize = 4_000;
@@ -142,6 +147,8 @@ struct Reply {
 #[derive(Debug, Deserialize)]
 struct Media {
     #[serde(default)]
+    id: String,
+    #[serde(default)]
     mime_type: String,
     #[serde(default)]
     filename: Option<String>,
@@ -175,6 +182,9 @@ pub(crate) struct Whatsapp {
     number: String,
     signing: Secret,
     verify: Secret,
+    /// For files, which lie on another host.
+    bearer: HeaderValue,
+    files: Files,
     lost: Lost,
     held: Held,
     named: Mutex<Named>,
@@ -188,7 +198,12 @@ impl Whatsapp {
         listening(parts)?;
         let token = secret(channel, parts)?;
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", token.expose().trim()))
+            .map_err(|_| "the secret can't stand in a header".to_owned())?; // silent-ok: said
+        bearer.set_sensitive(true);
         Ok(Self {
+            bearer,
+            files: Files::new(base, parts.secrets.env(), &HOSTS)?,
             api: Api::new(base, parts.secrets.env(), PATIENCE)?
                 .authorized("Bearer", token.expose().trim())?,
             number: setting(config, "phone_number_id")?,
@@ -282,6 +297,7 @@ impl Whatsapp {
                 name: media.filename.unwrap_or_else(|| message.kind.clone()),
                 media_type: media.mime_type,
                 size: None,
+                content: Content::At(media.id),
             });
         }
         if text.is_empty() && attachments.is_empty() {
@@ -474,6 +490,19 @@ impl Adapter for Whatsapp {
             if let Err(fault) = self.api.post(&path, &body).await {
                 tracing::debug!(reason = fault.reason(), "a message could not be shown as read");
             }
+        })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(async move {
+            let answer = self.api.send(Method::GET, &escaped(at), None).await;
+            let answer = answer.map_err(Fault::reason)?;
+            if !answer.status.is_success() {
+                return Err(said(&answer));
+            }
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, self.bearer.clone())]);
+            let url = answer.text("/url").unwrap_or_default();
+            self.files.get(url, headers, max_bytes).await
         })
     }
 

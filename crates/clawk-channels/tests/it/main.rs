@@ -11,4 +11,6 @@
 mod cron;
 mod fakes;
 mod hooks;
+mod platforms;
+mod signatures;
 mod suite;
