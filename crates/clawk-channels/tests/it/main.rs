@@ -8,9 +8,11 @@
     reason = "tests: a panic is how they fail, and they start servers beside themselves"
 )]
 
+mod attacks;
 mod cron;
 mod fakes;
 mod hooks;
 mod platforms;
 mod signatures;
 mod suite;
+mod weather;

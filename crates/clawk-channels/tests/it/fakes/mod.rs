@@ -157,12 +157,75 @@ impl Kept {
     }
 }
 
+/// What lies between the agent and a platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sky {
+    /// Nothing.
+    Clear,
+    /// A proxy that says 503 to everything.
+    Down,
+    /// So many requests that change something get 429, with this `Retry-After` in seconds.
+    Limited(usize, Option<u64>),
+    /// So many of them get 500, and the platform sees none of these.
+    Broken(usize),
+}
+
+static SKIES: Mutex<Vec<(String, Arc<Mutex<Sky>>)>> = Mutex::new(Vec::new());
+
+/// What lies before the platform at this address.
+pub(crate) fn sky(fake: &dyn Fake) -> Arc<Mutex<Sky>> {
+    let base = fake.config()["base_url"].as_str().unwrap().to_owned();
+    let skies = SKIES.lock().unwrap();
+    let known = skies.iter().find(|(address, _)| {
+        base.strip_prefix(address)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    });
+    Arc::clone(&known.unwrap().1)
+}
+
+async fn under(
+    axum::extract::State(sky): axum::extract::State<Arc<Mutex<Sky>>>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    use axum::response::IntoResponse as _;
+    let now = {
+        let mut sky = sky.lock().unwrap();
+        let now = *sky;
+        let changes = request.method() != axum::http::Method::GET;
+        match now {
+            Sky::Limited(0, _) | Sky::Broken(0) => *sky = Sky::Clear,
+            Sky::Limited(left, after) if changes => *sky = Sky::Limited(left - 1, after),
+            Sky::Broken(left) if changes => *sky = Sky::Broken(left - 1),
+            _ => {}
+        }
+        if changes || now == Sky::Down {
+            now
+        } else {
+            Sky::Clear
+        }
+    };
+    let status = axum::http::StatusCode::from_u16;
+    match now {
+        Sky::Down => status(503).unwrap().into_response(),
+        Sky::Limited(1.., Some(after)) => {
+            (status(429).unwrap(), [("retry-after", after.to_string())], "{}").into_response()
+        }
+        Sky::Limited(1.., None) => (status(429).unwrap(), "{}").into_response(),
+        Sky::Broken(1..) => (status(500).unwrap(), "{}").into_response(),
+        Sky::Clear | Sky::Limited(..) | Sky::Broken(_) => next.run(request).await,
+    }
+}
+
 /// Serves on loopback; the address.
 pub(crate) async fn serve(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let sky = Arc::new(Mutex::new(Sky::Clear));
+    SKIES.lock().unwrap().push((address.clone(), Arc::clone(&sky)));
+    let router = router.layer(axum::middleware::from_fn_with_state(sky, under));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    format!("http://{address}")
+    address
 }
 
 pub(crate) type Shared<T> = Arc<T>;
