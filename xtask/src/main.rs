@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask tidy | docs | ci | parts | dist | footprint | bench`.
+//! The project's own chores: `cargo xtask tidy | docs | ci | soak | parts | dist | footprint | bench`.
 //!
 //! *Owns:* checks of the tree that no compiler makes, and the order of CI.
 //! *Depends on:* nothing of ours; it runs tools.
@@ -12,6 +12,7 @@ mod docs;
 mod footprint;
 mod parts;
 mod run;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ usage: cargo xtask COMMAND
   tidy    check what no compiler checks: layers, file sizes, crate headers, docs that name what exists
   docs    write the pages that are made from data (coverage, claw.yaml, command line), check every link, render target/book
   ci      run everything CI runs; installs what the tests need (cargo, pip, npm, apt-get) and prints a summary
+  soak    run the long tests that CI leaves out, all or those whose name holds a word: [WORD…]
   parts   only install the real parts that tests run against, and print where they are
   dist    build the program that is shipped (profile `dist`, every feature but wasm): [--features LIST]
   footprint  compare the release program's size and its dependencies with xtask/footprint.toml; 5 % more fails
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         ("tidy", 1) => tidy::check(&run::root()),
         ("docs", 1) => docs::run(&run::root()),
         ("ci", 1) => ci::run(),
+        ("soak", _) => soak::run(args.get(1..).unwrap_or_default()),
         ("dist", _) => dist::run(args.get(1..).unwrap_or_default()),
         ("footprint", 1) => footprint::run(),
         ("bench", _) => bench::run(args.get(1..).unwrap_or_default()),
