@@ -482,6 +482,9 @@ impl Adapter for Slack {
             let Way::Hook(secret) = &self.way else {
                 return HookReply::refused(404, "this channel takes no requests");
             };
+            if hook.method != Method::POST {
+                return HookReply::refused(405, "POST is wanted");
+            }
             let at = hook.header("x-slack-request-timestamp").unwrap_or_default();
             let given = hook.header("x-slack-signature").unwrap_or_default();
             let parts: [&[u8]; 4] = [b"v0:", at.as_bytes(), b":", &hook.body];

@@ -100,10 +100,16 @@ impl Case {
             );
         }
         if self.covers_body {
+            let (head, tail) = self.body.split_at(self.body.len() / 2);
             for changed in [
                 self.other.clone(),
                 format!("{} ", self.body),
+                format!("\n{}", self.body),
                 self.body[1..].to_owned(),
+                head.to_owned(),
+                tail.to_owned(),
+                self.body.repeat(2),
+                self.body.to_uppercase(),
                 String::new(),
                 self.body.replacen('e', "E", 1),
             ] {

@@ -236,6 +236,8 @@ async fn one_answer_at_the_right_place_and_a_repetition_is_no_turn(fake: Arc<dyn
         "nobody gets another's answer"
     );
     assert!(all[0].text.contains("hello"), "{all:?}");
+    // The platform has it a moment before that is on the record.
+    until(|| async { stage.report().await.queued == 0 }).await;
     let report = stage.report().await;
     assert_eq!((report.accepted, report.delivered, report.queued), (2, 2, 0));
     let before = all.len();
