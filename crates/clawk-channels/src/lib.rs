@@ -22,7 +22,7 @@ mod token;
 
 mod held;
 
-mod files;
+mod remote;
 
 mod pairing;
 

@@ -21,7 +21,7 @@ use crate::adapter::{
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
-use crate::files::Files;
+use crate::remote::Remote;
 use crate::genuine::{fresh, hmac_sha256, same};
 use crate::inlet::Inlet;
 use crate::service::Parts;
@@ -113,7 +113,7 @@ pub(crate) struct Dingtalk {
     /// Of Stream.
     env: Option<Box<Env>>,
     tokens: Tokens,
-    files: Files,
+    files: Remote,
 }
 
 impl Dingtalk {
@@ -139,7 +139,7 @@ impl Dingtalk {
             secret: secret(channel, parts)?,
             env: stream,
             tokens: Tokens::default(),
-            files: Files::new(base, &env, &FILES)?,
+            files: Remote::new(base, &env, &FILES)?,
         })
     }
 

@@ -28,7 +28,7 @@ use crate::adapter::{
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
-use crate::files::Files;
+use crate::remote::Remote;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::inlet::Inlet;
 use crate::service::Parts;
@@ -129,7 +129,7 @@ pub(crate) struct Lark {
     way: Way,
     tokens: Tokens,
     me: OnceLock<String>,
-    files: Files,
+    files: Remote,
 }
 
 impl Lark {
@@ -158,7 +158,7 @@ impl Lark {
             way,
             tokens: Tokens::default(),
             me: OnceLock::new(),
-            files: Files::new(base, &env, &[])?,
+            files: Remote::new(base, &env, &[])?,
         })
     }
 

@@ -23,7 +23,7 @@ use super::{escaped, listening, own_host, secret, setting};
 use crate::adapter::{Abilities, Adapter, Attachment, Content, Ended, Hook, HookReply, Incoming, Out, Unit};
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
-use crate::files::Files;
+use crate::remote::Remote;
 use crate::genuine::{fresh, hex, of_seconds};
 use crate::held::Held;
 use crate::inlet::Inlet;
@@ -120,7 +120,7 @@ pub(crate) struct Qq {
     env: Option<Box<Env>>,
     tokens: Tokens,
     held: Held,
-    files: Files,
+    files: Remote,
     place: Mutex<Place>,
 }
 
@@ -149,7 +149,7 @@ impl Qq {
             env: gateway,
             tokens: Tokens::default(),
             held: Held::default(),
-            files: Files::new(base, &env, &FILES)?,
+            files: Remote::new(base, &env, &FILES)?,
             place: Mutex::default(),
         })
     }

@@ -26,7 +26,7 @@ use crate::adapter::{
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
-use crate::files::Files;
+use crate::remote::Remote;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::held::Held;
 use crate::inlet::Inlet;
@@ -62,7 +62,7 @@ pub(crate) struct Wechat {
     key: Option<Key>,
     tokens: Tokens,
     held: Held,
-    files: Files,
+    files: Remote,
 }
 
 struct Key([u8; 32]);
@@ -108,7 +108,7 @@ impl Wechat {
             key,
             tokens: Tokens::default(),
             held: Held::default(),
-            files: Files::new(base, parts.secrets.env(), &[])?,
+            files: Remote::new(base, parts.secrets.env(), &[])?,
         })
     }
 

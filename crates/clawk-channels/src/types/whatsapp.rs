@@ -23,7 +23,7 @@ use crate::adapter::{
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
-use crate::files::Files;
+use crate::remote::Remote;
 use crate::genuine::{same, signed};
 use crate::held::Held;
 use crate::inlet::Inlet;
@@ -184,7 +184,7 @@ pub(crate) struct Whatsapp {
     verify: Secret,
     /// For files, which lie on another host.
     bearer: HeaderValue,
-    files: Files,
+    files: Remote,
     lost: Lost,
     held: Held,
     named: Mutex<Named>,
@@ -203,7 +203,7 @@ impl Whatsapp {
         bearer.set_sensitive(true);
         Ok(Self {
             bearer,
-            files: Files::new(base, parts.secrets.env(), &HOSTS)?,
+            files: Remote::new(base, parts.secrets.env(), &HOSTS)?,
             api: Api::new(base, parts.secrets.env(), PATIENCE)?
                 .authorized("Bearer", token.expose().trim())?,
             number: setting(config, "phone_number_id")?,

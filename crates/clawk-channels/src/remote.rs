@@ -12,13 +12,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where a platform's files may be.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct Remote {
     env: Env,
     base: Url,
     vendors: &'static [&'static str],
 }
 
-impl Files {
+impl Remote {
     /// `base` is the API's address; `vendors` are domains of the vendor's.
     ///
     /// # Errors
@@ -90,12 +90,12 @@ mod tests {
     use clawk_secrets::Env;
     use http::HeaderMap;
 
-    use super::Files;
+    use super::Remote;
 
     #[tokio::test]
     async fn an_address_outside_of_the_platform_is_not_followed() {
         let env = Env::Fixed(std::collections::BTreeMap::new());
-        let files = Files::new("https://graph.facebook.com/v23.0", &env, &["fbsbx.com"]).unwrap();
+        let files = Remote::new("https://graph.facebook.com/v23.0", &env, &["fbsbx.com"]).unwrap();
         for url in [
             "http://127.0.0.1:1/x",
             "https://169.254.169.254/latest/meta-data",
