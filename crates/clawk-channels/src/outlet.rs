@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapter::{Abilities, Adapter, Found, Markup, Out};
 use crate::inlet::Inlet;
 use crate::markup;
+use crate::schedules::RUN;
 use crate::service::Lane;
 use crate::split::{length, split};
 
@@ -56,8 +57,8 @@ impl Outlet {
     /// A trigger's answer: its run is over, whatever becomes of the answer.
     async fn of_trigger(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
         let delivery = match &self.target {
-            // It is kept in the journal.
-            None => Delivery::Delivered { platform_id: None },
+            // Back to where the event came from, where its source takes answers; else it is kept in the journal alone.
+            None => self.send(out, cancel).await,
             Some((channel, conversation)) => match self.outlet_of(channel) {
                 Some(outlet) => {
                     let onward = Outgoing {
@@ -104,7 +105,7 @@ impl Outlet {
             let piece = Out {
                 id: if n == 0 { id.clone() } else { format!("{id}.{n}") },
                 conversation: out.conversation.clone(),
-                reply_to: out.reply_to.clone().filter(|_| n == 0),
+                reply_to: out.reply_to.clone().filter(|id| n == 0 && !id.starts_with(RUN)),
                 text: dress(markdown, abilities.markup),
                 markdown: markdown.clone(),
                 files: Vec::new(),
@@ -194,6 +195,7 @@ pub(crate) fn dress(text: &str, markup: Markup) -> String {
         Markup::TelegramHtml => markup::telegram(text),
         Markup::Mrkdwn => markup::mrkdwn(text),
         Markup::Whatsapp => markup::whatsapp(text),
+        Markup::Html => markup::page(text),
         Markup::Plain => markup::plain(text),
     }
 }

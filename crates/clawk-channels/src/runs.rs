@@ -86,7 +86,7 @@ impl Runs {
     }
 
     /// How many runs there may be at a time.
-    #[cfg(any(feature = "nats", feature = "redis"))]
+    #[cfg(feature = "nats")]
     pub(crate) const fn places(&self) -> usize {
         self.places
     }

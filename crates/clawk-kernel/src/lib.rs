@@ -55,6 +55,7 @@ mod roles;
 mod screen;
 mod session;
 pub mod sheet;
+pub mod shown;
 mod skill;
 mod start;
 mod state;

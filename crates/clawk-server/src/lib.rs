@@ -29,7 +29,7 @@ pub mod transport;
 pub use access::Rights;
 pub use acp::serve_acp;
 pub use agent::{AgentFactory, Current, InitFailure, ManifestFault};
-pub use channels::Channels;
+pub use channels::{Channels, HookBody};
 pub use control::{Client, Control, ControlError};
 pub use host::{Host, Options};
 pub use mcp::serve_mcp;

@@ -372,9 +372,10 @@ impl Blueprint {
     fn extras(&self) -> BTreeMap<String, Arc<dyn Extra>> {
         let simulated = self.atlases.fallback.iter();
         let send = ("channel-send".to_owned(), self.channel_send());
+        let schedule = ("schedule".to_owned(), self.schedule());
         simulated
             .map(|name| (name.clone(), Arc::new(atlases::Simulate) as Arc<dyn Extra>))
-            .chain([send])
+            .chain([send, schedule])
             .collect()
     }
 

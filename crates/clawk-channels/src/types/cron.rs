@@ -1,16 +1,12 @@
 //! `cron`: a schedule that begins runs (C11). What it began and where it was is kept in its cursor.
 
 use std::fmt;
-use std::str::FromStr as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Channel, OverlapPolicy, Trigger};
-use croner::Cron as Pattern;
-use jiff::Zoned;
-use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +15,7 @@ use crate::adapter::{Abilities, Adapter, Ended, Incoming, Markup, Out, Unit};
 use crate::config::{ChannelConfig, Missed};
 use crate::inlet::{Inlet, Taken};
 use crate::runs::{goes_on, record};
+use crate::timetable::Timetable;
 
 /// The longest sleep: the machine's clock may be set, milliseconds.
 const LONGEST_SLEEP_MS: i64 = 30_000;
@@ -41,8 +38,7 @@ struct Kept {
 
 /// The channel.
 pub(crate) struct Cron {
-    pattern: Pattern,
-    zone: TimeZone,
+    table: Timetable,
     trigger: Trigger,
     missed: Missed,
     prompt: String,
@@ -54,7 +50,7 @@ pub(crate) struct Cron {
 
 impl fmt::Debug for Cron {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cron({})", self.pattern.as_str())
+        write!(f, "Cron({})", self.table.as_str())
     }
 }
 
@@ -71,13 +67,7 @@ impl Cron {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig) -> Result<Self, String> {
         let trigger = channel.trigger.clone().unwrap_or_default();
         let schedule = trigger.schedule.as_deref().unwrap_or_default();
-        let pattern = Pattern::from_str(schedule)
-            .map_err(|error| format!("`{schedule}` is not a schedule: {error}"))?;
-        let zone = match config.timezone.as_deref() {
-            None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name)
-                .map_err(|error| format!("`timezone` `{name}` is not known on this machine: {error}"))?,
-        };
+        let table = Timetable::new(schedule, config.timezone.as_deref())?;
         let prompt = config.prompt.clone().unwrap_or_else(|| {
             format!(
                 "The schedule `{}` is due ({{time}}). Do what you are there for.",
@@ -85,8 +75,7 @@ impl Cron {
             )
         });
         Ok(Self {
-            pattern,
-            zone,
+            table,
             trigger,
             missed: config.missed,
             prompt,
@@ -98,20 +87,6 @@ impl Cron {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn zoned(&self, at: Timestamp) -> Option<Zoned> {
-        let at = jiff::Timestamp::from_microsecond(at.0).ok()?; // silent-ok: no clock says such a time
-        Some(at.to_zoned(self.zone.clone()))
-    }
-
-    /// The next time of the schedule after this one; none: there is none in centuries.
-    fn next(&self, after: Timestamp) -> Option<Timestamp> {
-        let next = self
-            .pattern
-            .find_next_occurrence(&self.zoned(after)?, false)
-            .ok()?; // silent-ok: as above
-        Some(Timestamp(next.timestamp().as_microsecond()))
     }
 
     fn save(&self, inlet: &Inlet) {
@@ -221,7 +196,7 @@ impl Cron {
             return Ok(());
         };
         let mut passed = Vec::new();
-        while let Some(next) = self.next(last).filter(|next| *next <= now) {
+        while let Some(next) = self.table.next(last).filter(|next| *next <= now) {
             passed.push(next);
             last = next;
             if passed.len() >= COUNTED {
@@ -281,6 +256,7 @@ impl Cron {
                 Ok(()) => {
                     let now = inlet.clock().now();
                     let ms = self
+                        .table
                         .next(now)
                         .map_or(LONGEST_SLEEP_MS, |next| (next.0 - now.0) / 1000 + 1);
                     Duration::from_millis(ms.clamp(1, LONGEST_SLEEP_MS).unsigned_abs())

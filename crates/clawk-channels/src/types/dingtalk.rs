@@ -21,9 +21,9 @@ use crate::adapter::{
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
-use crate::remote::Remote;
 use crate::genuine::{fresh, hmac_sha256, same};
 use crate::inlet::Inlet;
+use crate::remote::Remote;
 use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 use crate::token::{NoToken, Tokens};

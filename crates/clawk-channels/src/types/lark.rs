@@ -28,9 +28,9 @@ use crate::adapter::{
 use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
-use crate::remote::Remote;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::inlet::Inlet;
+use crate::remote::Remote;
 use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 use crate::token::{NoToken, Tokens};

@@ -2,6 +2,7 @@
 
 pub(crate) mod cron;
 pub(crate) mod custom;
+pub(crate) mod db_trigger;
 pub(crate) mod dingtalk;
 pub(crate) mod discord;
 pub(crate) mod lark;
@@ -12,8 +13,11 @@ pub(crate) mod line;
 pub(crate) mod mail;
 pub(crate) mod matrix;
 pub(crate) mod qq;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(crate) mod queue;
 pub(crate) mod slack;
 pub(crate) mod telegram;
+pub(crate) mod web;
 pub(crate) mod webhook;
 pub(crate) mod wechat;
 mod wechat_xml;
@@ -44,6 +48,7 @@ pub(crate) fn make(
         ChannelType::Cron => Arc::new(cron::Cron::new(channel, config)?),
         ChannelType::Custom => Arc::new(custom::Custom::new(channel, parts)?),
         ChannelType::Dingtalk => Arc::new(dingtalk::Dingtalk::new(channel, config, parts)?),
+        ChannelType::DbTrigger => Arc::new(db_trigger::DbTrigger::new(channel, config, parts)?),
         ChannelType::Discord => Arc::new(discord::Discord::new(channel, config, parts)?),
         ChannelType::Lark => Arc::new(lark::Lark::new(channel, config, parts)?),
         #[cfg(feature = "mail")]
@@ -55,12 +60,17 @@ pub(crate) fn make(
         ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
         ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
         ChannelType::Qq => Arc::new(qq::Qq::new(channel, config, parts)?),
+        #[cfg(any(feature = "nats", feature = "redis"))]
+        ChannelType::Queue => Arc::new(queue::Queue::new(channel, config, parts)?),
+        #[cfg(not(any(feature = "nats", feature = "redis")))]
+        ChannelType::Queue => return Err(left_out(channel, "nats,redis")),
         ChannelType::Slack => Arc::new(slack::Slack::new(channel, config, parts)?),
         ChannelType::Telegram => Arc::new(telegram::Telegram::new(channel, config, parts)?),
+        ChannelType::Web => Arc::new(web::Web::new(channel, config, parts)?),
         ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
         ChannelType::Wechat => Arc::new(wechat::Wechat::new(channel, config, parts)?),
         ChannelType::Whatsapp => Arc::new(whatsapp::Whatsapp::new(channel, config, parts)?),
-        ChannelType::Voice | ChannelType::Web | ChannelType::Queue | ChannelType::DbTrigger => {
+        ChannelType::Voice => {
             return Err(format!(
                 "this version has no adapter for type `{}`",
                 channel.kind.as_str()
@@ -71,7 +81,7 @@ pub(crate) fn make(
 }
 
 /// A type that this build leaves out.
-#[cfg(not(all(feature = "mail", feature = "nats", feature = "redis")))]
+#[cfg(any(not(feature = "mail"), not(any(feature = "nats", feature = "redis"))))]
 fn left_out(channel: &Channel, feature: &str) -> String {
     format!(
         "this build has no adapter for type `{}`; build with `--features {feature}`",

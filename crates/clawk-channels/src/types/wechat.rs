@@ -26,10 +26,10 @@ use crate::adapter::{
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
-use crate::remote::Remote;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::held::Held;
 use crate::inlet::Inlet;
+use crate::remote::Remote;
 use crate::service::Parts;
 use crate::token::{NoToken, Tokens};
 

@@ -23,10 +23,10 @@ use crate::adapter::{
 };
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
-use crate::remote::Remote;
 use crate::genuine::{same, signed};
 use crate::held::Held;
 use crate::inlet::Inlet;
+use crate::remote::Remote;
 use crate::service::Parts;
 use crate::token::Lost;
 

@@ -10,9 +10,16 @@
 
 mod attacks;
 mod cron;
+mod db_trigger;
 mod fakes;
 mod hooks;
+#[cfg(feature = "mail")]
+mod mail;
 mod platforms;
+#[cfg(all(feature = "nats", feature = "redis"))]
+mod queue;
+mod schedule;
 mod signatures;
 mod suite;
 mod weather;
+mod web;

@@ -150,6 +150,7 @@ async fn asking(
         configs,
         approvals: vec![to.to_owned()],
         folder: folder.to_owned(),
+        workdir: Some(folder.to_owned()),
         launcher: Launcher::default(),
         programs: BTreeMap::new(),
         listening: true,

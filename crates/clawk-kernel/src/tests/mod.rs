@@ -29,6 +29,7 @@ mod purse;
 mod recovery;
 mod reuse;
 mod screening;
+mod shown;
 mod skills;
 mod stops;
 mod swarm;

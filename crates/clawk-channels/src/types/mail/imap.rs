@@ -305,15 +305,8 @@ mod tests {
 
     #[test]
     fn a_server_is_named_with_a_user_and_without_a_password_and_plain_text_is_for_loopback() {
-        let read = |text: &str| {
-            Server::read(
-                "url",
-                text,
-                Secret::new("x".to_owned()),
-                ("imap", 143),
-                ("imaps", 993),
-            )
-        };
+        let read =
+            |text: &str| Server::read("url", text, Secret::new("x", "x"), ("imap", 143), ("imaps", 993));
         let server = read("imaps://agent%40example.org@mail.example.org").unwrap();
         assert_eq!(
             (server.user.as_str(), server.port, server.tls),

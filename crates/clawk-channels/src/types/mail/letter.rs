@@ -1,7 +1,6 @@
 //! A mail, read: who wrote it, which thread it is of, what it says, which files are beside it, and whether a machine wrote it. Pure.
 
 use bytes::Bytes;
-use clawk_kernel::time::Timestamp;
 use mail_parser::{Address, HeaderValue, Message, MessageParser, MimeHeaders as _};
 use sha2::{Digest as _, Sha256};
 
@@ -117,13 +116,6 @@ pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> Read {
         text: text(&mail),
         attachments: mail.attachments().map(attachment).collect(),
     }))
-}
-
-/// When the sender says that they wrote it.
-pub(super) fn written(raw: &[u8]) -> Option<Timestamp> {
-    let mail = MessageParser::default().parse_headers(raw)?;
-    let seconds = mail.date()?.to_timestamp();
-    Some(Timestamp(seconds.checked_mul(1_000_000)?))
 }
 
 /// Every address of every `From`.
