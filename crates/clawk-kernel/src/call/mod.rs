@@ -14,6 +14,7 @@ mod leads;
 mod pend;
 mod permit;
 mod plan;
+mod rank;
 mod reach;
 mod reconcile;
 mod record;
@@ -45,6 +46,7 @@ use decide::Case;
 use grant::Leave;
 pub use permit::Permit;
 pub(crate) use plan::{Wanted as PlannedCall, put as plan};
+pub(crate) use rank::Rank;
 pub(crate) use reconcile::reconcile;
 use record::Record;
 pub(crate) use reopen::restore;
@@ -64,6 +66,7 @@ use crate::member::Member;
 use crate::output;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::purse::Purse;
+use crate::sampling;
 use crate::skill::Ceiling;
 use crate::stop;
 use crate::team::Calling;
@@ -109,6 +112,8 @@ pub(crate) struct Caller {
     pub(crate) context: Arc<Context>,
     /// Whose turn it belongs to, where that is a member of the swarm at its task.
     pub(crate) member: Option<Arc<Member>>,
+    /// Its rank among calls of one answer that run at the same time.
+    pub(crate) rank: Rank,
 }
 
 /// The context that asks for a call.
@@ -364,7 +369,12 @@ fn resolve(
         let offered = calls.team_offers(caller.turn.is_some(), caller.member.as_deref());
         offered.into_iter().find(|entry| *entry.name == **name)
     };
-    let Some(tool) = calls.catalog.get(name).or_else(reads_output).or_else(of_team) else {
+    let samples = || {
+        let entry = calls.catalog.sampling().filter(|entry| *entry.name == **name);
+        entry.filter(|_| sampling::may(caller)).cloned()
+    };
+    let found = calls.catalog.get(name).or_else(reads_output).or_else(of_team);
+    let Some(tool) = found.or_else(samples) else {
         return Err(match calls.engine.denies_by_name(&request.tool) {
             Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
             None => calls.catalog.unknown(&request.tool),
@@ -501,6 +511,7 @@ async fn run(
                 let (cuts, session) = ((&calls.cuts, calls.shown), caller.thread.session);
                 output::read(&calls.scribe, cuts, session, permit.arguments()).await
             }
+            None if tool.samples => sampling::run(calls, caller, &permit, &record.purse(), cancel).await,
             None if calls.runner.is_kernels(&tool.name) => {
                 crate::remember::run(calls, caller, &permit, cancel).await
             }
@@ -511,6 +522,7 @@ async fn run(
                         role: caller.role,
                         member: caller.member.as_deref(),
                         request_id: &request.request_id,
+                        rank: &caller.rank,
                     };
                     Box::pin(team.call(&tool.name, calling, permit.arguments(), cancel)).await
                 }
