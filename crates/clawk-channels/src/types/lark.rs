@@ -1,5 +1,7 @@
 //! `lark` (Feishu): events by webhook, encrypted and signed, or over the long connection; messages by the open API under a `uuid`,
 //! which makes the same message twice one.
+//!
+//! Long because the long connection is a protocol of its own beside REST and the webhook.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! `qq`: the official bot API for people and groups. Events come by webhook, signed with Ed25519, or over the gateway. Answers need the
 //! id of a message of the person's that is young enough; the id with a number is what makes a repetition known.
+//!
+//! Long because the gateway is a protocol of its own beside REST and the webhook.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
