@@ -28,7 +28,7 @@ usage: cargo xtask COMMAND
   parts   only install the real parts that tests run against, and print where they are
   dist    build the program that is shipped (profile `dist`, every feature but wasm): [--features LIST]
   footprint  compare the release program's size and its dependencies with xtask/footprint.toml; 5 % more fails
-  soak    run faults and long loads as a whole, not in CI: [doors]
+  soak    run long loads and faults that CI leaves out or runs in a small form: [channels [WORD…] | doors]
   bench   measure the shipped program on this machine: [--quick] [--format json]
 ";
 

@@ -31,6 +31,8 @@ pub enum Markup {
     TelegramHtml,
     /// Slack's mrkdwn.
     Mrkdwn,
+    /// WhatsApp's marks.
+    Whatsapp,
     /// HTML for a page of our own: only tags that we write, links to web and mail addresses.
     Html,
     /// Plain text.

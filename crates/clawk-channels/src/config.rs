@@ -178,7 +178,7 @@ const fn of(kind: ChannelType) -> Takes {
         ChannelType::Lark => takes(PEOPLE, API, &["verification_token", "encrypt_key"], &["app_id"]),
         ChannelType::Wechat => takes(PEOPLE, API, &["token", "encoding_aes_key"], &["app_id"]),
         ChannelType::Qq => takes(PEOPLE, API, &[], &["app_id"]),
-        ChannelType::Dingtalk => takes(PEOPLE, API, &[], &["client_id"]),
+        ChannelType::Dingtalk => takes(PEOPLE, API, &[], &["client_id", "robot_code"]),
         ChannelType::Webhook => takes(PEOPLE, API, &[], &[]),
         ChannelType::Web => takes(PEOPLE, &["users", "public_url"], &[], &[]),
         ChannelType::Voice => takes(

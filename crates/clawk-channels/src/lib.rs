@@ -18,6 +18,14 @@ mod gate;
 
 mod genuine;
 
+mod envelope;
+
+mod token;
+
+mod held;
+
+mod remote;
+
 mod pairing;
 
 pub mod inlet;

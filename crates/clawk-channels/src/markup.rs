@@ -82,6 +82,33 @@ pub(crate) fn mrkdwn(text: &str) -> String {
     )
 }
 
+/// WhatsApp's marks. They can't be escaped: marks in a word may format it.
+pub(crate) fn whatsapp(text: &str) -> String {
+    write(
+        text,
+        &Style {
+            strong: ("*", "*"),
+            emphasis: ("_", "_"),
+            strike: ("~", "~"),
+            code: ("`", "`"),
+            block: ("```", "```"),
+            quote: ("> ", ""),
+            heading: ("*", "*"),
+            escape: str::to_owned,
+            link: labelled,
+        },
+    )
+}
+
+/// A link's label with its address behind it.
+fn labelled(url: &str, label: &str) -> String {
+    if label == url {
+        url.to_owned()
+    } else {
+        format!("{label} ({url})")
+    }
+}
+
 /// Plain text.
 pub(crate) fn plain(text: &str) -> String {
     write(
@@ -95,13 +122,7 @@ pub(crate) fn plain(text: &str) -> String {
             quote: ("> ", ""),
             heading: ("", ""),
             escape: str::to_owned,
-            link: |url, label| {
-                if label == url {
-                    url.to_owned()
-                } else {
-                    format!("{label} ({url})")
-                }
-            },
+            link: labelled,
         },
     )
 }

@@ -209,6 +209,7 @@ pub(crate) fn dress(text: &str, markup: Markup) -> String {
         Markup::Markdown => text.to_owned(),
         Markup::TelegramHtml => markup::telegram(text),
         Markup::Mrkdwn => markup::mrkdwn(text),
+        Markup::Whatsapp => markup::whatsapp(text),
         Markup::Html => markup::page(text),
         Markup::Plain => markup::plain(text),
     }

@@ -40,6 +40,8 @@ const FATAL_WAIT_MS: u64 = 300_000;
 const LONGEST_IMPOSED_MS: u64 = 3_600_000;
 /// A channel that was connected for so long begins with the first wait again, milliseconds.
 const WELL_MS: u64 = 30_000;
+/// The largest request of a platform, bytes; WhatsApp's are up to 3 MB.
+const MAX_HOOK_BYTES: usize = 4 << 20;
 /// Rows of the outbox that are counted.
 const COUNTED: usize = 100_000;
 /// How long the end of all channels may take, milliseconds.
@@ -279,6 +281,13 @@ impl Channels {
         };
         if self.0.over.is_cancelled() {
             return HookReply::refused(503, "the agent is ending").into();
+        }
+        if hook.body.len() > MAX_HOOK_BYTES {
+            return HookReply::refused(413, "the body is larger than 4 MiB").into();
+        }
+        // Signatures cover the bytes as they were sent; no platform compresses them.
+        if hook.headers.contains_key(http::header::CONTENT_ENCODING) {
+            return HookReply::refused(415, "an encoded body is not read").into();
         }
         adapter.serve(&lane.inlet, hook).await
     }

@@ -360,10 +360,22 @@ async fn end(
         },
         (None, _) => OutboxChange::Dead { message, reason: why },
     };
+    let dead = matches!(change, OutboxChange::Dead { .. });
+    let mut changes = vec![change];
+    if dead {
+        // What the platform surely does not have is no repeat when somebody takes it up again.
+        let settled = OutboxChange::Again {
+            message,
+            next_at: outbox.scribe.now(),
+            doubt: row.doubt || unknown,
+            reason: reason.clone().unwrap_or_default(),
+        };
+        changes.insert(0, settled);
+    }
     let payload = DeliveryEnded {
         attempt,
         channel: &row.owed.channel,
-        dead: matches!(change, OutboxChange::Dead { .. }),
+        dead,
         message_id: message.0,
         next_at: next_at.map(|at| at.to_string()),
         outcome: word,
@@ -373,7 +385,7 @@ async fn end(
     let draft = outbox
         .scribe
         .entry(&thread(outbox, row), kind::DELIVERY_ENDED, &payload);
-    outbox.scribe.owe(vec![draft], vec![change])?.durable().await?;
+    outbox.scribe.owe(vec![draft], changes)?.durable().await?;
     Ok(wait_ms.map(Duration::from_millis))
 }
 

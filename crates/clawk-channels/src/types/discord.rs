@@ -266,7 +266,7 @@ impl Discord {
                         answered |= frame.op == 11;
                         self.frame(inlet, socket, frame).await?;
                     }
-                    Heard::Ping => {}
+                    Heard::Ping | Heard::Bytes(_) => {}
                     Heard::Closed(code, reason) => return Err(self.closed(code, &reason)),
                 },
             }

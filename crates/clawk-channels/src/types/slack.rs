@@ -200,7 +200,7 @@ impl Slack {
             };
             match heard {
                 Heard::Text(text) => self.frame(inlet, &socket, &text).await?,
-                Heard::Ping => {}
+                Heard::Ping | Heard::Bytes(_) => {}
                 Heard::Closed(..) => return Err(Ended::broken("the platform ended the connection")),
             }
         }
@@ -477,6 +477,9 @@ impl Adapter for Slack {
             let Way::Hook(secret) = &self.way else {
                 return HookReply::refused(404, "this channel takes no requests");
             };
+            if hook.method != Method::POST {
+                return HookReply::refused(405, "POST is wanted");
+            }
             let at = hook.header("x-slack-request-timestamp").unwrap_or_default();
             let given = hook.header("x-slack-signature").unwrap_or_default();
             let parts: [&[u8]; 4] = [b"v0:", at.as_bytes(), b":", &hook.body];

@@ -504,6 +504,9 @@ impl Adapter for Telegram {
             let Some((secret, _)) = &self.hook else {
                 return HookReply::refused(404, "this channel takes no requests");
             };
+            if hook.method != Method::POST {
+                return HookReply::refused(405, "POST is wanted");
+            }
             let given = hook.header("x-telegram-bot-api-secret-token").unwrap_or_default();
             if !same(given, secret.expose()) {
                 return HookReply::refused(401, "the secret token is not right");

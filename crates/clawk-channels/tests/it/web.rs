@@ -144,7 +144,7 @@ async fn an_answer_is_shown_while_it_is_written_and_its_last_edit_is_the_answer(
         Ok(answer)
     });
     rig.models.insert("model".to_owned(), std::sync::Arc::new(model));
-    rig.manifest
+    std::sync::Arc::make_mut(&mut rig.manifest)
         .tools
         .iter_mut()
         .for_each(|tool| tool.name = "slow".to_owned());
