@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::infer::ModelOptions;
 use crate::outbox::OutboxLimits;
 use crate::output::Shown;
+use crate::ports::{Elsewhere, TokenKey};
 use crate::purse::{Budgets, Prices};
 use crate::screen::Judge;
 
@@ -58,6 +59,10 @@ pub struct SwarmOptions {
     pub local: clawk_swarm::limit::Local,
     /// Identities of members, by name.
     pub identities: BTreeMap<String, Arc<Identity>>,
+    /// Members that work elsewhere; none: all work in this process.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// What report tokens are made of.
+    pub token_key: TokenKey,
     /// Its tools' results come from a record, as those of all tools do: nobody works.
     pub taped: bool,
 }

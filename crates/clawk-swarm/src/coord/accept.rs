@@ -76,6 +76,21 @@ impl Coord {
         origin: &str,
         now_ms: u64,
     ) -> Result<Vec<Effect>, Refusal> {
+        self.accept_within(run, brief, (to, Wish::default()), origin, now_ms)
+    }
+
+    /// The same for a run whose tasks have at most what `wish` says.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
+    pub fn accept_within(
+        &mut self,
+        run: &TaskId,
+        brief: Brief,
+        (to, wish): (Option<&str>, Wish),
+        origin: &str,
+        now_ms: u64,
+    ) -> Result<Vec<Effect>, Refusal> {
         if let Some(known) = self.runs.get(run) {
             return if known.brief == brief {
                 Ok(Vec::new())
@@ -121,6 +136,7 @@ impl Coord {
             brief,
             to,
             origin: origin.to_owned(),
+            wish,
             plan: self.plan.fingerprint(),
             at_ms: now_ms,
         });
@@ -269,6 +285,18 @@ impl Coord {
             }),
         }
         (reception, std::mem::take(&mut self.out))
+    }
+
+    /// A report that is not taken, whatever it says; it is recorded.
+    pub fn refuse_report(&mut self, task: &TaskId, by: &str, reception: Reception) -> Vec<Effect> {
+        if let Some(reason) = reception.reason() {
+            self.emit(Fact::Refused {
+                task: task.clone(),
+                reason: reason.to_owned(),
+                by: by.to_owned(),
+            });
+        }
+        std::mem::take(&mut self.out)
     }
 
     fn judge_report(&self, task: &TaskId, by: Option<&str>, result: &Value) -> Reception {
@@ -472,7 +500,7 @@ impl Coord {
                 brief: of.brief.clone(),
                 from: from.clone(),
                 after: before.take().filter(|_| chained),
-                wish: Wish::default(),
+                wish: of.wish.clone(),
             };
             self.emit(Fact::Delegated { new, at_ms: now_ms });
             before = Some(task);

@@ -75,6 +75,9 @@ pub enum Fact {
         to: Vec<Who>,
         /// Who asked.
         origin: String,
+        /// What who asked wants of it.
+        #[serde(default, skip_serializing_if = "Wish::is_empty")]
+        wish: Wish,
         /// Under which plan.
         plan: String,
         /// When.
@@ -186,6 +189,7 @@ impl Coord {
                 brief,
                 to,
                 origin,
+                wish,
                 plan,
                 at_ms,
             } => {
@@ -194,6 +198,7 @@ impl Coord {
                     brief: brief.clone(),
                     to: to.clone(),
                     origin: origin.clone(),
+                    wish: wish.clone(),
                     at_ms: *at_ms,
                     plan: plan.clone(),
                     stage: 0,

@@ -212,6 +212,12 @@ impl Coord {
         self.tasks.get(task)
     }
 
+    /// The task's own report has been taken.
+    #[must_use]
+    pub fn has_word(&self, task: &TaskId) -> bool {
+        self.tasks.get(task).is_some_and(|task| task.word.is_some())
+    }
+
     /// A run that has not ended.
     #[must_use]
     pub fn run(&self, run: &TaskId) -> Option<&Run> {

@@ -31,6 +31,14 @@ pub struct Wish {
     pub cost_microusd: Option<u64>,
 }
 
+impl Wish {
+    /// Nothing is wished.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -153,6 +161,9 @@ pub struct Run {
     pub to: Vec<Who>,
     /// Who asked: the driver's own word.
     pub origin: String,
+    /// Wishes of who asked: they hold for each of its tasks.
+    #[serde(default)]
+    pub wish: Wish,
     /// When it was accepted, Unix milliseconds.
     pub at_ms: u64,
     /// [`crate::Plan::fingerprint`].
