@@ -4,6 +4,7 @@
 //! effects are performed one after the other, each after its own record is durable.
 
 mod record;
+mod shared;
 mod tools;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::{Autonomy, Role};
 use clawk_proto::{Digest, RequestId, SessionId};
-use clawk_swarm::coord::{Brief, Refusal, RunResult, TaskId, TaskResult, Wanted, Wish};
+use clawk_swarm::coord::{Brief, Refusal, RunResult, TaskId, TaskResult, Terms, Wanted, Wish};
 use clawk_swarm::{Coord, Effect, Plan};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
@@ -20,6 +21,7 @@ use crate::event::{Scribe, Thread};
 use crate::member::Member;
 use crate::ports::{AnswerKey, JournalError, Ticket};
 
+pub(crate) use shared::STORE;
 pub use record::{SWARM_KINDS, fact_of, session_of};
 pub(crate) use tools::{ASK, Calling, DELEGATE, WAIT_MS, specs};
 
@@ -220,9 +222,14 @@ impl Team {
         origin: Origin,
         asked: Option<&Asked>,
     ) -> Result<oneshot::Receiver<Result<(), JournalError>>, Refusal> {
+        let terms = Terms {
+            to,
+            wish,
+            from_afar: origin.from_afar,
+        };
         let origin = origin.text();
         self.act(asked, |coord, now_ms| {
-            coord.accept_within(run, brief, (to, wish), &origin, now_ms)
+            coord.accept_within(run, brief, terms, &origin, now_ms)
         })
     }
 

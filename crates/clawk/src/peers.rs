@@ -15,7 +15,7 @@ use clawk_kernel::ports::TokenKey;
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_kernel::witness::digest_of;
 use clawk_manifest::Manifest;
-use clawk_manifest::model::BusBackend;
+use clawk_manifest::model::{BusBackend, MessagePassing};
 use clawk_secrets::Resolver;
 use clawk_server::peers::{BusKind, BusOptions, LinkOptions, Peers};
 use clawk_swarm::Plan;
@@ -255,6 +255,10 @@ fn bus(place: Place<'_>, key: &TokenKey, links: &BTreeMap<String, LinkOptions>) 
     let Some(swarm) = &place.manifest.swarm else {
         return Ok(None);
     };
+    let shares = swarm.coordination.message_passing == MessagePassing::SharedMemory;
+    if shares && swarm.coordination.backend != BusBackend::InProcess {
+        bail!("the Swarm `{}`: `message_passing: shared-memory` is served with the backend `in-process` only", swarm.name);
+    }
     let (config, doors) = (&place.config.settings.swarm, &place.config.settings.doors);
     let server = |scheme: &[&str]| -> Result<Url> {
         let backend = swarm.coordination.backend.as_str();

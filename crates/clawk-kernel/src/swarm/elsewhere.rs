@@ -144,6 +144,11 @@ pub(super) async fn attempt(
     };
     let (errand, sent) = prepared(peers, start, origin, (there, identity), &share);
     lock(&peers.sent).put(errand.id.clone(), sent.clone());
+    if let Some(team) = &peers.calls.team {
+        let Ok(_durable) = team.act(None, |coord, now_ms| {
+            Ok::<_, std::convert::Infallible>(coord.crosses(&start.task, now_ms))
+        });
+    }
     let reports: Arc<dyn Reports> = Arc::new(Desk(Arc::downgrade(peers)));
     let worked = tokio::select! {
         biased;

@@ -58,6 +58,17 @@ pub struct Wanted {
     pub wait: bool,
 }
 
+/// On which terms a run is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Terms<'a> {
+    /// A member, an identity or a role; none: the whole swarm.
+    pub to: Option<&'a str>,
+    /// Wishes; they only narrow.
+    pub wish: Wish,
+    /// Another host of the swarm gives it: that host counts it.
+    pub from_afar: bool,
+}
+
 fn size(brief: &Brief) -> usize {
     brief.description.len() + brief.input.as_ref().map_or(0, |input| canonical(input).len())
 }
@@ -76,7 +87,11 @@ impl Coord {
         origin: &str,
         now_ms: u64,
     ) -> Result<Vec<Effect>, Refusal> {
-        self.accept_within(run, brief, (to, Wish::default()), origin, now_ms)
+        let terms = Terms {
+            to,
+            ..Terms::default()
+        };
+        self.accept_within(run, brief, terms, origin, now_ms)
     }
 
     /// The same for a run whose tasks have at most what `wish` says.
@@ -87,7 +102,7 @@ impl Coord {
         &mut self,
         run: &TaskId,
         brief: Brief,
-        (to, wish): (Option<&str>, Wish),
+        terms: Terms<'_>,
         origin: &str,
         now_ms: u64,
     ) -> Result<Vec<Effect>, Refusal> {
@@ -113,7 +128,7 @@ impl Coord {
             return Err(Refusal::invalid("bad_task", message));
         }
         let all: Vec<Who> = self.plan.all().chain([Who::Claw]).collect();
-        let to = match to {
+        let to = match terms.to {
             None => Vec::new(),
             Some(name) => {
                 let mut named = self.plan.named(&all, name);
@@ -136,7 +151,8 @@ impl Coord {
             brief,
             to,
             origin: origin.to_owned(),
-            wish,
+            wish: terms.wish,
+            from_afar: terms.from_afar,
             plan: self.plan.fingerprint(),
             at_ms: now_ms,
         });
