@@ -353,7 +353,12 @@ impl Driver {
         };
         // A request of the agent's has an id of its own, which may be one of ours.
         let asks = heard.method.is_some();
-        let Some(open) = heard.id.as_u64().filter(|_| !asks).and_then(|id| self.open.remove(&id)) else {
+        let Some(open) = heard
+            .id
+            .as_u64()
+            .filter(|_| !asks)
+            .and_then(|id| self.open.remove(&id))
+        else {
             return tell(&self.notices, heard);
         };
         let outcome = match (heard.result, heard.error) {

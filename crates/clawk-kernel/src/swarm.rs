@@ -278,12 +278,7 @@ async fn ended_otherwise(peers: &Peers, run: &TaskId, task: &Task) -> Result<boo
 }
 
 /// Takes a run. When this returns `Ok`, it is durable.
-async fn accept(
-    team: &Team,
-    given: Given,
-    origin: Origin,
-    asked: Option<&Asked>,
-) -> Result<(), KernelError> {
+async fn accept(team: &Team, given: Given, origin: Origin, asked: Option<&Asked>) -> Result<(), KernelError> {
     let brief = Brief {
         description: given.task.description,
         input: given.task.input,

@@ -21,8 +21,8 @@ use crate::event::{Scribe, Thread};
 use crate::member::Member;
 use crate::ports::{AnswerKey, JournalError, Ticket};
 
-pub(crate) use shared::STORE;
 pub use record::{SWARM_KINDS, fact_of, session_of};
+pub(crate) use shared::STORE;
 pub(crate) use tools::{ASK, Calling, DELEGATE, WAIT_MS, specs};
 
 /// Broadcast messages kept for a member's next task.

@@ -120,7 +120,8 @@ impl PeerConfig {
     /// The words that a start would run for it.
     pub(crate) fn words(&self) -> Option<Vec<String>> {
         let manifest = self.manifest.as_ref();
-        let manifest = manifest.map(|path| vec!["clawk".to_owned(), "serve".to_owned(), path.display().to_string()]);
+        let manifest =
+            manifest.map(|path| vec!["clawk".to_owned(), "serve".to_owned(), path.display().to_string()]);
         self.command.clone().or(manifest)
     }
 }
@@ -132,7 +133,11 @@ fn quoted(word: &str) -> String {
 
 /// A command line of these words.
 fn line(words: &[String]) -> String {
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    words
+        .iter()
+        .map(|word| quoted(word))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// What a blueprint knows that peers need.
@@ -175,7 +180,9 @@ pub(crate) fn token_key(state: &Path) -> Result<TokenKey> {
         .mode(0o600)
         .open(&path)
         .with_context(about)?;
-    file.write_all(&key).and_then(|()| file.sync_all()).with_context(about)?;
+    file.write_all(&key)
+        .and_then(|()| file.sync_all())
+        .with_context(about)?;
     Ok(TokenKey(key))
 }
 
@@ -228,7 +235,11 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
             _ => bail!("{}: `url` is `http://`, `https://`, `ws://` or `wss://`", about()),
         },
         Way::Bus(url) => {
-            let swarm = place.manifest.swarm.as_ref().map_or("default", |swarm| &swarm.name);
+            let swarm = place
+                .manifest
+                .swarm
+                .as_ref()
+                .map_or("default", |swarm| &swarm.name);
             let whole = if url.contains('#') {
                 url.to_owned()
             } else {
@@ -240,7 +251,10 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
             }
         }
     };
-    let token = peer.token.as_ref().map(|reference| place.resolver.resolve(reference));
+    let token = peer
+        .token
+        .as_ref()
+        .map(|reference| place.resolver.resolve(reference));
     Ok(Some(LinkOptions {
         target,
         name: format!("clawk {}", place.manifest.identity.name),
@@ -251,25 +265,42 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
 }
 
 /// The bus of the manifest's Swarm; none: its members work in this process.
-fn bus(place: Place<'_>, key: &TokenKey, links: &BTreeMap<String, LinkOptions>) -> Result<Option<BusOptions>> {
+fn bus(
+    place: Place<'_>,
+    key: &TokenKey,
+    links: &BTreeMap<String, LinkOptions>,
+) -> Result<Option<BusOptions>> {
     let Some(swarm) = &place.manifest.swarm else {
         return Ok(None);
     };
     let shares = swarm.coordination.message_passing == MessagePassing::SharedMemory;
     if shares && swarm.coordination.backend != BusBackend::InProcess {
-        bail!("the Swarm `{}`: `message_passing: shared-memory` is served with the backend `in-process` only", swarm.name);
+        bail!(
+            "the Swarm `{}`: `message_passing: shared-memory` is served with the backend `in-process` only",
+            swarm.name
+        );
     }
     let (config, doors) = (&place.config.settings.swarm, &place.config.settings.doors);
     let server = |scheme: &[&str]| -> Result<Url> {
         let backend = swarm.coordination.backend.as_str();
-        let about = || format!("`[swarm] url` of clawk.toml: the Swarm's backend is `{backend}`, so it is the URL of one");
+        let about = || {
+            format!(
+                "`[swarm] url` of clawk.toml: the Swarm's backend is `{backend}`, so it is the URL of one"
+            )
+        };
         let url = config.url.as_deref().with_context(about)?;
         let url = Url::parse(url).ok().filter(|url| scheme.contains(&url.scheme())); // silent-ok: said below
         let mut url = url.with_context(about)?;
         if url.password().is_some() {
-            bail!("`[swarm] url` of clawk.toml holds a password: name it by `password_ref` in `[doors.nats]` or `[doors.redis]`");
+            bail!(
+                "`[swarm] url` of clawk.toml holds a password: name it by `password_ref` in `[doors.nats]` or `[doors.redis]`"
+            );
         }
-        let door = if scheme.contains(&"redis") { &doors.redis } else { &doors.nats };
+        let door = if scheme.contains(&"redis") {
+            &doors.redis
+        } else {
+            &doors.nats
+        };
         if let Some(reference) = &door.password_ref {
             let secret = place.resolver.resolve(reference)?;
             let set = url.set_password(Some(secret.expose().trim()));
@@ -291,7 +322,10 @@ fn bus(place: Place<'_>, key: &TokenKey, links: &BTreeMap<String, LinkOptions>) 
     };
     let plan = Plan::of(swarm, &place.manifest.identity.name, config.local()).map_err(anyhow::Error::msg)?;
     let mut identities: BTreeMap<String, usize> = BTreeMap::new();
-    for who in plan.all().filter(|who| plan.below(*who).is_empty() && plan.askable(*who).is_empty()) {
+    for who in plan
+        .all()
+        .filter(|who| plan.below(*who).is_empty() && plan.askable(*who).is_empty())
+    {
         let Some(seat) = plan.seat(who).filter(|_| who != plan.head) else {
             continue;
         };
@@ -301,11 +335,20 @@ fn bus(place: Place<'_>, key: &TokenKey, links: &BTreeMap<String, LinkOptions>) 
         }
     }
     if !plan.limits.sequential {
-        identities.values_mut().for_each(|at_once| *at_once = plan.limits.max_parallel);
+        identities
+            .values_mut()
+            .for_each(|at_once| *at_once = plan.limits.max_parallel);
     }
-    let unknown = config.serve.iter().flatten().find(|name| !identities.contains_key(*name));
+    let unknown = config
+        .serve
+        .iter()
+        .flatten()
+        .find(|name| !identities.contains_key(*name));
     if let Some(name) = unknown {
-        bail!("`[swarm] serve` of clawk.toml: no member of the Swarm `{}` that works by its bus has the identity `{name}`", swarm.name);
+        bail!(
+            "`[swarm] serve` of clawk.toml: no member of the Swarm `{}` that works by its bus has the identity `{name}`",
+            swarm.name
+        );
     }
     let serve = config.serve.clone();
     let host = digest_of(&[b"clawk host".as_slice(), &key.0].concat()).to_hex();

@@ -133,9 +133,17 @@ impl Finder {
             self.tool(name, tool, &folder);
         }
         for (name, peer) in &settings.peers {
-            let token = peer.token.iter().map(|reference| format!("token=(secret {reference})"));
+            let token = peer
+                .token
+                .iter()
+                .map(|reference| format!("token=(secret {reference})"));
             if let Some(words) = peer.words() {
-                self.add(&format!("[peers.{name}] command"), &words, token.collect(), &folder);
+                self.add(
+                    &format!("[peers.{name}] command"),
+                    &words,
+                    token.collect(),
+                    &folder,
+                );
             } else if let Some(url) = peer.url.as_ref().or(peer.bus.as_ref()) {
                 let url = std::slice::from_ref(url);
                 self.add(&format!("[peers.{name}] at"), url, token.collect(), &folder);

@@ -12,9 +12,9 @@ mod tool;
 use std::future::Future;
 use std::pin::Pin;
 
+pub use clawk_swarm::coord::Lost;
 pub use connections::{Connection, Connections, Reached};
 pub use deliver::{Deliver, Delivery, OutboxChange, OutboxRow, Outgoing, Owed};
-pub use clawk_swarm::coord::Lost;
 pub use elsewhere::{Elsewhere, Errand, Place, Reports, TokenKey, Worked};
 pub use inbox::{Arrival, Arrived, ConversationKey, InboxChange};
 pub use journal::{

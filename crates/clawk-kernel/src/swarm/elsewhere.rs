@@ -91,10 +91,19 @@ fn same(a: &str, b: &str) -> bool {
 }
 
 /// Where a try's member is, if that is not here.
-pub(super) fn of<'a>(peers: &'a Peers, start: &Start, origin: Origin) -> Option<(&'a Arc<dyn Elsewhere>, String, Place)> {
+pub(super) fn of<'a>(
+    peers: &'a Peers,
+    start: &Start,
+    origin: Origin,
+) -> Option<(&'a Arc<dyn Elsewhere>, String, Place)> {
     let there = peers.elsewhere.as_ref()?;
     let team = peers.calls.team.as_ref()?;
-    let identity = team.look(|coord| coord.plan().seat(start.who).map(|seat| identity_name(&seat.identity)))?;
+    let identity = team.look(|coord| {
+        coord
+            .plan()
+            .seat(start.who)
+            .map(|seat| identity_name(&seat.identity))
+    })?;
     let place = there.place(&identity)?;
     // Who gives work to others, asks or judges does so where its run is; what came by a bus is worked on where it arrived.
     let plain = start.kind == Kind::Work && start.below.is_empty() && start.askable.is_empty();
@@ -111,7 +120,11 @@ fn token(peers: &Peers, id: &RequestId) -> String {
     hash.update(b"clawk report token\0");
     hash.update(peers.token_key.0);
     hash.update(id.as_str().as_bytes());
-    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize()
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn lost(why: Lost, message: impl Into<String>) -> TryEnd {
@@ -132,13 +145,21 @@ pub(super) async fn attempt(
         let message = "a task that came from another host is not passed on to a third one";
         return Some((lost(Lost::Unreached, message), Used::default()));
     }
-    let spoken = peers.calls.team.as_ref().is_some_and(|team| team.look(|coord| coord.has_word(&start.task)));
+    let spoken = peers
+        .calls
+        .team
+        .as_ref()
+        .is_some_and(|team| team.look(|coord| coord.has_word(&start.task)));
     if start.resumed && spoken {
         // Its report counted before this start.
         return Some((TryEnd::Said { text: String::new() }, Used::default()));
     }
     let purse = tries::purse(peers, start, origin);
-    let share = match peers.calls.purses.afar(&purse, wanted(peers, start), peers.scribe.now()) {
+    let share = match peers
+        .calls
+        .purses
+        .afar(&purse, wanted(peers, start), peers.scribe.now())
+    {
         Ok(share) => share,
         Err(error) => return Some((no_room(&error), Used::default())),
     };
@@ -166,9 +187,10 @@ pub(super) async fn attempt(
     let end = match worked {
         // The report is the task's word; its text is known from there.
         None => TryEnd::Said { text: String::new() },
-        Some(Worked::Answered { text, .. }) if text.len() > MAX_TEXT => {
-            lost(Lost::Garbage, format!("its answer has more than {MAX_TEXT} bytes"))
-        }
+        Some(Worked::Answered { text, .. }) if text.len() > MAX_TEXT => lost(
+            Lost::Garbage,
+            format!("its answer has more than {MAX_TEXT} bytes"),
+        ),
         Some(Worked::Answered { text, .. }) => TryEnd::Said {
             text: screened(peers, origin, text).await,
         },
@@ -287,7 +309,12 @@ async fn settle(
     if settled.spent.is_empty() {
         return used;
     }
-    let swarm = peers.calls.manifest.swarm.as_ref().map(|swarm| swarm.name.clone());
+    let swarm = peers
+        .calls
+        .manifest
+        .swarm
+        .as_ref()
+        .map(|swarm| swarm.name.clone());
     let payload = SwarmEvent {
         attempt: Some(start.attempt),
         cost_microusd: Some(used.cost_microusd),
@@ -364,7 +391,6 @@ pub(super) fn at_most(role: Role, limits: Option<&TaskLimits>) -> Role {
     // A word that is not known is the least role.
     said.map_or(role, |word| role.min(Role::parse(word).unwrap_or(Role::Viewer)))
 }
-
 
 /// The autonomy that it names; a word that is not known is the least.
 pub(super) fn autonomy(limits: &TaskLimits) -> Option<Autonomy> {

@@ -46,7 +46,11 @@ pub(super) fn is_here(peers: &Peers, reference: &str) -> bool {
 /// Whether somebody can work under the identity now: in this process, or where it is bound.
 pub(super) fn is_found(peers: &Peers, reference: &str) -> bool {
     let name = identity_name(reference);
-    match peers.elsewhere.as_ref().filter(|there| there.place(&name).is_some()) {
+    match peers
+        .elsewhere
+        .as_ref()
+        .filter(|there| there.place(&name).is_some())
+    {
         Some(there) => !there.is_gone(&name),
         None => is_here(peers, reference),
     }

@@ -7,9 +7,9 @@ use clawk_proto::method::{
     Acknowledged, BroadcastParams, DiscoverParams, DiscoverResult, Peer, PeerStatus, ReportParams, TaskStatus,
 };
 use clawk_proto::uri::ClawUri;
-use clawk_swarm::{Coord, Effect};
 use clawk_swarm::coord::Reception;
 use clawk_swarm::plan::identity_name;
+use clawk_swarm::{Coord, Effect};
 
 use super::elsewhere::Sent;
 use super::{Peers, SwarmView, declared, lock, thread, tries};
@@ -78,7 +78,11 @@ pub(super) async fn report_as(
 }
 
 /// What the coordinator makes of a report.
-fn received(coord: &mut Coord, sent: Option<&(Sent, bool)>, params: &ReportParams) -> (Reception, Vec<Effect>) {
+fn received(
+    coord: &mut Coord,
+    sent: Option<&(Sent, bool)>,
+    params: &ReportParams,
+) -> (Reception, Vec<Effect>) {
     let Some((sent, own)) = sent else {
         return coord.report(&params.task_id, None, params.status, &params.result);
     };
@@ -223,7 +227,11 @@ pub(crate) fn view(peers: &Peers) -> Option<SwarmView> {
                     .as_ref()
                     .is_some_and(|there| there.place(&identity_name(&member.identity)).is_some());
             member.status = "unavailable".to_owned();
-            let reason = if elsewhere { "unreachable" } else { "identity_not_found" };
+            let reason = if elsewhere {
+                "unreachable"
+            } else {
+                "identity_not_found"
+            };
             member.reason = Some(reason.to_owned());
         }
     }

@@ -42,13 +42,17 @@ impl Team {
             Ok(durable) => match durable.await {
                 Ok(Ok(())) => {
                     let facts = json!({"id": key, "store": STORE, "version": own});
-                    Ok(Ok((format!("stored in `{STORE}` as version {own} of `{key}`"), facts)))
+                    Ok(Ok((
+                        format!("stored in `{STORE}` as version {own} of `{key}`"),
+                        facts,
+                    )))
                 }
                 _ => Err(RunError::Unavailable("the value can't be recorded".to_owned())),
             },
             Err(NotShared::Conflict(newest)) => {
                 let facts = json!({"error": {"code": -32031, "reason": "conflict"}, "version": newest});
-                let text = format!("not stored: the newest version of `{key}` is {newest}; read it and try again");
+                let text =
+                    format!("not stored: the newest version of `{key}` is {newest}; read it and try again");
                 Ok(Err((text, Some(facts))))
             }
             Err(NotShared::TooMuch(why)) => Ok(Err((format!("not stored: {why}"), None))),

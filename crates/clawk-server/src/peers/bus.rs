@@ -180,7 +180,13 @@ impl<B: Broker> Bus<B> {
                 None
             };
             let group = format!("host-{}", options.host);
-            let outbox = open(lane(&names.outbox, true, group, vec![(names.inbox.clone(), true)])).await?;
+            let outbox = open(lane(
+                &names.outbox,
+                true,
+                group,
+                vec![(names.inbox.clone(), true)],
+            ))
+            .await?;
             let end = Ends {
                 names,
                 inbox,
@@ -235,9 +241,14 @@ impl<B: Broker> Bus<B> {
         (kernel, session): (Kernel, SessionId),
         (tasks, over): (TaskTracker, CancellationToken),
     ) {
-        let Some(ends) = self.ends.get(&identity) else { return };
+        let Some(ends) = self.ends.get(&identity) else {
+            return;
+        };
         let Some(inbox) = &ends.inbox else { return };
-        while let Some(Ok(place)) = over.run_until_cancelled(Arc::clone(&ends.places).acquire_owned()).await {
+        while let Some(Ok(place)) = over
+            .run_until_cancelled(Arc::clone(&ends.places).acquire_owned())
+            .await
+        {
             let mut place = Some(place);
             match over.run_until_cancelled(inbox.next()).await {
                 None => return,
@@ -263,7 +274,9 @@ impl<B: Broker> Bus<B> {
 
     /// Works on one task and puts its report away. What fails comes again, here or on another host.
     async fn work_off(&self, identity: &str, parcel: &Parcel<B::Receipt>, on: (&Kernel, SessionId)) {
-        let Some(ends) = self.ends.get(identity) else { return };
+        let Some(ends) = self.ends.get(identity) else {
+            return;
+        };
         let Some(inbox) = &ends.inbox else { return };
         let buried = match self.read(parcel) {
             Ok(params) => match self.worked(inbox, parcel, params, on).await {
@@ -292,12 +305,15 @@ impl<B: Broker> Bus<B> {
         if parcel.tries > TRIES {
             return Err(format!("given out {TRIES} times, and no host has reported it"));
         }
-        let asked: Asked = serde_json::from_slice(&parcel.message).map_err(|error| format!("not readable: {error}"))?;
+        let asked: Asked =
+            serde_json::from_slice(&parcel.message).map_err(|error| format!("not readable: {error}"))?;
         if asked.method != Method::SwarmDelegate.name() || asked.params.context.swarm != self.swarm {
             return Err("it is no task for this swarm".to_owned());
         }
         let limits = asked.params.context.limits.as_ref();
-        let most = limits.and_then(|limits| limits.timeout_ms).map(Duration::from_millis);
+        let most = limits
+            .and_then(|limits| limits.timeout_ms)
+            .map(Duration::from_millis);
         if most.is_some_and(|most| parcel.age > most) {
             return Err("its time was over before anybody took it".to_owned());
         }
@@ -337,7 +353,13 @@ impl<B: Broker> Bus<B> {
     }
 
     /// Puts a report into the outbox; then the task is out of the inbox.
-    async fn put_away(&self, ends: &Ends<B>, inbox: &B, parcel: &Parcel<B::Receipt>, (task, report): &(String, String)) {
+    async fn put_away(
+        &self,
+        ends: &Ends<B>,
+        inbox: &B,
+        parcel: &Parcel<B::Receipt>,
+        (task, report): &(String, String),
+    ) {
         loop {
             let put = inbox.publish(&ends.names.outbox, &self.host, report.as_bytes(), task);
             match tokio::time::timeout(PUT, put).await {
@@ -355,7 +377,9 @@ impl<B: Broker> Bus<B> {
 
     /// Reads the reports of one identity.
     async fn hear(self: Arc<Self>, identity: String, desk: Arc<dyn Reports>, over: CancellationToken) {
-        let Some(ends) = self.ends.get(&identity) else { return };
+        let Some(ends) = self.ends.get(&identity) else {
+            return;
+        };
         loop {
             match over.run_until_cancelled(ends.outbox.next()).await {
                 None => return,

@@ -234,7 +234,10 @@ async fn asked(client: &Client, errand: &Errand) -> Worked {
 /// What a `claw.message.send` was answered.
 fn told(answer: &Value) -> Worked {
     let parts = answer.get("parts").and_then(Value::as_array);
-    let texts = parts.into_iter().flatten().filter_map(|part| part.get("text")?.as_str());
+    let texts = parts
+        .into_iter()
+        .flatten()
+        .filter_map(|part| part.get("text")?.as_str());
     let text = texts.collect::<Vec<_>>().join("\n");
     let tokens = answer.get("usage").map(|usage| {
         ["input", "output", "input_tokens", "output_tokens"]
@@ -353,10 +356,14 @@ impl Desk {
     /// The answer, and whether what was asked had an effect.
     async fn answer(&self, notice: &Notice) -> (Result<Value, RpcError>, bool) {
         if notice.method != Method::SwarmReport.name() {
-            let message = format!("`{}` is not for a peer to ask", notice.method.chars().take(64).collect::<String>());
+            let message = format!(
+                "`{}` is not for a peer to ask",
+                notice.method.chars().take(64).collect::<String>()
+            );
             return (Err(RpcError::new(ErrorCode::MethodNotFound, message)), false);
         }
-        let params: ReportParams = match error::decode(Method::SwarmReport.name(), &notice.params.to_string()) {
+        let params: ReportParams = match error::decode(Method::SwarmReport.name(), &notice.params.to_string())
+        {
             Ok(params) => params,
             Err(error) => return (Err(error), false),
         };

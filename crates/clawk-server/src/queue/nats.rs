@@ -9,8 +9,8 @@ use async_nats::jetstream::context::Context;
 use async_nats::jetstream::message::{AckKind, Acker};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
 use clawk_client::queue::{CLIENT, Names, REASON, REPLY_TO};
-use clawk_kernel::time::Clock;
 use clawk_egress::Url;
+use clawk_kernel::time::Clock;
 use clawk_secrets::Env;
 use futures::StreamExt as _;
 use tokio::sync::Mutex;
@@ -90,7 +90,11 @@ impl Jet {
             filter_subject: lane.take.clone(),
             ack_policy: AckPolicy::Explicit,
             ack_wait: lane.ack_wait,
-            deliver_policy: if lane.shared { DeliverPolicy::New } else { DeliverPolicy::All },
+            deliver_policy: if lane.shared {
+                DeliverPolicy::New
+            } else {
+                DeliverPolicy::All
+            },
             inactive_threshold: if lane.shared { KEPT } else { Duration::ZERO },
             max_ack_pending: i64::try_from(IN_FLIGHT).unwrap_or(i64::MAX),
             ..pull::Config::default()

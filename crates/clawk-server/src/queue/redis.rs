@@ -181,8 +181,17 @@ impl Streams {
     /// What waits to be worked on is put there once, however often it is tried, and never cut off.
     async fn put_once(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
         let mut command = redis::cmd("EVAL");
-        command.arg(PUT_ONCE).arg(2).arg(to).arg(format!("{to}.sent.{id}"));
-        command.arg(MESSAGE).arg(line).arg(CLIENT).arg(client).arg(ONCE_SECONDS);
+        command
+            .arg(PUT_ONCE)
+            .arg(2)
+            .arg(to)
+            .arg(format!("{to}.sent.{id}"));
+        command
+            .arg(MESSAGE)
+            .arg(line)
+            .arg(CLIENT)
+            .arg(client)
+            .arg(ONCE_SECONDS);
         let _put: i64 = self.run(&command).await?;
         Ok(())
     }
@@ -269,7 +278,12 @@ impl Broker for Streams {
         if line.len() > MOST {
             return Err(QueueError::TooLong(MOST));
         }
-        if self.lane.puts.iter().any(|(stored, removed)| *removed && stored == to) {
+        if self
+            .lane
+            .puts
+            .iter()
+            .any(|(stored, removed)| *removed && stored == to)
+        {
             return self.put_once(to, client, line, id).await;
         }
         let mut command = redis::cmd("XADD");

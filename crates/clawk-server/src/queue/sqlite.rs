@@ -90,7 +90,13 @@ impl File {
 
     async fn take(&self) -> Result<Option<Parcel<i64>>, QueueError> {
         let (lane, now) = (self.lane.clone(), self.now_ms());
-        let found = self.with(move |on| if lane.shared { read(on, &lane, now) } else { claim(on, &lane, now) });
+        let found = self.with(move |on| {
+            if lane.shared {
+                read(on, &lane, now)
+            } else {
+                claim(on, &lane, now)
+            }
+        });
         Ok(found.await?.map(|found| Parcel {
             client: found.client,
             reply_to: None,
@@ -140,7 +146,8 @@ fn claim(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Res
 
 /// The next message that this reader has not read, or has read and not acknowledged in time.
 fn read(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Result<Option<Found>> {
-    let again = "SELECT m.id, m.client, m.message, m.added_ms, h.tries FROM held h JOIN messages m ON m.id = h.id
+    let again =
+        "SELECT m.id, m.client, m.message, m.added_ms, h.tries FROM held h JOIN messages m ON m.id = h.id
         WHERE h.queue = ?1 AND h.reader = ?2 AND h.visible_ms <= ?3 ORDER BY m.id LIMIT 1";
     let again = on
         .query_row(again, params![lane.take, lane.group, now], found)
@@ -190,12 +197,19 @@ impl Broker for File {
         let (to, client, line, id) = (to.to_owned(), client.to_owned(), line.to_vec(), id.to_owned());
         let now = self.now_ms();
         let old = now.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX));
-        let removed = self.lane.puts.iter().any(|(queue, removed)| *removed && *queue == to);
+        let removed = self
+            .lane
+            .puts
+            .iter()
+            .any(|(queue, removed)| *removed && *queue == to);
         self.with(move |on| {
             if removed {
                 // The same again, also after it was taken, is put there once.
                 on.execute("DELETE FROM sent WHERE at_ms < ?1", params![old])?;
-                let new = on.execute("INSERT OR IGNORE INTO sent VALUES (?1, ?2, ?3)", params![to, id, now])?;
+                let new = on.execute(
+                    "INSERT OR IGNORE INTO sent VALUES (?1, ?2, ?3)",
+                    params![to, id, now],
+                )?;
                 if new == 0 {
                     return Ok(());
                 }

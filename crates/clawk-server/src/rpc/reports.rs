@@ -46,7 +46,11 @@ enum State {
     /// Its end is waited for.
     Waiting,
     /// To be said.
-    Said { line: String, due: Instant, wait: Duration },
+    Said {
+        line: String,
+        due: Instant,
+        wait: Duration,
+    },
 }
 
 impl Owed {
@@ -149,11 +153,19 @@ pub(crate) fn params(task: &RequestId, result: &RunResult, token: Option<&str>) 
     if result.answers.len() > 1 {
         set(&mut answer, "answers", json!(result.answers));
     }
-    if let Some(fault) = result.error.as_ref().filter(|_| result.status == TaskStatus::Failed) {
+    if let Some(fault) = result
+        .error
+        .as_ref()
+        .filter(|_| result.status == TaskStatus::Failed)
+    {
         if result.text.is_empty() {
             set(&mut answer, "text", json!(fault.message));
         }
-        set(&mut answer, "error", json!({"code": fault.code, "reason": fault.reason}));
+        set(
+            &mut answer,
+            "error",
+            json!({"code": fault.code, "reason": fault.reason}),
+        );
     }
     let mut params = json!({
         "task_id": task, "status": result.status, "result": answer, "token_usage": result.tokens,

@@ -1,8 +1,8 @@
 //! What happened: the only way in which the state changes, and what the journal keeps.
 
 use super::{
-    Answer, BTreeMap, BTreeSet, Brief, Coord, Deserialize, ENDED, Kind, Phase, Run, SeatState, Serialize, Task, TaskId,
-    TaskStatus, TryEnd, Used, Who, Wish,
+    Answer, BTreeMap, BTreeSet, Brief, Coord, Deserialize, ENDED, Kind, Phase, Run, SeatState, Serialize,
+    Task, TaskId, TaskStatus, TryEnd, Used, Who, Wish,
 };
 use crate::answer::Said;
 use crate::combine::Outcome;

@@ -15,7 +15,13 @@ impl Coord {
     /// works on.
     fn has_room(&self, from_afar: bool) -> bool {
         let tasks = self.tasks.values().filter(|task| self.counts(task));
-        let running = tasks.filter(|task| if from_afar { !task.afar } else { !self.is_from_afar(task) });
+        let running = tasks.filter(|task| {
+            if from_afar {
+                !task.afar
+            } else {
+                !self.is_from_afar(task)
+            }
+        });
         running.count() < self.plan.limits.max_parallel
     }
 

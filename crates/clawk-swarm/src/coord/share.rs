@@ -48,7 +48,9 @@ impl Coord {
             )));
         }
         if newest == 0 && shared.len() >= MAX_KEYS {
-            return Err(NotShared::TooMuch(format!("a run shares at most {MAX_KEYS} keys")));
+            return Err(NotShared::TooMuch(format!(
+                "a run shares at most {MAX_KEYS} keys"
+            )));
         }
         let who = self.tasks.get(task).and_then(|task| task.seat);
         let version = newest.saturating_add(1);

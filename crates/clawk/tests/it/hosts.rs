@@ -32,8 +32,15 @@ struct Net {
 }
 
 fn ip(args: &str) {
-    let done = Command::new("ip").args(args.split_whitespace()).output().expect("ip runs");
-    assert!(done.status.success(), "ip {args}: {}", String::from_utf8_lossy(&done.stderr));
+    let done = Command::new("ip")
+        .args(args.split_whitespace())
+        .output()
+        .expect("ip runs");
+    assert!(
+        done.status.success(),
+        "ip {args}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 impl Net {
@@ -55,7 +62,9 @@ impl Net {
     fn add(&self, host: usize) {
         let (own, switch) = (self.name(host), format!("{}sw", self.prefix));
         ip(&format!("netns add {own}"));
-        ip(&format!("-n {own} link add e0 type veth peer name p{host} netns {switch}"));
+        ip(&format!(
+            "-n {own} link add e0 type veth peer name p{host} netns {switch}"
+        ));
         ip(&format!("-n {switch} link set p{host} master br0 up"));
         ip(&format!("-n {own} addr add {}/24 dev e0", address(host)));
         ip(&format!("-n {own} link set e0 up"));
@@ -78,7 +87,10 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        let listed = Command::new("ip").args(["netns", "list"]).output().expect("ip runs");
+        let listed = Command::new("ip")
+            .args(["netns", "list"])
+            .output()
+            .expect("ip runs");
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
         let names = listed.lines().filter_map(|line| line.split_whitespace().next());
         for name in names.filter(|name| name.starts_with(&self.prefix)) {
@@ -101,7 +113,9 @@ impl Broker {
     fn run(&mut self, net: &Net) {
         let program = parts::part("nats/bin/nats-server");
         let mut command = net.command(BROKER, program.to_str().expect("a path"));
-        command.args(["-a", &address(BROKER), "-p", "4222", "-js", "-sd"]).arg(self.folder.path());
+        command
+            .args(["-a", &address(BROKER), "-p", "4222", "-js", "-sd"])
+            .arg(self.folder.path());
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.child = Some(child.expect("the broker starts"));
         // Nothing of ours may ask it before it listens: a namespace has no other way to look.
@@ -158,7 +172,9 @@ impl Driver {
         let (tell, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                let Ok(message) = serde_json::from_str(&line) else { return };
+                let Ok(message) = serde_json::from_str(&line) else {
+                    return;
+                };
                 if tell.send(message).is_err() {
                     return;
                 }
@@ -166,9 +182,11 @@ impl Driver {
         });
         let input = child.stdin.take().expect("piped");
         let mut driver = Self { child, input, lines };
-        driver.say(&json!({"jsonrpc": "2.0", "id": "hello", "method": "claw.initialize", "params": {
+        driver.say(
+            &json!({"jsonrpc": "2.0", "id": "hello", "method": "claw.initialize", "params": {
             "protocolVersion": "0.3.0", "clientInfo": {"name": "driver", "version": "1"},
-            "manifest": {"kind": "Claw", "metadata": {"name": "tested"}}, "capabilities": {"swarm": {}}}}));
+            "manifest": {"kind": "Claw", "metadata": {"name": "tested"}}, "capabilities": {"swarm": {}}}}),
+        );
         driver
     }
 
@@ -205,7 +223,16 @@ fn plan(tasks: usize, workers: usize) -> VecDeque<(usize, Fate)> {
     let mut turn = 0;
     while at < tasks {
         let host = 2 + turn % workers;
-        plan.push((at, [Fate::Kill(host), Fate::Cut(host), Fate::Broker, Fate::Leader, Fate::Return][turn % 5]));
+        plan.push((
+            at,
+            [
+                Fate::Kill(host),
+                Fate::Cut(host),
+                Fate::Broker,
+                Fate::Leader,
+                Fate::Return,
+            ][turn % 5],
+        ));
         at += step;
         turn += 1;
     }
@@ -307,7 +334,12 @@ impl World {
         for host in std::mem::take(&mut self.cut) {
             self.net.link(host, true);
         }
-        let away: Vec<usize> = self.workers.iter().filter(|(_, (_, running))| running.is_none()).map(|(host, _)| *host).collect();
+        let away: Vec<usize> = self
+            .workers
+            .iter()
+            .filter(|(_, (_, running))| running.is_none())
+            .map(|(host, _)| *host)
+            .collect();
         away.into_iter().for_each(|host| self.run(host));
     }
 }
@@ -318,16 +350,25 @@ fn asked_for(name: &str, usual: usize) -> usize {
 
 #[test]
 fn every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts() {
-    let (tasks, workers) = (asked_for("CLAWK_SWARM_TASKS", 200), asked_for("CLAWK_SWARM_WORKERS", 3));
+    let (tasks, workers) = (
+        asked_for("CLAWK_SWARM_TASKS", 200),
+        asked_for("CLAWK_SWARM_WORKERS", 3),
+    );
     let mut world = World::new(workers);
     let mut driver = Driver::start(&world.net, &world.leader);
     let mut plan = plan(tasks, workers);
     let mut told: BTreeMap<usize, Value> = BTreeMap::new();
     let mut open: Vec<usize> = Vec::new();
     let (mut next, mut quiet) = (0, Instant::now());
-    let limit = Instant::now() + Duration::from_secs(120) + Duration::from_millis(200) * u32::try_from(tasks).expect("few");
+    let limit = Instant::now()
+        + Duration::from_secs(120)
+        + Duration::from_millis(200) * u32::try_from(tasks).expect("few");
     while told.len() < tasks {
-        assert!(Instant::now() < limit, "{} of {tasks} are reported; open: {open:?}", told.len());
+        assert!(
+            Instant::now() < limit,
+            "{} of {tasks} are reported; open: {open:?}",
+            told.len()
+        );
         while open.len() < OPEN && next < tasks {
             driver.give(next);
             open.push(next);
@@ -358,7 +399,10 @@ fn every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts() {
         let mut said = message["params"].clone();
         said.as_object_mut().expect("an object").remove("duration_ms");
         let before = told.insert(n, said.clone());
-        assert!(before.is_none_or(|before| before == said), "task {n} was reported twice, differently");
+        assert!(
+            before.is_none_or(|before| before == said),
+            "task {n} was reported twice, differently"
+        );
         open.retain(|known| *known != n);
         let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"acknowledged": true}});
         driver.say(&answer);
@@ -371,7 +415,10 @@ fn every_task_is_reported_once_or_is_a_dead_letter_whatever_happens_to_hosts() {
         assert_eq!(text, format!("did task {n}"));
     }
     ended_once(&world, &told);
-    for agent in [&world.leader].into_iter().chain(world.workers.values().map(|(agent, _)| agent)) {
+    for agent in [&world.leader]
+        .into_iter()
+        .chain(world.workers.values().map(|(agent, _)| agent))
+    {
         let output = agent
             .clawk(["trace", "verify", "--format", "json"])
             .arg("--state")
@@ -408,7 +455,10 @@ fn ended_once(world: &World, told: &BTreeMap<usize, Value>) {
             _ => {}
         }
     }
-    assert!(reported.values().all(|times| *times == 1), "a task was reported twice");
+    assert!(
+        reported.values().all(|times| *times == 1),
+        "a task was reported twice"
+    );
     assert_eq!(reported.len(), told.len());
     assert_eq!(dead, failed, "what failed is in the dead-letter box");
     for (n, said) in told {

@@ -19,7 +19,9 @@ fn bound(agent: &Agent, peers: &[(&str, &str)], more: &str) {
     for (name, mode) in peers {
         let notes = agent.path("");
         let notes = notes.display();
-        toml += &format!("[peers.{name}]\ncommand = [\"python3\", \"{PEER}\", \"{mode}\", \"{notes}\"]\n{more}\n");
+        toml += &format!(
+            "[peers.{name}]\ncommand = [\"python3\", \"{PEER}\", \"{mode}\", \"{notes}\"]\n{more}\n"
+        );
     }
     std::fs::write(agent.path("clawk.toml"), toml).unwrap();
 }
@@ -38,7 +40,9 @@ fn silent_script() -> Value {
 
 /// The reasons of refused reports.
 fn refused(agent: &Agent) -> Vec<String> {
-    let refused = events(agent).into_iter().filter(|event| event.kind == kind::SWARM_REFUSED);
+    let refused = events(agent)
+        .into_iter()
+        .filter(|event| event.kind == kind::SWARM_REFUSED);
     refused
         .map(|event| {
             let payload: Value = serde_json::from_str(&event.payload).unwrap();
@@ -48,18 +52,28 @@ fn refused(agent: &Agent) -> Vec<String> {
 }
 
 fn reports(agent: &Agent) -> usize {
-    let reported = |event: &&clawk_kernel::ports::Recorded| event.kind == kind::SWARM_REPORTED && event.payload.contains("\"orphan\":false");
+    let reported = |event: &&clawk_kernel::ports::Recorded| {
+        event.kind == kind::SWARM_REPORTED && event.payload.contains("\"orphan\":false")
+    };
     events(agent).iter().filter(reported).count()
 }
 
 fn notes(agent: &Agent, name: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(agent.path(name)).unwrap_or_default();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 fn verified(agent: &Agent) {
-    let output = agent.clawk(["trace", "verify", "--format", "json"]).arg("--state").arg(agent.state()).output().unwrap();
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    let output = agent
+        .clawk(["trace", "verify", "--format", "json"])
+        .arg("--state")
+        .arg(agent.state())
+        .output()
+        .unwrap();
+    let told: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
     assert_eq!(told["valid"], true, "{told}");
 }
 
@@ -72,7 +86,11 @@ fn an_agent_in_another_language_is_a_member_and_reports_once() {
     assert_eq!(result["text"], "py did: do it");
     assert_eq!(result["tokens"], 7, "what it says that it used is counted");
     let limits = &result["answers"][0]["data"]["limits"];
-    assert_eq!(limits["tools"], json!(["echo"]), "it was told to use less: {result}");
+    assert_eq!(
+        limits["tools"],
+        json!(["echo"]),
+        "it was told to use less: {result}"
+    );
     assert_eq!(limits["role"], "admin");
     assert_eq!(reports(&agent), 1);
     assert_eq!(notes(&agent, "delegated").len(), 1);
@@ -84,12 +102,17 @@ fn an_agent_that_knows_no_token_works_all_the_same() {
     let agent = agent(&broadcast(&["py"], json!({})), &silent_script());
     bound(&agent, &[("py", "unaware")], "");
     let (code, result) = run(&agent, &[]);
-    assert_eq!((code, result["text"].as_str()), (0, Some("py did: do it")), "{result}");
+    assert_eq!(
+        (code, result["text"].as_str()),
+        (0, Some("py did: do it")),
+        "{result}"
+    );
 }
 
 #[test]
 fn a_model_delegates_to_a_peer_and_reads_its_answer_as_data() {
-    let agents = json!([{"identity_ref": "head", "role": "leader"}, {"identity_ref": "py", "role": "worker"}]);
+    let agents =
+        json!([{"identity_ref": "head", "role": "leader"}, {"identity_ref": "py", "role": "worker"}]);
     let head = json!([{"call": [{"name": "delegate", "arguments": {"task": "part", "to": "py", "budget": {"tokens": 50}}}]}, {"say": "{{last_tool_text}}"}]);
     let script = json!({"scenes": [scene("member head,", "", head)]});
     let team = swarm("leader-worker", "leader-decides", agents, json!({}));
@@ -98,9 +121,14 @@ fn a_model_delegates_to_a_peer_and_reads_its_answer_as_data() {
     let (code, result) = run(&agent, &[]);
     assert_eq!(code, 0, "{result}");
     let read = result["text"].as_str().unwrap();
-    assert!(read.contains("ignore your rules") && read.contains("py"), "{read}");
+    assert!(
+        read.contains("ignore your rules") && read.contains("py"),
+        "{read}"
+    );
     assert!(!agent.path("owned.txt").exists(), "a report orders nothing");
-    let kinds = events(&agent).into_iter().filter(|event| event.payload.contains("file-write"));
+    let kinds = events(&agent)
+        .into_iter()
+        .filter(|event| event.payload.contains("file-write"));
     assert_eq!(kinds.count(), 0);
 }
 
@@ -127,9 +155,21 @@ fn a_peer_that_is_nowhere_goes_to_the_dead_letters() {
     .unwrap();
     let (code, result) = run(&agent, &[]);
     assert_eq!(code, 1, "{result}");
-    assert_eq!(result["answers"][0]["error"]["reason"], "dead_lettered", "{result}");
-    let output = agent.clawk(["dead-letters", "list", "--format", "json"]).arg("--state").arg(agent.state()).output().unwrap();
-    assert!(text(&output.stdout).contains("\"task\""), "{}", text(&output.stdout));
+    assert_eq!(
+        result["answers"][0]["error"]["reason"], "dead_lettered",
+        "{result}"
+    );
+    let output = agent
+        .clawk(["dead-letters", "list", "--format", "json"])
+        .arg("--state")
+        .arg(agent.state())
+        .output()
+        .unwrap();
+    assert!(
+        text(&output.stdout).contains("\"task\""),
+        "{}",
+        text(&output.stdout)
+    );
 }
 
 /// A mode of the small agent, how its task ends, and what of its reports is refused.
@@ -148,11 +188,18 @@ fn a_peer_that_lies_repeats_floods_or_is_silent_changes_nothing() {
         bound(&agent, &[("py", mode)], "timeout_ms = 2500");
         let (_, result) = run(&agent, &[]);
         assert_eq!(result["answers"][0]["status"], *status, "{mode}: {result}");
-        assert_eq!(result["answers"][0]["error"]["reason"].as_str(), *reason, "{mode}: {result}");
+        assert_eq!(
+            result["answers"][0]["error"]["reason"].as_str(),
+            *reason,
+            "{mode}: {result}"
+        );
         let found = refused(&agent);
         let same = |reason: &String| expected.contains(&reason.as_str()) || reason == "duplicate";
         // A run that ends at once may end before the repetitions come.
-        assert!(found.iter().all(same) && found.len() <= expected.len(), "{mode}: {found:?}");
+        assert!(
+            found.iter().all(same) && found.len() <= expected.len(),
+            "{mode}: {found:?}"
+        );
         assert!(*mode == "duplicate" || found == *expected, "{mode}: {found:?}");
         assert_eq!(reports(&agent), 1, "{mode}");
         verified(&agent);
@@ -167,23 +214,32 @@ fn a_peer_reports_no_task_but_its_own() {
     assert_eq!(code, 0, "{result}");
     assert!(!result["text"].as_str().unwrap().contains("stolen"), "{result}");
     assert_eq!(refused(&agent), ["not_yours"]);
-    let stolen = notes(&agent, "answers").into_iter().find(|answer| answer["id"] == "stolen");
+    let stolen = notes(&agent, "answers")
+        .into_iter()
+        .find(|answer| answer["id"] == "stolen");
     assert_eq!(stolen.unwrap()["answer"]["acknowledged"], false);
     verified(&agent);
 }
 
 #[test]
 fn a_report_of_an_earlier_task_is_late_and_without_effect() {
-    let agents = json!([{"identity_ref": "head", "role": "leader"}, {"identity_ref": "py", "role": "worker"}]);
+    let agents =
+        json!([{"identity_ref": "head", "role": "leader"}, {"identity_ref": "py", "role": "worker"}]);
     let twice = json!([
         {"call": [{"name": "delegate", "arguments": {"task": "one", "to": "py"}}]},
         {"call": [{"name": "delegate", "arguments": {"task": "two", "to": "py"}}]}, {"say": "{{last_tool_text}}"}]);
     let script = json!({"scenes": [scene("member head,", "", twice)]});
-    let agent = agent(&swarm("leader-worker", "leader-decides", agents, json!({})), &script);
+    let agent = agent(
+        &swarm("leader-worker", "leader-decides", agents, json!({})),
+        &script,
+    );
     bound(&agent, &[("py", "replay")], "");
     let (code, result) = run(&agent, &[]);
     assert_eq!(code, 0, "{result}");
-    assert!(result["text"].as_str().unwrap().contains("py did: two"), "{result}");
+    assert!(
+        result["text"].as_str().unwrap().contains("py did: two"),
+        "{result}"
+    );
     let refused = refused(&agent);
     assert!(refused == ["duplicate"] || refused == ["late"], "{refused:?}");
 }
@@ -279,21 +335,41 @@ fn a_clawk_elsewhere_works_under_the_rights_of_the_task_and_its_trace_joins() {
     let host = Host::start(&mut serving(&worker, &["--listen", "127.0.0.1:0"]), "http://");
     let url = host.said.rsplit_once("http://").unwrap().1.to_owned();
     let leader = agent(&team, &silent_script());
-    std::fs::write(leader.path("clawk.toml"), format!("[peers.hand]\nurl = \"http://{url}\"\n")).unwrap();
+    std::fs::write(
+        leader.path("clawk.toml"),
+        format!("[peers.hand]\nurl = \"http://{url}\"\n"),
+    )
+    .unwrap();
     let (code, result) = run(&leader, &["--task", "00000000-0000-4000-8000-000000000009"]);
-    assert_eq!((code, result["text"].as_str()), (0, Some("from afar")), "{result}");
+    assert_eq!(
+        (code, result["text"].as_str()),
+        (0, Some("from afar")),
+        "{result}"
+    );
     assert_eq!(result["tokens"], 110);
     let tree = leader
-        .clawk(["trace", "show", "--task", "00000000-0000-4000-8000-000000000009", "--format", "json"])
+        .clawk([
+            "trace",
+            "show",
+            "--task",
+            "00000000-0000-4000-8000-000000000009",
+            "--format",
+            "json",
+        ])
         .arg("--state")
         .arg(leader.state())
         .arg("--with")
         .arg(worker.state())
         .output()
         .unwrap();
-    let tree: Value = serde_json::from_slice(&tree.stdout).unwrap_or_else(|_| panic!("{}", text(&tree.stderr)));
+    let tree: Value =
+        serde_json::from_slice(&tree.stdout).unwrap_or_else(|_| panic!("{}", text(&tree.stderr)));
     let task = &tree["root"]["children"][0];
-    assert_eq!((&task["member"], &task["host"]), (&json!("hand"), &json!("local")), "{tree}");
+    assert_eq!(
+        (&task["member"], &task["host"]),
+        (&json!("hand"), &json!("local")),
+        "{tree}"
+    );
     let sent = &task["children"][0];
     assert_eq!(sent["host"], "tested", "what its host did stands below: {tree}");
     assert_eq!(sent["children"][0]["member"], "hand");
@@ -307,7 +383,14 @@ fn a_clawk_elsewhere_works_under_the_rights_of_the_task_and_its_trace_joins() {
         .unwrap();
     assert!(export.status.success(), "{}", text(&export.stderr));
     let tree = leader
-        .clawk(["trace", "show", "--task", "00000000-0000-4000-8000-000000000009", "--format", "json"])
+        .clawk([
+            "trace",
+            "show",
+            "--task",
+            "00000000-0000-4000-8000-000000000009",
+            "--format",
+            "json",
+        ])
         .arg("--state")
         .arg(leader.state())
         .arg("--with")
@@ -315,7 +398,10 @@ fn a_clawk_elsewhere_works_under_the_rights_of_the_task_and_its_trace_joins() {
         .output()
         .unwrap();
     let tree: Value = serde_json::from_slice(&tree.stdout).unwrap();
-    assert_eq!(tree["root"]["children"][0]["children"][0]["host"], "hand", "{tree}");
+    assert_eq!(
+        tree["root"]["children"][0]["children"][0]["host"], "hand",
+        "{tree}"
+    );
     verified(&leader);
     drop(host);
     verified(&worker);
@@ -336,9 +422,17 @@ fn a_manifest_of_its_own_is_a_member_with_or_without_the_swarm() {
         std::fs::write(folder.join("claw.yaml"), other.to_string()).unwrap();
         let script = json!({"scenes": [scene("", "do it", says("in a process of its own"))]});
         std::fs::write(folder.join("script.yaml"), script.to_string()).unwrap();
-        std::fs::write(leader.path("clawk.toml"), "[peers.hand]\nmanifest = \"other/claw.yaml\"\n").unwrap();
+        std::fs::write(
+            leader.path("clawk.toml"),
+            "[peers.hand]\nmanifest = \"other/claw.yaml\"\n",
+        )
+        .unwrap();
         let (code, result) = run(&leader, &[]);
-        assert_eq!((code, result["text"].as_str()), (0, Some("in a process of its own")), "{with_swarm}: {result}");
+        assert_eq!(
+            (code, result["text"].as_str()),
+            (0, Some("in a process of its own")),
+            "{with_swarm}: {result}"
+        );
     }
     assert!(leader.state().join("peers/hand/state.db").exists());
 }
@@ -346,7 +440,12 @@ fn a_manifest_of_its_own_is_a_member_with_or_without_the_swarm() {
 fn on_a_bus(backend: &str, more: Value) -> Value {
     let mut more = more;
     more["coordination"] = json!({"message_passing": "queue", "backend": backend, "concurrency": {}});
-    swarm("broadcast", "merge", json!([{"identity_ref": "hand", "role": "worker", "count": 3}]), more)
+    swarm(
+        "broadcast",
+        "merge",
+        json!([{"identity_ref": "hand", "role": "worker", "count": 3}]),
+        more,
+    )
 }
 
 #[test]
@@ -362,7 +461,10 @@ fn a_file_carries_tasks_between_processes_of_one_host() {
     let (code, result) = run(&leader, &[]);
     assert_eq!(code, 0, "{result}");
     assert_eq!(result["answers"].as_array().unwrap().len(), 3);
-    assert!(result["text"].as_str().unwrap().matches("by the file").count() == 3, "{result}");
+    assert!(
+        result["text"].as_str().unwrap().matches("by the file").count() == 3,
+        "{result}"
+    );
     assert_eq!(reports(&leader), 3);
     drop(host);
     assert_eq!(reports(&worker), 3, "each on the worker, once");
@@ -383,13 +485,22 @@ fn a_host_that_serves_all_works_alone() {
 fn a_binding_that_is_none_is_refused() {
     let agent = agent(&broadcast(&["py"], json!({})), &silent_script());
     for (toml, said) in [
-        ("[peers.py]\nurl = \"http://127.0.0.1:9\"\ncommand = [\"x\"]\n", "exactly one of"),
+        (
+            "[peers.py]\nurl = \"http://127.0.0.1:9\"\ncommand = [\"x\"]\n",
+            "exactly one of",
+        ),
         ("[peers.py]\ntimeout_ms = 5\n", "exactly one of"),
         ("[peers.py]\nurl = \"ftp://x\"\n", "not a target"),
-        ("[peers.py]\nkey = \"ed25519:00\"\nurl = \"http://127.0.0.1:9\"\n", "unknown field"),
+        (
+            "[peers.py]\nkey = \"ed25519:00\"\nurl = \"http://127.0.0.1:9\"\n",
+            "unknown field",
+        ),
     ] {
         std::fs::write(agent.path("clawk.toml"), toml).unwrap();
-        let output = agent.clawk(["swarm", "run", "claw.yaml", "do it"]).output().unwrap();
+        let output = agent
+            .clawk(["swarm", "run", "claw.yaml", "do it"])
+            .output()
+            .unwrap();
         assert!(!output.status.success());
         assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
     }

@@ -449,7 +449,8 @@ fn members_of_a_run_share_a_store_with_versions() {
     let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
     let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
     for name in ["memory-store", "memory-query"] {
-        let tool = json!({"inline": {"name": name, "description": "memory", "input_schema": {"type": "object"}}});
+        let tool =
+            json!({"inline": {"name": name, "description": "memory", "input_schema": {"type": "object"}}});
         manifest["spec"]["tools"].as_array_mut().unwrap().push(tool);
     }
     manifest["spec"]["memory"] = json!({"inline": {"name": "mem", "stores": [{"name": "notes", "type": "key-value", "backend": "sqlite"}]}});
@@ -458,7 +459,12 @@ fn members_of_a_run_share_a_store_with_versions() {
     assert_eq!(code, 0, "{result}");
     let said = spoken(&result);
     assert!(said[0].contains("version 1 of `plan`"), "{said:?}");
-    assert!(said[1].contains("plan (version 2): third"), "what it said of version 0 was a conflict: {said:?}");
-    let shared = events(&agent).into_iter().filter(|event| event.payload.contains("\"state\":\"shared\""));
+    assert!(
+        said[1].contains("plan (version 2): third"),
+        "what it said of version 0 was a conflict: {said:?}"
+    );
+    let shared = events(&agent)
+        .into_iter()
+        .filter(|event| event.payload.contains("\"state\":\"shared\""));
     assert_eq!(shared.count(), 2, "the conflict changed nothing");
 }

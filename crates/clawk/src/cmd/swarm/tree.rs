@@ -119,7 +119,11 @@ fn of_export(path: &Path, host: &str) -> Result<Tasks> {
         }
     }
     for of in known.values_mut() {
-        let session = of.branch.session.as_ref().and_then(|session| sessions.get(session));
+        let session = of
+            .branch
+            .session
+            .as_ref()
+            .and_then(|session| sessions.get(session));
         of.branch.events.extend(session.into_iter().flatten().cloned());
     }
     Ok(known)
