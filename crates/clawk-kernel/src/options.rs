@@ -14,6 +14,7 @@ use crate::output::Shown;
 use crate::ports::{Elsewhere, TokenKey};
 use crate::purse::{Budgets, Prices};
 use crate::screen::Judge;
+use crate::time::Timestamp;
 
 /// What is local to this machine.
 #[derive(Debug, Clone)]
@@ -63,8 +64,9 @@ pub struct SwarmOptions {
     pub elsewhere: Option<Arc<dyn Elsewhere>>,
     /// What report tokens are made of.
     pub token_key: TokenKey,
-    /// Its tools' results come from a record, as those of all tools do: nobody works.
-    pub taped: bool,
+    /// In a replay: the swarm's tools by name, and since when they were offered. Their results come from the record, as those of all
+    /// tools do, and no member works.
+    pub taped: Option<BTreeMap<String, Timestamp>>,
 }
 
 /// `[inbox]`: how much waits, and how much runs at once.
