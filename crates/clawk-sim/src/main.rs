@@ -27,13 +27,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let (mut crashes, mut repeated, mut events) = (0, 0, 0);
+    let (mut crashes, mut repeated, mut effects, mut events) = (0, 0, 0, 0);
     for seed in from..from.saturating_add(seeds) {
         let once = clawk_sim::run(seed);
         match (&once, clawk_sim::run(seed)) {
             (Ok(first), Ok(second)) if *first == second => {
                 crashes += first.crashes;
                 repeated += first.repeated;
+                effects += first.effects;
                 events += first.events;
             }
             (Err(broken), _) => {
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{seeds} seeds, each twice: {crashes} crashes, {repeated} repeated messages, {events} events; nothing broke"
+        "{seeds} seeds, each twice: {crashes} crashes, {repeated} repeated messages, {effects} effects, {events} events; nothing broke"
     );
     ExitCode::SUCCESS
 }

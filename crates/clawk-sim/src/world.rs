@@ -28,6 +28,8 @@ pub struct Report {
     pub crashes: usize,
     /// Messages that were delivered more than once.
     pub repeated: usize,
+    /// Effects that tools did, on all hosts.
+    pub effects: usize,
     /// Events in all journals.
     pub events: usize,
 }
@@ -295,6 +297,7 @@ impl World {
             digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             crashes: self.crashes,
             repeated: self.repeated,
+            effects: self.hosts.iter().map(|host| host.rig.runner.runs().len()).sum(),
             events,
         }
     }

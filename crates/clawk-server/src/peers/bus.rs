@@ -93,6 +93,7 @@ pub(super) trait Carries: Send + Sync {
 /// # Errors
 /// It can't be reached for [`START`].
 pub(super) async fn open(options: BusOptions) -> Result<Arc<dyn Carries>, QueueError> {
+    absent(&options.kind)?;
     let until = tokio::time::Instant::now() + START;
     loop {
         match connect(&options).await {
@@ -102,6 +103,20 @@ pub(super) async fn open(options: BusOptions) -> Result<Arc<dyn Carries>, QueueE
             }
             outcome => return outcome,
         }
+    }
+}
+
+/// This build does not have it.
+fn absent(kind: &BusKind) -> Result<(), QueueError> {
+    let lacks = |name: &str| {
+        Err(QueueError::Broker(format!(
+            "this build has no `{name}`; build with `--features {name}`"
+        )))
+    };
+    match kind {
+        BusKind::Nats(_) if cfg!(not(feature = "nats")) => lacks("nats"),
+        BusKind::Redis(_) if cfg!(not(feature = "redis")) => lacks("redis"),
+        BusKind::Nats(_) | BusKind::Redis(_) | BusKind::File(_) => Ok(()),
     }
 }
 
@@ -127,13 +142,9 @@ async fn connect(options: &BusOptions) -> Result<Arc<dyn Carries>, QueueError> {
             Ok(Arc::new(Bus::new(options, open).await?))
         }
         #[cfg(not(feature = "nats"))]
-        BusKind::Nats(_) => Err(QueueError::Broker(
-            "this build has no `nats`; build with `--features nats`".to_owned(),
-        )),
+        BusKind::Nats(_) => absent(&options.kind).and(Err(QueueError::Broker("nats".to_owned()))),
         #[cfg(not(feature = "redis"))]
-        BusKind::Redis(_) => Err(QueueError::Broker(
-            "this build has no `redis`; build with `--features redis`".to_owned(),
-        )),
+        BusKind::Redis(_) => absent(&options.kind).and(Err(QueueError::Broker("redis".to_owned()))),
     }
 }
 

@@ -505,3 +505,85 @@ fn a_binding_that_is_none_is_refused() {
         assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
     }
 }
+
+/// A Redis server on a port of its own; killed when dropped.
+#[cfg(feature = "redis")]
+struct Redis {
+    child: Child,
+    port: u16,
+    _folder: tempfile::TempDir,
+}
+
+#[cfg(feature = "redis")]
+impl Redis {
+    fn start() -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("redis-server");
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--dir",
+        ]);
+        let child = command
+            .arg(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let child = child.expect("redis-server starts; tests/parts/install.sh says how to install it");
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(std::time::Instant::now() < until, "the broker does not listen");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Self {
+            child,
+            port,
+            _folder: folder,
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis_carries_tasks_between_hosts() {
+    let redis = Redis::start();
+    let team = on_a_bus("redis", json!({}));
+    let worker = agent(&team, &hand_says("by redis"));
+    let leader = agent(&team, &silent_script());
+    let toml = |serve: &str| format!("[swarm]\nurl = \"redis://127.0.0.1:{}\"\n{serve}", redis.port);
+    std::fs::write(leader.path("clawk.toml"), toml("serve = []\n")).unwrap();
+    std::fs::write(worker.path("clawk.toml"), toml("")).unwrap();
+    let host = Host::start(&mut serving(&worker, &[]), "working for the swarm");
+    for _ in 0..3 {
+        let (code, result) = run(&leader, &[]);
+        assert_eq!(code, 0, "{result}");
+        assert!(
+            result["text"].as_str().unwrap().matches("by redis").count() == 3,
+            "{result}"
+        );
+    }
+    assert_eq!(reports(&leader), 9);
+    drop(host);
+    assert_eq!(reports(&worker), 9);
+    verified(&leader);
+    verified(&worker);
+}
