@@ -73,6 +73,7 @@ pub use attach::{Attached, MAX_IMAGE_BYTES, MAX_IMAGES};
 pub use call::{Breadth, Held, Lasting, Reception, Reply};
 pub use carp::{Atlases, CarpError};
 pub use clawk_manifest::model::Role;
+pub use clawk_swarm::coord::RunResult;
 pub use cra::Cra;
 pub use door::{Door, REMEMBERED_DAYS};
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};

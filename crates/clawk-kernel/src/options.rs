@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::infer::ModelOptions;
 use crate::outbox::OutboxLimits;
 use crate::output::Shown;
+use crate::ports::{Elsewhere, TokenKey};
 use crate::purse::{Budgets, Prices};
 use crate::screen::Judge;
 use crate::time::Timestamp;
@@ -59,6 +60,10 @@ pub struct SwarmOptions {
     pub local: clawk_swarm::limit::Local,
     /// Identities of members, by name.
     pub identities: BTreeMap<String, Arc<Identity>>,
+    /// Members that work elsewhere; none: all work in this process.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// What report tokens are made of.
+    pub token_key: TokenKey,
     /// In a replay: the swarm's tools by name, and since when they were offered. Their results come from the record, as those of all
     /// tools do, and no member works.
     pub taped: Option<BTreeMap<String, Timestamp>>,

@@ -23,6 +23,7 @@ use crate::memory;
 use crate::ports::{Ask, Batch, Memory, MemoryError, RunError, RunOutcome, Scope, StoreQuery};
 use crate::recall;
 use crate::screen::{Look, Spot};
+use crate::team::STORE;
 
 /// Entries of one answer.
 const MAX_TOP_K: usize = 50;
@@ -36,6 +37,8 @@ struct StoreArgs {
     store: String,
     content: Value,
     key: Option<String>,
+    /// Of the store `swarm`: the version that is replaced.
+    version: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,6 +72,9 @@ pub(crate) async fn run(
         caller,
         permit,
     };
+    if let Some(told) = asked.of_swarm().await? {
+        return Ok(told);
+    }
     let done = match permit.tool() {
         "memory-store" => asked.store().await,
         "memory-query" => asked.query(cancel).await,
@@ -139,6 +145,30 @@ impl Asked<'_> {
             .map_err(|error| Fault::Said(format!("bad arguments: {error}")))
     }
 
+    /// The store that the members of a run share, where that is meant.
+    async fn of_swarm(&self) -> Result<Option<RunOutcome>, RunError> {
+        let named = self.permit.arguments().get("store").and_then(Value::as_str) == Some(STORE);
+        let shared = self.calls.team.as_ref().zip(self.caller.member.as_ref());
+        let Some((team, member)) = shared.filter(|(team, member)| named && team.shares(member)) else {
+            return Ok(None);
+        };
+        let done = match self.permit.tool() {
+            "memory-store" => match self.args::<StoreArgs>() {
+                Ok(args) => team.share(member, (args.key, args.content, args.version)).await?,
+                Err(_) => Err(("bad arguments: `content` and `key` are wanted".to_owned(), None)), // silent-ok: said
+            },
+            "memory-query" => match self.args::<QueryArgs>() {
+                Ok(args) => team.read_shared(member, &args.text),
+                Err(_) => Err(("bad arguments: `text` is wanted".to_owned(), None)), // silent-ok: said
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some(match done {
+            Ok((text, facts)) => told(text, false, Some(facts)),
+            Err((text, facts)) => told(text, true, facts),
+        }))
+    }
+
     fn origin(&self) -> Option<&Origin> {
         self.caller.context.origin.as_ref()
     }
@@ -184,7 +214,9 @@ impl Asked<'_> {
     }
 
     async fn store(&self) -> Done {
-        let StoreArgs { store, content, key } = self.args()?;
+        let StoreArgs {
+            store, content, key, ..
+        } = self.args()?;
         let (spec, memory) = self.find(&store)?;
         let request_id = self.permit.request_id().as_str();
         let entry = NewEntry {

@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use crate::peers;
 use crate::state::kept::{Reader, StateDir};
 use anyhow::{Context, Result, bail};
-use clawk_kernel::ports::{Journal, Provider};
+use clawk_kernel::ports::{Journal, Provider, TokenKey};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::witness::digest_of;
 use clawk_kernel::{
@@ -32,6 +33,7 @@ use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Given, Resolver, env};
 use clawk_server::Host as Served;
+use clawk_server::peers::Peers;
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -399,12 +401,30 @@ impl Blueprint {
         Arc::new(Stores::new(state.memory(), files))
     }
 
+    /// Who of the swarm works elsewhere, and what report tokens are made of.
+    ///
+    /// # Errors
+    /// A binding is not one, or the bus can't be reached.
+    pub(crate) async fn elsewhere(&self, state: &Path) -> Result<(Option<Arc<Peers>>, TokenKey)> {
+        if self.manifest.swarm.is_none() {
+            return Ok((None, TokenKey::default()));
+        }
+        let key = peers::token_key(state)?;
+        let place = peers::Place {
+            manifest: &self.manifest,
+            config: &self.config,
+            resolver: &self.resolver,
+            state,
+        };
+        Ok((peers::elsewhere(place, &key).await?, key))
+    }
+
     /// What is local about the swarm, with the Identities that lie beside the manifest.
     fn swarm(&self) -> SwarmOptions {
         SwarmOptions {
-            local: self.config.settings.swarm,
+            local: self.config.settings.swarm.local(),
             identities: self.identities.clone(),
-            taped: None,
+            ..SwarmOptions::default()
         }
     }
 

@@ -28,6 +28,7 @@ pub(crate) use doors::QueueDoor;
 pub(crate) use egress::{Egress, SecretBinding};
 
 use crate::keeper::{Checkpoints, Retention};
+use crate::peers::{PeerConfig, SwarmConfig};
 
 /// The configuration beside a manifest.
 pub(crate) const BESIDE: &str = "clawk.toml";
@@ -87,7 +88,9 @@ pub(crate) struct Settings {
     /// Where questions go whose conversation has nobody who may answer.
     pub(crate) approvals: Approvals,
     /// What the manifest does not say of its Swarm.
-    pub(crate) swarm: clawk_swarm::limit::Local,
+    pub(crate) swarm: SwarmConfig,
+    /// Who members of the Swarm are, by the names of their identities.
+    pub(crate) peers: BTreeMap<String, PeerConfig>,
     /// What is local about stores of memory.
     pub(crate) memory: MemoryConfig,
 }

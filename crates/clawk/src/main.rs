@@ -20,6 +20,7 @@ mod keeper;
 mod manifest;
 mod out;
 mod pack;
+mod peers;
 mod refusal;
 mod state;
 mod terminal;

@@ -132,6 +132,27 @@ impl Finder {
         for (name, tool) in &settings.tools.tools {
             self.tool(name, tool, &folder);
         }
+        for (name, peer) in &settings.peers {
+            let token = peer
+                .token
+                .iter()
+                .map(|reference| format!("token=(secret {reference})"));
+            if let Some(words) = peer.words() {
+                self.add(
+                    &format!("[peers.{name}] command"),
+                    &words,
+                    token.collect(),
+                    &folder,
+                );
+            } else if let Some(url) = peer.url.as_ref().or(peer.bus.as_ref()) {
+                let url = std::slice::from_ref(url);
+                self.add(&format!("[peers.{name}] at"), url, token.collect(), &folder);
+            }
+        }
+        if let Some(url) = &settings.swarm.url {
+            let url = [url.clone()];
+            self.add("[swarm] url", &url, Vec::new(), &folder);
+        }
         for (name, channel) in &settings.channels {
             self.channel(name, channel, &folder);
         }

@@ -348,6 +348,8 @@ async fn a_peer_works_with_the_rights_of_who_delegated() {
                 request_id: id(7),
                 swarm: "team".to_owned(),
                 member: None,
+                report_token: None,
+                limits: None,
             },
         };
         kernel.delegate(session.id, task).await.unwrap();

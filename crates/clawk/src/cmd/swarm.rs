@@ -271,7 +271,7 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Look
         .swarm
         .as_ref()
         .context("the manifest declares no Swarm")?;
-    let plan = Plan::of(swarm, &manifest.identity.name, config.settings.swarm)?;
+    let plan = Plan::of(swarm, &manifest.identity.name, config.settings.swarm.local())?;
     let first = manifest
         .providers
         .first()

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::state::kept::StateDir;
 use anyhow::{Context, Result};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::{Later, TokenKey};
 use clawk_kernel::{Kernel, StartError};
+use clawk_manifest::model::BusBackend;
 use clawk_manifest::{Loaded, Manifest, Severity, Sources, WireOptions, from_value};
 use clawk_server::control::Control;
+use clawk_server::peers::Peers;
 use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
 use clawk_tools::Ask;
 use serde_json::Value;
@@ -30,6 +32,8 @@ pub(crate) struct Launched {
     ask: Option<Ask>,
     /// Whether its models can be reached is found out beside its work; without it, the first message shows it.
     reach_providers: bool,
+    /// Members that work elsewhere, and what report tokens are made of.
+    elsewhere: (Option<Arc<Peers>>, TokenKey),
 }
 
 impl fmt::Debug for Launched {
@@ -44,8 +48,10 @@ impl Launched {
         let blueprint = blueprint.named().await?;
         let state = blueprint.ready(state).await?;
         blueprint.parts(&state, ask.clone())?;
+        let elsewhere = blueprint.elsewhere(state.path()).await?;
         let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
         Ok(Self {
+            elsewhere,
             blueprint,
             state,
             keeper,
@@ -67,6 +73,11 @@ impl Launched {
         &self.state
     }
 
+    /// Tasks of its swarm come by a bus.
+    pub(crate) fn has_bus(&self) -> bool {
+        self.elsewhere.0.as_ref().is_some_and(|peers| peers.has_bus())
+    }
+
     /// What it runs.
     pub(crate) const fn blueprint(&self) -> &Blueprint {
         &self.blueprint
@@ -80,6 +91,9 @@ impl Launched {
 
     /// Signs what is there and gives the state directory free.
     pub(crate) async fn close(&self) {
+        if let Some(peers) = &self.elsewhere.0 {
+            peers.close().await;
+        }
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
             keeper.close().await;
@@ -105,7 +119,14 @@ impl AgentFactory for Launched {
         Box::pin(async move {
             let mut parts = self.blueprint.parts(&self.state, self.ask.clone())?;
             parts.options.reach_providers = self.reach_providers;
-            Ok(Kernel::start(parts).await?)
+            let (peers, key) = &self.elsewhere;
+            parts.options.swarm.token_key = key.clone();
+            parts.options.swarm.elsewhere = peers.clone().map(|peers| peers as _);
+            let kernel = Kernel::start(parts).await?;
+            if let Some(peers) = peers {
+                peers.attach(&kernel).await;
+            }
+            Ok(kernel)
         })
     }
 }
@@ -190,6 +211,13 @@ impl AgentFactory for Wired {
                 unserved("no manifest was launched, and none came over the wire".to_owned())
             })?;
             let manifest = read(wire, &self.config, self.root.as_deref())?;
+            let backend = manifest.0.swarm.as_ref().map(|swarm| swarm.coordination.backend);
+            if let Some(backend) = backend.filter(|backend| *backend != BusBackend::InProcess) {
+                let backend = backend.as_str();
+                return Err(unserved(format!(
+                    "a swarm whose backend is `{backend}` is served for a manifest that was launched, not for one from the wire"
+                )));
+            }
             let blueprint = Blueprint::of_wire(manifest, self.config.clone(), self.root.as_deref())
                 .await
                 .map_err(|error| unserved(format!("{error:#}")))?;

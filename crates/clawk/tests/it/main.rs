@@ -34,12 +34,15 @@ mod governed;
 mod guest_http;
 mod guide;
 mod hostile;
+#[cfg(feature = "nats")]
+mod hosts;
 mod https;
 mod kept;
 mod ledger;
 mod levels;
 mod memory;
 mod own_files;
+mod peers;
 mod plan;
 mod policy;
 mod private;
