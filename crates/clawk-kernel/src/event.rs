@@ -129,6 +129,8 @@ pub mod kind {
     pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
     /// Old messages left the model's view.
     pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
+    /// A conversation's oldest turns left its context; its content is what stands for them, and the list of what was replaced.
+    pub const CONTEXT_COMPACTED: &str = "ckp.context.compacted";
     /// Entries are to be kept: durable before they are.
     pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
     /// Entries were kept.
@@ -319,6 +321,11 @@ payloads! {
     MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
     /// `ckp.context.trimmed`.
     ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
+    /// `ckp.context.compacted`: `untrusted` names the origins of foreign text in what was replaced.
+    ContextCompacted<'a> {
+        kept_messages: usize, method: &'a str, replaced_messages: usize, strategy: &'a str, summary_hash: Digest, turn: Uuid,
+        untrusted: &'a [String],
+    }
     /// `ckp.context.written`.
     ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
     /// `ckp.memory.requested`, `ckp.memory.stored`: never the entries themselves, which the store has.

@@ -16,6 +16,7 @@ mod attach;
 pub mod carp;
 mod catalog;
 mod client_tool;
+mod compaction;
 mod composite;
 mod conversation;
 mod cra;

@@ -187,7 +187,7 @@ pub(crate) async fn before(
     Ok(recalled)
 }
 
-/// Origins of untrusted text that earlier turns of the session recalled: what was said then may rest on it.
+/// Origins of untrusted text that earlier turns of the session recalled, or that has left its context: what was said then may rest on it.
 pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String> {
     if let Some(known) = state.labels() {
         return known;
@@ -203,7 +203,7 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
     let mut found = BTreeSet::new();
     let scan = Scan {
         session: Some(state.id),
-        kinds: &[kind::MEMORY_RECALLED],
+        kinds: &[kind::MEMORY_RECALLED, kind::CONTEXT_COMPACTED],
         ..Scan::default()
     };
     let looked = calls.scribe.each(scan, |event| {
