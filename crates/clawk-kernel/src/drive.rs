@@ -614,6 +614,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         message,
         origin: &origin,
         notices: &state.notices,
+        purse: &purse,
     };
     let window = window(calls, &state.provider);
     let (recalled, effects) = match recall::before(calls, about, &asked, window, cancel).await {
@@ -643,7 +644,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         planned: false,
         spent_out: AtomicBool::new(false),
         notices: state.notices.clone(),
-        purse,
+        purse: purse.clone(),
         base,
         context: Arc::new(Context {
             taint: Vec::new(),

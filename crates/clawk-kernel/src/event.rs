@@ -143,6 +143,8 @@ pub mod kind {
     pub const MEMORY_RECALLED: &str = "ckp.memory.recalled";
     /// A store was compacted.
     pub const MEMORY_COMPACTED: &str = "ckp.memory.compacted";
+    /// Retention removed entries for good.
+    pub const MEMORY_EXPIRED: &str = "ckp.memory.expired";
     /// A task was given to the whole swarm; its content, as that of the swarm's other events, is the fact that a start folds.
     pub const SWARM_RUN: &str = "ckp.swarm.run";
     /// A try of a member at a task began or ended.
@@ -338,6 +340,8 @@ payloads! {
         left_out: usize, query_hash: Digest, recalled_hash: Digest, searches: &'a [crate::recall::Told], tokens: usize, turn: Uuid,
         untrusted: &'a [String],
     }
+    /// `ckp.memory.expired`.
+    MemoryExpired<'a> { entries: u64, store: &'a str }
     /// `ckp.memory.compacted`.
     MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
     /// `ckp.swarm.reported`.

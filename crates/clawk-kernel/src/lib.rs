@@ -63,8 +63,10 @@ mod swarm;
 mod taint;
 mod talk;
 mod team;
+mod tend;
 pub mod testing;
 pub mod time;
+mod vectors;
 mod watch;
 
 pub use agent::Parts;

@@ -30,7 +30,7 @@ use clawk_plan::Own;
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Given, Resolver, env};
+use clawk_secrets::{Env, Given, Resolver};
 use clawk_server::Host as Served;
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
