@@ -347,7 +347,6 @@ fn asked(whose: Whose, query: StoreQuery, limit: usize) -> Ask {
         query,
         vector: None,
         limit,
-        at: T0,
     }
 }
 

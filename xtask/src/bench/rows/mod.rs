@@ -35,6 +35,7 @@ pub(super) const ALL: [(&str, Measure); 13] = [
     ("sandboxed commands", tools::sandboxed),
     ("boxes", boxes::rows),
     ("memory queries", memory::queries),
+    ("bytes of an entry", memory::bytes),
     ("flat memory", wire::flat),
     ("flat memory over turns and sessions", turns::flat),
 ];
