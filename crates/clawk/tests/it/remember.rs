@@ -52,7 +52,7 @@ scenes:
     steps:
       - call: [{ name: context-write, arguments: { file: MEMORY.md, content: "likes tea" } }]
       - say: "learnt"
-  - user: unlearn
+  - user: drink
     steps:
       - call: [{ name: context-write, arguments: { file: MEMORY.md, content: "likes coffee" } }]
       - say: "learnt"
@@ -65,6 +65,13 @@ fn agent(stores: &str, more: &str, window: u32) -> Agent {
     std::fs::write(agent.path("claw.yaml"), manifest(stores, more, window)).unwrap();
     std::fs::write(agent.path("script.yaml"), SCRIPT).unwrap();
     agent
+}
+
+/// What a client says of the agent that it expects.
+fn named() -> Value {
+    json!({ "kind": "Claw", "claw": "0.3.0", "metadata": { "name": "tested", "version": "1.0.0" },
+        "spec": { "identity": { "inline": { "personality": "x" } }, "providers": [{ "inline": {
+            "protocol": "openai-compatible", "endpoint": "http://127.0.0.1:9/v1", "model": "m", "auth": { "type": "none" } } }] } })
 }
 
 fn said(agent: &Agent, words: &str) -> String {
@@ -208,14 +215,15 @@ fn one_command_forgets_an_entry_and_every_copy_of_it() {
 fn a_long_conversation_is_compacted_and_every_prompt_is_built_again_byte_for_byte() {
     let stores = "        - { name: talks, type: conversation, compaction: { strategy: summarize } }";
     let agent = agent(stores, "", 2000);
-    let lines: String = (0..24)
-        .map(|n| format!("fact {n} is {}\n", "blue and round ".repeat(20)))
-        .collect();
-    agent
-        .clawk(["run", "claw.yaml"])
-        .write_stdin(lines)
-        .assert()
-        .success();
+    let mut serve = Server::start(&agent, &["claw.yaml", "--stdio"]);
+    assert!(serve.initialize(&named())["result"].is_object());
+    for n in 0..24 {
+        let text = format!("fact {n} is {}", "blue and round ".repeat(20));
+        let id = format!("5f3c1c62-6f3e-4d55-9a53-{n:012}");
+        let told = serve.ask("claw.message.send", &json!({ "text": text, "request_id": id }));
+        assert_eq!(told["result"]["stop"], "answered", "{told}");
+    }
+    assert!(serve.end().success());
     let state = agent.state();
     let state = state.to_str().unwrap();
     agent
@@ -258,7 +266,7 @@ fn every_version_of_a_context_file_is_kept_and_shown() {
     let agent = agent("        - { name: notes, type: semantic }", "", 100_000);
     std::fs::write(agent.path("MEMORY.md"), "knows nothing").unwrap();
     said(&agent, "learn");
-    said(&agent, "unlearn");
+    said(&agent, "drink");
     let found = json_of(&agent, &["memory", "versions", "MEMORY.md"]);
     let versions = found["versions"].as_array().unwrap();
     assert_eq!(versions.len(), 4, "{found}");
@@ -324,6 +332,13 @@ fn answer(mut stream: TcpStream, seen: &Mutex<Vec<String>>) {
             break (head, bytes.split_off(end + 4));
         }
     };
+    if head.starts_with("get /v1/models ") {
+        // Whether it can be reached.
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+            .unwrap();
+        return;
+    }
     assert!(head.starts_with("post /v1/embeddings http/1.1"), "{head}");
     assert!(head.contains("content-type: application/json"), "{head}");
     let length = head.split("content-length: ").nth(1).unwrap();
@@ -384,10 +399,7 @@ fn a_providers_vectors_are_paid_once_and_find_by_meaning() {
     let valid = json_of(&agent, &["validate", "claw.yaml"]);
     assert_eq!((&valid["valid"], &valid["warnings"]), (&json!(true), &json!([])));
     let mut serve = Server::start(&agent, &["claw.yaml", "--stdio"]);
-    let name = json!({ "kind": "Claw", "claw": "0.3.0", "metadata": { "name": "tested", "version": "1.0.0" },
-        "spec": { "identity": { "inline": { "personality": "x" } }, "providers": [{ "inline": {
-            "protocol": "openai-compatible", "endpoint": "http://127.0.0.1:9/v1", "model": "m", "auth": { "type": "none" } } }] } });
-    assert!(serve.initialize(&name)["result"].is_object());
+    assert!(serve.initialize(&named())["result"].is_object());
     let texts = [
         "Her physician is Weber.",
         "The bicycle is red.",

@@ -96,17 +96,17 @@ pub(super) fn bytes(programs: &Programs, folder: &Path, size: Size, table: &mut 
         }
         Ok(took)
     };
-    // What the first entries make once, is not of the entries.
     let first = store(&mut agent, 0, FEW)?;
-    let before = folder_bytes(folder)?;
     let count = size.entries / 10 / AT_ONCE * AT_ONCE;
     let last = store(&mut agent, FEW, count.max(AT_ONCE))?;
-    let grown = folder_bytes(folder)?.saturating_sub(before);
     agent.end()?;
+    let (bytes, entries) = (folder_bytes(folder)?, FEW + count.max(AT_ONCE));
     #[expect(clippy::cast_precision_loss, reason = "bytes of a benchmark")]
-    let each = grown as f64 / f64::from(count.max(AT_ONCE)) / f64::from(LONG);
+    let each = bytes as f64 / f64::from(entries) / f64::from(LONG);
     table.add(
-        format!("bytes on disk of an entry of {LONG} characters, the whole state directory"),
+        format!(
+            "bytes on disk of an entry of {LONG} characters, the whole state directory over {entries} of them"
+        ),
         (each, "×"),
         (format!("its {LONG} characters"), 1.0),
         Goal::RatioAtMost(3.3),
@@ -141,7 +141,10 @@ fn long(n: u32) -> Value {
     let mut at = n;
     while text.len() < usize::try_from(LONG).unwrap_or(1000) {
         at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let word = WORDS.get(usize::try_from(at >> 24).unwrap_or(0) % WORDS.len()).copied().unwrap_or("bread");
+        let word = WORDS
+            .get(usize::try_from(at >> 24).unwrap_or(0) % WORDS.len())
+            .copied()
+            .unwrap_or("bread");
         text.push(' ');
         text.push_str(word);
         if at % 7 == 0 {
