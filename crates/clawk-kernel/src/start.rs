@@ -231,7 +231,7 @@ fn team(
     purses: &Purses,
     (scribe, root): (&Scribe, SessionId),
 ) -> Result<Option<Arc<Team>>, StartError> {
-    if options.swarm.taped {
+    if options.swarm.taped.is_some() {
         return Ok(None);
     }
     let plan = swarm::plan(manifest, &options.swarm, purses)?;
@@ -272,6 +272,7 @@ fn calls(
         audit_writable: options.audit_writable,
         shown: options.shown,
         memories,
+        taped: options.swarm.taped,
     }
 }
 
