@@ -98,7 +98,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         let _working = own.life.join();
         call::reconcile(&own).await;
     });
-    if !taped {
+    if taped.is_none() {
         tend::start(&agent.memories);
     }
     if reach_providers {
@@ -207,7 +207,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let memories = Arc::new(Memories {
         across_senders: options.across_senders.clone(),
         tender: Default::default(),
-        taped: options.swarm.taped,
+        taped: options.swarm.taped.is_some(),
         manifest,
         backend: memory,
         classifier: classifier.clone(),
@@ -272,7 +272,7 @@ fn calls(
         audit_writable: options.audit_writable,
         shown: options.shown,
         memories,
-        taped: options.swarm.taped,
+        taped: options.swarm.taped.is_some(),
     }
 }
 
