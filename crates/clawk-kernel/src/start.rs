@@ -45,7 +45,7 @@ use crate::turn::{Effect, End};
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     check(&parts)?;
-    let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped);
+    let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped.is_some());
     let (agent, facts) = assemble(parts).await?;
     let agent = Arc::new(agent);
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
@@ -98,7 +98,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         let _working = own.life.join();
         call::reconcile(&own).await;
     });
-    if taped.is_none() {
+    if !taped {
         tend::start(&agent.memories);
     }
     if reach_providers {
