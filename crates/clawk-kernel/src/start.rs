@@ -272,7 +272,7 @@ fn calls(
         audit_writable: options.audit_writable,
         shown: options.shown,
         memories,
-        taped: options.swarm.taped.is_some(),
+        taped: options.swarm.taped,
     }
 }
 
