@@ -21,9 +21,11 @@ use crate::error::KernelError;
 use crate::event::{ContextWritten, MemoryQueried, MemoryStored, canonical, digest, kind, together};
 use crate::memory;
 use crate::ports::{Ask, Batch, Memory, MemoryError, RunError, RunOutcome, Scope, StoreQuery};
+use crate::rank;
 use crate::recall;
 use crate::screen::{Look, Spot};
 use crate::team::STORE;
+use crate::vectors;
 
 /// Entries of one answer.
 const MAX_TOP_K: usize = 50;
@@ -255,6 +257,7 @@ impl Asked<'_> {
             scribe.write(vec![draft]).await?;
             ids
         };
+        self.calls.memories.tender.nudge(spec, &place);
         let id = ids.into_iter().next().unwrap_or_default();
         let trust = if untrusted {
             ", marked as untrusted: the conversation holds text of others"
@@ -272,7 +275,7 @@ impl Asked<'_> {
         let ask = Ask {
             whose: self.whose(&spec.name),
             query: StoreQuery::Text(text.clone()),
-            vector: None,
+            vector: vectors::of_question(&self.calls.memories, spec, &text, &self.caller.purse, cancel).await,
             limit: top_k.unwrap_or(default).clamp(1, MAX_TOP_K),
         };
         let place = self.place();
@@ -287,6 +290,11 @@ impl Asked<'_> {
             };
             found.hits = memory.ask(spec, &place, ask).await?.hits;
         }
+        let mine = self
+            .origin()
+            .map(|origin| recall::whose(&origin.door))
+            .unwrap_or_default();
+        self.calls.memories.weigh(spec, &mut found, &mine);
         let mut look = Look::new(
             &self.calls.screens,
             self.caller.thread,
@@ -308,11 +316,17 @@ impl Asked<'_> {
                 .entry(&self.caller.thread, kind::MEMORY_QUERIED, &payload),
         );
         let _ticket = self.calls.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
+        let now = self.calls.scribe.now();
         let hits = found.hits.iter().map(|hit| {
-            json!({
+            let mut facts = json!({
                 "id": hit.entry.id, "score": hit.entry.score, "used": used, "origin": hit.mark.origin,
                 "untrusted": hit.mark.untrusted, "made_from": hit.mark.made_from, "timestamp": hit.entry.timestamp,
-            })
+            });
+            let sure = rank::confidence(spec, &hit.mark, hit.entry.timestamp.as_deref(), now);
+            if let (Some(sure), Value::Object(members)) = (sure, &mut facts) {
+                members.insert("confidence".to_owned(), json!(sure));
+            }
+            facts
         });
         let facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
         if found.hits.is_empty() {

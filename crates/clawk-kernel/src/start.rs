@@ -28,6 +28,7 @@ use crate::outbox::{Outbox, OutboxLimits};
 use crate::output::Cuts;
 use crate::ports::{ANSWER_KEPT_MS, ToolRunner};
 use crate::purse::{Purses, hour_of};
+use crate::rank;
 use crate::rates::Rates;
 use crate::recover::{self, Rebuilt};
 use crate::replay::facts::AgentFacts;
@@ -38,12 +39,13 @@ use crate::state::Table;
 use crate::stop;
 use crate::swarm::{self, Peers};
 use crate::team::Team;
+use crate::tend;
 use crate::turn::{Effect, End};
 
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     check(&parts)?;
-    let reach_providers = parts.options.reach_providers;
+    let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped.is_some());
     let (agent, facts) = assemble(parts).await?;
     let agent = Arc::new(agent);
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
@@ -97,6 +99,9 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         let _working = own.life.join();
         call::reconcile(&own).await;
     });
+    if !taped {
+        tend::start(&agent.memories);
+    }
     if reach_providers {
         health::watch(&agent.health);
     }
@@ -143,10 +148,9 @@ fn check(parts: &Parts) -> Result<(), StartError> {
         }
         (Some(memory), Some(backend)) => {
             let faults = memory.stores.iter().filter_map(|store| {
-                backend
-                    .check(store)
-                    .err()
-                    .map(|error| format!("store `{}`: {error}", store.name))
+                let refused = backend.check(store).err().map(|error| error.to_string());
+                let fault = refused.or_else(|| rank::fault(store))?;
+                Some(format!("store `{}`: {fault}", store.name))
             });
             unserved.extend(faults);
         }
@@ -203,6 +207,8 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let classifier = Classifier { models, table };
     let memories = Arc::new(Memories {
         across_senders: options.across_senders.clone(),
+        tender: Default::default(),
+        taped: options.swarm.taped.is_some(),
         manifest,
         backend: memory,
         classifier: classifier.clone(),

@@ -26,12 +26,12 @@ use clawk_kernel::{
 };
 use clawk_manifest::model::{Identity, ProviderProtocol};
 use clawk_manifest::{Manifest, Sources};
-use clawk_memory::{Files, Stores};
+use clawk_memory::Stores;
 use clawk_plan::Own;
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Given, Resolver, env};
+use clawk_secrets::{Env, Given, Resolver};
 use clawk_server::Host as Served;
 use clawk_server::peers::Peers;
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
@@ -393,11 +393,8 @@ impl Blueprint {
 
     /// Stores of memory: in the state's database, or in folders below `memory` in the state.
     fn stores(&self, state: &StateDir) -> Arc<dyn clawk_kernel::ports::Memory> {
-        let files = Files::new(clawk_memory::Options {
-            root: state.path().join("memory"),
-            home: env::path("HOME"),
-            tenant: self.config.settings.memory.tenant_id.clone().unwrap_or_default(),
-        });
+        let outside = !matches!(self.origin, Origin::Wire(_));
+        let files = own::folders(&self.config, state.path(), outside);
         Arc::new(Stores::new(state.memory(), files))
     }
 

@@ -53,6 +53,7 @@ mod questions;
 #[cfg(all(feature = "conformance", feature = "nats", feature = "redis"))]
 mod queues;
 mod refusals;
+mod remember;
 mod replay;
 mod sampling;
 mod serve;
