@@ -11,12 +11,14 @@ mod call;
 pub mod config;
 mod egress;
 mod executor;
+mod keep;
 mod mcp;
 mod mend;
 mod program;
 
 mod runner;
 mod stands;
+pub mod undo;
 
 #[cfg(test)]
 mod testing;

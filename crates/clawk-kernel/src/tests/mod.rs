@@ -29,6 +29,7 @@ mod purse;
 mod recovery;
 mod reuse;
 mod screening;
+mod skill_bounds;
 mod skills;
 mod stops;
 mod swarm;

@@ -14,11 +14,13 @@ use clawk_server::control::Control;
 use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
 use clawk_tools::Ask;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::Blueprint;
 use crate::companion;
 use crate::config::Config;
 use crate::coverage::JUDGE;
+use crate::dry::{Predictions, copy_state};
 use crate::keeper::Keeper;
 
 /// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
@@ -30,6 +32,8 @@ pub(crate) struct Launched {
     ask: Option<Ask>,
     /// Whether its models can be reached is found out beside its work; without it, the first message shows it.
     reach_providers: bool,
+    /// A dry run: its predictions, and the copy of the state that it works on.
+    dry: Option<(Predictions, TempDir)>,
 }
 
 impl fmt::Debug for Launched {
@@ -51,6 +55,34 @@ impl Launched {
             keeper,
             ask,
             reach_providers: false,
+            dry: None,
+        })
+    }
+
+    /// The same for a dry run: on a copy of the state, with no audit that leaves it.
+    ///
+    /// # Errors
+    /// As [`Launched::new`]; or the state can't be copied.
+    pub(crate) async fn dry(
+        blueprint: Blueprint,
+        state: Option<&Path>,
+        ask: Option<Ask>,
+        predictions: Predictions,
+    ) -> Result<Self> {
+        let mut blueprint = blueprint.named().await?;
+        let real = std::path::absolute(blueprint.state(state).dir()?)?;
+        let copy = copy_state(&real)?;
+        // The state itself is as closed to tools as in any run.
+        blueprint.read.push(real);
+        let state = blueprint.ready(Some(copy.path())).await?;
+        blueprint.parts(&state, ask.clone())?;
+        Ok(Self {
+            blueprint,
+            state,
+            keeper: Mutex::new(None),
+            ask,
+            reach_providers: false,
+            dry: Some((predictions, copy)),
         })
     }
 
@@ -105,6 +137,9 @@ impl AgentFactory for Launched {
         Box::pin(async move {
             let mut parts = self.blueprint.parts(&self.state, self.ask.clone())?;
             parts.options.reach_providers = self.reach_providers;
+            if let Some((predictions, _copy)) = &self.dry {
+                parts = predictions.around(parts);
+            }
             Ok(Kernel::start(parts).await?)
         })
     }
