@@ -194,7 +194,7 @@ impl Undo {
         record.alone = alone;
         if record.why.is_none() {
             let after = match &reach {
-                Reach::Places(places) => look::places(places)?,
+                Reach::Places(_) => look::again(before.keys())?,
                 Reach::Trees(trees) => {
                     let all = look::trees(trees, &self.root, u64::MAX, usize::MAX);
                     all.map_err(io::Error::other)??

@@ -181,6 +181,11 @@ pub(super) fn places(places: &[PathBuf]) -> io::Result<BTreeMap<PathBuf, Look>> 
     Ok(found)
 }
 
+/// The same places once more.
+pub(super) fn again<'a>(places: impl Iterator<Item = &'a PathBuf>) -> io::Result<BTreeMap<PathBuf, Look>> {
+    places.map(|path| Ok((path.clone(), at(path)?))).collect()
+}
+
 /// Everything below these folders, and the folders; nothing below `own`. The outer error: it is more than the limits.
 pub(super) fn trees(
     roots: &[PathBuf],

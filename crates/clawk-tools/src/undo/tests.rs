@@ -35,7 +35,11 @@ fn the_session() -> SessionId {
 }
 
 fn record(n: u64, session: SessionId, tool: &str) -> Record {
-    let mut record = Record::new(session, RequestId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap(), tool);
+    let mut record = Record::new(
+        session,
+        RequestId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap(),
+        tool,
+    );
     record.at_ns = n;
     record
 }

@@ -70,7 +70,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let acted = acted(&source, session)?;
     let root = dir.join(UNDO);
-    let after = |id: &str| acted.get(id).is_some_and(|call| args.to.is_none_or(|to| call.sequence > to));
+    let after = |id: &str| {
+        acted
+            .get(id)
+            .is_some_and(|call| args.to.is_none_or(|to| call.sequence > to))
+    };
     let mut kept = undo::records(&root, session).context("what the calls overwrote can't be read")?;
     kept.retain(|call| after(call.request_id.as_str()));
     let back = undo::plan(&root, &kept)?;
@@ -87,7 +91,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let without = back.conflicts.len() + lost.len();
         failed = put_back(&dir, session, (&kept, &back), without, &report)?;
         if let Some(report) = report.as_object_mut() {
-            let failed: Vec<Value> = failed.iter().map(|(path, why)| json!({"path": path, "why": why})).collect();
+            let failed: Vec<Value> = failed
+                .iter()
+                .map(|(path, why)| json!({"path": path, "why": why}))
+                .collect();
             report.insert("done".to_owned(), Value::Bool(true));
             report.insert("failed".to_owned(), failed.into());
         }
@@ -97,7 +104,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Format::Human => show(args.yes, (&kept, &back), &lost, &failed)?,
     }
     let whole = back.conflicts.is_empty() && failed.is_empty();
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if whole {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// The session's calls with effects, by their ids.
@@ -163,8 +174,15 @@ fn show(
     }
     for step in &back.steps {
         let word = does(&step.now, &step.then);
-        let word = if word == "remove" { paint.red(word) } else { paint.green(word) };
-        out::line(&format!("{word}  {}", out::harmless(&step.path.to_string_lossy())))?;
+        let word = if word == "remove" {
+            paint.red(word)
+        } else {
+            paint.green(word)
+        };
+        out::line(&format!(
+            "{word}  {}",
+            out::harmless(&step.path.to_string_lossy())
+        ))?;
     }
     for call in kept.iter().filter(|call| !call.alone && !call.changes.is_empty()) {
         out::line(&format!(
@@ -175,7 +193,11 @@ fn show(
         ))?;
     }
     for found in &back.conflicts {
-        let place = found.path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default();
+        let place = found
+            .path
+            .as_ref()
+            .map(|path| format!(" {}", path.display()))
+            .unwrap_or_default();
         out::line(&format!(
             "{} `{}`{}: {}",
             paint.yellow("not put back:"),
@@ -201,7 +223,10 @@ fn show(
         ))?;
     }
     match (yes, back.steps.is_empty()) {
-        (true, false) => out::line(&format!("{} places are put back", back.steps.len() - failed.len()))?,
+        (true, false) => out::line(&format!(
+            "{} places are put back",
+            back.steps.len() - failed.len()
+        ))?,
         (false, false) => out::note("nothing was changed; say --yes to do it"),
         (_, true) => {}
     }

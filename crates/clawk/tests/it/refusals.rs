@@ -159,6 +159,9 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
             ["sandbox", "explain"] => &["in/claw.yaml"],
+            ["skill", "list" | "test"] => &["in/claw.yaml"],
+            ["skill", "show"] => &["none", "--claw", "in/claw.yaml"],
+            ["skill", "import"] => &["none", "--output", "none.yaml", "--claw", "in/claw.yaml"],
             ["sandbox", "run"] => &["in/claw.yaml", "--", "true"],
             _ => {
                 assert!(
@@ -199,7 +202,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 12);
+    assert_eq!(tried, 16);
 }
 
 #[test]

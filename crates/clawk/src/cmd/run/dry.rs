@@ -27,7 +27,7 @@ pub(crate) struct Args {
     report: Option<PathBuf>,
 
     /// Output format of the dry run's report
-    #[arg(long, value_enum, default_value_t, requires = "dry_run")]
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 
     /// Approve a dry run's report, and say its message: questions that are exactly the predicted ones need no other answer
@@ -45,6 +45,9 @@ impl Args {
     /// # Errors
     /// The report is not about this manifest, or the person says no.
     pub(super) fn approved(&self, manifest: &Path) -> Result<Option<(String, Approved)>> {
+        if self.format == Format::Json {
+            bail!("`--format json` prints the report of a dry run; say `--dry-run`, too");
+        }
         let Some(file) = &self.plan else { return Ok(None) };
         let report = Report::read(file, manifest)?;
         report.show(Paint::stdout())?;
