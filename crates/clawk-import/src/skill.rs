@@ -40,6 +40,9 @@ const NAMES: [(&str, &str); 14] = [
     ("askuserquestion", "ask-user"),
 ];
 
+/// Relative paths and contents.
+type Files = Vec<(PathBuf, Vec<u8>)>;
+
 /// A skill, ready to be written.
 #[derive(Debug)]
 pub struct SkillImport {
@@ -90,49 +93,8 @@ pub fn skill(
     }
     let shelf = output.parent().unwrap_or(Path::new("/"));
     let (home, files) = at_home(folder, output, shelf, &mut notes)?;
-    let mut own = vec![reader(&name)];
-    let mut config = binding(&format!("{name}-read"), &["cat", "--"], Some(&home));
-    for script in scripts(folder, &mut notes) {
-        let (tool, binding) = script_tool(&name, &home, &script, &mut notes);
-        if own.iter().any(|known| known.0 == tool.0) {
-            notes.push(format!(
-                "`{}` is left out: another script has its name",
-                script.display()
-            ));
-            continue;
-        }
-        own.push(tool);
-        config.push_str(&binding);
-    }
-    let (named, narrowed) = allowed(front.get("allowed-tools"));
-    if !narrowed.is_empty() {
-        notes.push(format!(
-            "`allowed-tools` narrows {} by a pattern; a Skill has none: use `blocked_commands` of the sandbox or a policy rule",
-            narrowed.join(", ")
-        ));
-    }
-    let mut required: Vec<String> = own.iter().map(|(tool, _)| tool.clone()).collect();
-    let mut lacks = Vec::new();
-    for tool in &named {
-        match agent {
-            Some(agent) if agent.contains(tool) => required.push(tool.clone()),
-            Some(_) | None => lacks.push(tool.clone()),
-        }
-    }
-    match agent {
-        Some(agent) if front.get("allowed-tools").is_none() => {
-            required.extend(
-                agent
-                    .iter()
-                    .filter(|tool| !own.iter().any(|(own, _)| own == *tool))
-                    .cloned(),
-            );
-            notes
-                .push("it names no `allowed-tools`: it may use every tool that the agent has now".to_owned());
-        }
-        Some(_) | None => {}
-    }
-    notes.push("it has no `permissions`: the agent's policies alone bound what its tools do; add `permissions` to bound it further".to_owned());
+    let (own, config) = own_tools(folder, &home, &name, &mut notes);
+    let (required, lacks) = needed(&own, front.get("allowed-tools"), agent, &mut notes);
     let (skill, kept) = document(&name, &front, body, (&required, &lacks));
     let tools: Vec<PathBuf> = own
         .iter()
@@ -152,6 +114,65 @@ pub fn skill(
         lacks,
         notes,
     })
+}
+
+/// The tools that the skill brings along, and their bindings.
+fn own_tools(
+    folder: &Path,
+    home: &Path,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> (Vec<(String, Value)>, String) {
+    let mut own = vec![reader(name)];
+    let mut config = binding(&format!("{name}-read"), &["cat", "--"], Some(home));
+    for script in scripts(folder, notes) {
+        let (tool, binding) = script_tool(name, home, &script, notes);
+        if own.iter().any(|known| known.0 == tool.0) {
+            notes.push(format!(
+                "`{}` is left out: another script has its name",
+                script.display()
+            ));
+            continue;
+        }
+        own.push(tool);
+        config.push_str(&binding);
+    }
+    (own, config)
+}
+
+/// The tools that the skill may use, and those that it wants and the agent lacks.
+fn needed(
+    own: &[(String, Value)],
+    wanted: Option<&Value>,
+    agent: Option<&BTreeSet<String>>,
+    notes: &mut Vec<String>,
+) -> (Vec<String>, Vec<String>) {
+    let (named, narrowed) = allowed(wanted);
+    if !narrowed.is_empty() {
+        notes.push(format!(
+            "`allowed-tools` narrows {} by a pattern; a Skill has none: use `blocked_commands` of the sandbox or a policy rule",
+            narrowed.join(", ")
+        ));
+    }
+    let mut required: Vec<String> = own.iter().map(|(tool, _)| tool.clone()).collect();
+    let mut lacks = Vec::new();
+    for tool in &named {
+        match agent {
+            Some(agent) if agent.contains(tool) => required.push(tool.clone()),
+            Some(_) | None => lacks.push(tool.clone()),
+        }
+    }
+    if let (Some(agent), None) = (agent, wanted) {
+        required.extend(
+            agent
+                .iter()
+                .filter(|tool| !own.iter().any(|(own, _)| own == *tool))
+                .cloned(),
+        );
+        notes.push("it names no `allowed-tools`: it may use every tool that the agent has now".to_owned());
+    }
+    notes.push("it has no `permissions`: the agent's policies alone bound what its tools do; add `permissions` to bound it further".to_owned());
+    (required, lacks)
 }
 
 /// The frontmatter, the instructions, and whether the YAML could not be read.
@@ -244,12 +265,12 @@ fn document(
             }
         }
     }
-    let mut metadata = json!({"name": name});
+    let mut metadata = Map::from_iter([("name".to_owned(), Value::from(name))]);
     if !lacks.is_empty() {
-        metadata["labels"] = json!({REQUIRES: lacks.join(" ")});
+        metadata.insert("labels".to_owned(), json!({REQUIRES: lacks.join(" ")}));
     }
     if !annotations.is_empty() {
-        metadata["annotations"] = Value::Object(annotations);
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
     }
     let description = front.get("description").and_then(plain);
     let description = description.unwrap_or_else(|| format!("The skill {name}"));
@@ -277,7 +298,7 @@ fn at_home(
     output: &Path,
     shelf: &Path,
     notes: &mut Vec<String>,
-) -> Result<(PathBuf, Vec<(PathBuf, Vec<u8>)>), ImportError> {
+) -> Result<(PathBuf, Files), ImportError> {
     let unread = |path: &Path, cause| ImportError::Read {
         path: path.to_owned(),
         cause,

@@ -96,10 +96,10 @@ async fn inner(
     };
     let mut structured = json!({"skill": skill.name, "tokens": turn.usage().total()});
     if !is_error
-        && let Some(schema) = &skill.output_schema
+        && let (Some(schema), Some(facts)) = (&skill.output_schema, structured.as_object_mut())
         && let Ok(result) = skill::result(schema, &text)
     {
-        structured["result"] = result;
+        facts.insert("result".to_owned(), result);
     }
     Ok(RunOutcome {
         content: vec![ContentBlock::text(text)],

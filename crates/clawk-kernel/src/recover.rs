@@ -268,16 +268,7 @@ impl Fold {
                     self.calls.insert(request, call);
                 }
             }
-            kind::ACTION_EXECUTED => {
-                let tool = found.action_id.clone().unwrap_or_default();
-                let joins = Fields {
-                    turn: found.turn,
-                    is_error: found.is_error,
-                    ..Fields::default()
-                };
-                self.called(calls, found, read::<ToolCallResult>(event).map(Ok));
-                self.joined(calls, &joins, &tool);
-            }
+            kind::ACTION_EXECUTED => self.executed(calls, found, event),
             kind::ACTION_DENIED | kind::ACTION_FAILED => {
                 self.called(calls, found, read::<CallError>(event).map(Err))
             }
@@ -348,6 +339,17 @@ impl Fold {
         self.cuts.extend(told.cut);
         let (text, is_error) = (told.text, told.is_error);
         self.with(calls, found.turn, |open| called(open, call_id, text, is_error));
+    }
+
+    fn executed(&mut self, calls: &Calls, found: Fields, event: &Recorded) {
+        let tool = found.action_id.clone().unwrap_or_default();
+        let joins = Fields {
+            turn: found.turn,
+            is_error: found.is_error,
+            ..Fields::default()
+        };
+        self.called(calls, found, read::<ToolCallResult>(event).map(Ok));
+        self.joined(calls, &joins, &tool);
     }
 
     /// A skill that joined the turn: from its call's end on, which alone is enough where a crash cut off what follows it.

@@ -193,7 +193,6 @@ impl Estimated {
         let said = &skill.estimates;
         #[expect(
             clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
             reason = "clamped to what fits; the shape allows no negative number"
         )]
         let duration_ms = said

@@ -317,10 +317,12 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
     let skill = find(manifest, name)?;
     if format == Format::Json {
         let mut facts = facts(manifest, skill);
-        facts["instruction"] = json!(skill.instruction);
-        facts["input_schema"] = json!(skill.input_schema);
-        facts["output_schema"] = json!(skill.output_schema);
-        facts["labels"] = json!(skill.labels);
+        if let Some(facts) = facts.as_object_mut() {
+            facts.insert("instruction".to_owned(), json!(skill.instruction));
+            facts.insert("input_schema".to_owned(), json!(skill.input_schema));
+            facts.insert("output_schema".to_owned(), json!(skill.output_schema));
+            facts.insert("labels".to_owned(), json!(skill.labels));
+        }
         out::json(&facts)?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -200,9 +200,9 @@ fn an_undo_goes_back_to_an_event_and_leaves_what_others_changed() {
         .assert()
         .success();
     // After the two writes and the edit: only the shell's call comes back.
-    let (_, all) = json(
-        &world,
-        &[
+    let shown = world
+        .agent
+        .clawk([
             "trace",
             "show",
             "--agent",
@@ -211,13 +211,14 @@ fn an_undo_goes_back_to_an_event_and_leaves_what_others_changed() {
             "last",
             "--format",
             "json",
-        ],
-    );
-    let events = all
-        .as_array()
-        .or_else(|| all["events"].as_array())
-        .unwrap()
-        .clone();
+        ])
+        .output()
+        .unwrap();
+    let lines = text(&shown.stdout);
+    let events: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     let shell = events
         .iter()
         .find(|event| event["event_type"] == "action.approved" && event["payload"]["action_id"] == "shell")
