@@ -14,6 +14,7 @@ mod leads;
 mod pend;
 mod permit;
 mod plan;
+mod rank;
 mod reach;
 mod reconcile;
 mod record;
@@ -45,6 +46,7 @@ use decide::Case;
 use grant::Leave;
 pub use permit::Permit;
 pub(crate) use plan::{Wanted as PlannedCall, put as plan};
+pub(crate) use rank::Rank;
 pub(crate) use reconcile::reconcile;
 use record::Record;
 pub(crate) use reopen::restore;
@@ -65,6 +67,7 @@ use crate::output;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::purse::Purse;
 use crate::roles;
+use crate::sampling;
 use crate::skill::{self, Ceiling};
 use crate::stop;
 use crate::team::Calling;
@@ -110,6 +113,8 @@ pub(crate) struct Caller {
     pub(crate) context: Arc<Context>,
     /// Whose turn it belongs to, where that is a member of the swarm at its task.
     pub(crate) member: Option<Arc<Member>>,
+    /// Its rank among calls of one answer that run at the same time.
+    pub(crate) rank: Rank,
 }
 
 /// The context that asks for a call.
@@ -369,8 +374,12 @@ fn resolve(
         let invokes = caller.turn.is_some() && caller.depth == 0 && roles::triggers(caller.role);
         invokes.then(|| calls.catalog.of_skill(name)).flatten()
     };
-    let found = calls.catalog.get(name).or_else(reads_output);
-    let Some(tool) = found.or_else(of_team).or_else(of_skill) else {
+    let samples = || {
+        let entry = calls.catalog.sampling().filter(|entry| *entry.name == **name);
+        entry.filter(|_| sampling::may(caller)).cloned()
+    };
+    let found = calls.catalog.get(name).or_else(reads_output).or_else(of_team);
+    let Some(tool) = found.or_else(of_skill).or_else(samples) else {
         return Err(match calls.engine.denies_by_name(&request.tool) {
             Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
             None => calls.catalog.unknown(&request.tool),
@@ -509,6 +518,7 @@ async fn run(
                 output::read(&calls.scribe, cuts, session, permit.arguments()).await
             }
             None if tool.joins.is_some() => skill::join(calls, caller, tool, permit.arguments()),
+            None if tool.samples => sampling::run(calls, caller, &permit, &record.purse(), cancel).await,
             None if calls.runner.is_kernels(&tool.name) => {
                 crate::remember::run(calls, caller, &permit, cancel).await
             }
@@ -519,6 +529,7 @@ async fn run(
                         role: caller.role,
                         member: caller.member.as_deref(),
                         request_id: &request.request_id,
+                        rank: &caller.rank,
                     };
                     Box::pin(team.call(&tool.name, calling, permit.arguments(), cancel)).await
                 }

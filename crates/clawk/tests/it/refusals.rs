@@ -158,6 +158,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["policy", "explain"] => &["in/claw.yaml", "--tool", "file-read"],
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
+            ["swarm", "run"] => &["in/claw.yaml", "do it"],
             ["sandbox", "explain"] => &["in/claw.yaml"],
             ["skill", "list" | "test"] => &["in/claw.yaml"],
             ["skill", "show"] => &["none", "--claw", "in/claw.yaml"],
@@ -202,7 +203,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 16);
+    assert_eq!(tried, 19);
 }
 
 #[test]
