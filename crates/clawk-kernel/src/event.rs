@@ -321,22 +321,6 @@ payloads! {
     StopLifted<'a> { by: &'a str, channel: &'a str, session: Option<Uuid> }
     /// `ckp.policy.audited`.
     Audited<'a> { action_id: &'a str, policy_id: Option<&'a str>, reason: Option<&'a str>, request_id: &'a str, rule_id: Option<&'a str> }
-    /// `ckp.skill.invoked`.
-    SkillInvoked<'a> {
-        arguments_hash: Digest, call_id: &'a str, #[serde(skip_serializing_if = "Option::is_none")] estimates: Option<Estimated>,
-        is_error: bool, request_id: &'a str, skill: &'a str, text_hash: Digest, turn: Uuid,
-    }
-    /// `ckp.skill.repaired`; its content is what the model is told.
-    SkillRepaired<'a> { skill: &'a str, text_hash: Digest, turn: Uuid }
-    /// `ckp.skill.finished`.
-    SkillFinished<'a> {
-        calls: usize, duration_ms: u64, #[serde(skip_serializing_if = "Option::is_none")] estimates: Option<Estimated>,
-        fits: Option<bool>, repaired: bool, skill: &'a str, tokens: u64, turn: Uuid,
-    }
-    /// `ckp.undo.started`.
-    UndoStarted<'a> { by: &'a str, calls: usize, list_hash: Digest, places: usize, undo: Uuid, without: usize }
-    /// `ckp.undo.ended`.
-    UndoEnded { done: usize, failed: usize, undo: Uuid }
     /// `ckp.message.resumed`.
     MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
     /// `ckp.context.trimmed`.
@@ -389,17 +373,6 @@ payloads! {
     ScreenInput<'a> { action: &'a str, at: &'a str, fault: &'a str, place: &'a str, subject: &'a str }
     /// `ckp.screen.judged`.
     ScreenJudged<'a> { duration_ms: u64, place: &'a str, provider: &'a str, subject: &'a str, verdict: &'a str }
-}
-
-/// What a skill is said to take, on average. Fields in alphabetical order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct Estimated {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) calls: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) duration_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tokens: Option<u64>,
 }
 
 /// Where a session was forked; stands in its first event. Fields in alphabetical order, as in every payload.

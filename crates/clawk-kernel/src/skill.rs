@@ -9,11 +9,11 @@ use clawk_plan::Obtained;
 use clawk_policy::path::{CallPaths, Places, Roots};
 use clawk_policy::{Approval, Effect, Verdict};
 use clawk_proto::content::ContentBlock;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::call::{Caller, Calls};
 use crate::catalog::{Described, Entry};
-use crate::event::Estimated;
 use crate::output::Shown;
 use crate::ports::{Message, RunError, RunOutcome, ToolOffer};
 use crate::turn::Turn;
@@ -185,6 +185,17 @@ pub(crate) fn estimated(skill: &Skill) -> Option<String> {
     let calls = calls.map(|calls| format!("{calls} tool calls"));
     let parts: Vec<String> = [tokens, time, calls].into_iter().flatten().collect();
     Some(format!("about {}", parts.join(", ")))
+}
+
+/// What a skill is said to take, on average. Fields in alphabetical order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Estimated {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
 }
 
 impl Estimated {

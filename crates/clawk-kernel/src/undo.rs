@@ -2,12 +2,32 @@
 
 use std::sync::Arc;
 
-use clawk_proto::SessionId;
+use clawk_proto::{Digest, SessionId};
+use serde::Serialize;
 use uuid::Uuid;
 
-use crate::event::{Scribe, Thread, UndoEnded, UndoStarted, digest, kind};
+use crate::event::{Scribe, Thread, digest, kind};
 use crate::ports::{Journal, JournalError};
 use crate::time::Clock;
+
+/// `ckp.undo.started`. Fields of both in alphabetical order, as in every payload.
+#[derive(Debug, Serialize)]
+struct UndoStarted<'a> {
+    by: &'a str,
+    calls: usize,
+    list_hash: Digest,
+    places: usize,
+    undo: Uuid,
+    without: usize,
+}
+
+/// `ckp.undo.ended`.
+#[derive(Debug, Serialize)]
+struct UndoEnded {
+    done: usize,
+    failed: usize,
+    undo: Uuid,
+}
 
 /// An undo under way.
 #[derive(Debug)]

@@ -56,7 +56,7 @@ impl Predictions {
     pub(crate) fn around(&self, parts: Parts) -> Parts {
         let mut parts = parts;
         // Members and peers are told nothing: their tools are predicted as well.
-        parts.options.swarm.taped = true;
+        parts.options.swarm = std::mem::take(&mut parts.options.swarm).unmanned();
         parts.options.reach_providers = false;
         parts.runner = Arc::new(DryRunner {
             inner: parts.runner,

@@ -3,15 +3,54 @@
 use std::sync::Arc;
 
 use clawk_manifest::model::Skill;
+use clawk_proto::Digest;
+use serde::Serialize;
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use super::Run;
 use crate::call::call;
-use crate::event::{Estimated, SkillFinished, SkillInvoked, SkillRepaired, canonical, digest, kind};
+use crate::event::{canonical, digest, kind};
 use crate::prompt;
 use crate::roles;
-use crate::skill::{self, Ceiling, Joined};
+use crate::skill::{self, Ceiling, Estimated, Joined};
 use crate::turn::{Effect, End, Event, Turn};
+
+/// `ckp.skill.invoked`. Fields of all three in alphabetical order, as in every payload.
+#[derive(Debug, Serialize)]
+struct SkillInvoked<'a> {
+    arguments_hash: Digest,
+    call_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimates: Option<Estimated>,
+    is_error: bool,
+    request_id: &'a str,
+    skill: &'a str,
+    text_hash: Digest,
+    turn: Uuid,
+}
+
+/// `ckp.skill.repaired`; its content is what the model is told.
+#[derive(Debug, Serialize)]
+struct SkillRepaired<'a> {
+    skill: &'a str,
+    text_hash: Digest,
+    turn: Uuid,
+}
+
+/// `ckp.skill.finished`.
+#[derive(Debug, Serialize)]
+struct SkillFinished<'a> {
+    calls: usize,
+    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimates: Option<Estimated>,
+    fits: Option<bool>,
+    repaired: bool,
+    skill: &'a str,
+    tokens: u64,
+    turn: Uuid,
+}
 
 impl Run<'_> {
     /// The skill that this name invokes here.

@@ -70,7 +70,7 @@ fn imported(tools: &str) -> (Agent, Value) {
     folder(&agent);
     let own: Vec<String> = tools
         .split_whitespace()
-        .map(|name| format!("    - inline: {{ name: {name} }}\n"))
+        .map(|name| format!("    - inline: {{ name: {name}, description: A built-in, input_schema: {{ type: object }} }}\n"))
         .collect();
     let manifest = |more: &str, skills: &str| {
         format!(

@@ -10,10 +10,10 @@ use crate::agent::{Agent, text};
 use crate::counter::Counter;
 
 const TOOLS: &str = r#"  tools:
-    - inline: { name: file-read }
-    - inline: { name: file-write }
-    - inline: { name: file-edit }
-    - inline: { name: shell }
+    - inline: { name: file-read, description: A built-in, input_schema: { type: object } }
+    - inline: { name: file-write, description: A built-in, input_schema: { type: object } }
+    - inline: { name: file-edit, description: A built-in, input_schema: { type: object } }
+    - inline: { name: shell, description: A built-in, input_schema: { type: object } }
     - inline:
         name: order
         description: Orders something

@@ -17,7 +17,7 @@ use crate::terminal::can_ask;
 
 /// Flags about predictions.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct Dry {
     /// Predict every call that would change something instead of doing it, and print a report
     #[arg(long, conflicts_with_all = ["session", "plan"])]
     pub(super) dry_run: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     yes: bool,
 }
 
-impl Args {
+impl Dry {
     /// The message and the approvals of `--plan`, once the person has said yes.
     ///
     /// # Errors

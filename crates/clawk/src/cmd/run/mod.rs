@@ -56,7 +56,7 @@ pub(crate) struct Args {
     pub(crate) trust: bool,
 
     #[command(flatten)]
-    pub(crate) dry: dry::Args,
+    pub(crate) dry: dry::Dry,
 
     #[command(flatten)]
     pub(crate) outside: Outside,
