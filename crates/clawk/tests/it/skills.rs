@@ -127,7 +127,7 @@ fn a_skill_folder_becomes_a_skill_whose_script_runs_in_the_box() {
     );
     agent.clawk(["validate", "claw.yaml"]).assert().success();
     agent.clawk(["skill", "test", "claw.yaml"]).assert().success();
-    let script = agent.path("given/word-counter/scripts/count.sh");
+    let script = agent.path("skills/word-counter.files/scripts/count.sh");
     let counted = said(&agent, "count");
     assert!(counted.contains("3 words: one"), "{counted}");
     assert!(

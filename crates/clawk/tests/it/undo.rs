@@ -67,6 +67,8 @@ scenes:
       - call: [{ name: order, arguments: { id: one } }]
       - call: [{ name: mail, arguments: { id: two } }]
       - say: "All is done."
+  - steps:
+      - say: "Hello."
 "#;
 
 struct World {
