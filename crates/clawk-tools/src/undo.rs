@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clawk_plan::plan::{Filesystem, FsMode};
 use clawk_proto::SessionId;
@@ -110,10 +110,19 @@ impl Undo {
     }
 
     /// Keeps what the call may overwrite. Blocking.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time is compared with the file system's own stamps, which no port gives"
+    )]
     pub(crate) fn begin(&self, call: Record, reach: Result<Reach, String>) -> io::Result<Open> {
         let since = SystemTime::now();
         let alone = self.running.fetch_add(1, Ordering::SeqCst) == 0;
         let begun = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut call = call;
+        if call.at_ns == 0 {
+            let at = since.duration_since(UNIX_EPOCH).unwrap_or_default(); // silent-ok: a clock before 1970 orders nothing
+            call.at_ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        }
         let mut open = Open {
             record: call,
             before: BTreeMap::new(),

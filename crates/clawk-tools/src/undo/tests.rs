@@ -40,7 +40,7 @@ fn record(n: u64, session: SessionId, tool: &str) -> Record {
         RequestId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap(),
         tool,
     );
-    record.at_ns = n;
+    record.at_ns = n + 1;
     record
 }
 
