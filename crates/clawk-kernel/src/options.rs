@@ -91,3 +91,15 @@ impl Default for InboxLimits {
         }
     }
 }
+
+impl SwarmOptions {
+    /// With nobody behind the swarm's tools: they are offered, and their calls come to the runner, as in a replay.
+    #[must_use]
+    pub fn unmanned(self) -> Self {
+        let names = crate::team::specs().into_iter().map(|spec| spec.name);
+        Self {
+            taped: Some(names.map(|name| (name, Timestamp(0))).collect()),
+            ..self
+        }
+    }
+}

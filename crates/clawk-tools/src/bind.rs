@@ -161,6 +161,9 @@ impl Binder<'_> {
                     .map(Binding::Command)
                     .map(Some);
             }
+            (None, ..) | (_, Some(_), _) | (_, _, Some(_)) if config.argv || config.start_in.is_some() => {
+                return Err("`argv` and `start_in` go with `command` alone".to_owned());
+            }
             (None, Some(http), None) => return self.endpoint(http).map(Binding::Http).map(Some),
             (None, None, Some(module)) => return self.guest(module, config).map(Binding::Command).map(Some),
             (None, None, None) => {}
@@ -282,6 +285,8 @@ impl Binder<'_> {
             secrets,
             read_paths: self.read_paths(&[config]),
             guest: false,
+            argv: config.argv,
+            start_in: config.start_in.as_ref().map(|folder| self.host.base.join(folder)),
         })
     }
 
@@ -302,6 +307,8 @@ impl Binder<'_> {
             secrets: self.secrets(&config.secret_env)?,
             read_paths: Vec::new(),
             guest: true,
+            argv: false,
+            start_in: None,
         })
     }
 

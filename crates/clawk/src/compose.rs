@@ -34,6 +34,7 @@ use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Given, Resolver};
 use clawk_server::Host as Served;
 use clawk_server::peers::Peers;
+use clawk_tools::undo::Undo;
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -42,10 +43,14 @@ pub(crate) use launch::{Launched, Source, Wired};
 
 use crate::atlases;
 use crate::config::{self, Config, Durability, Outside, Settings};
+use crate::dry::Predictions;
 use crate::keeper::Keeper;
 use crate::state::{Origin, Wanted};
 use crate::trust::{self, Consent};
 use crate::{audit, manifest, out};
+
+/// The folder of the state that holds what calls overwrote.
+pub(crate) const UNDO: &str = "undo";
 
 /// How long a chat's end waits for what is in flight, milliseconds.
 const DRAIN_MS: u64 = 5_000;
@@ -342,6 +347,18 @@ impl Blueprint {
             self.tool_host(ask, state)?,
         )
         .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())
+        .and_then(|runner| self.keeping(runner, state))
+    }
+
+    /// With what calls overwrite kept in the state.
+    fn keeping(&self, runner: Runner, state: Option<&Path>) -> Result<Runner, Vec<String>> {
+        let settings = self.config.settings.undo;
+        let Some(state) = state.filter(|_| settings.enabled) else {
+            return Ok(runner);
+        };
+        let undo = Undo::new(state.join(UNDO), settings.limits())
+            .map_err(|error| vec![format!("what earlier calls overwrote can't be read: {error}")])?;
+        Ok(runner.keeping(Arc::new(undo)))
     }
 
     /// What the machine gives to tools, and to programs that live beside the agent.
@@ -522,6 +539,8 @@ pub(crate) struct Request<'a> {
     pub(crate) outside: Outside,
     /// `--trust`.
     pub(crate) trust: bool,
+    /// `--dry-run`: where predictions go.
+    pub(crate) dry: Option<Predictions>,
 }
 
 /// A running agent with what its surface needs beside it.
@@ -562,7 +581,11 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
     let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
     let blueprint = Blueprint::with_config(request.manifest, config).await?;
     let blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
-    let launched = Arc::new(Launched::new(blueprint, request.state, ask).await?);
+    let launched = match &request.dry {
+        None => Launched::new(blueprint, request.state, ask).await?,
+        Some(predictions) => Launched::dry(blueprint, request.state, ask, predictions.clone()).await?,
+    };
+    let launched = Arc::new(launched);
     let journal: Arc<dyn Journal> = launched.state().journal();
     let cut_off = cut_off(&*journal).await?;
     let options = clawk_server::Options {

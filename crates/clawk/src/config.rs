@@ -93,6 +93,39 @@ pub(crate) struct Settings {
     pub(crate) peers: BTreeMap<String, PeerConfig>,
     /// What is local about stores of memory.
     pub(crate) memory: MemoryConfig,
+    /// What is kept of what calls overwrite.
+    pub(crate) undo: UndoConfig,
+}
+
+/// `[undo]`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct UndoConfig {
+    /// What calls overwrite is kept.
+    pub(crate) enabled: bool,
+    /// The most that is kept for one call, MiB.
+    pub(crate) max_mb: u64,
+    /// The most that is kept for all calls, MiB.
+    pub(crate) total_mb: u64,
+}
+
+impl Default for UndoConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_mb: 64,
+            total_mb: 1024,
+        }
+    }
+}
+
+impl UndoConfig {
+    pub(crate) const fn limits(self) -> clawk_tools::undo::Limits {
+        clawk_tools::undo::Limits {
+            call_bytes: self.max_mb.saturating_mul(1 << 20),
+            total_bytes: self.total_mb.saturating_mul(1 << 20),
+        }
+    }
 }
 
 /// `[memory]`.

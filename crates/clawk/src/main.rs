@@ -15,6 +15,7 @@ mod config;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod coverage;
+mod dry;
 mod http;
 mod keeper;
 mod manifest;

@@ -32,6 +32,7 @@ mod recovery;
 mod reuse;
 mod screening;
 mod shown;
+mod skill_bounds;
 mod skills;
 mod stops;
 mod swarm;

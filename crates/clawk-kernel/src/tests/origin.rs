@@ -316,7 +316,7 @@ fn point(rig: &Rig, at: usize) -> ForkPoint {
     }
 }
 
-async fn settled_turns(rig: &Rig) {
+pub(super) async fn settled_turns(rig: &Rig) {
     while rig.journal.inbox().iter().any(|(_, end)| end.is_none()) {
         tokio::task::yield_now().await;
     }

@@ -168,6 +168,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
             state: args.state.as_deref(),
             outside: args.outside,
             trust: args.trust,
+            dry: None,
         };
         let agent = compose::agent(&request, None).await?;
         if agent.manifest.swarm.is_none() {

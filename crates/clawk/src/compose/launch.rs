@@ -16,11 +16,13 @@ use clawk_server::peers::Peers;
 use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
 use clawk_tools::Ask;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::Blueprint;
 use crate::companion;
 use crate::config::Config;
 use crate::coverage::JUDGE;
+use crate::dry::{Predictions, copy_state};
 use crate::keeper::Keeper;
 
 /// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
@@ -34,6 +36,8 @@ pub(crate) struct Launched {
     reach_providers: bool,
     /// Members that work elsewhere, and what report tokens are made of.
     elsewhere: (Option<Arc<Peers>>, TokenKey),
+    /// A dry run: its predictions, and the copy of the state that it works on.
+    dry: Option<(Predictions, TempDir)>,
 }
 
 impl fmt::Debug for Launched {
@@ -57,6 +61,34 @@ impl Launched {
             keeper,
             ask,
             reach_providers: false,
+            dry: None,
+        })
+    }
+
+    /// The same for a dry run: on a copy of the state, with no audit that leaves it.
+    ///
+    /// # Errors
+    /// As [`Launched::new`]; or the state can't be copied.
+    pub(crate) async fn dry(
+        blueprint: Blueprint,
+        state: Option<&Path>,
+        ask: Option<Ask>,
+        predictions: Predictions,
+    ) -> Result<Self> {
+        let mut blueprint = blueprint.named().await?;
+        let real = std::path::absolute(blueprint.state(state).dir()?)?;
+        let copy = copy_state(&real)?;
+        // The state itself is as closed to tools as in any run.
+        blueprint.read.push(real);
+        let state = blueprint.ready(Some(copy.path())).await?;
+        blueprint.parts(&state, ask.clone())?;
+        Ok(Self {
+            blueprint,
+            state,
+            keeper: Mutex::new(None),
+            ask,
+            reach_providers: false,
+            dry: Some((predictions, copy)),
         })
     }
 
@@ -121,6 +153,10 @@ impl AgentFactory for Launched {
             parts.options.reach_providers = self.reach_providers;
             let (peers, key) = &self.elsewhere;
             parts.options.swarm.token_key = key.clone();
+            if let Some((predictions, _copy)) = &self.dry {
+                // Members elsewhere would work in the world.
+                return Ok(Kernel::start(predictions.around(parts)).await?);
+            }
             parts.options.swarm.elsewhere = peers.clone().map(|peers| peers as _);
             let kernel = Kernel::start(parts).await?;
             if let Some(peers) = peers {

@@ -118,6 +118,7 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         found.extend(args.iter().filter_map(|arg| script(arg, workdir)));
     };
     let settings = &config.settings;
+    let mut skills = Vec::new();
     for tool in settings.tools.tools.values() {
         let checks = tool
             .reconcile
@@ -126,6 +127,8 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         for words in tool.command.iter().chain(checks) {
             command(words, &folder);
         }
+        // The files of a skill are instructions.
+        skills.extend(tool.start_in.iter().map(|start| folder.join(start)));
     }
     for channel in settings
         .channels
@@ -154,6 +157,7 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         .values()
         .filter_map(|tool| tool.wasm.as_ref());
     found.extend(guests.map(|module| folder.join(module)));
+    found.extend(skills);
     found
 }
 
