@@ -321,9 +321,8 @@ payloads! {
     ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
     /// `ckp.context.written`.
     ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
-    /// `ckp.memory.requested`.
-    MemoryRequested<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
-    /// `ckp.memory.stored`.
+    /// `ckp.memory.requested`, `ckp.memory.stored`: never the entries themselves, which the store has.
+    #[derive(Clone, Copy)]
     MemoryStored<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.queried`.
     MemoryQueried<'a> { found: usize, query: &'a str, store: &'a str }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::dedup::{Claim, Dedup, Keyed, Stored, key};
 use crate::error::KernelError;
 use crate::event::{
-    Draft, MemoryCompacted, MemoryQueried, MemoryRequested, MemoryStored, Scribe, Thread, canonical, digest,
+    Draft, MemoryCompacted, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest,
     kind, together,
 };
 use crate::judge::{self, Classifier};
@@ -185,7 +185,7 @@ pub(crate) async fn store(
     let drafts = screened(memories, thread, &spec.name, &mut params.entries).await?;
     let entries_hash = digest(&canonical(&params.entries));
     let begun = self::key(Keyed::MemoryBegun, &request_id);
-    let about = About {
+    let about = MemoryStored {
         batch: batch(memories, begun, request_hash).await?,
         count,
         entries_hash,
@@ -200,7 +200,7 @@ pub(crate) async fn store(
         let mut record = drafts;
         record.push(
             scribe
-                .entry(&thread, kind::MEMORY_STORED, &about.stored())
+                .entry(&thread, kind::MEMORY_STORED, &about)
                 .answers(Some(key)),
         );
         let ids = memory.keep(spec, &place, entries, now, together(record)).await?;
@@ -209,13 +209,13 @@ pub(crate) async fn store(
         let mut first = drafts;
         first.push(
             scribe
-                .entry(&thread, kind::MEMORY_REQUESTED, &about.requested())
+                .entry(&thread, kind::MEMORY_REQUESTED, &about)
                 .answers(Some(begun)),
         );
         scribe.write(first).await?;
         let result = result_of(memory.keep(spec, &place, entries, now, Batch::default()).await?);
         let answer = canonical(&result);
-        let draft = scribe.entry(&thread, kind::MEMORY_STORED, &about.stored());
+        let draft = scribe.entry(&thread, kind::MEMORY_STORED, &about);
         scribe
             .write(vec![draft.content(digest(&answer), answer).answers(Some(key))])
             .await?;
@@ -223,56 +223,6 @@ pub(crate) async fn store(
     };
     guard.settle(Stored::Memory(result.clone()), scribe.now());
     Ok(result)
-}
-
-/// What the record says of a request: never the entries themselves, which the store has.
-struct About<'a> {
-    batch: Uuid,
-    count: usize,
-    entries_hash: Digest,
-    request_hash: Digest,
-    request_id: &'a str,
-    store: &'a str,
-}
-
-impl About<'_> {
-    fn requested(&self) -> MemoryRequested<'_> {
-        let Self {
-            batch,
-            count,
-            entries_hash,
-            request_hash,
-            request_id,
-            store,
-        } = *self;
-        MemoryRequested {
-            batch,
-            count,
-            entries_hash,
-            request_hash,
-            request_id,
-            store,
-        }
-    }
-
-    fn stored(&self) -> MemoryStored<'_> {
-        let Self {
-            batch,
-            count,
-            entries_hash,
-            request_hash,
-            request_id,
-            store,
-        } = *self;
-        MemoryStored {
-            batch,
-            count,
-            entries_hash,
-            request_hash,
-            request_id,
-            store,
-        }
-    }
 }
 
 fn result_of(ids: Vec<String>) -> MemoryStoreResult {

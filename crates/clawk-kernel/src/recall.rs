@@ -140,6 +140,7 @@ pub(crate) async fn before(
             limit: usize::try_from(store.search.top_k)
                 .unwrap_or(usize::MAX)
                 .clamp(1, 50),
+            at: calls.scribe.now(),
         };
         let place = place(calls, &turn.origin.door);
         match backend.ask(store, &place, ask).await {

@@ -242,6 +242,7 @@ impl Asked<'_> {
             query: StoreQuery::Text(text.clone()),
             vector: None,
             limit: top_k.unwrap_or(default).clamp(1, MAX_TOP_K),
+            at: self.calls.scribe.now(),
         };
         let place = self.place();
         let mut found = memory.ask(spec, &place, ask).await?;
@@ -252,6 +253,7 @@ impl Asked<'_> {
                 query: StoreQuery::Key(text),
                 vector: None,
                 limit: 1,
+                at: self.calls.scribe.now(),
             };
             found.hits = memory.ask(spec, &place, ask).await?.hits;
         }

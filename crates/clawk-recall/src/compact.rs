@@ -53,7 +53,7 @@ pub fn model_of(store: &Store) -> Option<String> {
         store.kind,
         StoreType::Semantic | StoreType::Conversation | StoreType::Workspace
     );
-    (kind && store.search.strategy != SearchStrategy::FtsOnly).then(|| match &store.embedding {
+    (kind && crate::way::strategy(store) != SearchStrategy::FtsOnly).then(|| match &store.embedding {
         Some(embedding) => format!("{}/{}", embedding.provider_ref, embedding.model),
         None => table::NAME.to_owned(),
     })

@@ -39,6 +39,6 @@ pub use heads::{Delivery, Head, SESSIONS_SIGNED};
 pub use journal::SqliteJournal;
 pub use keys::public_key;
 pub use memory::{
-    FORGOTTEN, Lacking, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, SqliteMemory,
+    FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, SqliteMemory,
 };
 pub use reader::{Filter, Reader, StoredEvent};

@@ -25,7 +25,7 @@ use clawk_kernel::{
 };
 use clawk_manifest::model::{Identity, ProviderProtocol};
 use clawk_manifest::{Manifest, Sources};
-use clawk_memory::{Files, Stores};
+use clawk_memory::Stores;
 use clawk_plan::Own;
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
@@ -390,11 +390,8 @@ impl Blueprint {
 
     /// Stores of memory: in the state's database, or in folders below `memory` in the state.
     fn stores(&self, state: &StateDir) -> Arc<dyn clawk_kernel::ports::Memory> {
-        let files = Files::new(clawk_memory::Options {
-            root: state.path().join("memory"),
-            home: env::path("HOME"),
-            tenant: self.config.settings.memory.tenant_id.clone().unwrap_or_default(),
-        });
+        let outside = !matches!(self.origin, Origin::Wire(_));
+        let files = own::folders(&self.config, state.path(), outside);
         Arc::new(Stores::new(state.memory(), files))
     }
 

@@ -18,9 +18,9 @@ pub use journal::{
     ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, Journal, JournalError, OpenEffect,
     OpenMessage, Recorded, Scan, SessionRow, Spent, Ticket,
 };
-pub use memory::{Ask, Memory, MemoryError, Scope, StoreQuery};
+pub use memory::{Ask, Lacking, Memory, MemoryError, Scope, StoreQuery};
 pub use model::{
-    Completion, Delta, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider, ProviderError,
+    Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider, ProviderError,
     StopReason, Told, ToolOffer, ToolUse, Usage,
 };
 pub use tool::{Description, Look, Mend, RunError, RunOutcome, ToolRunner};

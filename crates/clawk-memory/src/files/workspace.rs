@@ -146,6 +146,10 @@ impl Workspace {
         }
     }
 
+    pub(super) fn count(&self) -> io::Result<u64> {
+        Ok(u64::try_from(self.paths()?.len()).unwrap_or(u64::MAX))
+    }
+
     pub(super) fn ask(&self, whose: &Whose, query: &StoreQuery, limit: usize) -> io::Result<Found> {
         let marks = self.marks()?;
         let mine = |content: &Content| whose.holds(&Self::mark_of(&marks, content).whose);

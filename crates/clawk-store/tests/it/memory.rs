@@ -327,6 +327,7 @@ fn asked(whose: Whose, query: StoreQuery, limit: usize) -> Ask {
         query,
         vector: None,
         limit,
+        at: T0,
     }
 }
 
@@ -437,7 +438,7 @@ async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
         .map(|one| one.handle)
         .zip(vectors)
         .collect();
-    memory.add_vectors("p/m", named).await.unwrap();
+    memory.add_vectors(&paid, "p/m", named).await.unwrap();
     assert!(memory.lacking(&paid, "p/m", 10).await.unwrap().is_empty());
     let vector = Vector {
         model: "p/m".to_owned(),
@@ -581,7 +582,7 @@ async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() 
             text: "they spoke of a garden".to_owned(),
         };
         let counts = memory
-            .compact_by(&store, &place("a", ""), T0, Some(summary))
+            .compact(&store, &place("a", ""), T0, Some(summary))
             .await
             .unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
