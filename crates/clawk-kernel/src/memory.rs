@@ -16,8 +16,7 @@ use uuid::Uuid;
 use crate::dedup::{Claim, Dedup, Keyed, Stored, key};
 use crate::error::KernelError;
 use crate::event::{
-    Draft, MemoryCompacted, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest,
-    kind, together,
+    Draft, MemoryCompacted, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest, kind, together,
 };
 use crate::judge::{self, Classifier};
 use crate::lifecycle::Life;

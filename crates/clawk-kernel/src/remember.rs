@@ -106,7 +106,9 @@ enum Fault {
 impl From<MemoryError> for Fault {
     fn from(error: MemoryError) -> Self {
         match error {
-            MemoryError::Entry { .. } => Self::Said(format!("not stored: {error}")),
+            MemoryError::Entry { .. } | MemoryError::Conflict(_) => {
+                Self::Said(format!("not stored: {error}"))
+            }
             MemoryError::Backend(_) | MemoryError::Query(_) => Self::Broken(error.to_string()),
         }
     }

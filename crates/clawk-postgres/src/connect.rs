@@ -52,10 +52,16 @@ impl Target {
             ))
         })?;
         if config.get_hosts().is_empty() {
-            return Err(SetupError(format!("the URL in `{}` names no host", options.url.name())));
+            return Err(SetupError(format!(
+                "the URL in `{}` names no host",
+                options.url.name()
+            )));
         }
         if config.get_user().is_none() {
-            return Err(SetupError(format!("the URL in `{}` names no user", options.url.name())));
+            return Err(SetupError(format!(
+                "the URL in `{}` names no user",
+                options.url.name()
+            )));
         }
         if let Some(password) = &options.password {
             if config.get_password().is_some() {

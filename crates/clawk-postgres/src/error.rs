@@ -32,7 +32,10 @@ pub(crate) enum Failure {
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
         let state = error.code();
-        let race = [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED];
+        let race = [
+            &SqlState::T_R_SERIALIZATION_FAILURE,
+            &SqlState::T_R_DEADLOCK_DETECTED,
+        ];
         if state.is_some_and(|state| race.contains(&state)) {
             return Self::Conflict("the same entries".to_owned());
         }

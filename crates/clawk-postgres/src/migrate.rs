@@ -70,7 +70,10 @@ pub(crate) async fn prepare(session: &Session, schema: &str, pgvector: bool) -> 
 async fn migrate(session: &Session, schema: &str) -> Result<(), Failure> {
     session.run("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     let there: bool = session
-        .value("SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)", &[&schema])
+        .value(
+            "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)",
+            &[&schema],
+        )
         .await?;
     // The right to make schemas is asked for only when one is missing.
     if !there {

@@ -28,7 +28,8 @@ pub(crate) fn config(
     ca_file: Option<&Path>,
     env: &Env,
 ) -> Result<Option<Arc<ClientConfig>>, SetupError> {
-    let setup = |error: &dyn fmt::Display| SetupError(format!("TLS to PostgreSQL can't be prepared: {error}"));
+    let setup =
+        |error: &dyn fmt::Display| SetupError(format!("TLS to PostgreSQL can't be prepared: {error}"));
     let roots = || match ca_file {
         Some(file) => roots_of(file).map(Some),
         None => Ok(None),
@@ -74,8 +75,12 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 fn roots_of(file: &Path) -> Result<RootCertStore, SetupError> {
-    let unusable =
-        |why: String| SetupError(format!("`[postgres] ca_file` `{}` is not usable: {why}", file.display()));
+    let unusable = |why: String| {
+        SetupError(format!(
+            "`[postgres] ca_file` `{}` is not usable: {why}",
+            file.display()
+        ))
+    };
     let certificates = CertificateDer::pem_file_iter(file)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| unusable(error.to_string()))?;

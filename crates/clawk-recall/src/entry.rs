@@ -61,9 +61,16 @@ impl New {
     pub fn fits(&self, store: &Store) -> Result<usize, String> {
         if by_key(store.kind) && self.entry.key.is_none() {
             let what = store.kind.as_str();
-            return Err(format!("store `{}` is {what}: the entry needs a `key`", store.name));
+            return Err(format!(
+                "store `{}` is {what}: the entry needs a `key`",
+                store.name
+            ));
         }
-        let metadata = self.entry.metadata.as_ref().map_or(0, |metadata| metadata.to_string().len());
+        let metadata = self
+            .entry
+            .metadata
+            .as_ref()
+            .map_or(0, |metadata| metadata.to_string().len());
         let bytes = self.entry.content.to_string().len() + metadata;
         if bytes > MAX_ENTRY_BYTES {
             return Err(format!("{bytes} bytes; at most {MAX_ENTRY_BYTES}, split it"));

@@ -20,8 +20,8 @@ pub use journal::{
 };
 pub use memory::{Ask, Lacking, Memory, MemoryError, Scope, StoreQuery};
 pub use model::{
-    Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider, ProviderError,
-    StopReason, Told, ToolOffer, ToolUse, Usage,
+    Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
+    ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,
 };
 pub use tool::{Description, Look, Mend, RunError, RunOutcome, ToolRunner};
 

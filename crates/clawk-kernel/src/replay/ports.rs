@@ -22,8 +22,8 @@ use crate::error::CallError;
 use crate::event::{canonical, digest};
 use crate::place::Search;
 use crate::ports::{
-    Ask, Batch, Completion, Delta, Description, FaultKind, InferRequest, Lacking, Later, Look, Memory, MemoryError,
-    Provider, ProviderError, RunError, RunOutcome, Scope, StoreQuery, ToolRunner, Usage,
+    Ask, Batch, Completion, Delta, Description, FaultKind, InferRequest, Lacking, Later, Look, Memory,
+    MemoryError, Provider, ProviderError, RunError, RunOutcome, Scope, StoreQuery, ToolRunner, Usage,
 };
 use crate::sheet::Preview;
 use crate::time::{Clock, Timestamp};

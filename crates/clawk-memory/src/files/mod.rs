@@ -72,14 +72,21 @@ impl Files {
             ));
         }
         if path.contains("{tenant_id}") && self.options.tenant.is_empty() {
-            return refuse("`path` speaks of `{tenant_id}`; `[memory] tenant_id` of clawk.toml says what it stands for");
+            return refuse(
+                "`path` speaks of `{tenant_id}`; `[memory] tenant_id` of clawk.toml says what it stands for",
+            );
         }
-        if Path::new(&text).components().any(|part| part == std::path::Component::ParentDir) {
+        if Path::new(&text)
+            .components()
+            .any(|part| part == std::path::Component::ParentDir)
+        {
             return refuse("`path` climbs by `..`; name the folder itself");
         }
         let leads_out = text.starts_with("~/") || Path::new(&text).is_absolute();
         if leads_out && !self.options.outside {
-            return refuse("`path` leads out of the state directory, and this manifest came over the wire; make it relative");
+            return refuse(
+                "`path` leads out of the state directory, and this manifest came over the wire; make it relative",
+            );
         }
         match (text.strip_prefix("~/"), &self.options.home) {
             (Some(rest), Some(home)) => Ok(home.join(rest)),

@@ -215,7 +215,11 @@ impl Part {
 
     /// Entries without a vector of this model, the newest first. Their handles name this part, too.
     pub(super) fn lacking(&self, model: &str, limit: usize) -> Vec<Lacking> {
-        let lacks = self.rows.iter().rev().filter(|(n, _)| !self.packed.contains_key(&(model.to_owned(), **n)));
+        let lacks = self
+            .rows
+            .iter()
+            .rev()
+            .filter(|(n, _)| !self.packed.contains_key(&(model.to_owned(), **n)));
         lacks
             .take(limit)
             .map(|(_, row)| Lacking {
@@ -226,13 +230,18 @@ impl Part {
     }
 
     /// Keeps vectors of entries, by their ids, that are still there.
-    pub(super) fn add_vectors(&mut self, model: &str, vectors: &[(String, Vec<f32>)]) -> Result<(), MemoryError> {
+    pub(super) fn add_vectors(
+        &mut self,
+        model: &str,
+        vectors: &[(String, Vec<f32>)],
+    ) -> Result<(), MemoryError> {
         let known = vectors.iter().filter(|(id, _)| {
             self.ids
                 .get(id)
                 .is_some_and(|n| !self.packed.contains_key(&(model.to_owned(), *n)))
         });
-        let line = |(id, vector): &(String, Vec<f32>)| (id.clone(), model.to_owned(), hex::encode(pack(vector)));
+        let line =
+            |(id, vector): &(String, Vec<f32>)| (id.clone(), model.to_owned(), hex::encode(pack(vector)));
         self.commit(Line {
             vectors: known.map(line).collect(),
             ..Line::default()
@@ -427,8 +436,17 @@ impl Part {
 
     pub(super) fn named(&self, name: &str) -> Vec<Hit> {
         let here = |row: &&Row| row.kept.id == name || row.kept.key.as_deref() == Some(name);
-        let aside = self.aside.values().map(|(row, _)| row).filter(|row| row.kept.id == name);
-        self.rows.values().filter(here).chain(aside).map(Row::hit).collect()
+        let aside = self
+            .aside
+            .values()
+            .map(|(row, _)| row)
+            .filter(|row| row.kept.id == name);
+        self.rows
+            .values()
+            .filter(here)
+            .chain(aside)
+            .map(Row::hit)
+            .collect()
     }
 
     pub(super) fn restore(&mut self, id: Option<&str>) -> Result<u64, MemoryError> {
@@ -464,11 +482,7 @@ impl Part {
         Ok(back)
     }
 
-    pub(super) fn remove(
-        &mut self,
-        whose: &Whose,
-        id: &str,
-    ) -> Result<Option<Hit>, MemoryError> {
+    pub(super) fn remove(&mut self, whose: &Whose, id: &str) -> Result<Option<Hit>, MemoryError> {
         let aside = self
             .aside
             .values()

@@ -29,7 +29,9 @@ pub(super) fn known(root: &Path) -> io::Result<BTreeSet<Place>> {
         other => other?,
     };
     // silent-ok: a line that a crash cut is written again by the next start of its store
-    let places = text.lines().filter_map(|line| serde_json::from_str::<Place>(line).ok());
+    let places = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Place>(line).ok());
     Ok(places.filter(|place| place.folder.is_dir()).collect())
 }
 

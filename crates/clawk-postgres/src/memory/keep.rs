@@ -64,10 +64,7 @@ async fn written(session: &Session, part: i64, keys: &[&str]) -> Result<BTreeMap
 
 fn changed_key<'a>(seen: &'a BTreeMap<String, i64>, now: &'a BTreeMap<String, i64>) -> Option<&'a str> {
     let other = |key: &&String| seen.get(*key) != now.get(*key);
-    seen.keys()
-        .chain(now.keys())
-        .find(other)
-        .map(String::as_str)
+    seen.keys().chain(now.keys()).find(other).map(String::as_str)
 }
 
 /// `max_size_mb` holds for all scopes of the store together.

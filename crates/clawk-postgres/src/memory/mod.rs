@@ -49,12 +49,7 @@ impl PgMemory {
     ///
     /// # Errors
     /// The server is away, or does not take it: nothing came back.
-    pub async fn restore(
-        &self,
-        store: &Store,
-        place: &Scope,
-        id: Option<&str>,
-    ) -> Result<u64, MemoryError> {
+    pub async fn restore(&self, store: &Store, place: &Scope, id: Option<&str>) -> Result<u64, MemoryError> {
         let work = async {
             let tx = self.begin(store, Mode::Write).await?;
             let done = async {
@@ -227,11 +222,14 @@ impl PgMemory {
 fn check(store: &Store) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
-        Some(StoreBackend::Postgresql | StoreBackend::Pgvector) => {}
-        other => {
-            let name = other.map_or("none", StoreBackend::as_str);
-            return refuse(format!("backend `{name}` is not kept in PostgreSQL"));
-        }
+        None | Some(StoreBackend::Postgresql | StoreBackend::Pgvector) => {}
+        Some(
+            other @ (StoreBackend::Sqlite
+            | StoreBackend::SqliteVec
+            | StoreBackend::Filesystem
+            | StoreBackend::Qdrant
+            | StoreBackend::Custom),
+        ) => return refuse(format!("backend `{}` is not kept in PostgreSQL", other.as_str())),
     }
     if store.encryption {
         return refuse(
@@ -273,10 +271,7 @@ impl Memory for PgMemory {
             if !record.entries.is_empty() {
                 return Err(MemoryError::Backend("PostgreSQL keeps no journal".to_owned()));
             }
-            let kept = self
-                .database
-                .within(self.kept(store, place, entries, at))
-                .await;
+            let kept = self.database.within(self.kept(store, place, entries, at)).await;
             kept.map_err(|failure| failure.of_memory(true))
         })
     }

@@ -45,7 +45,11 @@ pub(super) async fn apply(session: &Session, part: i64, store: &Store, at: Times
         compact(session, part, store, at, None).await?;
     }
     let more = parts::count(session, part).await?.saturating_sub(max);
-    let old: Vec<i64> = oldest(session, part, more).await?.iter().map(|(n, _)| *n).collect();
+    let old: Vec<i64> = oldest(session, part, more)
+        .await?
+        .iter()
+        .map(|(n, _)| *n)
+        .collect();
     delete(session, part, &old).await
 }
 

@@ -3,7 +3,7 @@
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::compact::{by_key, model_of};
+use clawk_recall::compact::model_of;
 use clawk_recall::entry::{Hit, Mark, New, number};
 use clawk_recall::{table, words};
 use icu_normalizer::DecomposingNormalizerBorrowed;
@@ -13,9 +13,6 @@ use tokio_postgres::Row;
 use super::parts::changed;
 use crate::connect::Session;
 use crate::error::Failure;
-
-/// The largest content of one entry, bytes of JSON.
-const MAX_ENTRY_BYTES: usize = 1024 * 1024;
 
 /// The longest key and id that an index takes, bytes.
 const MAX_NAME_BYTES: usize = 1024;
@@ -30,6 +27,7 @@ pub(super) struct NewRow {
     pub(super) key: Option<String>,
     pub(super) content: String,
     pub(super) metadata: Option<String>,
+    bytes: usize,
     pub(super) mark: String,
     pub(super) whose: i64,
     /// Folded words; the server makes them lexemes.
@@ -39,8 +37,7 @@ pub(super) struct NewRow {
 
 impl NewRow {
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = self.content.len() + self.metadata.as_ref().map_or(0, String::len);
-        u64::try_from(bytes).unwrap_or(u64::MAX)
+        u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 }
 
@@ -48,24 +45,22 @@ impl NewRow {
 pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, Failure> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let row = |(index, new): (usize, New)| {
+        let refuse = |reason| Failure::Entry { index, reason };
+        let bytes = new.fits(store).map_err(refuse)?;
         let New { id, entry, mark } = new;
-        if let Some(reason) = fault(store, &id, entry.key.as_deref()) {
-            return Err(Failure::Entry { index, reason });
+        if let Some(reason) = fault(&id, entry.key.as_deref()) {
+            return Err(refuse(reason));
         }
         // JSON text holds no character 0, which PostgreSQL does not take: it is written as an escape.
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
-        let bytes = content.len() + metadata.as_ref().map_or(0, String::len);
-        if bytes > MAX_ENTRY_BYTES {
-            let reason = format!("{bytes} bytes; at most {MAX_ENTRY_BYTES}, split it");
-            return Err(Failure::Entry { index, reason });
-        }
         let text = words::text_of(&entry.content, entry.key.as_deref());
         Ok(NewRow {
             id,
             key: entry.key,
             content,
             metadata,
+            bytes,
             whose: number(&mark.whose),
             mark: serde_json::to_string(&mark).unwrap_or_default(), // silent-ok: plain members always serialise
             words: folded(&text),
@@ -75,18 +70,20 @@ pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, F
     entries.into_iter().enumerate().map(row).collect()
 }
 
-fn fault(store: &Store, id: &str, key: Option<&str>) -> Option<String> {
-    if by_key(store.kind) && key.is_none() {
-        let what = store.kind.as_str();
-        return Some(format!("store `{}` is {what}: the entry needs a `key`", store.name));
-    }
+/// Names that an index of the server does not take.
+fn fault(id: &str, key: Option<&str>) -> Option<String> {
     for (what, name) in [("id", Some(id)), ("key", key)] {
         let Some(name) = name else { continue };
         if name.contains('\0') {
-            return Some(format!("its {what} holds a character 0, which PostgreSQL does not keep"));
+            return Some(format!(
+                "its {what} holds a character 0, which PostgreSQL does not keep"
+            ));
         }
         if name.len() > MAX_NAME_BYTES {
-            return Some(format!("its {what} has {} bytes; at most {MAX_NAME_BYTES}", name.len()));
+            return Some(format!(
+                "its {what} has {} bytes; at most {MAX_NAME_BYTES}",
+                name.len()
+            ));
         }
     }
     None

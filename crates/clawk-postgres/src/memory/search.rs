@@ -7,11 +7,9 @@
 use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
-use clawk_manifest::model::{SearchFusion, SearchStrategy, Store, StoreType};
-use clawk_recall::compact::model_of;
+use clawk_manifest::model::{Store, StoreType};
 use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
-use clawk_recall::fuse::{self, Leg};
-use clawk_recall::table;
+use clawk_recall::way;
 use clawk_recall::words::{self, Term};
 use futures::future::try_join_all;
 
@@ -26,9 +24,6 @@ const PER_TERM: usize = 64;
 
 /// Candidates whose text is looked at.
 const MAX_RANKED: usize = 256;
-
-/// Candidates that each ranking brings into the fusion, at least.
-const PER_LEG: usize = 50;
 
 /// A question of one part of a store.
 #[derive(Debug)]
@@ -90,68 +85,37 @@ impl Search<'_> {
     }
 
     async fn by_text(&self, text: &str, vector: Option<&Vector>) -> Result<Found, Failure> {
-        let model = model_of(self.store);
-        let built_in = model.as_deref() == Some(table::NAME);
-        let query = match vector {
-            Some(vector) if Some(&vector.model) == model.as_ref() => Some(vector.values.clone()),
-            Some(_) => None,
-            None => table::embed(text).filter(|_| built_in),
-        };
-        let Some((model, query)) = model.zip(query) else {
+        let Some(way) = way::near(self.store, text, vector) else {
             let ranked = self.by_words(text, self.limit).await?;
             return self.found(&ranked, Used::FullText).await;
         };
-        let depth = PER_LEG.max(self.limit.saturating_mul(2));
-        let near = self.by_vector(&model, &query, depth).await?;
-        let only = self.store.search.strategy == SearchStrategy::VectorOnly;
-        let used = match (built_in, only) {
-            (true, _) => Used::Static,
-            (false, true) => Used::Vector,
-            (false, false) => Used::Hybrid,
+        let depth = way::depth(self.limit);
+        let near = self.by_vector(&way, depth).await?;
+        let ranked = if way.only {
+            near
+        } else {
+            way.fused(&self.by_words(text, depth).await?, &near)
         };
-        if only {
-            return self.found(&near, used).await;
-        }
-        let by_words = self.by_words(text, depth).await?;
-        let weight = if built_in { table::WEIGHT } else { 1.0 };
-        let legs = [
-            Leg {
-                ranked: &by_words,
-                weight: 1.0,
-            },
-            Leg {
-                ranked: &near,
-                weight,
-            },
-        ];
-        let fused = match self.store.search.fusion {
-            SearchFusion::ReciprocalRank => fuse::by_rank(&legs),
-            SearchFusion::LinearCombination => fuse::by_score(&legs),
-        };
-        self.found(&fused, used).await
+        self.found(&ranked, way.used).await
     }
 
-    async fn by_vector(&self, model: &str, query: &[f32], depth: usize) -> Result<Vec<(i64, f64)>, Failure> {
+    async fn by_vector(&self, way: &way::Near, depth: usize) -> Result<Vec<(i64, f64)>, Failure> {
         let whose = self.numbers();
         let near = Near {
             part: self.part.id,
-            model,
-            query,
+            model: &way.model,
+            query: &way.query,
             whose: whose.as_deref(),
             limit: depth,
         };
         let extension = self.tx.vector();
         let mut ranked = self.vectors.nearest(self.tx, extension, near).await?;
-        if extension.is_none() && ranked.len() == depth {
-            let there = self.there(&ranked).await?;
-            if there < self.limit {
-                // Much of what was in memory is gone from the store.
-                self.vectors.forget(self.part.id).await;
-                ranked = self.vectors.nearest(self.tx, extension, near).await?;
-            }
+        if extension.is_none() && ranked.len() == depth && self.there(&ranked).await? < self.limit {
+            // Much of what was in memory is gone from the store.
+            self.vectors.forget(self.part.id).await;
+            ranked = self.vectors.nearest(self.tx, extension, near).await?;
         }
-        let floor = if model == table::NAME { table::FLOOR } else { 0.0 };
-        ranked.retain(|(_, score)| *score >= floor);
+        ranked.retain(|(_, score)| *score >= way.floor);
         Ok(ranked)
     }
 
@@ -206,10 +170,7 @@ impl Search<'_> {
                    AND words @@ plainto_tsquery('clawk_words', $3) ORDER BY n DESC LIMIT $4";
         let rows = self
             .tx
-            .rows(
-                sql,
-                &[&self.part.id, &self.numbers(), &words, &integer(PER_TERM)],
-            )
+            .rows(sql, &[&self.part.id, &self.numbers(), &words, &integer(PER_TERM)])
             .await?;
         numbers(&rows)
     }

@@ -38,7 +38,11 @@ pub(super) async fn remove(
             &[&part.id, &n, &id],
         )
         .await?;
-    let mut summaries: Vec<String> = if instead.is_empty() { Vec::new() } else { vec![instead] };
+    let mut summaries: Vec<String> = if instead.is_empty() {
+        Vec::new()
+    } else {
+        vec![instead]
+    };
     while let Some(summary) = summaries.pop() {
         // The summary may itself have been summarised.
         let sql = "DELETE FROM memory_aside WHERE part = $1 AND id = $2 RETURNING instead";
@@ -108,7 +112,8 @@ async fn bring_back(session: &Session, part: Part, store: &Store, rows: &[i64]) 
         let Some(row) = session.first(sql, &[n]).await? else {
             continue;
         };
-        let (id, key, content): (&str, Option<&str>, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let (id, key, content): (&str, Option<&str>, &str) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let (whose, bytes): (i64, i64) = (row.try_get(3)?, row.try_get(4)?);
         if is_kept(session, part.id, id).await? {
             continue; // a later entry has its id: what is newer stays
@@ -118,9 +123,7 @@ async fn bring_back(session: &Session, part: Part, store: &Store, rows: &[i64]) 
                    SELECT n, part, id, key, content, metadata, at, mark, whose, to_tsvector('clawk_words', $2) \
                    FROM memory_aside WHERE n = $1";
         session.run(sql, &[n, &folded(&text)]).await?;
-        session
-            .run("DELETE FROM memory_aside WHERE n = $1", &[n])
-            .await?;
+        session.run("DELETE FROM memory_aside WHERE n = $1", &[n]).await?;
         if let Some(vector) = table::embed(&text).filter(|_| embeds) {
             vectors::add(session, (*n, part.id, whose), table::NAME, &vector).await?;
         }

@@ -113,14 +113,18 @@ async fn by_extension(session: &Session, schema: &str, near: Near<'_>) -> Result
     );
     let limit = i64::try_from(near.limit).unwrap_or(i64::MAX);
     let rows = session
-        .rows(
-            &sql,
-            &[&near.part, &near.model, &near.query, &near.whose, &limit],
-        )
+        .rows(&sql, &[&near.part, &near.model, &near.query, &near.whose, &limit])
         .await?;
     let scored = rows.iter().map(|row| {
         let score: f64 = row.try_get(1)?;
-        Ok((row.try_get(0)?, if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) }))
+        Ok((
+            row.try_get(0)?,
+            if score.is_nan() {
+                0.0
+            } else {
+                score.clamp(0.0, 1.0)
+            },
+        ))
     });
     scored.collect()
 }

@@ -346,8 +346,8 @@ impl Memory for SqliteMemory {
     ) -> Later<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
         let model = model.to_owned();
         Box::pin(self.read(move |connection| {
-            let mut select =
-                connection.prepare_cached("SELECT vector FROM embeddings WHERE model = ?1 AND digest = ?2")?;
+            let mut select = connection
+                .prepare_cached("SELECT vector FROM embeddings WHERE model = ?1 AND digest = ?2")?;
             let vector = |digest: &Digest| {
                 let found = select.query_row(params![model, digest.0], |row| row.get::<_, Vec<u8>>(0));
                 Ok(found.optional()?.map(|bytes| floats(&bytes)))

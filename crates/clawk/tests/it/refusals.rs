@@ -85,7 +85,9 @@ fn every_verb_that_prints_json_prints_its_refusals_as_json() {
         args.extend(wanted(&help));
         // Its first word is one of a list.
         if verb == ["import"] {
-            args = ["import", "openclaw", "no-such-thing"].map(str::to_owned).to_vec();
+            args = ["import", "openclaw", "no-such-thing"]
+                .map(str::to_owned)
+                .to_vec();
         }
         // One of an id and `--all` is wanted, which the usage shows as optional.
         if verb == ["memory", "restore"] {
