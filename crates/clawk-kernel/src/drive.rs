@@ -3,6 +3,8 @@
 //! Long because a turn is one way through inference, calls, memory and the record, and is read downward.
 
 mod beside;
+mod compact;
+mod labels;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -30,7 +32,6 @@ use crate::member::Member;
 use crate::notice::{Notice, Stop, TurnEnd};
 use crate::open_turn::OpenTurn;
 use crate::outbox::Outbox;
-use crate::output;
 use crate::ports::{InboxChange, InferRequest, Message, ToolOffer, ToolUse};
 use crate::prompt;
 use crate::purse::{Amount, Purse};
@@ -39,7 +40,6 @@ use crate::roles;
 use crate::skill::{self, Ceiling};
 use crate::state::State;
 use crate::stop::Level;
-use crate::taint::{self, Brings};
 use crate::turn::{self, Effect, End, Event, Turn};
 use crate::watch::Notices;
 
@@ -144,43 +144,6 @@ impl Run<'_> {
             End::Failed(_) if turn.stopped().is_some() => Stop::Stopped,
             End::Failed(_) if self.spent_out.load(Ordering::Relaxed) => Stop::Budget,
             End::Failed(_) => Stop::Failed,
-        }
-    }
-
-    /// What the context is made of (R46): all of the conversation, shown or not, and what stands beside it.
-    async fn look_back(&mut self, turn: &Turn) {
-        let mut brings: BTreeMap<&str, Brings> = BTreeMap::new();
-        let asked = turn.messages().iter().flat_map(|message| match message {
-            Message::Assistant { calls, .. } => calls.as_slice(),
-            Message::User { .. } | Message::ToolResult { .. } => &[],
-        });
-        for wanted in asked {
-            if !brings.contains_key(wanted.name.as_str()) {
-                let found = self.brings(&wanted.name).await;
-                brings.insert(&wanted.name, found);
-            }
-        }
-        let of = |tool: &str| brings.get(tool).copied().unwrap_or(Brings::Web);
-        let mut taint = taint::of_messages(turn.messages(), of);
-        taint.extend(self.base.iter().cloned());
-        self.context = Arc::new(Context {
-            taint: taint.into_iter().collect(),
-            origin: self.context.origin.clone(),
-        });
-    }
-
-    /// What kind of text a tool's results are. Of what nobody knows, the worst.
-    async fn brings(&self, name: &str) -> Brings {
-        if name == output::NAME || self.skill(name).is_some() {
-            return Brings::Nothing; // what it brings was brought before
-        }
-        let action = self.granted.as_ref().and_then(|granted| granted.action(name));
-        let Some(entry) = self.calls.catalog.get(action.unwrap_or(name)) else {
-            return Brings::Web;
-        };
-        match self.calls.described(&entry).await {
-            Ok(described) => taint::brings(&entry, &described),
-            Err(_) => Brings::Web, // silent-ok: said so where it is offered
         }
     }
 
@@ -311,12 +274,17 @@ impl Run<'_> {
         self.notices.send(Notice::Said(text)).await;
     }
 
-    /// The latest messages that fit the model's window, cut at a user message; the record keeps all of them.
-    async fn fit(&self, messages: &[Message]) -> Vec<Message> {
+    /// The conversation's share of the model's window, bytes.
+    fn share(&self) -> usize {
         let window = window(self.calls, self.provider);
         // A quarter is left for the answer and the tools; the system prompt has its own part of the rest.
         let parts = window.saturating_sub(window / 4) * recall::TOKEN_BYTES;
-        let budget = parts.saturating_sub(self.system.len()).max(parts / 2);
+        parts.saturating_sub(self.system.len()).max(parts / 2)
+    }
+
+    /// The latest messages that fit the model's window, cut at a user message; the record keeps all of them.
+    async fn fit(&self, messages: &[Message]) -> Vec<Message> {
+        let budget = self.share();
         let sizes: Vec<usize> = messages.iter().map(|message| canonical(message).len()).collect();
         let mut total: usize = sizes.iter().sum();
         let mut first = 0;
@@ -646,6 +614,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         message,
         origin: &origin,
         notices: &state.notices,
+        purse: &purse,
     };
     let window = window(calls, &state.provider);
     let (recalled, effects) = match recall::before(calls, about, &asked, window, cancel).await {
@@ -675,7 +644,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         planned: false,
         spent_out: AtomicBool::new(false),
         notices: state.notices.clone(),
-        purse,
+        purse: purse.clone(),
         base,
         context: Arc::new(Context {
             taint: Vec::new(),
@@ -685,7 +654,10 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         early,
         cancel,
     };
-    let end = run.drive(&mut turn, effects).await;
+    let end = match run.compact(&mut turn, state).await {
+        Ok(()) => run.drive(&mut turn, effects).await,
+        Err(error) => End::Failed(error.to_string()),
+    };
     if calls.life.stop.is_cancelled() && end == End::Cancelled {
         // The agent is being stopped, not the turn: the message stays open and is taken up after the next start.
         return;

@@ -16,6 +16,7 @@ mod attach;
 pub mod carp;
 mod catalog;
 mod client_tool;
+mod compaction;
 mod composite;
 mod conversation;
 mod cra;
@@ -62,8 +63,10 @@ mod swarm;
 mod taint;
 mod talk;
 mod team;
+mod tend;
 pub mod testing;
 pub mod time;
+mod vectors;
 mod watch;
 
 pub use agent::Parts;

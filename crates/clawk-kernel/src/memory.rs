@@ -9,20 +9,20 @@ use clawk_proto::method::{
     MemoryStoreParams, MemoryStoreResult, NewEntry,
 };
 use clawk_proto::{Digest, SessionId};
-use clawk_recall::entry::{Mark, New};
+use clawk_recall::entry::{Mark, New, Whose};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::dedup::{Claim, Dedup, Keyed, Stored, key};
 use crate::error::KernelError;
-use crate::event::{
-    Draft, MemoryCompacted, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest, kind, together,
-};
+use crate::event::{Draft, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest, kind, together};
 use crate::judge::{self, Classifier};
 use crate::lifecycle::Life;
-use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, Memory, Scope, StoreQuery};
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Ask, Batch, Memory, Scope, StoreQuery};
 use crate::screen::{Look, Spot};
+use crate::tend::{self, Tender};
 use crate::time::Timestamp;
+use crate::vectors;
 use crate::watch::Notices;
 
 /// Entries of one answer.
@@ -42,6 +42,8 @@ pub(crate) struct Memories {
     pub(crate) scribe: Scribe,
     /// Stores whose entries a turn may recall whoever said them: `[memory.NAME] across_senders`.
     pub(crate) across_senders: BTreeSet<String>,
+    /// Told when something was kept.
+    pub(crate) tender: Tender,
 }
 
 pub(crate) fn find<'a>(
@@ -110,7 +112,23 @@ pub(crate) async fn query(
     let limit = top_k
         .map_or(default, |k| usize::try_from(k).unwrap_or(MAX_TOP_K))
         .min(MAX_TOP_K);
-    let mut entries = memory.query(store, &scope(memories), query, limit).await?;
+    let cancel = memories.life.stop.child_token();
+    let vector = match &query {
+        StoreQuery::Text(text) => {
+            let purse = memories.classifier.table.purse_of(session);
+            vectors::of_question(memories, store, text, &purse, &cancel).await
+        }
+        StoreQuery::Key(_) | StoreQuery::Between(..) => None,
+    };
+    let ask = Ask {
+        whose: Whose::All,
+        query,
+        vector,
+        limit,
+        at: memories.scribe.now(),
+    };
+    let found = memory.ask(store, &scope(memories), ask).await?;
+    let mut entries: Vec<_> = found.hits.into_iter().map(|hit| hit.entry).collect();
     let thread = thread(memories, session);
     let mut look = Look::new(
         &memories.classifier.models.screens,
@@ -119,13 +137,7 @@ pub(crate) async fn query(
         &store.name,
         &Notices::default(),
     );
-    judge::memory(
-        &memories.classifier,
-        &mut look,
-        &mut entries,
-        &memories.life.stop.child_token(),
-    )
-    .await;
+    judge::memory(&memories.classifier, &mut look, &mut entries, &cancel).await;
     let mut drafts = look.drafts;
     let payload = MemoryQueried {
         found: entries.len(),
@@ -221,6 +233,7 @@ pub(crate) async fn store(
         result
     };
     guard.settle(Stored::Memory(result.clone()), scribe.now());
+    memories.tender.nudge(spec, &place);
     Ok(result)
 }
 
@@ -300,22 +313,10 @@ pub(crate) async fn compact(
 ) -> Result<MemoryCompactResult, KernelError> {
     let _working = memories.life.enter().map_err(KernelError::NotReady)?;
     let (store, memory) = find(memories, &params.store)?;
-    let (entries_before, entries_after) = memory
-        .compact(store, &scope(memories), memories.scribe.now(), None)
-        .await?;
-    let payload = MemoryCompacted {
-        entries_after,
-        entries_before,
-        store: &store.name,
-    };
-    memories
-        .scribe
-        .write(vec![memories.scribe.entry(
-            &thread(memories, session),
-            kind::MEMORY_COMPACTED,
-            &payload,
-        )])
-        .await?;
+    let purse = memories.classifier.table.purse_of(session);
+    let at = (store, &scope(memories));
+    let (entries_before, entries_after) =
+        tend::compacted(memories, memory, at, &thread(memories, session), &purse).await?;
     Ok(MemoryCompactResult {
         entries_before,
         entries_after,

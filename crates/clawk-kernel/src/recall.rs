@@ -16,8 +16,10 @@ use crate::event::{MemoryRecalled, Thread, canonical, digest, kind};
 use crate::judge;
 use crate::notice::Notice;
 use crate::ports::{Ask, Batch, JournalError, Scan, Scope, StoreQuery};
+use crate::purse::Purse;
 use crate::screen::{Look, Spot};
 use crate::state::State;
+use crate::vectors;
 use crate::watch::Notices;
 
 /// The share of the model's window that recalled entries may take: one of so many parts.
@@ -111,6 +113,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) message: MessageId,
     pub(crate) origin: &'a Origin,
     pub(crate) notices: &'a Notices,
+    /// What pays for the question's vectors.
+    pub(crate) purse: &'a Purse,
 }
 
 /// Asks the stores with the message; what is found is on the record before it is used.
@@ -136,7 +140,7 @@ pub(crate) async fn before(
         let ask = Ask {
             whose: may_recall(calls, &store.name, turn.origin),
             query: StoreQuery::Text(question.to_owned()),
-            vector: None,
+            vector: vectors::of_question(&calls.memories, store, question, turn.purse, cancel).await,
             limit: usize::try_from(store.search.top_k)
                 .unwrap_or(usize::MAX)
                 .clamp(1, 50),
@@ -187,7 +191,7 @@ pub(crate) async fn before(
     Ok(recalled)
 }
 
-/// Origins of untrusted text that earlier turns of the session recalled: what was said then may rest on it.
+/// Origins of untrusted text that earlier turns of the session recalled, or that has left its context: what was said then may rest on it.
 pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String> {
     if let Some(known) = state.labels() {
         return known;
@@ -203,7 +207,7 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
     let mut found = BTreeSet::new();
     let scan = Scan {
         session: Some(state.id),
-        kinds: &[kind::MEMORY_RECALLED],
+        kinds: &[kind::MEMORY_RECALLED, kind::CONTEXT_COMPACTED],
         ..Scan::default()
     };
     let looked = calls.scribe.each(scan, |event| {
@@ -407,6 +411,9 @@ pub(crate) async fn after(
                 Batch::default(),
             )
             .await;
+        if done.is_ok() {
+            calls.memories.tender.nudge(store, &place);
+        }
         if let Err(error) = done {
             let text = format!(
                 "this turn could not be kept in the store `{}`: {error}",

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::attach::Said;
 use crate::call::Calls;
+use crate::compaction::{self, Replaced};
 use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{ForkPoint, Scribe, kind};
@@ -69,6 +70,8 @@ struct Fields {
     bytes_out: u64,
     #[serde(default)]
     waiting: bool,
+    #[serde(default)]
+    replaced_messages: usize,
 }
 
 impl Fields {
@@ -248,6 +251,12 @@ impl Fold {
                 }
             }
             kind::MESSAGE_TOOLS | kind::CLIENT_CALLED => self.clients(calls, found, event),
+            // Erased: what it stood for is there as it was.
+            kind::CONTEXT_COMPACTED => {
+                if let Some(replaced) = read::<Replaced>(event) {
+                    self.compacted(found, &replaced);
+                }
+            }
             // Taken up to wait on for a person, it has not failed.
             kind::MESSAGE_RESUMED if found.waiting => {}
             kind::MESSAGE_RESUMED => self.with(calls, found.message_id, |open| open.resumes += 1),
@@ -291,6 +300,17 @@ impl Fold {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The oldest messages left the context of this turn, and of those after it.
+    fn compacted(&mut self, found: Fields, replaced: &Replaced) {
+        let instead = compaction::instead(&replaced.text);
+        let open = self.running.as_mut();
+        if let Some(open) = open.filter(|open| Some(open.message.0) == found.turn) {
+            open.turn.set_aside(found.replaced_messages, instead);
+        } else if found.replaced_messages <= self.history.len() {
+            self.history.splice(0..found.replaced_messages, instead);
         }
     }
 

@@ -23,6 +23,7 @@ use crate::memory;
 use crate::ports::{Ask, Batch, Memory, MemoryError, RunError, RunOutcome, Scope, StoreQuery};
 use crate::recall;
 use crate::screen::{Look, Spot};
+use crate::vectors;
 
 /// Entries of one answer.
 const MAX_TOP_K: usize = 50;
@@ -225,6 +226,7 @@ impl Asked<'_> {
             scribe.write(vec![draft]).await?;
             ids
         };
+        self.calls.memories.tender.nudge(spec, &place);
         let id = ids.into_iter().next().unwrap_or_default();
         let trust = if untrusted {
             ", marked as untrusted: the conversation holds text of others"
@@ -242,7 +244,7 @@ impl Asked<'_> {
         let ask = Ask {
             whose: self.whose(&spec.name),
             query: StoreQuery::Text(text.clone()),
-            vector: None,
+            vector: vectors::of_question(&self.calls.memories, spec, &text, &self.caller.purse, cancel).await,
             limit: top_k.unwrap_or(default).clamp(1, MAX_TOP_K),
             at: self.calls.scribe.now(),
         };

@@ -38,12 +38,13 @@ use crate::state::Table;
 use crate::stop;
 use crate::swarm::{self, Peers};
 use crate::team::Team;
+use crate::tend;
 use crate::turn::{Effect, End};
 
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     check(&parts)?;
-    let reach_providers = parts.options.reach_providers;
+    let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped);
     let (agent, facts) = assemble(parts).await?;
     let agent = Arc::new(agent);
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
@@ -96,6 +97,9 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         let _working = own.life.join();
         call::reconcile(&own).await;
     });
+    if !taped {
+        tend::start(&agent.memories);
+    }
     if reach_providers {
         health::watch(&agent.health);
     }
@@ -202,6 +206,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let classifier = Classifier { models, table };
     let memories = Arc::new(Memories {
         across_senders: options.across_senders.clone(),
+        tender: Default::default(),
         manifest,
         backend: memory,
         classifier: classifier.clone(),

@@ -165,6 +165,14 @@ impl Turn {
         }
     }
 
+    /// Puts these in the place of the conversation's oldest messages, in a turn that has not begun.
+    pub fn set_aside(&mut self, oldest: usize, instead: Vec<Message>) {
+        // The message that is answered stays.
+        if !self.has_begun() && oldest < self.messages.len() {
+            self.messages.splice(0..oldest, instead);
+        }
+    }
+
     /// The calls of the model's last answer that come behind the one under way, in order.
     pub fn ahead(&self) -> impl ExactSizeIterator<Item = &ToolUse> {
         self.queue.iter()

@@ -7,6 +7,7 @@ mod egress;
 pub(crate) mod lacks;
 mod launch;
 mod members;
+mod memory;
 pub(crate) mod own;
 mod ready;
 
@@ -25,12 +26,11 @@ use clawk_kernel::{
 };
 use clawk_manifest::model::{Identity, ProviderProtocol};
 use clawk_manifest::{Manifest, Sources};
-use clawk_memory::Stores;
 use clawk_plan::Own;
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Given, Resolver, env};
+use clawk_secrets::{Env, Given, Resolver};
 use clawk_server::Host as Served;
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
@@ -386,13 +386,6 @@ impl Blueprint {
             let _resolved = self.resolver.resolve(name); // silent-ok: its use will say what is wrong with it
         }
         given
-    }
-
-    /// Stores of memory: in the state's database, or in folders below `memory` in the state.
-    fn stores(&self, state: &StateDir) -> Arc<dyn clawk_kernel::ports::Memory> {
-        let outside = !matches!(self.origin, Origin::Wire(_));
-        let files = own::folders(&self.config, state.path(), outside);
-        Arc::new(Stores::new(state.memory(), files))
     }
 
     /// What is local about the swarm, with the Identities that lie beside the manifest.

@@ -93,6 +93,8 @@ pub(crate) struct Purses {
     book: Arc<Book>,
     root: Purse,
     models: BTreeMap<String, ModelPurse>,
+    /// What embedding models of stores cost, by model.
+    embedders: BTreeMap<String, price::Quote>,
     tools: BTreeMap<String, Own>,
     skills: BTreeMap<String, Own>,
     budgets: Budgets,
@@ -187,7 +189,12 @@ impl Purses {
         };
         let rules = manifest.policies.iter().flat_map(|policy| &policy.rules);
         let mut rates = rules.filter_map(|rule| rule.rate_limit.as_ref());
+        let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
+        let embedders = stores.filter_map(|store| store.embedding.as_ref());
         Self {
+            embedders: embedders
+                .map(|embedding| (embedding.model.clone(), prices.quote(&embedding.model)))
+                .collect(),
             models: models.collect(),
             tools: own("tool", &budgets.tools),
             skills: own("skill", &budgets.skills),

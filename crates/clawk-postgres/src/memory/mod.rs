@@ -21,7 +21,7 @@ use clawk_recall::entry::{Found, Hit, New, Whose};
 
 use crate::error::Failure;
 use crate::pool::{Database, Mode, Transaction};
-use parts::{Part, scope_of};
+use parts::Part;
 use vectors::Vectors;
 
 /// Memory stores of one agent in a database.
@@ -82,7 +82,7 @@ impl PgMemory {
 
     /// The part, if it is there, locked until the end of the transaction.
     async fn locked(&self, tx: &Transaction, store: &Store, place: &Scope) -> Result<Option<Part>, Failure> {
-        match parts::find(tx, &self.agent, &store.name, &scope_of(store, place)).await? {
+        match parts::find(tx, &self.agent, &store.name, &place.part(store)).await? {
             Some(part) => parts::lock(tx, part.id).await.map(Some),
             None => Ok(None),
         }
@@ -91,7 +91,7 @@ impl PgMemory {
     async fn found(&self, store: &Store, place: &Scope, ask: Ask) -> Result<Found, Failure> {
         let tx = self.begin(store, Mode::Read).await?;
         let done = async {
-            let scope = scope_of(store, place);
+            let scope = place.part(store);
             match parts::find(&tx, &self.agent, &store.name, &scope).await? {
                 None => Ok(Found::default()),
                 Some(part) => {
@@ -121,7 +121,7 @@ impl PgMemory {
         let rows = rows::rows_of(store, entries)?;
         let tx = self.begin(store, Mode::Write).await?;
         let done = async {
-            let id = parts::make(&tx, &self.agent, &store.name, &scope_of(store, place)).await?;
+            let id = parts::make(&tx, &self.agent, &store.name, &place.part(store)).await?;
             keep::keep(&tx, id, store, rows, at).await
         }
         .await;
@@ -281,7 +281,7 @@ impl Memory for PgMemory {
             check(store)?;
             let work = async {
                 let tx = self.begin(store, Mode::Read).await?;
-                let scope = scope_of(store, place);
+                let scope = place.part(store);
                 let done = async {
                     match parts::find(&tx, &self.agent, &store.name, &scope).await? {
                         Some(part) => retain::old(&tx, part.id, store).await,
@@ -341,7 +341,7 @@ impl Memory for PgMemory {
             check(store)?;
             let work = async {
                 let tx = self.begin(store, Mode::Read).await?;
-                let scope = scope_of(store, place);
+                let scope = place.part(store);
                 let part = parts::find(&tx, &self.agent, &store.name, &scope).await;
                 tx.end(part).await
             };

@@ -1,7 +1,5 @@
 //! Parts of stores: whose entries, how many, how large. Their rows are the locks of everything that changes them.
 
-use clawk_kernel::ports::Scope;
-use clawk_manifest::model::{Isolation, Store, StoreScope, StoreType};
 use tokio_postgres::Row;
 
 use crate::connect::Session;
@@ -24,21 +22,6 @@ impl Part {
             id: row.try_get(0)?,
             entries: row.try_get(1)?,
         })
-    }
-}
-
-/// Whose part of the store; absent means per identity. A workspace's `isolation` says the same of files.
-pub(super) fn scope_of(store: &Store, place: &Scope) -> String {
-    let scope = match (store.kind, store.isolation) {
-        (StoreType::Workspace, Some(Isolation::Shared)) => StoreScope::Global,
-        (StoreType::Workspace, Some(Isolation::PerIdentity)) => StoreScope::PerIdentity,
-        (StoreType::Workspace, Some(Isolation::PerChannel)) => StoreScope::PerChannel,
-        _ => store.scope.unwrap_or(StoreScope::PerIdentity),
-    };
-    match scope {
-        StoreScope::Global => String::new(),
-        StoreScope::PerIdentity => format!("identity/{}", place.identity),
-        StoreScope::PerChannel => format!("channel/{}/{}", place.identity, place.channel),
     }
 }
 

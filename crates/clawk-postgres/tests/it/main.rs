@@ -31,6 +31,15 @@ use server::Server;
 
 const T0: Timestamp = Timestamp(1_700_000_000_000_000);
 
+impl Server {
+    /// `HOST:PORT`.
+    fn address(&self) -> String {
+        let url = self.url();
+        let place = url.split('@').nth(1).and_then(|rest| rest.split('/').next());
+        place.unwrap().to_owned()
+    }
+}
+
 fn options(server: &Server) -> Options {
     Options {
         password: Some(Secret::new("PG_PASSWORD", Server::PASSWORD)),

@@ -240,6 +240,32 @@ impl StateDir {
     }
 }
 
+impl StateDir {
+    /// Says in the journal what was forgotten of stores that do not lie in this database: store, scope and id of each.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn forgotten_elsewhere(
+        &self,
+        gone: &[(&str, &str, &str)],
+        reason: &str,
+        by: &str,
+        clock: &dyn Clock,
+    ) -> Result<(), JournalError> {
+        let entries: Vec<_> = gone
+            .iter()
+            .map(|(store, scope, id)| json!({ "id": id, "scope": scope, "store": store }))
+            .collect();
+        let told = json!({ "by": by, "count": entries.len(), "entries": entries, "reason": reason });
+        let batch = Batch {
+            entries: recorded("forget", FORGOTTEN, &told, by, clock)?,
+            ..Batch::default()
+        };
+        let work = Work::AppendAnd(batch, Box::new(|_: &Connection| Ok(true)));
+        self.inner.queue.push(work)?.durable().await
+    }
+}
+
 /// Erases an entry, in sight or set aside: the embedding that was paid for it, what was set aside for it, and every summary that
 /// was made from it. What else such a summary stood for comes back.
 pub(super) fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
