@@ -1,6 +1,15 @@
 //! A PostgreSQL server of a test's own, on a free port of the loopback address, with its files in a temporary folder. The programs
 //! are those that `tests/parts/install.sh` installs. The server ends with the value, and with the test's thread.
 
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "tests of several crates; each uses what it needs"
+)]
+
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,8 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub(crate) struct Server {
     folder: tempfile::TempDir,
     port: u16,
-    /// Lines of its configuration beyond ours.
-    more: Vec<String>,
     child: Option<Child>,
 }
 
@@ -27,8 +34,8 @@ impl Drop for Server {
 impl Server {
     pub(crate) const PASSWORD: &str = "CANARY-pg-4711";
 
-    /// Starts one, with these lines added to its configuration.
-    pub(crate) fn start(more: &[&str]) -> Self {
+    /// Starts one.
+    pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let password = folder.path().join("password");
         std::fs::write(&password, Self::PASSWORD).expect("a file");
@@ -50,11 +57,9 @@ impl Server {
             .and_then(|door| door.local_addr())
             .expect("a free port")
             .port();
-        let more = more.iter().map(ToString::to_string).collect();
         let mut server = Self {
             folder,
             port,
-            more,
             child: None,
         };
         server.again();
@@ -76,7 +81,7 @@ impl Server {
             "shared_buffers=16MB",
             "max_connections=40",
         ];
-        for line in ours.iter().copied().chain(self.more.iter().map(String::as_str)) {
+        for line in ours {
             command.args(["-c", line]);
         }
         let child = command

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_server_that_is_away_is_named_and_one_that_comes_back_is_used_again() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::start();
     let memory = memory(options(&server));
     let store = store(json!({"type": "key-value"}));
     keep(&memory, &store, vec![new("1", Some("k"), "kept")])
@@ -32,7 +32,7 @@ async fn a_server_that_is_away_is_named_and_one_that_comes_back_is_used_again() 
 
 #[tokio::test]
 async fn an_operation_past_its_deadline_is_an_error_and_ends_on_the_server_as_well() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let store = store(json!({"type": "conversation"}));
     let patient = memory(options(&server));
     keep(&patient, &store, vec![new("1", None, "one")]).await.unwrap();
@@ -56,7 +56,7 @@ async fn an_operation_past_its_deadline_is_an_error_and_ends_on_the_server_as_we
 
 #[tokio::test]
 async fn the_pool_is_bounded_and_says_so_when_it_is_full() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let store = store(json!({"type": "conversation"}));
     let memory = memory(Options {
         connections: 2,

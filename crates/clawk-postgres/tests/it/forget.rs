@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn what_compaction_set_aside_comes_back_and_what_is_forgotten_does_not() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     for strategy in ["truncate", "sliding-window", "summarize"] {
         let store =
             store(json!({"type": "conversation", "name": strategy, "compaction": {"strategy": strategy}}));
@@ -54,7 +54,7 @@ async fn what_compaction_set_aside_comes_back_and_what_is_forgotten_does_not() {
 
 #[tokio::test]
 async fn nothing_is_lost_to_a_bound_that_compaction_can_keep() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     for strategy in ["truncate", "summarize"] {
         let spec = json!({"type": "conversation", "name": strategy, "retention": {"max_entries": 20}, "compaction": {"strategy": strategy}});
         let (memory, store) = (memory(options(&server)), store(spec));
@@ -75,7 +75,7 @@ async fn nothing_is_lost_to_a_bound_that_compaction_can_keep() {
 
 #[tokio::test]
 async fn somebody_elses_entry_is_not_removed() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let (memory, store) = (memory(options(&server)), store(json!({"type": "semantic"})));
     let mut entry = new("1", None, "Anna's");
     entry.mark.whose = "tg/anna".to_owned();
@@ -101,7 +101,7 @@ async fn somebody_elses_entry_is_not_removed() {
 
 #[tokio::test]
 async fn a_name_that_an_index_does_not_take_is_an_entry_that_does_not_fit() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let (memory, store) = (memory(options(&server)), store(json!({"type": "key-value"})));
     for key in ["a\0b".to_owned(), "k".repeat(3000)] {
         let refused = keep(&memory, &store, vec![new("1", Some(&key), "x")]).await;

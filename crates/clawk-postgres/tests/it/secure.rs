@@ -38,7 +38,10 @@ impl Front {
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], PrivatePkcs8KeyDer::from(own.serialize_der()).into())
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivatePkcs8KeyDer::from(own.serialize_der()).into(),
+            )
             .unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -53,22 +56,32 @@ impl Front {
                 served.spawn(async move {
                     let mut asked = [0; 8];
                     client.read_exact(&mut asked).await.unwrap();
-                    assert_eq!(asked, [0, 0, 0, 8, 4, 210, 22, 47], "an SSLRequest before anything else");
+                    assert_eq!(
+                        asked,
+                        [0, 0, 0, 8, 4, 210, 22, 47],
+                        "an SSLRequest before anything else"
+                    );
                     client.write_all(b"S").await.unwrap();
-                    let Ok(mut client) = acceptor.accept(client).await else { return };
+                    let Ok(mut client) = acceptor.accept(client).await else {
+                        return;
+                    };
                     count.fetch_add(1, Ordering::Relaxed);
                     let mut server = TcpStream::connect(behind).await.unwrap();
                     let _ended = tokio::io::copy_bidirectional(&mut client, &mut server).await;
                 });
             }
         });
-        Self { port, handshakes, task }
+        Self {
+            port,
+            handshakes,
+            task,
+        }
     }
 }
 
 #[tokio::test]
 async fn the_servers_certificate_decides_whom_we_talk_to() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
     let (ours, other) = (folder.path().join("ours.pem"), folder.path().join("other.pem"));
     let front = Front::start(&server, &ours).await;
@@ -102,12 +115,16 @@ async fn the_servers_certificate_decides_whom_we_talk_to() {
         let error = by(host, tls, authority).count(&store, &here()).await.unwrap_err();
         assert!(error.to_string().contains(word), "{host} {tls:?}: {error}");
     }
-    assert_eq!(front.handshakes.load(Ordering::Relaxed), 3, "nobody else was let in");
+    assert_eq!(
+        front.handshakes.load(Ordering::Relaxed),
+        3,
+        "nobody else was let in"
+    );
 }
 
 #[tokio::test]
 async fn nothing_is_said_in_clear_to_a_server_that_should_encrypt() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let encrypted = Options {
         tls: TlsMode::VerifyFull,
         ..options(&server)
@@ -133,7 +150,7 @@ async fn nothing_is_said_in_clear_to_a_server_that_should_encrypt() {
 
 #[tokio::test]
 async fn a_password_is_in_no_message() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let spec = store(json!({"type": "conversation"}));
     let secret = "CANARY-wrong-0815";
     let whole = server.url().replace("clawk@", &format!("clawk:{secret}@"));

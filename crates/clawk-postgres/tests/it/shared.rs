@@ -5,7 +5,7 @@ use super::*;
 /// Two writers of the same key, held at the same point until both wait: the first one wins, the second is told.
 #[tokio::test]
 async fn of_two_processes_that_write_one_key_at_once_the_second_is_refused() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     for kind in ["key-value", "workspace"] {
         let store = store(json!({"type": kind, "name": kind}));
         let (first, second) = (memory(options(&server)), memory(options(&server)));
@@ -55,7 +55,7 @@ async fn of_two_processes_that_write_one_key_at_once_the_second_is_refused() {
 
 #[tokio::test]
 async fn entries_of_two_processes_are_all_kept_once() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let store = store(json!({"type": "conversation"}));
     let two = [memory(options(&server)), memory(options(&server))];
     let writers: Vec<_> = (0..4)
@@ -91,7 +91,7 @@ async fn entries_of_two_processes_are_all_kept_once() {
 
 #[tokio::test]
 async fn processes_that_start_together_migrate_once_and_a_later_schema_is_refused() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let spec = store(json!({"type": "conversation"}));
     let starting: Vec<_> = (0..6)
         .map(|_| {
@@ -113,7 +113,7 @@ async fn processes_that_start_together_migrate_once_and_a_later_schema_is_refuse
 
 #[tokio::test]
 async fn two_agents_in_one_database_do_not_share_a_store() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let store = store(json!({"type": "key-value", "scope": "global"}));
     let database = Database::new(options(&server), &Env::Process).unwrap();
     let (one, other) = (
@@ -128,7 +128,7 @@ async fn two_agents_in_one_database_do_not_share_a_store() {
 
 #[tokio::test]
 async fn pgvector_is_used_where_it_is_and_asked_for_by_name_where_it_must_be() {
-    let server = Server::start(&[]);
+    let server = Server::start();
     let (plain, must) = (
         store(json!({"type": "semantic"})),
         store(json!({"type": "semantic", "backend": "pgvector"})),

@@ -73,7 +73,9 @@ impl ServerUrl {
     pub(crate) fn plain(&self) -> Result<&str, String> {
         let user = self.user().unwrap_or_default();
         if user.contains(':') || self.0.contains("password=") {
-            return Err("`[postgres] url` holds a password; leave it out and name it by `secret_ref`".to_owned());
+            return Err(
+                "`[postgres] url` holds a password; leave it out and name it by `secret_ref`".to_owned(),
+            );
         }
         Ok(&self.0)
     }

@@ -40,6 +40,7 @@ mod memory;
 mod own_files;
 mod plan;
 mod policy;
+mod postgres;
 mod private;
 #[path = "../common/terminal.rs"]
 mod pty;
