@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::attach::Said;
-use crate::call::{Caller, Calls, Context, Request, call};
+use crate::call::{Caller, Calls, Context, Rank, Request, call};
 use crate::carp::{self, Granted};
 use crate::door::{Door, Origin};
 use crate::error::CallError;
@@ -411,6 +411,7 @@ impl Run<'_> {
             purse: self.purse.clone(),
             context: Arc::clone(&self.context),
             member: self.member.clone(),
+            rank: Rank::default(),
         };
         (caller, request)
     }

@@ -25,7 +25,7 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use crate::agent::{Agent, Parts};
-use crate::call::{self, Caller, Calls, Held, Reception, Reply, Request, call};
+use crate::call::{self, Caller, Calls, Held, Rank, Reception, Reply, Request, call};
 use crate::carp::Outside;
 use crate::cra::Cra;
 use crate::door::Door;
@@ -253,6 +253,7 @@ impl Kernel {
                 purse: calls.table.purse_of(session),
                 context: Arc::default(),
                 member: None,
+                rank: Rank::default(),
             };
             let context = params.context;
             let request = Request {

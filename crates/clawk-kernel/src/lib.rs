@@ -47,6 +47,7 @@ mod plan;
 pub mod projection;
 mod prompt;
 pub mod purse;
+mod rank;
 mod rates;
 mod recall;
 mod recover;

@@ -9,7 +9,7 @@ use clawk_proto::method::{
     MemoryStoreParams, MemoryStoreResult, NewEntry,
 };
 use clawk_proto::{Digest, SessionId};
-use clawk_recall::entry::{Mark, New, Whose};
+use clawk_recall::entry::{Found, Mark, New, Whose};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -19,6 +19,7 @@ use crate::event::{Draft, MemoryQueried, MemoryStored, Scribe, Thread, canonical
 use crate::judge::{self, Classifier};
 use crate::lifecycle::Life;
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Ask, Batch, Memory, Scope, StoreQuery};
+use crate::rank;
 use crate::screen::{Look, Spot};
 use crate::tend::{self, Tender};
 use crate::time::Timestamp;
@@ -44,6 +45,17 @@ pub(crate) struct Memories {
     pub(crate) across_senders: BTreeSet<String>,
     /// Told when something was kept.
     pub(crate) tender: Tender,
+    /// What is found comes from a record.
+    pub(crate) taped: bool,
+}
+
+impl Memories {
+    /// Ranks what was found as the store's manifest says. What a replay finds was ranked when it was recorded.
+    pub(crate) fn weigh(&self, store: &Store, found: &mut Found, whose: &str) {
+        if !self.taped {
+            rank::weigh(store, found, whose, self.scribe.now());
+        }
+    }
 }
 
 pub(crate) fn find<'a>(
@@ -125,9 +137,9 @@ pub(crate) async fn query(
         query,
         vector,
         limit,
-        at: memories.scribe.now(),
     };
-    let found = memory.ask(store, &scope(memories), ask).await?;
+    let mut found = memory.ask(store, &scope(memories), ask).await?;
+    memories.weigh(store, &mut found, "");
     let mut entries: Vec<_> = found.hits.into_iter().map(|hit| hit.entry).collect();
     let thread = thread(memories, session);
     let mut look = Look::new(

@@ -13,6 +13,7 @@ use crate::outbox::OutboxLimits;
 use crate::output::Shown;
 use crate::purse::{Budgets, Prices};
 use crate::screen::Judge;
+use crate::time::Timestamp;
 
 /// What is local to this machine.
 #[derive(Debug, Clone)]
@@ -58,8 +59,9 @@ pub struct SwarmOptions {
     pub local: clawk_swarm::limit::Local,
     /// Identities of members, by name.
     pub identities: BTreeMap<String, Arc<Identity>>,
-    /// Its tools' results come from a record, as those of all tools do: nobody works.
-    pub taped: bool,
+    /// In a replay: the swarm's tools by name, and since when they were offered. Their results come from the record, as those of all
+    /// tools do, and no member works.
+    pub taped: Option<BTreeMap<String, Timestamp>>,
 }
 
 /// `[inbox]`: how much waits, and how much runs at once.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use clawk_manifest::model::{Acquisition, Role, Store, StoreType};
+use clawk_manifest::model::{Role, Store, StoreType};
 use clawk_proto::MessageId;
 use clawk_proto::method::NewEntry;
 use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose};
@@ -17,6 +17,7 @@ use crate::judge;
 use crate::notice::Notice;
 use crate::ports::{Ask, Batch, JournalError, Scan, Scope, StoreQuery};
 use crate::purse::Purse;
+use crate::rank;
 use crate::screen::{Look, Spot};
 use crate::state::State;
 use crate::vectors;
@@ -144,7 +145,6 @@ pub(crate) async fn before(
             limit: usize::try_from(store.search.top_k)
                 .unwrap_or(usize::MAX)
                 .clamp(1, 50),
-            at: calls.scribe.now(),
         };
         let place = place(calls, &turn.origin.door);
         match backend.ask(store, &place, ask).await {
@@ -154,6 +154,7 @@ pub(crate) async fn before(
                 found
                     .hits
                     .retain(|hit| store.kind != StoreType::Conversation || hit.mark.session != own);
+                calls.memories.weigh(store, &mut found, &whose(&turn.origin.door));
                 screen(calls, &mut look, &mut found, cancel).await;
                 searches.push(Search {
                     store: store.name.clone(),
@@ -224,10 +225,7 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
 /// The stores that are asked before a turn.
 fn asked(calls: &Calls) -> impl Iterator<Item = &Store> {
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
-    stores.filter(|store| match store.kind {
-        StoreType::Conversation | StoreType::Semantic | StoreType::Workspace => true,
-        StoreType::KeyValue | StoreType::Checkpoint => false,
-    })
+    stores.filter(|store| rank::speaks_up(store))
 }
 
 /// Entries are screened like everything that reaches a model.
@@ -379,8 +377,8 @@ fn escaped(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// Keeps what was said in a turn: in every `conversation` store, and in a `semantic` one that acquires continuously. The same turn
-/// again finds it there.
+/// Keeps what was said in a turn: in every `conversation` store that is not filled by hand, and in a `semantic` one that acquires
+/// continuously. The same turn again finds it there.
 pub(crate) async fn after(
     calls: &Calls,
     turn: Turn<'_>,
@@ -391,14 +389,7 @@ pub(crate) async fn after(
         return;
     };
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
-    let kept = stores.filter(|store| match store.kind {
-        StoreType::Conversation => true,
-        StoreType::Semantic => {
-            let lifecycle = store.lifecycle.as_ref();
-            lifecycle.and_then(|lifecycle| lifecycle.acquisition) == Some(Acquisition::Continuous)
-        }
-        StoreType::KeyValue | StoreType::Workspace | StoreType::Checkpoint => false,
-    });
+    let kept = stores.filter(|store| rank::takes_up(store));
     let entries = entries(turn, (asked, said), untrusted);
     let place = place(calls, &turn.origin.door);
     for store in kept {

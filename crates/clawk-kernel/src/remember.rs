@@ -21,6 +21,7 @@ use crate::error::KernelError;
 use crate::event::{ContextWritten, MemoryQueried, MemoryStored, canonical, digest, kind, together};
 use crate::memory;
 use crate::ports::{Ask, Batch, Memory, MemoryError, RunError, RunOutcome, Scope, StoreQuery};
+use crate::rank;
 use crate::recall;
 use crate::screen::{Look, Spot};
 use crate::vectors;
@@ -246,7 +247,6 @@ impl Asked<'_> {
             query: StoreQuery::Text(text.clone()),
             vector: vectors::of_question(&self.calls.memories, spec, &text, &self.caller.purse, cancel).await,
             limit: top_k.unwrap_or(default).clamp(1, MAX_TOP_K),
-            at: self.calls.scribe.now(),
         };
         let place = self.place();
         let mut found = memory.ask(spec, &place, ask).await?;
@@ -257,10 +257,14 @@ impl Asked<'_> {
                 query: StoreQuery::Key(text),
                 vector: None,
                 limit: 1,
-                at: self.calls.scribe.now(),
             };
             found.hits = memory.ask(spec, &place, ask).await?.hits;
         }
+        let mine = self
+            .origin()
+            .map(|origin| recall::whose(&origin.door))
+            .unwrap_or_default();
+        self.calls.memories.weigh(spec, &mut found, &mine);
         let mut look = Look::new(
             &self.calls.screens,
             self.caller.thread,
@@ -282,11 +286,17 @@ impl Asked<'_> {
                 .entry(&self.caller.thread, kind::MEMORY_QUERIED, &payload),
         );
         let _ticket = self.calls.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
+        let now = self.calls.scribe.now();
         let hits = found.hits.iter().map(|hit| {
-            json!({
+            let mut facts = json!({
                 "id": hit.entry.id, "score": hit.entry.score, "used": used, "origin": hit.mark.origin,
                 "untrusted": hit.mark.untrusted, "made_from": hit.mark.made_from, "timestamp": hit.entry.timestamp,
-            })
+            });
+            let sure = rank::confidence(spec, &hit.mark, hit.entry.timestamp.as_deref(), now);
+            if let (Some(sure), Value::Object(members)) = (sure, &mut facts) {
+                members.insert("confidence".to_owned(), json!(sure));
+            }
+            facts
         });
         let facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
         if found.hits.is_empty() {

@@ -29,6 +29,7 @@ use crate::outbox::{Outbox, OutboxLimits};
 use crate::output::Cuts;
 use crate::ports::{ANSWER_KEPT_MS, ToolRunner};
 use crate::purse::{Purses, hour_of};
+use crate::rank;
 use crate::rates::Rates;
 use crate::recover::{self, Rebuilt};
 use crate::replay::facts::AgentFacts;
@@ -146,10 +147,9 @@ fn check(parts: &Parts) -> Result<(), StartError> {
         }
         (Some(memory), Some(backend)) => {
             let faults = memory.stores.iter().filter_map(|store| {
-                backend
-                    .check(store)
-                    .err()
-                    .map(|error| format!("store `{}`: {error}", store.name))
+                let refused = backend.check(store).err().map(|error| error.to_string());
+                let fault = refused.or_else(|| rank::fault(store))?;
+                Some(format!("store `{}`: {fault}", store.name))
             });
             unserved.extend(faults);
         }
@@ -207,6 +207,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let memories = Arc::new(Memories {
         across_senders: options.across_senders.clone(),
         tender: Default::default(),
+        taped: options.swarm.taped,
         manifest,
         backend: memory,
         classifier: classifier.clone(),
@@ -230,7 +231,7 @@ fn team(
     purses: &Purses,
     (scribe, root): (&Scribe, SessionId),
 ) -> Result<Option<Arc<Team>>, StartError> {
-    if options.swarm.taped {
+    if options.swarm.taped.is_some() {
         return Ok(None);
     }
     let plan = swarm::plan(manifest, &options.swarm, purses)?;
@@ -271,6 +272,7 @@ fn calls(
         audit_writable: options.audit_writable,
         shown: options.shown,
         memories,
+        taped: options.swarm.taped,
     }
 }
 

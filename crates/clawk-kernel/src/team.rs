@@ -21,7 +21,7 @@ use crate::member::Member;
 use crate::ports::{AnswerKey, JournalError, Ticket};
 
 pub use record::{SWARM_KINDS, fact_of, session_of};
-pub(crate) use tools::{ASK, Calling, DELEGATE, WAIT_MS, specs};
+pub(crate) use tools::{ASK, Calling, DELEGATE, REPORT, WAIT_MS, specs};
 
 /// Broadcast messages kept for a member's next task.
 const INBOX: usize = 64;

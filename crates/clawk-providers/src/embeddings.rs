@@ -31,8 +31,9 @@ struct One {
 
 #[derive(Deserialize)]
 struct Counts {
-    #[serde(alias = "total_tokens")]
-    prompt_tokens: u64,
+    /// Some servers give one of the two.
+    prompt_tokens: Option<u64>,
+    total_tokens: Option<u64>,
 }
 
 /// `BASE/embeddings`, where `chat` is `BASE/chat/completions`.
@@ -72,8 +73,11 @@ pub(crate) async fn embed(
     let answer: Answer = serde_json::from_slice(&bytes)
         .map_err(unreadable)
         .map_err(spent)?;
-    let usage = answer.usage.as_ref().map_or(counted, |counts| Usage {
-        input_tokens: counts.prompt_tokens,
+    let told = answer
+        .usage
+        .and_then(|counts| counts.prompt_tokens.or(counts.total_tokens));
+    let usage = told.map_or(counted, |input_tokens| Usage {
+        input_tokens,
         ..Usage::default()
     });
     let vectors = ordered(answer.data, texts.len(), dimensions).map_err(|fault| (fault, Some(usage)))?;

@@ -94,3 +94,53 @@ impl Near {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn retrieval_says_how_a_store_is_searched() {
+        for (spec, wanted) in [
+            (json!({}), SearchStrategy::Hybrid),
+            (
+                json!({"lifecycle": {"retrieval": "hybrid"}}),
+                SearchStrategy::Hybrid,
+            ),
+            (
+                json!({"lifecycle": {"retrieval": "contextual"}}),
+                SearchStrategy::Hybrid,
+            ),
+            (
+                json!({"lifecycle": {"retrieval": "exact"}}),
+                SearchStrategy::FtsOnly,
+            ),
+            (
+                json!({"lifecycle": {"retrieval": "semantic"}}),
+                SearchStrategy::VectorOnly,
+            ),
+            // What `search` says is nearer to the matter.
+            (
+                json!({"search": {"strategy": "fts-only"}, "lifecycle": {"retrieval": "semantic"}}),
+                SearchStrategy::FtsOnly,
+            ),
+        ] {
+            let mut spec = spec;
+            spec["name"] = json!("s");
+            spec["type"] = json!("semantic");
+            let store: Store = serde_json::from_value(spec.clone()).unwrap();
+            assert_eq!(strategy(&store), wanted, "{spec}");
+            let near = near(&store, "the doctor", None);
+            assert_eq!(
+                near.map(|near| near.only),
+                match wanted {
+                    SearchStrategy::FtsOnly => None,
+                    SearchStrategy::VectorOnly => Some(true),
+                    SearchStrategy::Hybrid => Some(false),
+                }
+            );
+        }
+    }
+}

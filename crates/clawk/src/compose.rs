@@ -393,7 +393,7 @@ impl Blueprint {
         SwarmOptions {
             local: self.config.settings.swarm,
             identities: self.identities.clone(),
-            taped: false,
+            taped: None,
         }
     }
 

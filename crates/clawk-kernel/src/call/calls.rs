@@ -1,5 +1,6 @@
 //! What the one path of a call needs.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +34,7 @@ use crate::screen::Screens;
 use crate::state::Table;
 use crate::stop::Brake;
 use crate::team::Team;
-use crate::time::Clock;
+use crate::time::{Clock, Timestamp};
 use crate::turn::Bounds;
 
 /// Runs a skill as the inner turn of a composite tool. Whoever composes the agent gives it: a turn calls tools again.
@@ -85,6 +86,8 @@ pub(crate) struct Calls {
     pub(crate) shown: Shown,
     /// What is remembered.
     pub(crate) memories: Arc<Memories>,
+    /// In a replay: the swarm's tools, and since when they were offered.
+    pub(crate) taped: Option<BTreeMap<String, Timestamp>>,
 }
 
 impl Calls {
@@ -93,9 +96,15 @@ impl Calls {
         if !in_turn || self.manifest.swarm.is_none() {
             return Vec::new();
         }
+        let now = self.scribe.now();
+        let offered = |name: &&str| match &self.taped {
+            None => true,
+            Some(taped) => taped.get(*name).is_some_and(|since| *since <= now),
+        };
         let names = Team::offers(member);
         names
             .into_iter()
+            .filter(offered)
             .filter_map(|name| self.catalog.of_team(name))
             .collect()
     }

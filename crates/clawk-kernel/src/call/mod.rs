@@ -14,6 +14,7 @@ mod leads;
 mod pend;
 mod permit;
 mod plan;
+mod rank;
 mod reach;
 mod reconcile;
 mod record;
@@ -45,6 +46,7 @@ use decide::Case;
 use grant::Leave;
 pub use permit::Permit;
 pub(crate) use plan::{Wanted as PlannedCall, put as plan};
+pub(crate) use rank::Rank;
 pub(crate) use reconcile::reconcile;
 use record::Record;
 pub(crate) use reopen::restore;
@@ -109,6 +111,8 @@ pub(crate) struct Caller {
     pub(crate) context: Arc<Context>,
     /// Whose turn it belongs to, where that is a member of the swarm at its task.
     pub(crate) member: Option<Arc<Member>>,
+    /// Its rank among calls of one answer that run at the same time.
+    pub(crate) rank: Rank,
 }
 
 /// The context that asks for a call.
@@ -511,6 +515,7 @@ async fn run(
                         role: caller.role,
                         member: caller.member.as_deref(),
                         request_id: &request.request_id,
+                        rank: &caller.rank,
                     };
                     Box::pin(team.call(&tool.name, calling, permit.arguments(), cancel)).await
                 }

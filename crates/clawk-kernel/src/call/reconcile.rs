@@ -12,7 +12,7 @@ use clawk_proto::method::ToolCallResult;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Approver, Caller, Calls, Permit, Record, Request, failed, path};
+use super::{Approver, Caller, Calls, Permit, Rank, Record, Request, failed, path};
 use crate::catalog::Entry;
 use crate::effect::{self, How, Outcome};
 use crate::error::CallError;
@@ -91,6 +91,7 @@ async fn find_out(calls: &Calls, effect: &OpenEffect) -> Result<Option<(How, Out
         purse: calls.purses.root().clone(),
         context: Arc::default(),
         member: None,
+        rank: Rank::default(),
     };
     let cancel = calls.life.stop.child_token();
     match mend {

@@ -11,7 +11,7 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::call::{self, Caller, Calls, call};
+use crate::call::{self, Caller, Calls, Rank, call};
 use crate::carp::resolve::{check_skew, note};
 use crate::carp::turn::fault;
 use crate::carp::{CarpError, Under};
@@ -66,6 +66,7 @@ pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<Exec
         purse: calls.table.purse_of(session),
         context: Arc::default(),
         member: None,
+        rank: Rank::default(),
     };
     let outcome = to_its_end(calls, caller, call).await;
     let response = respond(calls, &request, &execution, id, outcome)?;

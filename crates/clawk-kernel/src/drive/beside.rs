@@ -1,7 +1,7 @@
 //! Calls of one answer that run at the same time: those for other members of the swarm.
 
 use super::Run;
-use crate::call::call;
+use crate::call::{Rank, call};
 use crate::ports::ToolUse;
 use crate::team;
 use crate::turn::Turn;
@@ -28,17 +28,21 @@ impl Run<'_> {
             return;
         }
         let mut wanted = Vec::new();
+        let mut ranks = Rank::queue();
         for ToolUse { id, name, arguments } in all {
             let Ok(arguments) = arguments else { continue };
             let request_id = self.request_id(&id);
-            wanted.push(self.request(id, name, arguments, request_id));
+            let (mut caller, request) = self.request(id, name, arguments, request_id);
+            caller.rank = ranks.next().unwrap_or_default(); // silent-ok: the queue has no end
+            wanted.push((caller, request));
         }
         let (calls, cancel) = (self.calls, self.cancel);
-        let ends = futures::future::join_all(
-            wanted
-                .iter()
-                .map(|(caller, request)| call(calls, caller, request.clone(), cancel)),
-        );
+        let ends = futures::future::join_all(wanted.iter().map(|(caller, request)| async move {
+            let end = call(calls, caller, request.clone(), cancel).await;
+            // Refused or cancelled before its turn: the calls behind it go on.
+            caller.rank.done();
+            end
+        }));
         let ends = ends.await;
         for ((caller, _), outcome) in wanted.iter().zip(ends) {
             let id = caller.call_id.clone().unwrap_or_default();

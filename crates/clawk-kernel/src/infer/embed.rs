@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Models, NoAnswer, Open, Site, fault};
 use crate::event::{canonical, digest};
-use crate::ports::{Completion, Embedded, FaultKind, StopReason};
+use crate::ports::{Completion, Embedded, FaultKind, ProviderError, StopReason};
 use crate::purse::NoRoom;
 use crate::screen::answer;
 
@@ -36,13 +36,7 @@ pub(crate) async fn embed(
     let (Some(spec), Some(provider)) = (models.manifest.provider(name), models.providers.get(name)) else {
         return Err(failed(format!("provider `{name}` is not connected")));
     };
-    let clean = |text: &String| {
-        let end = text.floor_char_boundary(TEXT_BYTES);
-        let mut text = text.get(..end).unwrap_or_default().to_owned();
-        models.screens.without_known(&mut text);
-        text
-    };
-    let texts: Vec<String> = texts.iter().map(clean).collect();
+    let texts: Vec<String> = texts.iter().map(|text| clean(models, text)).collect();
     let request = canonical(&serde_json::json!({ "input": texts, "model": embedder.model }));
     let size = u64::try_from(request.len()).unwrap_or(u64::MAX);
     let now = models.scribe.now();
@@ -75,16 +69,7 @@ pub(crate) async fn embed(
             answer::failure(&models.screens, error);
         }
     }
-    let told = match &outcome {
-        Ok(Embedded { usage, .. }) => Ok(Completion {
-            text: String::new(),
-            calls: Vec::new(),
-            stop: StopReason::End,
-            usage: *usage,
-            model: embedder.model.to_owned(),
-        }),
-        Err(error) => Err(error.clone()),
-    };
+    let told = told(embedder.model, &outcome);
     open.end(&told, Vec::new())
         .await
         .map_err(|error| failed(error.to_string()))?;
@@ -95,5 +80,27 @@ pub(crate) async fn embed(
         ))),
         Err(error) if error.kind == FaultKind::Cancelled => Err(NoAnswer::Cancelled),
         Err(error) => Err(failed(error.message)),
+    }
+}
+
+/// As it may leave: bounded, without known secrets.
+fn clean(models: &Models, text: &str) -> String {
+    let end = text.floor_char_boundary(TEXT_BYTES);
+    let mut text = text.get(..end).unwrap_or_default().to_owned();
+    models.screens.without_known(&mut text);
+    text
+}
+
+/// What the record says of it: what it cost, and no numbers.
+fn told(model: &str, outcome: &Result<Embedded, ProviderError>) -> Result<Completion, ProviderError> {
+    match outcome {
+        Ok(Embedded { usage, .. }) => Ok(Completion {
+            text: String::new(),
+            calls: Vec::new(),
+            stop: StopReason::End,
+            usage: *usage,
+            model: model.to_owned(),
+        }),
+        Err(error) => Err(error.clone()),
     }
 }

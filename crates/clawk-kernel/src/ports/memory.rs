@@ -87,8 +87,6 @@ pub struct Ask {
     pub vector: Option<Vector>,
     /// At most so many entries.
     pub limit: usize,
-    /// Now: where the store ranks by age, entries are this old. 0: age does not count.
-    pub at: Timestamp,
 }
 
 /// An entry that has no vector of a model yet.
@@ -208,7 +206,6 @@ pub trait Memory: Send + Sync + fmt::Debug {
             query,
             vector: None,
             limit,
-            at: Timestamp(0),
         };
         Box::pin(async move {
             let found = self.ask(store, place, ask).await?;

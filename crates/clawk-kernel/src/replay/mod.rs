@@ -219,7 +219,7 @@ fn parts(
             outbox: Default::default(),
             across_senders: Default::default(),
             swarm: crate::SwarmOptions {
-                taped: true,
+                taped: Some(tape.team.clone()),
                 ..Default::default()
             },
         },

@@ -23,6 +23,7 @@ use crate::notice::Answer;
 use crate::ports::{Completion, FaultKind, InferRequest, Recorded, Told};
 use crate::recall;
 use crate::recover;
+use crate::team;
 use crate::time::Timestamp;
 
 /// What a replay lacks.
@@ -54,6 +55,8 @@ pub struct Tape {
     pub facts: AgentFacts,
     /// The agent's tools, by name, as described in that run.
     pub tools: BTreeMap<String, ToolFacts>,
+    /// The swarm's tools, by name, and since when runs have offered them; earlier versions offered none.
+    pub team: BTreeMap<String, Timestamp>,
     /// Events of other sessions: of the types in [`Self::BEFORE`] those of before this one, of the types in
     /// [`Self::BESIDE`] those while it lasted, too; with the contents of Atlases.
     pub past: Vec<Recorded>,
@@ -101,6 +104,9 @@ impl Tape {
     pub const BESIDE: [&str; 3] = [kind::CARP_CHARGED, kind::ATLAS_LOADED, kind::ATLAS_REMOVED];
     /// Atlases that come and go.
     pub const CHANGES: [&str; 2] = [kind::ATLAS_LOADED, kind::ATLAS_REMOVED];
+
+    /// The swarm's tools.
+    pub const TEAM: [&str; 3] = [team::DELEGATE, team::ASK, team::REPORT];
 
     /// Reads the session's events (with contents).
     ///
@@ -186,6 +192,7 @@ impl Tape {
             events,
             facts,
             tools,
+            team: BTreeMap::new(),
             past: Vec::new(),
             atlases: Vec::new(),
             door,

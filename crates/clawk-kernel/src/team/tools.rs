@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{Origin, RoleWord, Team};
+use crate::call::Rank;
 use crate::member::Member;
 use crate::ports::{RunError, RunOutcome};
 use clawk_proto::{RequestId, SessionId};
@@ -37,6 +38,7 @@ pub(crate) struct Calling<'a> {
     /// The member and its task; none: the Claw in a turn of its own.
     pub(crate) member: Option<&'a Member>,
     pub(crate) request_id: &'a RequestId,
+    pub(crate) rank: &'a Rank,
 }
 
 #[derive(Deserialize)]
@@ -237,6 +239,7 @@ impl Team {
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
         let arguments = Value::Object(arguments.clone());
+        calling.rank.turn(cancel).await?;
         match tool {
             DELEGATE => match serde_json::from_value::<Delegate>(arguments) {
                 Ok(wanted) => self.call_delegate(calling, wanted, cancel).await,
@@ -283,7 +286,9 @@ impl Team {
             wish,
             wait,
         };
-        match self.delegate(&member.task, wanted) {
+        let given = self.delegate(&member.task, wanted);
+        calling.rank.done();
+        match given {
             Err(refusal) => Ok(refused(&refusal)),
             Ok(_later) if !wait => {
                 let facts = json!({"task_id": task, "status": "submitted"});
@@ -319,7 +324,9 @@ impl Team {
             session: calling.session,
             role: RoleWord(calling.role),
         };
-        if let Err(refusal) = self.accept(&run, brief, to, origin, None) {
+        let taken = self.accept(&run, brief, to, origin, None);
+        calling.rank.done();
+        if let Err(refusal) = taken {
             return Ok(refused(&refusal));
         }
         match self.when_ended(&run) {
@@ -344,7 +351,9 @@ impl Team {
             ));
         };
         let task = derived(calling.request_id, "task");
-        match self.ask(&member.task, task, &asked.to, asked.question) {
+        let given = self.ask(&member.task, task, &asked.to, asked.question);
+        calling.rank.done();
+        match given {
             Err(refusal) => Ok(refused(&refusal)),
             Ok(result) => {
                 let result = awaited(result, cancel).await?;

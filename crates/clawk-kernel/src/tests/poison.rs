@@ -77,6 +77,7 @@ fn with(policy: &str, script: Vec<Completion>) -> Rig {
     }
     spec["memory"] = json!({"name": "memory", "stores": [
         {"name": "talks", "type": "conversation"}, {"name": "notes", "type": "semantic"}, {"name": "facts", "type": "key-value"}]});
+    spec["sandbox"] = json!({"name": "box", "level": "process", "capabilities": {"shell": {"mode": "full"}, "network": {"mode": "allow-all"}}});
     let mut rig = rig(spec);
     rig.models
         .insert("model".to_owned(), Arc::new(ScriptedModel::turns(script)));
@@ -246,10 +247,19 @@ async fn the_order_is_refused_whatever_way_the_pages_text_comes_back() {
 #[tokio::test]
 async fn a_page_writes_no_context_file_and_a_restart_or_a_standing_grant_changes_nothing() {
     let write = calls(&[("context-write", json!({"file": "USER.md", "content": ORDER}))]);
-    let rig = with("trusting", vec![page(), write, order(4), says("no")]);
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = with("trusting", vec![page(), write, says("no")]);
+    let mut manifest = (*rig.manifest).clone();
+    manifest.dir = dir.path().to_owned();
+    manifest
+        .identity
+        .context_files
+        .insert("user".to_owned(), "USER.md".to_owned());
+    rig.manifest = Arc::new(manifest);
     let kernel = rig.start().await;
     let reasons = said(&kernel, Door::Cli, "read the page").await;
     refused(&rig, &reasons, "a context file");
+    assert!(!dir.path().join("USER.md").exists());
     drop(kernel);
     // What was recalled before the restart still counts in the conversation after it.
     let store = calls(&[("memory-store", json!({"store": "notes", "content": ORDER}))]);

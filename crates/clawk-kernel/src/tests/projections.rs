@@ -150,7 +150,7 @@ fn differences(rig: &Rig, kept: &Kept, from: usize) -> Vec<String> {
 }
 
 /// Each way in which what is kept may be changed to somebody's advantage.
-fn changed(kept: &Kept, with_members: bool) -> Vec<(&'static str, Kept)> {
+fn changed(kept: &Kept) -> Vec<(&'static str, Kept)> {
     let mut all = Vec::new();
     for at in 0..kept.inbox.len() {
         let mut lost = kept.clone();
@@ -168,8 +168,8 @@ fn changed(kept: &Kept, with_members: bool) -> Vec<(&'static str, Kept)> {
     for at in 0..kept.spent.len() {
         let amount = kept.spent[at].amount;
         // Only who has a limit of calls, time or bytes has them told. A call that a crash cut off counts with all its time, of
-        // which no event tells, and so does what members of a swarm took of their run's purse.
-        let told = &*kept.spent[at].purse == "agent" && amount.busy_ms < LOST_MS && !with_members;
+        // which no event tells.
+        let told = &*kept.spent[at].purse == "agent" && amount.busy_ms < LOST_MS;
         if amount.tokens > 0 || amount.calls > 0 && told {
             let mut lost = kept.clone();
             lost.spent.remove(at);
@@ -223,8 +223,7 @@ proptest! {
             assert_eq!(differences(&rig, &kept, 0), [""; 0], "{steps:?}");
             let from = from.index(rig.journal.events().len());
             assert_eq!(differences(&rig, &kept, from), [""; 0], "{steps:?} from {from}");
-            let with_members = rig.journal.events().iter().any(|event| event.kind.starts_with("ckp.swarm."));
-            for (what, changed) in changed(&kept, with_members) {
+            for (what, changed) in changed(&kept) {
                 assert!(!differences(&rig, &changed, 0).is_empty(), "{what} was not found: {steps:?}");
             }
         });

@@ -59,7 +59,6 @@ impl Held {
             query: StoreQuery::Text(words.to_owned()),
             vector: None,
             limit,
-            at: clawk_kernel::time::Timestamp(0),
         };
         self.part.ask(&self.spec, &ask).hits
     }

@@ -269,7 +269,7 @@ impl Memory for Files {
     fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let gone = self
-                .on_every_part(store, move |_, part, store| part.retain(store, at))
+                .on_every_part(store, move |_, part, store| part.expire(store, at))
                 .await?;
             Ok(gone.into_iter().sum())
         })

@@ -294,6 +294,16 @@ impl Part {
         Ok(ids)
     }
 
+    /// Retention, and what it removed is in no file any more.
+    pub(super) fn expire(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
+        let gone = self.retain(store, at)?;
+        // What a `keep` removed waits for this, too: it would write the files anew each time.
+        if self.dead > 0 {
+            self.rewrite()?;
+        }
+        Ok(gone)
+    }
+
     /// Retention by age, number, snapshots; compaction first where it is due.
     pub(super) fn retain(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
         let before = self.count();

@@ -1,5 +1,7 @@
 //! Stores in folders, as they lie on the disk; the contract of the port runs in `clawk-store`.
 
+#![expect(clippy::unwrap_used, reason = "tests: a panic is how they fail")]
+
 use clawk_kernel::ports::{Batch, Memory as _, Scope, StoreQuery};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;

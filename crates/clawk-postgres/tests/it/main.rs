@@ -95,7 +95,6 @@ async fn ask(memory: &PgMemory, store: &Store, query: StoreQuery) -> Result<Vec<
         query,
         vector: None,
         limit: 1000,
-        at: T0,
     };
     Ok(memory.ask(store, &here(), ask).await?.hits)
 }

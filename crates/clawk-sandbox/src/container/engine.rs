@@ -74,14 +74,16 @@ pub(super) fn guest_uid() -> u32 {
     }
 }
 
+const HINT: &str =
+    "install an OCI runtime, for example Debian's package `runc`; `clawk doctor` says what fails";
+
 /// Tries the runtimes in order.
 pub(super) async fn probe(launcher: &Launcher, settings: &Settings) -> Result<Found, Refusal> {
     run::sweep();
-    let hint = "install an OCI runtime, for example Debian's package `runc`; `clawk doctor` says what fails";
     let mut faults = Vec::new();
     for name in &settings.runtimes {
         let Some(path) = locate(name) else {
-            faults.push(format!("`{name}` is not installed"));
+            faults.push(not_installed(name));
             continue;
         };
         // Root makes groups; an ordinary user has the watcher, which needs nobody's leave.
@@ -96,7 +98,21 @@ pub(super) async fn probe(launcher: &Launcher, settings: &Settings) -> Result<Fo
             }
         }
     }
-    Err(refusal("oci-runtime", faults.join("; "), hint))
+    Err(refusal("oci-runtime", faults.join("; "), HINT))
+}
+
+/// The refusal of a probe that would find none of the runtimes. Only looks; starts nothing.
+pub(super) fn absent(settings: &Settings) -> Option<Refusal> {
+    let names = &settings.runtimes;
+    let none = names.iter().all(|name| locate(name).is_none());
+    none.then(|| {
+        let faults: Vec<_> = names.iter().map(|name| not_installed(name)).collect();
+        refusal("oci-runtime", faults.join("; "), HINT)
+    })
+}
+
+fn not_installed(name: &str) -> String {
+    format!("`{name}` is not installed")
 }
 
 /// One runtime with one way to hold limits: under our filter if all works there, else by its own list. Why neither does.
@@ -133,7 +149,8 @@ async fn works(launcher: &Launcher, mut found: Found) -> Result<Found, String> {
     Ok(found)
 }
 
-fn locate(name: &str) -> Option<PathBuf> {
+/// The program of a name in the usual folders, or at a path, where it can be run.
+pub(crate) fn locate(name: &str) -> Option<PathBuf> {
     let runs = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| runs(path));

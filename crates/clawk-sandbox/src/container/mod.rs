@@ -27,6 +27,8 @@ use tokio::sync::OnceCell;
 use crate::launch::{Keep, LaunchError, Launcher, Outcome, Service, Spec};
 use clawk_plan::level::{Level, Refusal};
 
+#[cfg(feature = "vm")]
+pub(crate) use engine::locate;
 use run::Run;
 pub(crate) use run::{fresh_name, known_refusal};
 

@@ -398,9 +398,12 @@ fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
     }
 }
 
-/// Why nothing can run, if that is known already.
+/// Why nothing can run, if an earlier probe or a look shows it.
 pub(crate) fn known_refusal(backend: &super::Backend) -> Option<Refusal> {
-    backend.known().and_then(|found| found.as_ref().err().cloned())
+    match backend.known() {
+        Some(found) => found.as_ref().err().cloned(),
+        None => super::engine::absent(&backend.settings),
+    }
 }
 
 /// A folder for a probe, among those of runs; removed with everything in it.

@@ -180,7 +180,7 @@ impl Launcher {
         Err(left_out(Level::Wasm).into())
     }
 
-    /// Returns what an earlier probe or run has shown about this level. Starts nothing.
+    /// Returns what an earlier probe or run has shown about this level, or whether its programs are installed. Starts nothing.
     ///
     /// # Errors
     /// The level can't be served here.

@@ -8,10 +8,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Settings, initrd, run};
 use crate::container::image::private;
+use crate::container::locate;
 use crate::launch::{Launcher, Spec};
 use clawk_plan::level::{Level, Refusal};
 use clawk_plan::machine::refusal;
-use clawk_plan::plan::MINIMAL_PATH;
 use clawk_plan::plan::{Defaults, Plan, ShellMode};
 
 /// How long a machine may take to start, milliseconds.
@@ -92,13 +92,7 @@ pub(super) async fn probe(
 /// Everything that must be there before anything is started.
 fn parts(launcher: &Launcher, settings: &Settings, cache: Option<&Path>) -> Result<Found, Refusal> {
     let missing = |what: String| refusal("qemu", what, PACKAGES);
-    if !cfg!(target_arch = "x86_64") {
-        let hint = "set the Sandbox's `level` to `container` or `process`";
-        return Err(refusal("qemu", "machines are made on x86-64 only", hint));
-    }
-    let qemu =
-        locate(&settings.qemu).ok_or_else(|| missing(format!("`{}` is not installed", settings.qemu)))?;
-    let busybox = locate("busybox").ok_or_else(|| missing("`busybox` is not installed".to_owned()))?;
+    let (qemu, busybox) = programs(settings)?;
     if !initrd::is_static(&busybox) {
         let text = format!(
             "`{}` needs libraries; a machine starts without any",
@@ -127,15 +121,16 @@ fn parts(launcher: &Launcher, settings: &Settings, cache: Option<&Path>) -> Resu
     })
 }
 
-fn locate(name: &str) -> Option<PathBuf> {
-    let runs = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
-    if name.contains('/') {
-        return Some(PathBuf::from(name)).filter(|path| runs(path));
+/// qemu and busybox, where both are installed. Only looks; starts nothing.
+pub(super) fn programs(settings: &Settings) -> Result<(PathBuf, PathBuf), Refusal> {
+    if !cfg!(target_arch = "x86_64") {
+        let hint = "set the Sandbox's `level` to `container` or `process`";
+        return Err(refusal("qemu", "machines are made on x86-64 only", hint));
     }
-    MINIMAL_PATH
-        .split(':')
-        .map(|folder| Path::new(folder).join(name))
-        .find(|path| runs(path))
+    let program = |name: &str| {
+        locate(name).ok_or_else(|| refusal("qemu", format!("`{name}` is not installed"), PACKAGES))
+    };
+    Ok((program(&settings.qemu)?, program("busybox")?))
 }
 
 type Kernel = (PathBuf, String, PathBuf);

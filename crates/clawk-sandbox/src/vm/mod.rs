@@ -45,9 +45,12 @@ impl Backend {
         }
     }
 
-    /// What an earlier probe has shown.
+    /// What an earlier probe or a look at the host has shown.
     pub(crate) fn known_refusal(&self) -> Option<Refusal> {
-        self.found.get().and_then(|found| found.as_ref().err().cloned())
+        match self.found.get() {
+            Some(found) => found.as_ref().err().cloned(),
+            None => host::programs(&self.settings).err(),
+        }
     }
 
     /// What really boots here; probed once.

@@ -372,7 +372,6 @@ fn asked(whose: Whose, query: StoreQuery, limit: usize) -> Ask {
         query,
         vector: None,
         limit,
-        at: T0,
     }
 }
 

@@ -105,6 +105,10 @@ fn a_level_that_is_not_to_be_had_is_refused_with_the_cure() {
         .failure()
         .stderr(contains("`no-such-runtime` is not installed"));
     assert!(!agent.path("ran.txt").exists());
+    agent
+        .clawk(["doctor", "claw.yaml"])
+        .assert()
+        .stdout(contains("sandbox-container").and(contains("`no-such-runtime` is not installed")));
 }
 
 #[cfg(feature = "vm")]
@@ -115,6 +119,10 @@ fn a_machine_that_is_not_to_be_had_is_refused_with_the_cure() {
     std::fs::write(&config, "[sandbox.vm]\nqemu = \"no-such-qemu\"\n").unwrap();
     let run = || agent.clawk(["run", "claw.yaml", "-m", "go"]).assert().failure();
     run().stderr(contains("`no-such-qemu` is not installed").and(contains("linux-image-cloud-amd64")));
+    agent
+        .clawk(["doctor", "claw.yaml"])
+        .assert()
+        .stdout(contains("sandbox-vm").and(contains("`no-such-qemu` is not installed")));
     // Whatever this host has: a machine has no network card.
     let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
     let manifest = manifest.replace(

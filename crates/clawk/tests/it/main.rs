@@ -49,6 +49,7 @@ mod questions;
 #[cfg(all(feature = "conformance", feature = "nats", feature = "redis"))]
 mod queues;
 mod refusals;
+mod remember;
 mod replay;
 mod serve;
 mod served;

@@ -158,6 +158,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["policy", "explain"] => &["in/claw.yaml", "--tool", "file-read"],
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
+            ["swarm", "run"] => &["in/claw.yaml", "do it"],
             ["sandbox", "explain"] => &["in/claw.yaml"],
             ["sandbox", "run"] => &["in/claw.yaml", "--", "true"],
             _ => {
@@ -199,7 +200,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 12);
+    assert_eq!(tried, 15);
 }
 
 #[test]

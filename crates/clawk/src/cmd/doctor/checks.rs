@@ -10,7 +10,7 @@ use clawk_kernel::time::{Clock, SystemClock, Timestamp};
 use clawk_manifest::model::{AuthType, Provider, ProviderProtocol};
 use clawk_plan::{Defaults, Level, Plan, Refusal};
 use clawk_policy::Engine;
-use clawk_sandbox::{Launcher, LevelSettings, Spec};
+use clawk_sandbox::{Launcher, Spec};
 use clawk_secrets::{Env, Resolver, env};
 
 use super::{Check, Status};
@@ -32,10 +32,7 @@ pub(super) async fn all(
 ) -> Vec<Check> {
     let mut checks = vec![clock(), state_home()];
     let loaded = Config::load(config, manifest).map(|config| config.outside(outside));
-    let levels = loaded
-        .as_ref()
-        .map(|config| config.clone().running_nothing().levels(None));
-    checks.extend(sandbox(levels.unwrap_or_default()).await);
+    checks.extend(sandbox(loaded.as_ref().ok()).await);
     checks.push(configuration(&loaded));
     let (Some(path), Ok(config)) = (manifest, loaded) else {
         return checks;
@@ -118,8 +115,11 @@ fn configuration(loaded: &anyhow::Result<Config>) -> Check {
 }
 
 /// The levels that tools can get here: a sandbox is really started (R32).
-async fn sandbox(levels: LevelSettings) -> Vec<Check> {
-    let launcher = Launcher::default().with_levels(levels);
+async fn sandbox(config: Option<&Config>) -> Vec<Check> {
+    let own = config.map(|config| config.clone().running_nothing().levels(None));
+    let launcher = Launcher::default().with_levels(own.unwrap_or_default());
+    // With the programs that a file beside the manifest names: these are looked for, and not started.
+    let named = config.map(|config| Launcher::default().with_levels(config.levels(None)));
     // With nothing declared and level `none` not allowed, the plan asks for level `process`.
     let plan = Arc::new(Plan::undeclared(&Defaults::default()));
     let spec = Spec::new("/bin/true", plan);
@@ -147,7 +147,12 @@ async fn sandbox(levels: LevelSettings) -> Vec<Check> {
     };
     let mut checks = vec![process];
     for level in [Level::Wasm, Level::Container, Level::Vm] {
-        checks.push(stronger(&launcher, lacks::of_level(level), level).await);
+        let id = lacks::of_level(level);
+        let absent = named.as_ref().and_then(|named| named.known(level).err());
+        checks.push(match absent {
+            Some(refusal) => unavailable(id, refusal),
+            None => stronger(&launcher, id, level).await,
+        });
     }
     checks
 }
@@ -156,13 +161,19 @@ async fn sandbox(levels: LevelSettings) -> Vec<Check> {
 async fn stronger(launcher: &Launcher, id: &'static str, level: Level) -> Check {
     match launcher.probe(level).await {
         Ok(obtained) => Check::ok(id, format!("started; {}", obtained.mechanisms.join(", "))),
-        Err(Refusal::Unavailable {
+        Err(refusal) => unavailable(id, refusal),
+    }
+}
+
+fn unavailable(id: &'static str, refusal: Refusal) -> Check {
+    match refusal {
+        Refusal::Unavailable {
             mechanism,
             missing,
             hint,
             ..
-        }) => Check::warn(id, format!("not to be had here: {mechanism}: {missing}"), hint),
-        Err(error) => Check::warn(id, error.to_string(), "see the reason"),
+        } => Check::warn(id, format!("not available here: {mechanism}: {missing}"), hint),
+        error => Check::warn(id, error.to_string(), "see the reason"),
     }
 }
 

@@ -116,6 +116,7 @@ pub(in crate::cmd) fn tape(
     let resumed = events.iter().any(|event| event.kind == kind::MESSAGE_RESUMED);
     let tools = tools(reader, run, resumed.then_some((began, last)))?;
     let mut tape = Tape::new(session, events, facts, tools)?;
+    tape.team = team(reader)?;
     tape.past = past(reader, first, began)?;
     if tape.facts.carp.is_some() {
         tape.past.extend(beside(reader, began, last)?);
@@ -221,6 +222,31 @@ fn tools(
         }
     }
     Ok(tools)
+}
+
+/// The swarm's tools, and the start of the first run that described each.
+fn team(reader: &Reader) -> Result<BTreeMap<String, Timestamp>> {
+    let scan = |session, kinds| Scan {
+        session,
+        kinds,
+        limit: usize::MAX,
+        ..Scan::default()
+    };
+    let mut team = BTreeMap::new();
+    for event in reader.recorded_events(&scan(None, &[kind::TOOL_DESCRIBED]))? {
+        let payload: Map<String, Value> = serde_json::from_str(&event.payload)?;
+        let name = text_of(&payload, "action_id")?;
+        if !Tape::TEAM.contains(&name) || team.contains_key(name) {
+            continue;
+        }
+        let run = reader.recorded_events(&Scan {
+            limit: 1,
+            ..scan(Some(event.session), &[])
+        })?;
+        let since = run.first().map_or(event.at, |first| first.at);
+        team.insert(name.to_owned(), since);
+    }
+    Ok(team)
 }
 
 /// A text that events of a type always have.

@@ -1,0 +1,71 @@
+//! The order among calls of one answer that run at the same time.
+
+use tokio_util::sync::CancellationToken;
+
+use crate::ports::RunError;
+
+/// A call's rank: its work is given out after that of the calls before it, however long each of them was decided on. The default is
+/// a call on its own, which waits for nobody.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rank {
+    /// Cancelled when the work of that call was given out, or the call has ended.
+    before: Vec<CancellationToken>,
+    own: CancellationToken,
+}
+
+impl Rank {
+    /// The ranks of calls in order, without end.
+    pub(crate) fn queue() -> impl Iterator<Item = Self> {
+        let mut before = Vec::new();
+        std::iter::from_fn(move || {
+            let rank = Self {
+                before: before.clone(),
+                own: CancellationToken::new(),
+            };
+            before.push(rank.own.clone());
+            Some(rank)
+        })
+    }
+
+    /// Waits until all calls before this one have given out their work.
+    ///
+    /// # Errors
+    /// The call was cancelled meanwhile.
+    pub(crate) async fn turn(&self, cancel: &CancellationToken) -> Result<(), RunError> {
+        for before in &self.before {
+            tokio::select! {
+                biased;
+                () = before.cancelled() => {}
+                () = cancel.cancelled() => return Err(RunError::Cancelled),
+            }
+        }
+        Ok(())
+    }
+
+    /// This call's work was given out, or the call has ended.
+    pub(crate) fn done(&self) {
+        self.own.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_given_out_in_order_and_a_refused_call_holds_nobody_up() {
+        let cancel = CancellationToken::new();
+        let ranks: Vec<Rank> = Rank::queue().take(3).collect();
+        let (third, second) = (ranks[2].turn(&cancel), ranks[1].turn(&cancel));
+        tokio::pin!(third, second);
+        assert!(futures::poll!(&mut third).is_pending());
+        assert!(futures::poll!(&mut second).is_pending());
+        ranks[1].done();
+        assert!(futures::poll!(&mut third).is_pending(), "the first has not begun");
+        ranks[0].done();
+        assert!(second.await.is_ok() && third.await.is_ok());
+        let stuck = Rank::queue().nth(1).unwrap_or_default();
+        cancel.cancel();
+        assert!(matches!(stuck.turn(&cancel).await, Err(RunError::Cancelled)));
+    }
+}
