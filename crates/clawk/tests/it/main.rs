@@ -51,6 +51,7 @@ mod queues;
 mod refusals;
 mod remember;
 mod replay;
+mod sampling;
 mod serve;
 mod served;
 mod stop;
