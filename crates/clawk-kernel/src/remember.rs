@@ -298,7 +298,10 @@ impl Asked<'_> {
             }
             facts
         });
-        let facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
+        let mut facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
+        if let (true, Some(facts)) = (found.compared_here, facts.as_object_mut()) {
+            facts.insert("compared_here".to_owned(), Value::Bool(true));
+        }
         if found.hits.is_empty() {
             return Ok((
                 format!("nothing is found in `{}` (searched: {used})", spec.name),

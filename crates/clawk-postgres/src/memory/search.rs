@@ -218,6 +218,7 @@ impl Search<'_> {
         Ok(Found {
             hits: hits.take(self.limit).collect(),
             used: Some(used),
+            compared_here: used != Used::FullText && self.tx.vector().is_none(),
         })
     }
 }

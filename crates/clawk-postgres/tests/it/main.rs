@@ -24,7 +24,7 @@ use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_postgres::{Database, Options, PgMemory, TlsMode};
 use clawk_proto::method::NewEntry;
-use clawk_recall::entry::{Hit, Mark, New, Whose};
+use clawk_recall::entry::{Found, Hit, Mark, New, Whose};
 use clawk_secrets::{Env, Secret};
 use serde_json::{Value, json};
 use server::Server;
@@ -90,13 +90,17 @@ async fn keep(memory: &PgMemory, store: &Store, entries: Vec<New>) -> Result<Vec
 }
 
 async fn ask(memory: &PgMemory, store: &Store, query: StoreQuery) -> Result<Vec<Hit>, MemoryError> {
+    Ok(found(memory, store, query).await?.hits)
+}
+
+async fn found(memory: &PgMemory, store: &Store, query: StoreQuery) -> Result<Found, MemoryError> {
     let ask = Ask {
         whose: Whose::All,
         query,
         vector: None,
         limit: 1000,
     };
-    Ok(memory.ask(store, &here(), ask).await?.hits)
+    memory.ask(store, &here(), ask).await
 }
 
 async fn ids(memory: &PgMemory, store: &Store) -> Vec<String> {

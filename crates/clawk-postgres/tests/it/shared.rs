@@ -152,19 +152,21 @@ async fn pgvector_is_used_where_it_is_and_asked_for_by_name_where_it_must_be() {
         .map(|(n, text)| new(&n.to_string(), None, text));
     keep(&without, &plain, entries.collect()).await.unwrap();
     let question = || StoreQuery::Text("who is the doctor".to_owned());
-    let scanned = ask(&without, &plain, question()).await.unwrap();
+    let scanned = found(&without, &plain, question()).await.unwrap();
+    assert!(scanned.compared_here, "the answer says who compared");
     assert_eq!(
         server.sql("SELECT count(*) FROM pg_extension WHERE extname = 'vector'"),
         "0"
     );
     // The same rows, compared by the server from now on: no vector is written anew.
     let with = memory(options(&server));
-    let compared = ask(&with, &must, question()).await.unwrap();
+    let compared = found(&with, &must, question()).await.unwrap();
+    assert!(!compared.compared_here);
     assert_eq!(
         server.sql("SELECT count(*) FROM pg_extension WHERE extname = 'vector'"),
         "1"
     );
     let names = |hits: &[Hit]| hits.iter().map(|hit| hit.entry.id.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&scanned), names(&compared));
-    assert_eq!(names(&scanned)[0], "0");
+    assert_eq!(names(&scanned.hits), names(&compared.hits));
+    assert_eq!(names(&scanned.hits)[0], "0");
 }
