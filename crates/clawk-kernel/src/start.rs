@@ -46,7 +46,7 @@ use crate::turn::{Effect, End};
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     check(&parts)?;
-    let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped);
+    let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped.is_some());
     let (agent, facts) = assemble(parts).await?;
     let agent = Arc::new(agent);
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
@@ -209,7 +209,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let memories = Arc::new(Memories {
         across_senders: options.across_senders.clone(),
         tender: Default::default(),
-        taped: options.swarm.taped,
+        taped: options.swarm.taped.is_some(),
         manifest,
         backend: memory,
         classifier: classifier.clone(),
@@ -274,7 +274,7 @@ fn calls(
         audit_writable: options.audit_writable,
         shown: options.shown,
         memories,
-        taped: options.swarm.taped,
+        taped: options.swarm.taped.is_some(),
     }
 }
 
