@@ -7,6 +7,8 @@ use clawk_secrets::Secret;
 
 /// Most connections of one process.
 const MAX_CONNECTIONS: usize = 100;
+/// The longest time limit; the server counts in 31 bits.
+const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The longest name of a schema that PostgreSQL keeps whole, bytes.
 const MAX_SCHEMA_BYTES: usize = 63;
 
@@ -82,8 +84,12 @@ impl Options {
                 self.connections
             ));
         }
-        if self.connect_timeout.is_zero() || self.operation_timeout.is_zero() {
-            return Some("a time limit of 0 lets nothing happen".to_owned());
+        let times = [self.connect_timeout, self.operation_timeout];
+        if times.iter().any(|time| time.is_zero() || *time > MAX_TIMEOUT) {
+            return Some(format!(
+                "`connect_timeout_ms` and `operation_timeout_ms` must lie between 1 and {}",
+                MAX_TIMEOUT.as_millis()
+            ));
         }
         None
     }
