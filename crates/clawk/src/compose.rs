@@ -7,6 +7,7 @@ mod egress;
 pub(crate) mod lacks;
 mod launch;
 mod members;
+mod memory;
 pub(crate) mod own;
 mod ready;
 
@@ -26,7 +27,6 @@ use clawk_kernel::{
 };
 use clawk_manifest::model::{Identity, ProviderProtocol};
 use clawk_manifest::{Manifest, Sources};
-use clawk_memory::Stores;
 use clawk_plan::Own;
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
@@ -406,13 +406,6 @@ impl Blueprint {
             let _resolved = self.resolver.resolve(name); // silent-ok: its use will say what is wrong with it
         }
         given
-    }
-
-    /// Stores of memory: in the state's database, or in folders below `memory` in the state.
-    fn stores(&self, state: &StateDir) -> Arc<dyn clawk_kernel::ports::Memory> {
-        let outside = !matches!(self.origin, Origin::Wire(_));
-        let files = own::folders(&self.config, state.path(), outside);
-        Arc::new(Stores::new(state.memory(), files))
     }
 
     /// Who of the swarm works elsewhere, and what report tokens are made of.

@@ -3,6 +3,7 @@
 
 mod doors;
 mod egress;
+mod postgres;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,6 +27,9 @@ pub(crate) use doors::Doors;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) use doors::QueueDoor;
 pub(crate) use egress::{Egress, SecretBinding};
+pub(crate) use postgres::Postgres;
+#[cfg(feature = "postgres")]
+pub(crate) use postgres::Tls as PostgresTls;
 
 use crate::keeper::{Checkpoints, Retention};
 use crate::peers::{PeerConfig, SwarmConfig};
@@ -95,6 +99,8 @@ pub(crate) struct Settings {
     pub(crate) memory: MemoryConfig,
     /// What is kept of what calls overwrite.
     pub(crate) undo: UndoConfig,
+    /// The server of stores on PostgreSQL.
+    pub(crate) postgres: Postgres,
 }
 
 /// `[undo]`.
@@ -387,6 +393,7 @@ impl Config {
         settings.state = settings.state.map(|state| folder.join(state));
         settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
         settings.checkpoints.file = settings.checkpoints.file.map(|file| folder.join(file));
+        settings.postgres.ca_file = settings.postgres.ca_file.map(|file| folder.join(file));
         for registry in settings.registries.values_mut() {
             *registry = folder.join(&*registry);
         }

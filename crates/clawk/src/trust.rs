@@ -175,6 +175,15 @@ impl Finder {
             let words: Vec<String> = std::iter::once(format!("{name} for")).chain(hosts).collect();
             self.add(&format!("[secrets.{name}]"), &words, Vec::new(), &folder);
         }
+        // The server gets what the agent remembers, and the password.
+        let server = &settings.postgres;
+        if server.url.is_some() || server.secret_ref.is_some() {
+            let url = server.url.as_ref().map(|url| format!("{url:?}"));
+            let secret = server.secret_ref.as_ref();
+            let secret = secret.map(|name| format!("(secret {name})"));
+            let words = [url.unwrap_or_else(|| "where the secret says".to_owned())];
+            self.add("[postgres] at", &words, secret.into_iter().collect(), &folder);
+        }
         // Not run, but it decides whose memory and whose record the agent has.
         if let Some(state) = &settings.state {
             let state = [state.display().to_string()];

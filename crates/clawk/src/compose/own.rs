@@ -69,6 +69,7 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     read.extend(settings.secrets_store.file.iter().map(|file| folder.join(file)));
     read.extend(settings.atlases.paths.iter().map(|path| folder.join(path)));
     read.extend(settings.registries.values().cloned());
+    read.extend(settings.postgres.ca_file.clone());
     read.extend(
         settings
             .sandbox

@@ -45,6 +45,7 @@ mod own_files;
 mod peers;
 mod plan;
 mod policy;
+mod postgres;
 mod private;
 #[path = "../common/terminal.rs"]
 mod pty;
