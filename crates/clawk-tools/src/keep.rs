@@ -26,6 +26,7 @@ fn kind(binding: &Binding) -> Option<Kind> {
         | Binding::Extra(_)
         | Binding::Command(_)
         | Binding::Http(_)
+        | Binding::A2a(_)
         | Binding::Mcp(_) => None,
     }
 }

@@ -83,6 +83,7 @@ impl Launched {
         let state = blueprint.ready(Some(copy.path())).await?;
         blueprint.parts(&state, ask.clone())?;
         Ok(Self {
+            elsewhere: (None, TokenKey::default()),
             blueprint,
             state,
             keeper: Mutex::new(None),

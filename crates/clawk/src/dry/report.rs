@@ -151,6 +151,7 @@ impl Recorder {
             | Notice::Screened { .. }
             | Notice::CallFinished { .. }
             | Notice::Handed(_)
+            | Notice::Shown(..)
             | Notice::Warned(_)
             | Notice::Unreachable(_) => {}
         }
