@@ -27,6 +27,7 @@ use crate::options::Options;
 use crate::output;
 use crate::place;
 use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
+use crate::sampling;
 use crate::team;
 
 /// Faults listed of one call's arguments; the rest is not told.
@@ -48,6 +49,8 @@ pub(crate) struct Entry {
     pub(crate) reads_output: bool,
     /// It is one of the swarm's, which the kernel runs itself.
     pub(crate) of_team: bool,
+    /// It is `mcp-sampling`, which only servers ask for.
+    pub(crate) samples: bool,
     /// The declared tool whose server serves it, where the manifest does not name it itself.
     pub(crate) from: Option<Arc<str>>,
     /// Whether it stands for all tools of its server, once that is known.
@@ -209,6 +212,7 @@ impl Entry {
             skill: None,
             reads_output: false,
             of_team: false,
+            samples: false,
             from: None,
             stands_for: OnceCell::new(),
             described: OnceCell::new(),
@@ -249,6 +253,7 @@ impl Entry {
         // A complete MCP tool needs no server before its first call.
         let mut known = if self.reads_output
             || self.of_team
+            || self.samples
             || self.skill.is_some()
             || (complete && self.spec.mcp_source.is_some())
         {
@@ -332,6 +337,8 @@ pub(crate) struct Catalog {
     taken: RwLock<BTreeMap<Arc<str>, Arc<Entry>>>,
     /// Offered after a cut; absent where the manifest has a tool of this name.
     output_read: Option<Arc<Entry>>,
+    /// `mcp-sampling`; absent where the manifest has a tool of the name.
+    sampling: Option<Arc<Entry>>,
     /// `delegate`, `ask-peer`, `report`; absent where the manifest has a tool of the name, or no swarm.
     team: Vec<Arc<Entry>>,
     /// Every declared sandbox; `context.sandbox` may name one.
@@ -377,6 +384,12 @@ impl Catalog {
             entry.reads_output = true;
             Arc::new(entry)
         });
+        let sampling = (!tools.contains_key(sampling::NAME)).then(|| {
+            let plan = plans.without(None, &Closed::default());
+            let mut entry = Entry::new(sampling::tool(), &plan);
+            entry.samples = true;
+            Arc::new(entry)
+        });
         let team = team::specs()
             .into_iter()
             .filter(|spec| manifest.swarm.is_some() && manifest.tool(&spec.name).is_none());
@@ -394,6 +407,7 @@ impl Catalog {
             tools,
             taken: RwLock::default(),
             output_read,
+            sampling,
             team,
             sandboxes: manifest.sandboxes().map(named).collect(),
             plans,
@@ -404,6 +418,11 @@ impl Catalog {
     /// The built-in that reads what a cut left out.
     pub(crate) const fn output_read(&self) -> Option<&Arc<Entry>> {
         self.output_read.as_ref()
+    }
+
+    /// What a server's question to a model is, for policies and the trace.
+    pub(crate) const fn sampling(&self) -> Option<&Arc<Entry>> {
+        self.sampling.as_ref()
     }
 
     /// The swarm's tool of this name.

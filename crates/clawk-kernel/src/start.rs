@@ -32,6 +32,7 @@ use crate::purse::{Purses, hour_of};
 use crate::rates::Rates;
 use crate::recover::{self, Rebuilt};
 use crate::replay::facts::AgentFacts;
+use crate::sampling;
 use crate::screen::Screens;
 use crate::session::{self, Opening, Sessions};
 use crate::state::Table;
@@ -88,6 +89,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     carp::restore(&calls.carp).await?;
     agent.life.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
+    calls.runner.models(sampling::sampler(&agent.sessions));
     let busy = swarm::restore(&agent.peers).await?;
     resume_open(&agent.sessions, &busy).await?;
     swarm::go_on(&agent.peers)?;

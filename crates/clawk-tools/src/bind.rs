@@ -15,7 +15,7 @@ use clawk_secrets::{Resolver, Secret};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::builtin::{self, Ask, Builtin, Clients, Extra, Shared};
-use crate::config::{A2aTool, HttpTool, Reconcile, ToolConfig, ToolsConfig};
+use crate::config::{A2aTool, HttpTool, Reconcile, Sampling, ToolConfig, ToolsConfig};
 use crate::egress::{Egress, Exits, WayOut};
 use crate::executor::{Command, Endpoint, Remote};
 use crate::mcp::{self, Desk, McpTool, Server, Source};
@@ -199,6 +199,9 @@ impl Binder<'_> {
         };
         let key = config.idempotency_key.as_deref().map(Key::parse).transpose()?;
         let served = tool.mcp_source.is_some() && config.http.is_none();
+        if let Some(sampling) = &config.sampling {
+            self.sampling_faults(sampling, served)?;
+        }
         match &key {
             Some(Key::Header(_)) if config.http.is_none() => {
                 return Err(
@@ -401,7 +404,7 @@ impl Binder<'_> {
                 (shown, Source::Endpoint(Box::new(endpoint)), way, Vec::new())
             }
         };
-        let desk = Desk::new(name.clone(), roots, self.host.ask.clone());
+        let desk = Desk::new(name.clone(), roots, self.host.ask.clone(), self.sampling(&place));
         let server = Arc::new(Server::new(name, source, way, desk));
         self.servers.insert(place, server.clone());
         Ok(server)
@@ -421,6 +424,30 @@ impl Binder<'_> {
             clock,
             url.as_str(),
         ))))
+    }
+
+    /// # Errors
+    /// What of `sampling` has no effect.
+    fn sampling_faults(&self, sampling: &Sampling, served: bool) -> Result<(), String> {
+        if !served {
+            return Err("`sampling` goes with tools of MCP servers".to_owned());
+        }
+        if sampling.per_call == 0 || sampling.max_tokens == 0 {
+            return Err("`sampling.per_call` and `sampling.max_tokens` are at least 1".to_owned());
+        }
+        match &sampling.provider {
+            Some(name) if self.manifest.provider(name).is_none() => Err(format!(
+                "`sampling.provider` names `{name}`, which is not declared"
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What the server's questions to a model may take, by the first of its tools that allows any.
+    fn sampling(&self, place: &Place) -> Option<Sampling> {
+        let tools = self.sharing(place).into_iter();
+        let mut configs = tools.filter_map(|tool| self.config.tools.get(&tool.name));
+        configs.find_map(|config| config.sampling.clone())
     }
 
     /// The declared tools that one server serves.

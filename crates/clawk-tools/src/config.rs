@@ -42,6 +42,30 @@ pub struct ToolConfig {
     pub idempotency_key: Option<String>,
     /// What answers, after a crash, whether a call did its work. Comes before the key.
     pub reconcile: Option<Reconcile>,
+    /// Lets the MCP server of the tool ask the agent's models questions of its own while it serves a call. Absent: refused.
+    pub sampling: Option<Sampling>,
+}
+
+/// `[tools.NAME.sampling]`: what an MCP server's questions to a model may take. Tools of one server share the first one's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sampling {
+    /// The manifest's provider that answers; the first, if absent.
+    pub provider: Option<String>,
+    /// Output tokens of one answer at most.
+    pub max_tokens: u32,
+    /// Questions during one call at most; calls that overlap share them.
+    pub per_call: u32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            provider: None,
+            max_tokens: 1024,
+            per_call: 4,
+        }
+    }
 }
 
 /// `[tools.NAME] reconcile`: exactly one of these. Each is given the call's `request_id`, `tool` and `arguments`, and answers

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
 use clawk_kernel::sheet::{Line, Preview};
 use clawk_kernel::witness::Fact;
 use clawk_plan::{Obtained, Plan, Refusal};
@@ -435,6 +435,12 @@ impl ToolRunner for Runner {
 
     fn is_kernels(&self, tool: &str) -> bool {
         matches!(self.bound.get(tool).map(|binding| &**binding), Some(Binding::Builtin(builtin)) if builtin.is_kernels())
+    }
+
+    fn models(&self, sampler: Sampler) {
+        for server in &self.servers {
+            server.models(Arc::clone(&sampler));
+        }
     }
 
     fn close(&self) -> Later<'_, ()> {

@@ -66,6 +66,7 @@ use crate::member::Member;
 use crate::output;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::purse::Purse;
+use crate::sampling;
 use crate::skill::Ceiling;
 use crate::stop;
 use crate::team::Calling;
@@ -368,7 +369,12 @@ fn resolve(
         let offered = calls.team_offers(caller.turn.is_some(), caller.member.as_deref());
         offered.into_iter().find(|entry| *entry.name == **name)
     };
-    let Some(tool) = calls.catalog.get(name).or_else(reads_output).or_else(of_team) else {
+    let samples = || {
+        let entry = calls.catalog.sampling().filter(|entry| *entry.name == **name);
+        entry.filter(|_| sampling::may(caller)).cloned()
+    };
+    let found = calls.catalog.get(name).or_else(reads_output).or_else(of_team);
+    let Some(tool) = found.or_else(samples) else {
         return Err(match calls.engine.denies_by_name(&request.tool) {
             Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
             None => calls.catalog.unknown(&request.tool),
@@ -505,6 +511,7 @@ async fn run(
                 let (cuts, session) = ((&calls.cuts, calls.shown), caller.thread.session);
                 output::read(&calls.scribe, cuts, session, permit.arguments()).await
             }
+            None if tool.samples => sampling::run(calls, caller, &permit, &record.purse(), cancel).await,
             None if calls.runner.is_kernels(&tool.name) => {
                 crate::remember::run(calls, caller, &permit, cancel).await
             }

@@ -23,7 +23,7 @@ pub use model::{
     Completion, Delta, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider, ProviderError,
     StopReason, Told, ToolOffer, ToolUse, Usage,
 };
-pub use tool::{Description, Look, Mend, RunError, RunOutcome, ToolRunner};
+pub use tool::{Description, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
 
 /// A boxed future, as the traits return it.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

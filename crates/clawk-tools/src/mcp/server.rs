@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_egress::{Client, Url};
-use clawk_kernel::ports::{Connections, RunError, RunOutcome};
+use clawk_kernel::ports::{Connections, RunError, RunOutcome, Sampler};
 use clawk_plan::{Obtained, Plan, Refusal, Request};
 use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Service, Spec};
@@ -128,6 +128,11 @@ impl Server {
 }
 
 impl Server {
+    /// How this server's questions reach a model.
+    pub(crate) fn models(&self, sampler: Sampler) {
+        self.desk.models(sampler);
+    }
+
     pub(crate) fn new(name: String, source: Source, way: WayOut, desk: Arc<Desk>) -> Self {
         Self {
             name,

@@ -51,6 +51,7 @@ mod questions;
 mod queues;
 mod refusals;
 mod replay;
+mod sampling;
 mod serve;
 mod served;
 mod stop;
