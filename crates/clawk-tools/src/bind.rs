@@ -151,6 +151,9 @@ impl Binder<'_> {
             if config.command.is_some() || config.http.is_some() || config.wasm.is_some() {
                 return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned());
             }
+            if config.argv || config.start_in.is_some() {
+                return Err("`argv` and `start_in` go with `command` alone".to_owned());
+            }
             return self.remote(other).map(Binding::A2a).map(Some);
         }
         match (&config.command, &config.http, &config.wasm) {
@@ -160,6 +163,9 @@ impl Binder<'_> {
                     .command(command, config, &plan)
                     .map(Binding::Command)
                     .map(Some);
+            }
+            (None, ..) | (_, Some(_), _) | (_, _, Some(_)) if config.argv || config.start_in.is_some() => {
+                return Err("`argv` and `start_in` go with `command` alone".to_owned());
             }
             (None, Some(http), None) => return self.endpoint(http).map(Binding::Http).map(Some),
             (None, None, Some(module)) => return self.guest(module, config).map(Binding::Command).map(Some),
@@ -282,6 +288,8 @@ impl Binder<'_> {
             secrets,
             read_paths: self.read_paths(&[config]),
             guest: false,
+            argv: config.argv,
+            start_in: config.start_in.as_ref().map(|folder| self.host.base.join(folder)),
         })
     }
 
@@ -302,6 +310,8 @@ impl Binder<'_> {
             secrets: self.secrets(&config.secret_env)?,
             read_paths: Vec::new(),
             guest: true,
+            argv: false,
+            start_in: None,
         })
     }
 
@@ -410,22 +420,6 @@ impl Binder<'_> {
         Ok(server)
     }
 
-    /// What somebody agreed to for a server, where this agent has a state to keep it in.
-    fn tokens(&self, url: &Url) -> Result<Option<Arc<Tokens>>, String> {
-        let Some(state) = &self.host.own.state else {
-            return Ok(None);
-        };
-        let web = Web::new(&self.host.egress.allow_private, self.host.secrets.env());
-        let web = web.map_err(|error| error.to_string())?;
-        let clock = Arc::new(clawk_kernel::time::SystemClock::default());
-        Ok(Some(Arc::new(Tokens::new(
-            Store::of_state(state),
-            web,
-            clock,
-            url.as_str(),
-        ))))
-    }
-
     /// # Errors
     /// What of `sampling` has no effect.
     fn sampling_faults(&self, sampling: &Sampling, served: bool) -> Result<(), String> {
@@ -448,6 +442,22 @@ impl Binder<'_> {
         let tools = self.sharing(place).into_iter();
         let mut configs = tools.filter_map(|tool| self.config.tools.get(&tool.name));
         configs.find_map(|config| config.sampling.clone())
+    }
+
+    /// What somebody agreed to for a server, where this agent has a state to keep it in.
+    fn tokens(&self, url: &Url) -> Result<Option<Arc<Tokens>>, String> {
+        let Some(state) = &self.host.own.state else {
+            return Ok(None);
+        };
+        let web = Web::new(&self.host.egress.allow_private, self.host.secrets.env());
+        let web = web.map_err(|error| error.to_string())?;
+        let clock = Arc::new(clawk_kernel::time::SystemClock::default());
+        Ok(Some(Arc::new(Tokens::new(
+            Store::of_state(state),
+            web,
+            clock,
+            url.as_str(),
+        ))))
     }
 
     /// The declared tools that one server serves.

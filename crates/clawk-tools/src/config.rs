@@ -19,6 +19,12 @@ pub struct ToolsConfig {
 pub struct ToolConfig {
     /// Program and arguments. It gets the call's arguments as JSON on standard input; its standard output is the result.
     pub command: Option<Vec<String>>,
+    /// The command takes words, not JSON: the texts of the call's `args`, then its `path`, follow its own arguments, and the
+    /// call's `stdin` is its standard input. For scripts of skills.
+    pub argv: bool,
+    /// The folder where the command starts instead of the working directory; it sees it read-only. Relative ones start where
+    /// relative programs do.
+    pub start_in: Option<PathBuf>,
     /// An endpoint that gets the call's arguments as a JSON body.
     pub http: Option<HttpTool>,
     /// A WebAssembly file: a component of `wasi:cli/command`, or a module of WASI preview 1. It gets the call's arguments as

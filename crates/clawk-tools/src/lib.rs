@@ -11,6 +11,7 @@ mod call;
 pub mod config;
 mod egress;
 mod executor;
+mod keep;
 mod mcp;
 mod mend;
 pub mod oauth;
@@ -18,6 +19,7 @@ mod program;
 
 mod runner;
 mod stands;
+pub mod undo;
 
 #[cfg(test)]
 mod testing;

@@ -19,9 +19,11 @@ use tokio_util::sync::CancellationToken;
 use crate::builtin::{Builtin, Extra, Shared};
 use crate::call::Call;
 use crate::executor::{Command, Endpoint, Remote};
+use crate::keep;
 use crate::mcp::{McpTool, Server, Source, admitted, taken_names};
 use crate::mend::{Key, Mending};
 use crate::stands::Stands;
+use crate::undo::Undo;
 
 /// What runs a tool.
 #[derive(Debug)]
@@ -42,6 +44,7 @@ pub struct Runner {
     mending: BTreeMap<String, Mending>,
     servers: Vec<Arc<Server>>,
     shared: Shared,
+    undo: Option<Arc<Undo>>,
 }
 
 impl fmt::Debug for Runner {
@@ -64,6 +67,16 @@ impl Runner {
             mending,
             servers,
             shared,
+            undo: None,
+        }
+    }
+
+    /// The same, with what calls overwrite kept.
+    #[must_use]
+    pub fn keeping(self, undo: Arc<Undo>) -> Self {
+        Self {
+            undo: Some(undo),
+            ..self
         }
     }
 
@@ -354,7 +367,10 @@ impl ToolRunner for Runner {
                 connections: permit.connections().clone(),
                 stop: cancel.child_token(),
             };
-            self.run_call(binding, call, Some(permit.session()), cancel).await
+            let kept = keep::before(self.undo.as_ref(), binding, &permit).await;
+            let outcome = self.run_call(binding, call, Some(permit.session()), cancel).await;
+            keep::after(self.undo.as_ref(), kept).await;
+            outcome
         })
     }
 
@@ -381,6 +397,7 @@ impl ToolRunner for Runner {
                     "  `{name}` is set to the call's id, whatever stands below"
                 ));
             }
+            facts.extend(keep::told(self.undo.as_ref(), binding, &look).await);
             preview.lines.extend(facts.iter().map(|fact| Line::fact(fact)));
             preview
         })

@@ -132,6 +132,27 @@ impl Finder {
         for (name, tool) in &settings.tools.tools {
             self.tool(name, tool, &folder);
         }
+        for (name, peer) in &settings.peers {
+            let token = peer
+                .token
+                .iter()
+                .map(|reference| format!("token=(secret {reference})"));
+            if let Some(words) = peer.words() {
+                self.add(
+                    &format!("[peers.{name}] command"),
+                    &words,
+                    token.collect(),
+                    &folder,
+                );
+            } else if let Some(url) = peer.url.as_ref().or(peer.bus.as_ref()) {
+                let url = std::slice::from_ref(url);
+                self.add(&format!("[peers.{name}] at"), url, token.collect(), &folder);
+            }
+        }
+        if let Some(url) = &settings.swarm.url {
+            let url = [url.clone()];
+            self.add("[swarm] url", &url, Vec::new(), &folder);
+        }
         for (name, channel) in &settings.channels {
             self.channel(name, channel, &folder);
         }
@@ -153,6 +174,15 @@ impl Finder {
             let hosts = binding.hosts.iter().map(ToString::to_string);
             let words: Vec<String> = std::iter::once(format!("{name} for")).chain(hosts).collect();
             self.add(&format!("[secrets.{name}]"), &words, Vec::new(), &folder);
+        }
+        // The server gets what the agent remembers, and the password.
+        let server = &settings.postgres;
+        if server.url.is_some() || server.secret_ref.is_some() {
+            let url = server.url.as_ref().map(|url| format!("{url:?}"));
+            let secret = server.secret_ref.as_ref();
+            let secret = secret.map(|name| format!("(secret {name})"));
+            let words = [url.unwrap_or_else(|| "where the secret says".to_owned())];
+            self.add("[postgres] at", &words, secret.into_iter().collect(), &folder);
         }
         // Not run, but it decides whose memory and whose record the agent has.
         if let Some(state) = &settings.state {

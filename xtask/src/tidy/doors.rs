@@ -14,7 +14,7 @@ struct Door {
     owners: &'static [&'static str],
 }
 
-const DOORS: [Door; 7] = [
+const DOORS: [Door; 8] = [
     Door {
         what: "makes a permit",
         words: &["Permit {"],
@@ -59,6 +59,12 @@ const DOORS: [Door; 7] = [
             "crates/clawk/src/cmd/sandbox/run.rs",
             "crates/clawk/src/cmd/sandbox/waiting.rs",
         ],
+    },
+    Door {
+        what: "speaks to a database server",
+        words: &["tokio_postgres"],
+        // Stores of memory: what is kept in them is recorded as such.
+        owners: &["crates/clawk-postgres/src/"],
     },
     Door {
         what: "reaches the network",

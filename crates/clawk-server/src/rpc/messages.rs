@@ -217,5 +217,9 @@ fn step(notice: &Notice) -> Option<Value> {
             "summary": summary, "duration_ms": duration_ms, "level": level}),
         Notice::Unreachable(text) => json!({"step": "unreachable", "text": text}),
         Notice::Warned(text) => json!({"step": "warned", "text": text}),
+        Notice::Shown(shown, line) => {
+            json!({"step": "shown", "done": shown.done, "denied": shown.denied, "failed": shown.failed,
+            "unknown": shown.unknown, "text": line})
+        }
     })
 }

@@ -136,6 +136,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
                 session: Some(letter.session.to_string()),
                 outside,
                 trust: false,
+                dry: Default::default(),
             };
             run::run(&args, config)
         }
