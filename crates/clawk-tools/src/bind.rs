@@ -151,6 +151,9 @@ impl Binder<'_> {
             if config.command.is_some() || config.http.is_some() || config.wasm.is_some() {
                 return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned());
             }
+            if config.argv || config.start_in.is_some() {
+                return Err("`argv` and `start_in` go with `command` alone".to_owned());
+            }
             return self.remote(other).map(Binding::A2a).map(Some);
         }
         match (&config.command, &config.http, &config.wasm) {

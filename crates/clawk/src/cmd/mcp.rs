@@ -33,8 +33,8 @@ Examples:
   clawk mcp login claw.yaml tickets --device   agree with a code, on any device
   clawk mcp logout claw.yaml tickets           forget the token
 
-SERVER is a tool that the server serves, or the server's address; it may be left out where there is one server. Tokens lie
-sealed in the agent's state directory, and are renewed while the agent runs.";
+SERVER is a tool that the server serves, or the server's address; leave it out where there is one
+server. Tokens lie sealed in the agent's state directory, and are renewed while the agent runs.";
 
 #[derive(Debug, clap::Subcommand)]
 enum What {

@@ -276,3 +276,44 @@ async fn a_folded_question_is_approved_by_who_read_it_whole() {
     assert_eq!(server.post("ops", &path, &read).await.0, 200);
     assert_eq!(server.get("ops", "/v1/approvals/none").await.0, 404);
 }
+
+#[tokio::test]
+async fn no_door_is_open_to_strangers_or_to_pages_from_elsewhere() {
+    let server = start(HttpOptions {
+        tokens: tokens(),
+        doors: crate::http::Door::ALL.to_vec(),
+        ..HttpOptions::default()
+    })
+    .await;
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}});
+    for (method, path) in [
+        ("POST", "/claw"),
+        ("GET", "/claw"),
+        ("DELETE", "/claw"),
+        ("GET", "/v1/sessions"),
+        ("GET", "/openai/v1/models"),
+        ("POST", "/openai/v1/chat/completions"),
+        ("POST", "/openai/v1/responses"),
+        ("POST", "/mcp"),
+        ("GET", "/mcp"),
+        ("DELETE", "/mcp"),
+        ("POST", "/a2a"),
+    ] {
+        let body = (method == "POST").then_some(&body);
+        for who in ["", "mallory"] {
+            let (status, head, _) = server.send(who, method, path, body, "").await;
+            assert_eq!(status, 401, "{who} {method} {path}");
+            assert!(head.contains("www-authenticate: bearer"), "{head}");
+        }
+        // A name that somebody pointed at this address, and a page of another origin, with a good token.
+        for more in [
+            "host: evil.example\r\n",
+            "host: localhost.evil.example\r\n",
+            "origin: https://evil.example\r\n",
+            "origin: null\r\n",
+        ] {
+            let (status, ..) = server.send("ops", method, path, body, more).await;
+            assert_eq!(status, 403, "{more} {method} {path}");
+        }
+    }
+}
