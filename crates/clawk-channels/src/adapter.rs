@@ -295,6 +295,12 @@ impl Ended {
         }
     }
 
+    /// How listening ended: without an error, the agent ends.
+    #[must_use]
+    pub fn of(listened: Result<(), Self>) -> Self {
+        listened.err().unwrap_or_else(|| Self::broken("the agent ends"))
+    }
+
     /// A person has to mend it.
     pub fn fatal(reason: impl Into<String>) -> Self {
         Self {

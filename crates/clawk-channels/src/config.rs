@@ -51,7 +51,7 @@ pub struct ChannelConfig {
     pub public_url: Option<String>,
     /// Further secrets by name, as references.
     pub secrets: BTreeMap<String, String>,
-    /// Platform ids that are no secrets.
+    /// Platform ids. They are not secret.
     pub settings: BTreeMap<String, String>,
     /// Senders with the role `admin`, in access modes that have no roles.
     pub admins: Vec<String>,
@@ -286,7 +286,7 @@ pub fn faults(configs: &BTreeMap<String, ChannelConfig>, channels: &[Channel]) -
     faults
 }
 
-/// Whether a type only starts runs, and nobody speaks through it.
+/// Whether events of this type start runs, and no person speaks through it.
 #[must_use]
 pub const fn is_trigger(kind: ChannelType) -> bool {
     matches!(

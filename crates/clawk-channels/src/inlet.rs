@@ -14,15 +14,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::adapter::{Adapter, Incoming, Out, Press};
-use crate::config::{ChannelConfig, Refuse, Respond};
+use crate::config::{ChannelConfig, Refuse, Respond, is_trigger};
 use crate::cursor::Cursor;
 use crate::files::Files;
 use crate::gate::{Gate, NOBODY, Verdict};
+use crate::live::Live;
 use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
 use crate::state::{Came, State, Status};
 
-/// How long a message that is no answer (a code, a refusal) may take, milliseconds; it is not tried again.
+/// How long a message beside the answers (a code, a refusal) may take, milliseconds. It is not tried again.
 const ASIDE_MS: u64 = 20_000;
 /// Such messages on their way at a time, for each channel.
 const ASIDES: usize = 16;
@@ -71,6 +72,7 @@ pub struct Inlet {
     pub(crate) status: Status,
     cursor: Cursor,
     files: Files,
+    pub(crate) live: Arc<Live>,
     questions: Arc<Questions>,
     adapter: OnceLock<Weak<dyn Adapter>>,
     tasks: TaskTracker,
@@ -122,6 +124,7 @@ impl Inlet {
             clock,
             cursor,
             files,
+            live: Arc::default(),
             questions,
             tasks,
             over,
@@ -216,6 +219,9 @@ impl Inlet {
         self.status.came(self.now(), came);
         if came == Came::Accepted {
             self.acknowledge(&incoming);
+            if let Taken::Accepted { message, session, .. } = &taken {
+                self.follow(&incoming.conversation, *message, *session);
+            }
         }
         taken
     }
@@ -452,7 +458,7 @@ impl Inlet {
                     "a press for no question that was asked here",
                 )
                 .await;
-                "There is no such question here.".to_owned()
+                "This question is not known here.".to_owned()
             }
         }
     }
@@ -468,7 +474,7 @@ impl Inlet {
         });
     }
 
-    /// Sends a message that is no answer and is not tried again.
+    /// Sends a message beside the answers. It is not tried again.
     pub(crate) fn aside(&self, conversation: &str, text: String) {
         let (Some(adapter), Ok(place)) = (self.adapter(), Arc::clone(&self.asides).try_acquire_owned())
         else {
@@ -495,6 +501,22 @@ impl Inlet {
             }
             drop(place);
         });
+    }
+
+    /// Shows the answer while it is being written, where messages can be edited.
+    fn follow(&self, conversation: &str, message: MessageId, session: SessionId) {
+        let Some(adapter) = self.adapter() else { return };
+        if is_trigger(self.channel.kind) || !adapter.abilities().edits {
+            return;
+        }
+        if !self.live.expect(conversation, message) {
+            return;
+        }
+        let Some(watcher) = self.kernel.watch(session) else {
+            return;
+        };
+        let (live, conversation) = (Arc::clone(&self.live), conversation.to_owned());
+        self.spawn(async move { live.follow(watcher, adapter, conversation, message).await });
     }
 
     /// Shows that the message was read, and that somebody writes, where the manifest asks for it and the platform can.

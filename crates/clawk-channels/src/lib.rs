@@ -30,6 +30,8 @@ mod pairing;
 
 pub mod inlet;
 
+mod live;
+
 mod outlet;
 
 mod split;

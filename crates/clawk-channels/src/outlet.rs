@@ -117,6 +117,21 @@ impl Outlet {
                 {
                     return Delivery::Delivered { platform_id };
                 }
+                let live = if n == 0 {
+                    self.inlet.live.take(out.id).await
+                } else {
+                    None
+                };
+                if let Some(live) = live
+                    && let done @ Delivery::Delivered { .. } = self.adapter.edit(&live, &piece).await
+                {
+                    return match done {
+                        Delivery::Delivered { platform_id: None } => Delivery::Delivered {
+                            platform_id: Some(live),
+                        },
+                        other => other,
+                    };
+                }
                 self.adapter.send(&piece).await
             };
             let delivery = tokio::select! {

@@ -47,7 +47,7 @@ pub(crate) enum Pressed {
     Before(String),
     /// Who pressed may not.
     NotAllowed,
-    /// There is no such question here.
+    /// No question with this id or code was asked in this conversation.
     Unknown,
 }
 
@@ -215,7 +215,7 @@ impl Questions {
             .is_ok()
     }
 
-    /// A button of a question of the agent itself. `None`: it is of no such question.
+    /// Takes a button of a question of the agent itself. `None`: the button belongs to another question.
     fn chosen(&self, channel: &str, press: &Press, role: Option<Role>) -> Option<Pressed> {
         let mut own = self.own();
         let meant = |own: &Own| {

@@ -116,7 +116,7 @@ pub enum NotDone {
     NotPaired,
     /// The manifest declares no such channel, or it is not connected.
     NoChannel,
-    /// It is no trigger.
+    /// The channel is not a trigger.
     NoTrigger,
     /// Something else, for people.
     Failed(String),
@@ -131,7 +131,7 @@ impl fmt::Display for NotDone {
             Self::Closed => "too many wrong codes; none is looked at for a minute",
             Self::NotPaired => "nobody of this id is paired",
             Self::NoChannel => "no channel of this name is connected; `clawk channels` lists them",
-            Self::NoTrigger => "this channel is no trigger; `cron` channels can be fired",
+            Self::NoTrigger => "this channel is not a trigger; `cron` channels can be fired",
             Self::Failed(reason) => reason,
         })
     }
@@ -295,7 +295,7 @@ impl Channels {
     /// Begins a run of a trigger by hand.
     ///
     /// # Errors
-    /// There is no such channel, it is no trigger, or it could not be begun.
+    /// The channel does not exist, is not a trigger, or its run could not begin.
     pub async fn fire(&self, name: &str) -> Result<(), NotDone> {
         let lane = self.0.lanes.get(name).ok_or(NotDone::NoChannel)?;
         let adapter = lane.adapter.as_ref().ok_or(NotDone::NoChannel)?;
@@ -397,7 +397,7 @@ impl Channels {
     /// Decides on a code: its owner, and the channel.
     ///
     /// # Errors
-    /// It is no code that waits, too many wrong ones were typed, or the decision can't be recorded.
+    /// The code does not wait, too many wrong codes were typed, or the decision can't be recorded.
     pub async fn decide(&self, code: &str, approve: bool, by: &str) -> Result<(String, String), NotDone> {
         let now = self.0.clock.now();
         let open = self.guesses(|guesses| guesses.open(now));

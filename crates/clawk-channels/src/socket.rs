@@ -56,7 +56,7 @@ impl Socket {
         let secure = match url.scheme() {
             "wss" => true,
             "ws" => false,
-            other => return Err(format!("`{other}` is no scheme of a WebSocket")),
+            other => return Err(format!("`{other}` is not a scheme of a WebSocket")),
         };
         let host = url.host_str().ok_or("the WebSocket's address has no host")?;
         let port = url

@@ -3,12 +3,15 @@
 //! Long because a turn is one way through inference, calls, memory and the record, and is read downward.
 
 mod beside;
+mod compact;
+mod labels;
+mod skills;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clawk_manifest::model::{Autonomy, Role, Skill};
+use clawk_manifest::model::{Autonomy, Role};
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{MessageId, RequestId};
 use clawk_swarm::coord::Kind;
@@ -22,25 +25,23 @@ use crate::carp::{self, Granted};
 use crate::door::{Door, Origin};
 use crate::error::CallError;
 use crate::event::{
-    ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, TurnStopped,
-    canonical, digest, kind,
+    ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, Thread, TurnStopped, canonical, digest,
+    kind,
 };
 use crate::infer::{self, NoAnswer};
 use crate::member::Member;
 use crate::notice::{Notice, Stop, TurnEnd};
 use crate::open_turn::OpenTurn;
 use crate::outbox::Outbox;
-use crate::output;
 use crate::ports::{InboxChange, InferRequest, Message, ToolOffer, ToolUse};
 use crate::prompt;
 use crate::purse::{Amount, Purse};
 use crate::recall::{self, Recalled};
 use crate::roles;
 use crate::shown;
-use crate::skill::{self, Ceiling};
+use crate::skill::{self, Ceiling, Joined};
 use crate::state::State;
 use crate::stop::Level;
-use crate::taint::{self, Brings};
 use crate::turn::{self, Effect, End, Event, Turn};
 use crate::watch::Notices;
 
@@ -71,6 +72,8 @@ pub(crate) struct Run<'a> {
     /// Only these tools; `None`: all of the agent's.
     pub(crate) only: Option<&'a [String]>,
     pub(crate) skills: bool,
+    /// Skills that run: from their invocation to the turn's end.
+    pub(crate) joined: Vec<Joined>,
     /// The client's own tools.
     pub(crate) client: &'a [ToolOffer],
     pub(crate) ceilings: Vec<Ceiling>,
@@ -120,6 +123,13 @@ impl Run<'_> {
                     continue;
                 }
                 Effect::Done(end) => {
+                    let end = match self.close_skills(turn, end).await {
+                        Ok(more) => {
+                            queue.extend(more);
+                            continue;
+                        }
+                        Err(end) => end,
+                    };
                     self.note_stop(turn);
                     self.give_up_plan().await;
                     return end;
@@ -132,6 +142,7 @@ impl Run<'_> {
                 event
             };
             queue.extend(turn.step(event));
+            self.joined.iter_mut().for_each(|joined| joined.begin(turn));
         }
         End::Failed("the turn ended without an end".to_owned())
     }
@@ -145,43 +156,6 @@ impl Run<'_> {
             End::Failed(_) if turn.stopped().is_some() => Stop::Stopped,
             End::Failed(_) if self.spent_out.load(Ordering::Relaxed) => Stop::Budget,
             End::Failed(_) => Stop::Failed,
-        }
-    }
-
-    /// What the context is made of (R46): all of the conversation, shown or not, and what stands beside it.
-    async fn look_back(&mut self, turn: &Turn) {
-        let mut brings: BTreeMap<&str, Brings> = BTreeMap::new();
-        let asked = turn.messages().iter().flat_map(|message| match message {
-            Message::Assistant { calls, .. } => calls.as_slice(),
-            Message::User { .. } | Message::ToolResult { .. } => &[],
-        });
-        for wanted in asked {
-            if !brings.contains_key(wanted.name.as_str()) {
-                let found = self.brings(&wanted.name).await;
-                brings.insert(&wanted.name, found);
-            }
-        }
-        let of = |tool: &str| brings.get(tool).copied().unwrap_or(Brings::Web);
-        let mut taint = taint::of_messages(turn.messages(), of);
-        taint.extend(self.base.iter().cloned());
-        self.context = Arc::new(Context {
-            taint: taint.into_iter().collect(),
-            origin: self.context.origin.clone(),
-        });
-    }
-
-    /// What kind of text a tool's results are. Of what nobody knows, the worst.
-    async fn brings(&self, name: &str) -> Brings {
-        if name == output::NAME || self.skill(name).is_some() {
-            return Brings::Nothing; // what it brings was brought before
-        }
-        let action = self.granted.as_ref().and_then(|granted| granted.action(name));
-        let Some(entry) = self.calls.catalog.get(action.unwrap_or(name)) else {
-            return Brings::Web;
-        };
-        match self.calls.described(&entry).await {
-            Ok(described) => taint::brings(&entry, &described),
-            Err(_) => Brings::Web, // silent-ok: said so where it is offered
         }
     }
 
@@ -312,12 +286,17 @@ impl Run<'_> {
         self.notices.send(Notice::Said(text)).await;
     }
 
-    /// The latest messages that fit the model's window, cut at a user message; the record keeps all of them.
-    async fn fit(&self, messages: &[Message]) -> Vec<Message> {
+    /// The conversation's share of the model's window, bytes.
+    fn share(&self) -> usize {
         let window = window(self.calls, self.provider);
         // A quarter is left for the answer and the tools; the system prompt has its own part of the rest.
         let parts = window.saturating_sub(window / 4) * recall::TOKEN_BYTES;
-        let budget = parts.saturating_sub(self.system.len()).max(parts / 2);
+        parts.saturating_sub(self.system.len()).max(parts / 2)
+    }
+
+    /// The latest messages that fit the model's window, cut at a user message; the record keeps all of them.
+    async fn fit(&self, messages: &[Message]) -> Vec<Message> {
+        let budget = self.share();
         let sizes: Vec<usize> = messages.iter().map(|message| canonical(message).len()).collect();
         let mut total: usize = sizes.iter().sum();
         let mut first = 0;
@@ -391,8 +370,7 @@ impl Run<'_> {
             }
         };
         if let Some(skill) = self.skill(&name) {
-            let skill = skill.clone();
-            return self.invoke(&id, &skill, arguments).await;
+            return self.invoke(id, skill, arguments).await;
         }
         if self.is_clients(&name) {
             return self.hand_over(id, name, &arguments).await;
@@ -401,14 +379,6 @@ impl Run<'_> {
         let (caller, request) = self.request(id.clone(), name, arguments, request_id);
         let outcome = call(self.calls, &caller, request, self.cancel).await;
         self.told(id, &outcome)
-    }
-
-    /// The skill that this name invokes here.
-    pub(crate) fn skill(&self, name: &str) -> Option<&Skill> {
-        let is_skill = self.skills && self.calls.catalog.get(name).is_none();
-        name.strip_prefix(skill::PREFIX)
-            .filter(|_| is_skill && roles::triggers(self.role))
-            .and_then(|name| self.calls.manifest.skill(name))
     }
 
     /// What the path is asked for when the model asks for a tool.
@@ -447,58 +417,6 @@ impl Run<'_> {
             rank: Rank::default(),
         };
         (caller, request)
-    }
-
-    /// A skill joins the turn: its instruction as the answer, its permissions as a ceiling from here on.
-    async fn invoke(
-        &mut self,
-        call_id: &str,
-        skill: &Skill,
-        arguments: serde_json::Map<String, Value>,
-    ) -> Event {
-        let (text, is_error) = match check_input(skill, &arguments) {
-            Ok(()) => {
-                self.ceilings.extend(Ceiling::of(skill));
-                let now = self.calls.scribe.now();
-                self.purse = self.calls.purses.skill(&self.purse, &skill.name, now);
-                (skill::instruction(skill, &arguments), false)
-            }
-            Err(fault) => (format!("not done: {fault}"), true),
-        };
-        let payload = SkillInvoked {
-            arguments_hash: digest(&canonical(&arguments)),
-            call_id,
-            is_error,
-            skill: &skill.name,
-            text_hash: digest(text.as_bytes()),
-            turn: self.turn_id,
-        };
-        let draft = self
-            .calls
-            .scribe
-            .entry(&self.thread, kind::SKILL_INVOKED, &payload);
-        let draft = draft.content(payload.text_hash, text.clone().into_bytes());
-        if let Err(error) = self.calls.scribe.write(vec![draft]).await {
-            return Event::Failed(error.to_string());
-        }
-        Event::CallDone {
-            call_id: call_id.to_owned(),
-            text,
-            is_error,
-        }
-    }
-}
-
-/// A skill's input by its `input_schema`.
-pub(crate) fn check_input(skill: &Skill, arguments: &serde_json::Map<String, Value>) -> Result<(), String> {
-    let Some(schema) = &skill.input_schema else {
-        return Ok(());
-    };
-    let validator = crate::catalog::validator(schema)?;
-    let instance = Value::Object(arguments.clone());
-    match validator.iter_errors(&instance).next() {
-        Some(fault) => Err(format!("invalid input for the skill `{}`: {fault}", skill.name)),
-        None => Ok(()),
     }
 }
 
@@ -618,16 +536,17 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         ceilings,
         requests,
         early,
+        skills,
+        spent,
         ..
     } = open;
     let calls = &*turns.calls;
     let now = calls.scribe.now();
     let own = calls.purses.turn(&state.purse, &message.to_string(), now);
-    own.recall(open.spent);
-    let purse = open
-        .skills
-        .iter()
-        .fold(own, |purse, skill| calls.purses.skill(&purse, skill, now));
+    own.recall(spent);
+    let purse = skills.iter().fold(own, |purse, joined| {
+        calls.purses.skill(&purse, &joined.skill.name, now)
+    });
     let started_us = calls.clock().monotonic_us();
     state.notices.send(Notice::TurnStarted { message }).await;
     let (granted, effects) =
@@ -648,6 +567,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         message,
         origin: &origin,
         notices: &state.notices,
+        purse: &purse,
     };
     let window = window(calls, &state.provider);
     let (recalled, effects) = match recall::before(calls, about, &asked, window, cancel).await {
@@ -670,6 +590,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         granted,
         only: None,
         skills: true,
+        joined: skills,
         client: &origin.tools,
         ceilings,
         depth: 0,
@@ -677,7 +598,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         planned: false,
         spent_out: AtomicBool::new(false),
         notices: state.notices.clone(),
-        purse,
+        purse: purse.clone(),
         base,
         context: Arc::new(Context {
             taint: Vec::new(),
@@ -687,7 +608,10 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         early,
         cancel,
     };
-    let end = run.drive(&mut turn, effects).await;
+    let end = match run.compact(&mut turn, state).await {
+        Ok(()) => run.drive(&mut turn, effects).await,
+        Err(error) => End::Failed(error.to_string()),
+    };
     if calls.life.stop.is_cancelled() && end == End::Cancelled {
         // The agent is being stopped, not the turn: the message stays open and is taken up after the next start.
         return;

@@ -127,8 +127,18 @@ pub mod kind {
     pub const EFFECT_RESOLVED: &str = "ckp.effect.resolved";
     /// A skill's instruction joined a turn.
     pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
+    /// A skill's result did not fit its `output_schema`; the model is asked once more.
+    pub const SKILL_REPAIRED: &str = "ckp.skill.repaired";
+    /// A skill ended: what it took beside what it was said to take.
+    pub const SKILL_FINISHED: &str = "ckp.skill.finished";
+    /// A person puts back what calls of the session overwrote: durable before it is begun. Its content is the list.
+    pub const UNDO_STARTED: &str = "ckp.undo.started";
+    /// It is done.
+    pub const UNDO_ENDED: &str = "ckp.undo.ended";
     /// Old messages left the model's view.
     pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
+    /// A conversation's oldest turns left its context; its content is what stands for them, and the list of what was replaced.
+    pub const CONTEXT_COMPACTED: &str = "ckp.context.compacted";
     /// Entries are to be kept: durable before they are.
     pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
     /// Entries were kept.
@@ -141,6 +151,8 @@ pub mod kind {
     pub const MEMORY_RECALLED: &str = "ckp.memory.recalled";
     /// A store was compacted.
     pub const MEMORY_COMPACTED: &str = "ckp.memory.compacted";
+    /// Retention removed entries for good.
+    pub const MEMORY_EXPIRED: &str = "ckp.memory.expired";
     /// A task was given to the whole swarm; its content, as that of the swarm's other events, is the fact that a start folds.
     pub const SWARM_RUN: &str = "ckp.swarm.run";
     /// A try of a member at a task began or ended.
@@ -313,17 +325,19 @@ payloads! {
     StopLifted<'a> { by: &'a str, channel: &'a str, session: Option<Uuid> }
     /// `ckp.policy.audited`.
     Audited<'a> { action_id: &'a str, policy_id: Option<&'a str>, reason: Option<&'a str>, request_id: &'a str, rule_id: Option<&'a str> }
-    /// `ckp.skill.invoked`.
-    SkillInvoked<'a> { arguments_hash: Digest, call_id: &'a str, is_error: bool, skill: &'a str, text_hash: Digest, turn: Uuid }
     /// `ckp.message.resumed`.
     MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
     /// `ckp.context.trimmed`.
     ContextTrimmed { dropped_messages: usize, kept_messages: usize, turn: Uuid }
+    /// `ckp.context.compacted`: `untrusted` names the origins of foreign text in what was replaced.
+    ContextCompacted<'a> {
+        kept_messages: usize, method: &'a str, replaced_messages: usize, strategy: &'a str, summary_hash: Digest, turn: Uuid,
+        untrusted: &'a [String],
+    }
     /// `ckp.context.written`.
     ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
-    /// `ckp.memory.requested`.
-    MemoryRequested<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
-    /// `ckp.memory.stored`.
+    /// `ckp.memory.requested`, `ckp.memory.stored`: never the entries themselves, which the store has.
+    #[derive(Clone, Copy)]
     MemoryStored<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
     /// `ckp.memory.queried`.
     MemoryQueried<'a> { found: usize, query: &'a str, store: &'a str }
@@ -332,6 +346,8 @@ payloads! {
         left_out: usize, query_hash: Digest, recalled_hash: Digest, searches: &'a [crate::recall::Told], tokens: usize, turn: Uuid,
         untrusted: &'a [String],
     }
+    /// `ckp.memory.expired`.
+    MemoryExpired<'a> { entries: u64, store: &'a str }
     /// `ckp.memory.compacted`.
     MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
     /// `ckp.swarm.reported`.

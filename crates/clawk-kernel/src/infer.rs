@@ -24,6 +24,7 @@ use crate::screen::Screens;
 use crate::screen::answer::{self, Words};
 use crate::watch::Notices;
 
+pub(crate) mod embed;
 pub(crate) mod patience;
 
 pub use patience::ModelOptions;

@@ -9,21 +9,21 @@ use clawk_proto::method::{
     MemoryStoreParams, MemoryStoreResult, NewEntry,
 };
 use clawk_proto::{Digest, SessionId};
-use clawk_recall::entry::{Mark, New};
+use clawk_recall::entry::{Found, Mark, New, Whose};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::dedup::{Claim, Dedup, Keyed, Stored, key};
 use crate::error::KernelError;
-use crate::event::{
-    Draft, MemoryCompacted, MemoryQueried, MemoryRequested, MemoryStored, Scribe, Thread, canonical, digest,
-    kind, together,
-};
+use crate::event::{Draft, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest, kind, together};
 use crate::judge::{self, Classifier};
 use crate::lifecycle::Life;
-use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, Memory, Scope, StoreQuery};
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Ask, Batch, Memory, Scope, StoreQuery};
+use crate::rank;
 use crate::screen::{Look, Spot};
+use crate::tend::{self, Tender};
 use crate::time::Timestamp;
+use crate::vectors;
 use crate::watch::Notices;
 
 /// Entries of one answer.
@@ -43,6 +43,19 @@ pub(crate) struct Memories {
     pub(crate) scribe: Scribe,
     /// Stores whose entries a turn may recall whoever said them: `[memory.NAME] across_senders`.
     pub(crate) across_senders: BTreeSet<String>,
+    /// Told when something was kept.
+    pub(crate) tender: Tender,
+    /// What is found comes from a record.
+    pub(crate) taped: bool,
+}
+
+impl Memories {
+    /// Ranks what was found as the store's manifest says. What a replay finds was ranked when it was recorded.
+    pub(crate) fn weigh(&self, store: &Store, found: &mut Found, whose: &str) {
+        if !self.taped {
+            rank::weigh(store, found, whose, self.scribe.now());
+        }
+    }
 }
 
 pub(crate) fn find<'a>(
@@ -111,7 +124,23 @@ pub(crate) async fn query(
     let limit = top_k
         .map_or(default, |k| usize::try_from(k).unwrap_or(MAX_TOP_K))
         .min(MAX_TOP_K);
-    let mut entries = memory.query(store, &scope(memories), query, limit).await?;
+    let cancel = memories.life.stop.child_token();
+    let vector = match &query {
+        StoreQuery::Text(text) => {
+            let purse = memories.classifier.table.purse_of(session);
+            vectors::of_question(memories, store, text, &purse, &cancel).await
+        }
+        StoreQuery::Key(_) | StoreQuery::Between(..) => None,
+    };
+    let ask = Ask {
+        whose: Whose::All,
+        query,
+        vector,
+        limit,
+    };
+    let mut found = memory.ask(store, &scope(memories), ask).await?;
+    memories.weigh(store, &mut found, "");
+    let mut entries: Vec<_> = found.hits.into_iter().map(|hit| hit.entry).collect();
     let thread = thread(memories, session);
     let mut look = Look::new(
         &memories.classifier.models.screens,
@@ -120,13 +149,7 @@ pub(crate) async fn query(
         &store.name,
         &Notices::default(),
     );
-    judge::memory(
-        &memories.classifier,
-        &mut look,
-        &mut entries,
-        &memories.life.stop.child_token(),
-    )
-    .await;
+    judge::memory(&memories.classifier, &mut look, &mut entries, &cancel).await;
     let mut drafts = look.drafts;
     let payload = MemoryQueried {
         found: entries.len(),
@@ -185,7 +208,7 @@ pub(crate) async fn store(
     let drafts = screened(memories, thread, &spec.name, &mut params.entries).await?;
     let entries_hash = digest(&canonical(&params.entries));
     let begun = self::key(Keyed::MemoryBegun, &request_id);
-    let about = About {
+    let about = MemoryStored {
         batch: batch(memories, begun, request_hash).await?,
         count,
         entries_hash,
@@ -200,7 +223,7 @@ pub(crate) async fn store(
         let mut record = drafts;
         record.push(
             scribe
-                .entry(&thread, kind::MEMORY_STORED, &about.stored())
+                .entry(&thread, kind::MEMORY_STORED, &about)
                 .answers(Some(key)),
         );
         let ids = memory.keep(spec, &place, entries, now, together(record)).await?;
@@ -209,70 +232,21 @@ pub(crate) async fn store(
         let mut first = drafts;
         first.push(
             scribe
-                .entry(&thread, kind::MEMORY_REQUESTED, &about.requested())
+                .entry(&thread, kind::MEMORY_REQUESTED, &about)
                 .answers(Some(begun)),
         );
         scribe.write(first).await?;
         let result = result_of(memory.keep(spec, &place, entries, now, Batch::default()).await?);
         let answer = canonical(&result);
-        let draft = scribe.entry(&thread, kind::MEMORY_STORED, &about.stored());
+        let draft = scribe.entry(&thread, kind::MEMORY_STORED, &about);
         scribe
             .write(vec![draft.content(digest(&answer), answer).answers(Some(key))])
             .await?;
         result
     };
     guard.settle(Stored::Memory(result.clone()), scribe.now());
+    memories.tender.nudge(spec, &place);
     Ok(result)
-}
-
-/// What the record says of a request: never the entries themselves, which the store has.
-struct About<'a> {
-    batch: Uuid,
-    count: usize,
-    entries_hash: Digest,
-    request_hash: Digest,
-    request_id: &'a str,
-    store: &'a str,
-}
-
-impl About<'_> {
-    fn requested(&self) -> MemoryRequested<'_> {
-        let Self {
-            batch,
-            count,
-            entries_hash,
-            request_hash,
-            request_id,
-            store,
-        } = *self;
-        MemoryRequested {
-            batch,
-            count,
-            entries_hash,
-            request_hash,
-            request_id,
-            store,
-        }
-    }
-
-    fn stored(&self) -> MemoryStored<'_> {
-        let Self {
-            batch,
-            count,
-            entries_hash,
-            request_hash,
-            request_id,
-            store,
-        } = *self;
-        MemoryStored {
-            batch,
-            count,
-            entries_hash,
-            request_hash,
-            request_id,
-            store,
-        }
-    }
 }
 
 fn result_of(ids: Vec<String>) -> MemoryStoreResult {
@@ -351,22 +325,10 @@ pub(crate) async fn compact(
 ) -> Result<MemoryCompactResult, KernelError> {
     let _working = memories.life.enter().map_err(KernelError::NotReady)?;
     let (store, memory) = find(memories, &params.store)?;
-    let (entries_before, entries_after) = memory
-        .compact(store, &scope(memories), memories.scribe.now(), None)
-        .await?;
-    let payload = MemoryCompacted {
-        entries_after,
-        entries_before,
-        store: &store.name,
-    };
-    memories
-        .scribe
-        .write(vec![memories.scribe.entry(
-            &thread(memories, session),
-            kind::MEMORY_COMPACTED,
-            &payload,
-        )])
-        .await?;
+    let purse = memories.classifier.table.purse_of(session);
+    let at = (store, &scope(memories));
+    let (entries_before, entries_after) =
+        tend::compacted(memories, memory, at, &thread(memories, session), &purse).await?;
     Ok(MemoryCompactResult {
         entries_before,
         entries_after,

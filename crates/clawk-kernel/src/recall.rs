@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use clawk_manifest::model::{Acquisition, Role, Store, StoreType};
+use clawk_manifest::model::{Role, Store, StoreType};
 use clawk_proto::MessageId;
 use clawk_proto::method::NewEntry;
 use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose};
@@ -16,8 +16,11 @@ use crate::event::{MemoryRecalled, Thread, canonical, digest, kind};
 use crate::judge;
 use crate::notice::Notice;
 use crate::ports::{Ask, Batch, JournalError, Scan, Scope, StoreQuery};
+use crate::purse::Purse;
+use crate::rank;
 use crate::screen::{Look, Spot};
 use crate::state::State;
+use crate::vectors;
 use crate::watch::Notices;
 
 /// The share of the model's window that recalled entries may take: one of so many parts.
@@ -111,6 +114,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) message: MessageId,
     pub(crate) origin: &'a Origin,
     pub(crate) notices: &'a Notices,
+    /// What pays for the question's vectors.
+    pub(crate) purse: &'a Purse,
 }
 
 /// Asks the stores with the message; what is found is on the record before it is used.
@@ -136,7 +141,7 @@ pub(crate) async fn before(
         let ask = Ask {
             whose: may_recall(calls, &store.name, turn.origin),
             query: StoreQuery::Text(question.to_owned()),
-            vector: None,
+            vector: vectors::of_question(&calls.memories, store, question, turn.purse, cancel).await,
             limit: usize::try_from(store.search.top_k)
                 .unwrap_or(usize::MAX)
                 .clamp(1, 50),
@@ -149,6 +154,7 @@ pub(crate) async fn before(
                 found
                     .hits
                     .retain(|hit| store.kind != StoreType::Conversation || hit.mark.session != own);
+                calls.memories.weigh(store, &mut found, &whose(&turn.origin.door));
                 screen(calls, &mut look, &mut found, cancel).await;
                 searches.push(Search {
                     store: store.name.clone(),
@@ -186,7 +192,7 @@ pub(crate) async fn before(
     Ok(recalled)
 }
 
-/// Origins of untrusted text that earlier turns of the session recalled: what was said then may rest on it.
+/// Origins of untrusted text that earlier turns of the session recalled, or that has left its context: what was said then may rest on it.
 pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String> {
     if let Some(known) = state.labels() {
         return known;
@@ -202,7 +208,7 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
     let mut found = BTreeSet::new();
     let scan = Scan {
         session: Some(state.id),
-        kinds: &[kind::MEMORY_RECALLED],
+        kinds: &[kind::MEMORY_RECALLED, kind::CONTEXT_COMPACTED],
         ..Scan::default()
     };
     let looked = calls.scribe.each(scan, |event| {
@@ -219,10 +225,7 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
 /// The stores that are asked before a turn.
 fn asked(calls: &Calls) -> impl Iterator<Item = &Store> {
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
-    stores.filter(|store| match store.kind {
-        StoreType::Conversation | StoreType::Semantic | StoreType::Workspace => true,
-        StoreType::KeyValue | StoreType::Checkpoint => false,
-    })
+    stores.filter(|store| rank::speaks_up(store))
 }
 
 /// Entries are screened like everything that reaches a model.
@@ -374,8 +377,8 @@ fn escaped(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// Keeps what was said in a turn: in every `conversation` store, and in a `semantic` one that acquires continuously. The same turn
-/// again finds it there.
+/// Keeps what was said in a turn: in every `conversation` store that is not filled by hand, and in a `semantic` one that acquires
+/// continuously. The same turn again finds it there.
 pub(crate) async fn after(
     calls: &Calls,
     turn: Turn<'_>,
@@ -386,14 +389,7 @@ pub(crate) async fn after(
         return;
     };
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
-    let kept = stores.filter(|store| match store.kind {
-        StoreType::Conversation => true,
-        StoreType::Semantic => {
-            let lifecycle = store.lifecycle.as_ref();
-            lifecycle.and_then(|lifecycle| lifecycle.acquisition) == Some(Acquisition::Continuous)
-        }
-        StoreType::KeyValue | StoreType::Workspace | StoreType::Checkpoint => false,
-    });
+    let kept = stores.filter(|store| rank::takes_up(store));
     let entries = entries(turn, (asked, said), untrusted);
     let place = place(calls, &turn.origin.door);
     for store in kept {
@@ -406,6 +402,9 @@ pub(crate) async fn after(
                 Batch::default(),
             )
             .await;
+        if done.is_ok() {
+            calls.memories.tender.nudge(store, &place);
+        }
         if let Err(error) = done {
             let text = format!(
                 "this turn could not be kept in the store `{}`: {error}",

@@ -21,8 +21,11 @@ use crate::error::KernelError;
 use crate::event::{ContextWritten, MemoryQueried, MemoryStored, canonical, digest, kind, together};
 use crate::memory;
 use crate::ports::{Ask, Batch, Memory, MemoryError, RunError, RunOutcome, Scope, StoreQuery};
+use crate::rank;
 use crate::recall;
 use crate::screen::{Look, Spot};
+use crate::team::STORE;
+use crate::vectors;
 
 /// Entries of one answer.
 const MAX_TOP_K: usize = 50;
@@ -36,6 +39,8 @@ struct StoreArgs {
     store: String,
     content: Value,
     key: Option<String>,
+    /// Of the store `swarm`: the version that is replaced.
+    version: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,6 +74,9 @@ pub(crate) async fn run(
         caller,
         permit,
     };
+    if let Some(told) = asked.of_swarm().await? {
+        return Ok(told);
+    }
     let done = match permit.tool() {
         "memory-store" => asked.store().await,
         "memory-query" => asked.query(cancel).await,
@@ -106,7 +114,9 @@ enum Fault {
 impl From<MemoryError> for Fault {
     fn from(error: MemoryError) -> Self {
         match error {
-            MemoryError::Entry { .. } => Self::Said(format!("not stored: {error}")),
+            MemoryError::Entry { .. } | MemoryError::Conflict(_) => {
+                Self::Said(format!("not stored: {error}"))
+            }
             MemoryError::Backend(_) | MemoryError::Query(_) => Self::Broken(error.to_string()),
         }
     }
@@ -137,6 +147,30 @@ impl Asked<'_> {
         let arguments: Map<String, Value> = self.permit.arguments().clone();
         serde_json::from_value(Value::Object(arguments))
             .map_err(|error| Fault::Said(format!("bad arguments: {error}")))
+    }
+
+    /// The store that the members of a run share, where that is meant.
+    async fn of_swarm(&self) -> Result<Option<RunOutcome>, RunError> {
+        let named = self.permit.arguments().get("store").and_then(Value::as_str) == Some(STORE);
+        let shared = self.calls.team.as_ref().zip(self.caller.member.as_ref());
+        let Some((team, member)) = shared.filter(|(team, member)| named && team.shares(member)) else {
+            return Ok(None);
+        };
+        let done = match self.permit.tool() {
+            "memory-store" => match self.args::<StoreArgs>() {
+                Ok(args) => team.share(member, (args.key, args.content, args.version)).await?,
+                Err(_) => Err(("bad arguments: `content` and `key` are wanted".to_owned(), None)), // silent-ok: said
+            },
+            "memory-query" => match self.args::<QueryArgs>() {
+                Ok(args) => team.read_shared(member, &args.text),
+                Err(_) => Err(("bad arguments: `text` is wanted".to_owned(), None)), // silent-ok: said
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some(match done {
+            Ok((text, facts)) => told(text, false, Some(facts)),
+            Err((text, facts)) => told(text, true, facts),
+        }))
     }
 
     fn origin(&self) -> Option<&Origin> {
@@ -184,7 +218,9 @@ impl Asked<'_> {
     }
 
     async fn store(&self) -> Done {
-        let StoreArgs { store, content, key } = self.args()?;
+        let StoreArgs {
+            store, content, key, ..
+        } = self.args()?;
         let (spec, memory) = self.find(&store)?;
         let request_id = self.permit.request_id().as_str();
         let entry = NewEntry {
@@ -223,6 +259,7 @@ impl Asked<'_> {
             scribe.write(vec![draft]).await?;
             ids
         };
+        self.calls.memories.tender.nudge(spec, &place);
         let id = ids.into_iter().next().unwrap_or_default();
         let trust = if untrusted {
             ", marked as untrusted: the conversation holds text of others"
@@ -240,7 +277,7 @@ impl Asked<'_> {
         let ask = Ask {
             whose: self.whose(&spec.name),
             query: StoreQuery::Text(text.clone()),
-            vector: None,
+            vector: vectors::of_question(&self.calls.memories, spec, &text, &self.caller.purse, cancel).await,
             limit: top_k.unwrap_or(default).clamp(1, MAX_TOP_K),
         };
         let place = self.place();
@@ -255,6 +292,11 @@ impl Asked<'_> {
             };
             found.hits = memory.ask(spec, &place, ask).await?.hits;
         }
+        let mine = self
+            .origin()
+            .map(|origin| recall::whose(&origin.door))
+            .unwrap_or_default();
+        self.calls.memories.weigh(spec, &mut found, &mine);
         let mut look = Look::new(
             &self.calls.screens,
             self.caller.thread,
@@ -276,13 +318,22 @@ impl Asked<'_> {
                 .entry(&self.caller.thread, kind::MEMORY_QUERIED, &payload),
         );
         let _ticket = self.calls.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
+        let now = self.calls.scribe.now();
         let hits = found.hits.iter().map(|hit| {
-            json!({
+            let mut facts = json!({
                 "id": hit.entry.id, "score": hit.entry.score, "used": used, "origin": hit.mark.origin,
                 "untrusted": hit.mark.untrusted, "made_from": hit.mark.made_from, "timestamp": hit.entry.timestamp,
-            })
+            });
+            let sure = rank::confidence(spec, &hit.mark, hit.entry.timestamp.as_deref(), now);
+            if let (Some(sure), Value::Object(members)) = (sure, &mut facts) {
+                members.insert("confidence".to_owned(), json!(sure));
+            }
+            facts
         });
-        let facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
+        let mut facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
+        if let (true, Some(facts)) = (found.compared_here, facts.as_object_mut()) {
+            facts.insert("compared_here".to_owned(), Value::Bool(true));
+        }
         if found.hits.is_empty() {
             return Ok((
                 format!("nothing is found in `{}` (searched: {used})", spec.name),

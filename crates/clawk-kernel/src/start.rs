@@ -1,10 +1,9 @@
 //! From parts to READY: what can't be served is refused, what a crash left is taken up.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clawk_manifest::model::{Identity, Manifest, Role};
+use clawk_manifest::model::{Manifest, Role};
 use clawk_policy::Engine;
 use clawk_proto::method::LifecycleState;
 use clawk_proto::{Digest, SessionId};
@@ -24,11 +23,12 @@ use crate::infer::Models;
 use crate::judge::Classifier;
 use crate::lifecycle::Life;
 use crate::memory::Memories;
-use crate::options::{InboxLimits, Options};
+use crate::options::{InboxLimits, Options, SwarmOptions};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::output::Cuts;
 use crate::ports::{ANSWER_KEPT_MS, ToolRunner};
 use crate::purse::{Purses, hour_of};
+use crate::rank;
 use crate::rates::Rates;
 use crate::recover::{self, Rebuilt};
 use crate::replay::facts::AgentFacts;
@@ -39,12 +39,13 @@ use crate::state::Table;
 use crate::stop;
 use crate::swarm::{self, Peers};
 use crate::team::Team;
+use crate::tend;
 use crate::turn::{Effect, End};
 
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     check(&parts)?;
-    let reach_providers = parts.options.reach_providers;
+    let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped.is_some());
     let (agent, facts) = assemble(parts).await?;
     let agent = Arc::new(agent);
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
@@ -98,6 +99,9 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
         let _working = own.life.join();
         call::reconcile(&own).await;
     });
+    if !taped {
+        tend::start(&agent.memories);
+    }
     if reach_providers {
         health::watch(&agent.health);
     }
@@ -144,10 +148,9 @@ fn check(parts: &Parts) -> Result<(), StartError> {
         }
         (Some(memory), Some(backend)) => {
             let faults = memory.stores.iter().filter_map(|store| {
-                backend
-                    .check(store)
-                    .err()
-                    .map(|error| format!("store `{}`: {error}", store.name))
+                let refused = backend.check(store).err().map(|error| error.to_string());
+                let fault = refused.or_else(|| rank::fault(store))?;
+                Some(format!("store `{}`: {fault}", store.name))
             });
             unserved.extend(faults);
         }
@@ -204,6 +207,8 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let classifier = Classifier { models, table };
     let memories = Arc::new(Memories {
         across_senders: options.across_senders.clone(),
+        tender: Default::default(),
+        taped: options.swarm.taped.is_some(),
         manifest,
         backend: memory,
         classifier: classifier.clone(),
@@ -211,7 +216,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
         life: Arc::clone(&life),
         scribe,
     });
-    let limits = (options.inbox, options.outbox, options.swarm.identities.clone());
+    let limits = (options.inbox, options.outbox, options.swarm.clone());
     let calls = calls(
         (classifier, life, dedup, Arc::clone(&memories)),
         (engine, catalog, carp, runner),
@@ -277,7 +282,7 @@ fn above(
     calls: Arc<Calls>,
     memories: Arc<Memories>,
     agent_hash: Digest,
-    (inbox, outbox, identities): (InboxLimits, OutboxLimits, BTreeMap<String, Arc<Identity>>),
+    (inbox, outbox, swarm): (InboxLimits, OutboxLimits, SwarmOptions),
 ) -> Agent {
     let (life, scribe) = (Arc::clone(&calls.life), calls.scribe.clone());
     let outbox = Outbox::new(
@@ -295,7 +300,7 @@ fn above(
     let (models, table) = (Arc::clone(&calls.models), Arc::clone(&calls.table));
     Agent {
         manifest: Arc::clone(&calls.manifest),
-        peers: Arc::new(Peers::new(Arc::clone(&sessions), identities)),
+        peers: Arc::new(Peers::new(Arc::clone(&sessions), swarm)),
         health: Arc::new(Health::new(models, Arc::clone(&life), table)),
         scribe,
         life,

@@ -165,6 +165,14 @@ impl Turn {
         }
     }
 
+    /// Puts these in the place of the conversation's oldest messages, in a turn that has not begun.
+    pub fn set_aside(&mut self, oldest: usize, instead: Vec<Message>) {
+        // The message that is answered stays.
+        if !self.has_begun() && oldest < self.messages.len() {
+            self.messages.splice(0..oldest, instead);
+        }
+    }
+
     /// The calls of the model's last answer that come behind the one under way, in order.
     pub fn ahead(&self) -> impl ExactSizeIterator<Item = &ToolUse> {
         self.queue.iter()
@@ -210,6 +218,14 @@ impl Turn {
             Event::Failed(reason) => self.end(End::Failed(reason)),
             Event::Cancelled => self.end(End::Cancelled),
         }
+    }
+
+    /// An answer that is not taken yet: `text` says what is wrong with it, and the model is asked once more.
+    pub fn again(&mut self, text: String) -> Vec<Effect> {
+        self.over = false;
+        let images = Vec::new();
+        self.messages.push(Message::User { text, images });
+        vec![Effect::Infer]
     }
 
     fn inferred(&mut self, completion: Completion) -> Vec<Effect> {

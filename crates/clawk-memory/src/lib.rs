@@ -8,5 +8,5 @@
 mod files;
 mod stores;
 
-pub use files::{Files, Options};
-pub use stores::Stores;
+pub use files::{Files, Held, Options};
+pub use stores::{Stores, is_on_postgres};

@@ -2,35 +2,58 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Ask, Batch, Later, Memory, MemoryError, Scope};
+use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Store, StoreBackend, StoreType};
+use clawk_proto::Digest;
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Found, Hit, New, Whose};
 
 use crate::files::Files;
 
-/// The stores of an agent: in the state's database, or in folders.
+/// The stores of an agent: in the state's database, in folders, or on a PostgreSQL server.
 #[derive(Debug)]
 pub struct Stores {
     database: Arc<dyn Memory>,
     files: Files,
+    postgres: Result<Arc<dyn Memory>, String>,
 }
 
 impl Stores {
     /// `database` serves what no other back end does.
     #[must_use]
     pub fn new(database: Arc<dyn Memory>, files: Files) -> Self {
-        Self { database, files }
+        Self {
+            database,
+            files,
+            postgres: Err("no PostgreSQL server is configured".to_owned()),
+        }
+    }
+
+    /// What serves `backend: postgresql` and `pgvector`, or why nothing does.
+    #[must_use]
+    pub fn with_postgres(mut self, postgres: Result<Arc<dyn Memory>, String>) -> Self {
+        self.postgres = postgres;
+        self
     }
 
     fn of(&self, store: &Store) -> &dyn Memory {
-        if is_in_files(store) {
-            &self.files
-        } else {
-            &*self.database
+        match &self.postgres {
+            Ok(postgres) if is_on_postgres(store) => &**postgres,
+            _ if is_in_files(store) => &self.files,
+            // A store of another back end is refused there as well.
+            Ok(_) | Err(_) => &*self.database,
         }
     }
+}
+
+/// `backend: postgresql`, or `pgvector`, which must have the extension.
+#[must_use]
+pub fn is_on_postgres(store: &Store) -> bool {
+    matches!(
+        store.backend,
+        Some(StoreBackend::Postgresql | StoreBackend::Pgvector)
+    )
 }
 
 /// `backend: filesystem`, or a workspace with a `path` and no back end.
@@ -49,6 +72,9 @@ impl Memory for Stores {
                 "`path` is for stores in folders; write `backend: filesystem`, or leave `path` out"
                     .to_owned(),
             ));
+        }
+        if let (true, Err(why)) = (is_on_postgres(store), &self.postgres) {
+            return Err(MemoryError::Backend(format!("store `{}`: {why}", store.name)));
         }
         self.of(store).check(store)
     }
@@ -104,65 +130,42 @@ impl Memory for Stores {
     ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
         self.of(store).remove(store, place, whose, id)
     }
-}
 
-impl Memory for Files {
-    fn check(&self, store: &Store) -> Result<(), MemoryError> {
-        Self::check(self, store)
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+        self.of(store).count(store, place)
     }
 
-    fn ask<'a>(
+    fn lacking<'a>(
         &'a self,
         store: &'a Store,
-        place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>> {
-        Box::pin(Self::ask(
-            self, store, place, ask.whose, ask.query, ask.vector, ask.limit,
-        ))
+        model: &'a str,
+        limit: usize,
+    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+        self.of(store).lacking(store, model, limit)
     }
 
-    fn keep<'a>(
+    fn add_vectors<'a>(
         &'a self,
         store: &'a Store,
-        place: &'a Scope,
-        entries: Vec<New>,
-        at: Timestamp,
-        record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
-        Box::pin(async move {
-            if !record.entries.is_empty() {
-                return Err(MemoryError::Backend("files keep no journal".to_owned()));
-            }
-            Self::keep(self, store, place, entries, at).await
-        })
+        model: &'a str,
+        vectors: Vec<(String, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>> {
+        self.of(store).add_vectors(store, model, vectors)
     }
 
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
-        Box::pin(Self::old(self, store, place))
-    }
-
-    fn compact<'a>(
+    fn paid_for<'a>(
         &'a self,
-        store: &'a Store,
-        place: &'a Scope,
-        at: Timestamp,
-        summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
-        Box::pin(self.compact_by(store, place, at, summary))
+        model: &'a str,
+        digests: Vec<Digest>,
+    ) -> Later<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
+        self.database.paid_for(model, digests)
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
-        Box::pin(Self::retain(self, store, at))
-    }
-
-    fn remove<'a>(
+    fn pay_once<'a>(
         &'a self,
-        store: &'a Store,
-        place: &'a Scope,
-        whose: Whose,
-        id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
-        Box::pin(Self::remove(self, store, place, whose, id))
+        model: &'a str,
+        vectors: Vec<(Digest, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>> {
+        self.database.pay_once(model, vectors)
     }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use clawk_egress::{EgressError, Response};
-use clawk_kernel::ports::{Completion, Delta, InferRequest, Later, Provider, ProviderError};
+use clawk_kernel::ports::{
+    Completion, Delta, Embedded, FaultKind, InferRequest, Later, Provider, ProviderError,
+};
 use http::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +14,7 @@ use crate::draft::{Draft, OnDelta};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::sse::{Decoder, Event};
-use crate::{anthropic, openai};
+use crate::{anthropic, embeddings, openai};
 
 /// Largest single event of a stream.
 const EVENT_MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -44,6 +46,30 @@ impl Provider for HttpProvider {
         cancel: &'a CancellationToken,
     ) -> Later<'a, Result<Completion, ProviderError>> {
         Box::pin(self.attempt(request, on_delta, cancel))
+    }
+
+    fn embed<'a>(
+        &'a self,
+        model: &'a str,
+        dimensions: Option<u64>,
+        texts: &'a [String],
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Embedded, ProviderError>> {
+        Box::pin(async move {
+            let done = match self.dialect {
+                Dialect::OpenAi => {
+                    embeddings::embed(&self.endpoint, (model, dimensions), texts, cancel).await
+                }
+                Dialect::Anthropic => Err((
+                    Fault::new(
+                        FaultKind::Rejected,
+                        "this protocol has no embeddings; name a provider that speaks `openai-compatible`",
+                    ),
+                    None,
+                )),
+            };
+            done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
+        })
     }
 
     fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
@@ -152,7 +178,10 @@ impl HttpProvider {
     }
 }
 
-async fn next(response: &mut Response, cancel: &CancellationToken) -> Result<Option<Bytes>, Fault> {
+pub(crate) async fn next(
+    response: &mut Response,
+    cancel: &CancellationToken,
+) -> Result<Option<Bytes>, Fault> {
     match cancel.run_until_cancelled(response.chunk()).await {
         None => Err(Fault::cancelled()),
         Some(Err(EgressError::Broken(_))) => Err(Fault::cut()),

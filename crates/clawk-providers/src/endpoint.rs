@@ -33,10 +33,15 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Posts `body` once (a second time with a fresh token when the first was refused) and returns a success's head.
     pub(crate) async fn post(&self, body: Bytes) -> Result<Response, Fault> {
-        let response = self.send(body.clone()).await?;
+        self.post_to(self.url.clone(), body).await
+    }
+
+    /// The same at another path of the endpoint.
+    pub(crate) async fn post_to(&self, url: Url, body: Bytes) -> Result<Response, Fault> {
+        let response = self.send(url.clone(), body.clone()).await?;
         let refused = response.status() == http::StatusCode::UNAUTHORIZED;
         let response = if refused && self.auth.rejected() {
-            self.send(body).await?
+            self.send(url, body).await?
         } else {
             response
         };
@@ -68,7 +73,7 @@ impl Endpoint {
         Ok(())
     }
 
-    async fn send(&self, body: Bytes) -> Result<Response, Fault> {
+    async fn send(&self, url: Url, body: Bytes) -> Result<Response, Fault> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(
@@ -81,7 +86,7 @@ impl Endpoint {
         self.auth.apply(&mut headers, &self.resolver).await?;
         let request = Request {
             method: Method::POST,
-            url: self.url.clone(),
+            url,
             headers,
             body,
         };

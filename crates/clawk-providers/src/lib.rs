@@ -26,6 +26,7 @@ mod auth;
 
 mod fault;
 
+mod embeddings;
 mod picture;
 mod scripted;
 

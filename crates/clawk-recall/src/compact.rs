@@ -1,6 +1,8 @@
 //! What compaction does, for every back end: how many entries stay, and what stands for the others.
 
-use clawk_manifest::model::{CompactionStrategy, SearchStrategy, Store, StoreType};
+use clawk_manifest::model::{
+    CompactionStrategy, Consolidation, ForgettingStrategy, SearchStrategy, Store, StoreType,
+};
 use clawk_proto::method::NewEntry;
 use serde_json::{Value, json};
 
@@ -53,7 +55,7 @@ pub fn model_of(store: &Store) -> Option<String> {
         store.kind,
         StoreType::Semantic | StoreType::Conversation | StoreType::Workspace
     );
-    (kind && store.search.strategy != SearchStrategy::FtsOnly).then(|| match &store.embedding {
+    (kind && crate::way::strategy(store) != SearchStrategy::FtsOnly).then(|| match &store.embedding {
         Some(embedding) => format!("{}/{}", embedding.provider_ref, embedding.model),
         None => table::NAME.to_owned(),
     })
@@ -62,12 +64,39 @@ pub fn model_of(store: &Store) -> Option<String> {
 /// How the store is made smaller, if it is.
 #[must_use]
 pub fn strategy(store: &Store) -> Option<CompactionStrategy> {
-    let compaction = store
-        .compaction
+    let strategy = match &store.compaction {
+        Some(compaction) => compaction.enabled.then_some(compaction.strategy),
+        None => settles(store).then_some(CompactionStrategy::Summarize),
+    };
+    strategy.filter(|_| !by_key(store.kind))
+}
+
+/// `lifecycle.consolidation` or `forgetting` (0.3.0) asks for summaries of what is old.
+fn settles(store: &Store) -> bool {
+    let consolidation = store
+        .lifecycle
         .as_ref()
-        .filter(|compaction| compaction.enabled)?;
-    let kind = !by_key(store.kind);
-    kind.then_some(compaction.strategy)
+        .and_then(|lifecycle| lifecycle.consolidation);
+    let forgetting = store
+        .forgetting
+        .as_ref()
+        .and_then(|forgetting| forgetting.strategy);
+    matches!(
+        consolidation,
+        Some(Consolidation::Summarize | Consolidation::Adaptive)
+    ) || matches!(
+        forgetting,
+        Some(ForgettingStrategy::Summarize | ForgettingStrategy::Adaptive)
+    )
+}
+
+/// `lifecycle.consolidation: none`: nothing settles by itself; who asks for compaction gets it.
+fn rests(store: &Store) -> bool {
+    store
+        .lifecycle
+        .as_ref()
+        .and_then(|lifecycle| lifecycle.consolidation)
+        == Some(Consolidation::None)
 }
 
 /// Whether compaction comes by itself at so many entries, before retention would have to delete: at nine tenths of `max_entries`.
@@ -77,6 +106,9 @@ pub fn is_due(store: &Store, entries: u64) -> bool {
     let (Some(max), Some(strategy)) = (store.retention.max_entries, strategy(store)) else {
         return false;
     };
+    if rests(store) {
+        return false;
+    }
     match strategy {
         CompactionStrategy::Summarize => entries > max,
         CompactionStrategy::Truncate | CompactionStrategy::SlidingWindow => is_nearly_full(max, entries),
@@ -92,6 +124,7 @@ const fn is_nearly_full(max: u64, entries: u64) -> bool {
 pub fn wants_summary(store: &Store, entries: u64) -> bool {
     let max = store.retention.max_entries;
     strategy(store) == Some(CompactionStrategy::Summarize)
+        && !rests(store)
         && max.is_some_and(|max| is_nearly_full(max, entries))
 }
 
@@ -179,4 +212,44 @@ fn extracts(old: &[Hit]) -> String {
         text.push('\n');
     }
     format!("Earlier, in extracts:\n{}", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn store(mut spec: Value) -> Store {
+        let members = spec.as_object_mut().unwrap();
+        members.insert("name".to_owned(), json!("s"));
+        members.insert("type".to_owned(), json!("semantic"));
+        serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn consolidation_and_forgetting_summarise_and_none_rests() {
+        let kept = json!({"max_entries": 10});
+        for (spec, settles) in [
+            (json!({}), false),
+            (json!({"lifecycle": {"consolidation": "summarize"}}), true),
+            (json!({"lifecycle": {"consolidation": "adaptive"}}), true),
+            (json!({"lifecycle": {"consolidation": "none"}}), false),
+            (json!({"forgetting": {"strategy": "summarize"}}), true),
+            (json!({"forgetting": {"strategy": "adaptive"}}), true),
+            (json!({"forgetting": {"strategy": "decay"}}), false),
+            (
+                json!({"compaction": {"strategy": "summarize"}, "lifecycle": {"consolidation": "none"}}),
+                false,
+            ),
+            (
+                json!({"compaction": {"enabled": false}, "forgetting": {"strategy": "summarize"}}),
+                false,
+            ),
+        ] {
+            let mut full = spec.clone();
+            full["retention"] = kept.clone();
+            assert_eq!(wants_summary(&store(full), 10), settles, "{spec}");
+        }
+    }
 }

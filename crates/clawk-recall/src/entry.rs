@@ -1,7 +1,10 @@
 //! What is remembered: an entry and its mark; a question and what it found.
 
+use clawk_manifest::model::Store;
 use clawk_proto::method::{MemoryEntry, NewEntry};
 use serde::{Deserialize, Serialize};
+
+use crate::compact::by_key;
 
 /// Where an entry came from (R46). It is the runtime's word: nothing in an entry's own text or metadata changes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,35 @@ pub struct New {
     pub mark: Mark,
 }
 
+/// The largest content and metadata of one entry, bytes of JSON.
+const MAX_ENTRY_BYTES: usize = 1024 * 1024;
+
+impl New {
+    /// The bytes of JSON of its content and metadata.
+    ///
+    /// # Errors
+    /// It does not fit the store; why, and what would mend it.
+    pub fn fits(&self, store: &Store) -> Result<usize, String> {
+        if by_key(store.kind) && self.entry.key.is_none() {
+            let what = store.kind.as_str();
+            return Err(format!(
+                "store `{}` is {what}: the entry needs a `key`",
+                store.name
+            ));
+        }
+        let metadata = self
+            .entry
+            .metadata
+            .as_ref()
+            .map_or(0, |metadata| metadata.to_string().len());
+        let bytes = self.entry.content.to_string().len() + metadata;
+        if bytes > MAX_ENTRY_BYTES {
+            return Err(format!("{bytes} bytes; at most {MAX_ENTRY_BYTES}, split it"));
+        }
+        Ok(bytes)
+    }
+}
+
 /// An entry that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hit {
@@ -90,6 +122,9 @@ pub struct Found {
     pub hits: Vec<Hit>,
     /// How a text was searched; `None` for keys and times.
     pub used: Option<Used>,
+    /// The server that keeps the store can't compare vectors; all of them were compared by this process, so nothing is missed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub compared_here: bool,
 }
 
 /// Whose entries count.

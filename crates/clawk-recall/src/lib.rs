@@ -12,4 +12,5 @@ pub mod index;
 pub mod packed;
 mod pieces;
 pub mod table;
+pub mod way;
 pub mod words;

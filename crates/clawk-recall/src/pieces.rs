@@ -78,7 +78,7 @@ fn split(known: &HashMap<&str, u16>, word: &str, rows: &mut Vec<u16>) {
     }
 }
 
-const fn is_accent(c: char) -> bool {
+pub(crate) const fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}' | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 

@@ -1,6 +1,9 @@
 //! The words of a text and of a question, and how much of a question a text answers.
 
+use icu_normalizer::DecomposingNormalizerBorrowed;
 use serde_json::Value;
+
+use crate::pieces::is_accent;
 
 /// So much text of an entry is indexed, bytes.
 const MAX_INDEXED_BYTES: usize = 256 * 1024;
@@ -71,11 +74,20 @@ fn distinct(words: impl Iterator<Item = String>) -> Vec<String> {
     terms
 }
 
-/// Words of a text, lower case.
+/// Words of a text, lower case and without accents, as the full-text index has them.
 pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
-    text.split(|c: char| !c.is_alphanumeric())
+    text.split(|c: char| !(c.is_alphanumeric() || is_accent(c)))
         .filter(|word| !word.is_empty())
-        .map(str::to_lowercase)
+        .map(plain)
+}
+
+fn plain(word: &str) -> String {
+    if word.is_ascii() {
+        return word.to_ascii_lowercase();
+    }
+    let decomposed = DecomposingNormalizerBorrowed::new_nfd().normalize(word);
+    let letters = decomposed.chars().filter(|c| !is_accent(*c));
+    letters.flat_map(char::to_lowercase).collect()
 }
 
 /// Whether two words are forms of one: equal, or the same but for a short ending (as a stemmer sees them).

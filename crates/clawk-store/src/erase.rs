@@ -464,10 +464,10 @@ fn passed_by(
 }
 
 /// Erased content is overwritten, not only unlinked; too dear to be on always.
-pub(crate) fn overwriting(
+pub(crate) fn overwriting<T>(
     connection: &Connection,
-    erase: impl FnOnce() -> rusqlite::Result<()>,
-) -> rusqlite::Result<()> {
+    erase: impl FnOnce() -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
     connection.pragma_update(None, "secure_delete", true)?;
     let outcome = erase();
     connection.pragma_update(None, "secure_delete", false)?;

@@ -77,6 +77,7 @@ spec:
       stores:
         - { name: few, type: semantic, backend: sqlite }
         - { name: many, type: semantic, backend: sqlite }
+        - { name: words, type: semantic, backend: sqlite, search: { strategy: fts-only } }
   policies:
     - inline:
         name: rules

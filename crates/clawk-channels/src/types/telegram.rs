@@ -243,7 +243,7 @@ impl Telegram {
             };
             inlet.ready();
             let Value::Array(updates) = updates else {
-                return Err(Ended::broken("getUpdates: the answer is no list"));
+                return Err(Ended::broken("getUpdates: the answer is not a list"));
             };
             for update in updates {
                 let id = update.get("update_id").and_then(Value::as_i64);
@@ -458,12 +458,7 @@ impl Adapter for Telegram {
     }
 
     fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move {
-            match self.listen(inlet, over).await {
-                Ok(()) => Ended::broken("the agent ends"),
-                Err(ended) => ended,
-            }
-        })
+        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
     }
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {

@@ -122,6 +122,99 @@ async fn a_person_talks_to_the_agent_in_a_browser() {
 }
 
 #[tokio::test]
+async fn an_answer_is_shown_while_it_is_written_and_its_last_edit_is_the_answer() {
+    use clawk_kernel::ports::Message;
+    use clawk_kernel::testing::{Behaviour, ScriptedModel, calls, says};
+    let folder = tempfile::tempdir().unwrap();
+    let mut rig = parrot(
+        json!([{"name": "page", "type": "web", "transport": "websocket", "auth": {"secret_ref": "TOKEN"},
+        "access_control": {"mode": "open"}}]),
+    );
+    rig.runner.set("slow", Behaviour::Sleep(2_500));
+    let model = ScriptedModel::new(|request, _| {
+        let asked = matches!(request.messages.last(), Some(Message::User { .. }));
+        let mut answer = if asked {
+            calls(&[("slow", json!({}))])
+        } else {
+            says("All is there.")
+        };
+        if asked {
+            answer.text = "Let me look".to_owned();
+        }
+        Ok(answer)
+    });
+    rig.models.insert("model".to_owned(), std::sync::Arc::new(model));
+    std::sync::Arc::make_mut(&mut rig.manifest)
+        .tools
+        .iter_mut()
+        .for_each(|tool| tool.name = "slow".to_owned());
+    let kernel = rig.start().await;
+    let configs = BTreeMap::from([("page".to_owned(), serde_json::from_value(json!({})).unwrap())]);
+    let channels = start(&rig, kernel, configs, &[("TOKEN", "shared-token")], folder.path()).await;
+    let post = async |query: &str, cookie: &str, body: Value| {
+        let mut headers = http::HeaderMap::new();
+        headers.insert("content-type", http::HeaderValue::from_static("application/json"));
+        headers.insert("cookie", cookie.parse().unwrap());
+        let hook = Hook {
+            method: http::Method::POST,
+            query: query.to_owned(),
+            headers,
+            body: body.to_string().into(),
+        };
+        channels.serve("page", hook).await
+    };
+    let served = post("login", "", json!({"token": "shared-token"})).await;
+    let cookie = served.headers[0]
+        .1
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    let said = post(
+        "say",
+        &cookie,
+        json!({"id": "0123456789", "conversation": "user/main", "text": "go"}),
+    )
+    .await;
+    assert_eq!(said.reply.status, 202);
+    // What the page has: one entry of the agent, at first in part, then whole.
+    let entries = || -> Vec<Value> {
+        let people = std::fs::read_dir(folder.path().join("page.web"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let file = people
+            .flat_map(|at| std::fs::read_dir(at).unwrap())
+            .map(|entry| entry.unwrap().path())
+            .next()
+            .unwrap();
+        let kept: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let all = kept["entries"].as_array().unwrap().clone();
+        all.into_iter().filter(|entry| entry["who"] == "agent").collect()
+    };
+    until(|| async { entries().len() == 1 }).await;
+    assert_eq!(entries()[0]["text"], "Let me look …");
+    until(|| async {
+        entries()[0]["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("All is there.")
+    })
+    .await;
+    assert_eq!(entries().len(), 1, "edited, not sent again");
+    assert!(
+        entries()[0]["text"]
+            .as_str()
+            .unwrap()
+            .contains("Record: done: <code>slow</code>"),
+        "{:?}",
+        entries()
+    );
+    channels.close().await;
+}
+
+#[tokio::test]
 async fn nobody_speaks_without_a_cookie_or_for_somebody_else() {
     let folder = tempfile::tempdir().unwrap();
     let (rig, channels, _) = page(folder.path()).await;

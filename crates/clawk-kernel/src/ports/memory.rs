@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use clawk_manifest::model::Store;
+use clawk_manifest::model::{Isolation, Store, StoreScope, StoreType};
+use clawk_proto::Digest;
 use clawk_proto::method::{MemoryEntry, NewEntry};
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Found, Hit, Mark, New, Vector, Whose};
@@ -17,6 +18,29 @@ pub struct Scope {
     pub identity: String,
     /// The channel's name; empty for the RPC.
     pub channel: String,
+}
+
+impl Scope {
+    /// By what the store's entries are kept apart; absent means per identity. A workspace's `isolation` says the same of files.
+    #[must_use]
+    pub fn of(store: &Store) -> StoreScope {
+        match (store.kind, store.isolation) {
+            (StoreType::Workspace, Some(Isolation::Shared)) => StoreScope::Global,
+            (StoreType::Workspace, Some(Isolation::PerIdentity)) => StoreScope::PerIdentity,
+            (StoreType::Workspace, Some(Isolation::PerChannel)) => StoreScope::PerChannel,
+            _ => store.scope.unwrap_or(StoreScope::PerIdentity),
+        }
+    }
+
+    /// The name of this part of the store: empty for everybody's, `identity/NAME`, `channel/IDENTITY/CHANNEL`.
+    #[must_use]
+    pub fn part(&self, store: &Store) -> String {
+        match Self::of(store) {
+            StoreScope::Global => String::new(),
+            StoreScope::PerIdentity => format!("identity/{}", self.identity),
+            StoreScope::PerChannel => format!("channel/{}/{}", self.identity, self.channel),
+        }
+    }
 }
 
 /// A question with its times parsed and its bound applied.
@@ -39,6 +63,9 @@ pub enum MemoryError {
     /// The query can't be run.
     #[error("memory query: {0}")]
     Query(String),
+    /// Another writer changed the same entry at the same time; nothing was written.
+    #[error("memory conflict: {0}")]
+    Conflict(String),
     /// The entry does not fit the store: no key for a key-value store, or too large.
     #[error("memory entry {index}: {reason}")]
     Entry {
@@ -60,6 +87,15 @@ pub struct Ask {
     pub vector: Option<Vector>,
     /// At most so many entries.
     pub limit: usize,
+}
+
+/// An entry that has no vector of a model yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lacking {
+    /// Names it to [`Memory::add_vectors`]; means nothing elsewhere.
+    pub handle: String,
+    /// The text that is embedded: [`clawk_recall::words::text_of`].
+    pub text: String,
 }
 
 /// Keeps and finds entries of the manifest's stores.
@@ -119,6 +155,43 @@ pub trait Memory: Send + Sync + fmt::Debug {
         whose: Whose,
         id: String,
     ) -> Later<'a, Result<Option<Hit>, MemoryError>>;
+
+    /// How many entries there are at this place, whoever's they are.
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>>;
+
+    /// Entries of every scope that have no vector of this model (`PROVIDER/MODEL`), the newest first, at most `limit`.
+    fn lacking<'a>(
+        &'a self,
+        store: &'a Store,
+        model: &'a str,
+        limit: usize,
+    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>>;
+
+    /// Keeps vectors (handle, values of length 1) for entries that are still there.
+    fn add_vectors<'a>(
+        &'a self,
+        store: &'a Store,
+        model: &'a str,
+        vectors: Vec<(String, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>>;
+
+    /// Vectors that were paid for before, by the digests of their texts and in their order; `None` where there is none.
+    fn paid_for<'a>(
+        &'a self,
+        _model: &'a str,
+        digests: Vec<Digest>,
+    ) -> Later<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
+        Box::pin(std::future::ready(Ok(vec![None; digests.len()])))
+    }
+
+    /// Keeps vectors that were paid for, by the digests of their texts.
+    fn pay_once<'a>(
+        &'a self,
+        _model: &'a str,
+        _vectors: Vec<(Digest, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// The entries alone that a question finds, among everybody's.
     fn query<'a>(

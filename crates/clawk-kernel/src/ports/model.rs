@@ -250,6 +250,15 @@ pub struct ProviderError {
     pub usage: Option<Usage>,
 }
 
+/// Vectors of texts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embedded {
+    /// One for each text, in order, of length 1.
+    pub vectors: Vec<Vec<f32>>,
+    /// What it cost; output is 0.
+    pub usage: Usage,
+}
+
 /// A model endpoint.
 pub trait Provider: Send + Sync + fmt::Debug {
     /// One attempt. `on_delta` is called as pieces arrive, when the provider streams; it must not block.
@@ -260,6 +269,24 @@ pub trait Provider: Send + Sync + fmt::Debug {
         on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
     ) -> Later<'a, Result<Completion, ProviderError>>;
+
+    /// One attempt at the vectors of these texts, by an embedding model of the same endpoint. `dimensions`: the length that is wanted,
+    /// where the manifest says one; a server that answers another length has failed.
+    fn embed<'a>(
+        &'a self,
+        model: &'a str,
+        _dimensions: Option<u64>,
+        _texts: &'a [String],
+        _cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Embedded, ProviderError>> {
+        Box::pin(std::future::ready(Err(ProviderError {
+            kind: FaultKind::Rejected,
+            message: format!("this provider serves no embeddings, and `{model}` is asked for"),
+            status: None,
+            retry_after_ms: None,
+            usage: None,
+        })))
+    }
 
     /// Whether the endpoint can be reached, without anything that is paid for or says who asks. A model without a server can.
     fn reach(&self) -> Later<'_, Result<(), ProviderError>> {

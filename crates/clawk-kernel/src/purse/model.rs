@@ -319,6 +319,66 @@ impl Purses {
         })
     }
 
+    /// Sets tokens, money and time aside for one request of so many bytes to an embedding model of a provider; it writes nothing.
+    ///
+    /// # Errors
+    /// A limit is reached, or money is limited and the price is not known.
+    pub(crate) fn embed(
+        &self,
+        purse: &Purse,
+        provider: &str,
+        embedder: &str,
+        bytes: u64,
+        now: Timestamp,
+    ) -> Result<Set, NoRoom> {
+        let Some(model) = self.models.get(provider) else {
+            return Err(NoRoom::Unpriced(format!("no such provider: {provider}")));
+        };
+        let input = model.estimate(bytes);
+        let price = match self.embedders.get(embedder) {
+            Some(Quote::Known(price)) => Some(*price),
+            Some(Quote::Unknown) | None => None,
+        };
+        let mut blind = self.rules_count_money && price.is_none();
+        let path: Arc<[Id]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
+        let reserved = self.book.reserve(path, now, |left| {
+            if left.tokens < input {
+                return Err((Unit::Tokens, input));
+            }
+            blind |= price.is_none() && left.cost_microusd != u64::MAX;
+            let cost = price.map_or(0, |price| price.at_most(input, 0));
+            if left.cost_microusd < cost {
+                return Err((Unit::CostMicrousd, cost));
+            }
+            let busy_ms = left.busy_ms.min(ATTEMPT_MS);
+            if busy_ms == 0 {
+                return Err((Unit::BusyMs, 1));
+            }
+            Ok(Amount {
+                tokens: input,
+                cost_microusd: cost,
+                busy_ms,
+                calls: 0,
+                bytes_out: bytes,
+            })
+        });
+        if blind {
+            return Err(NoRoom::Unpriced(format!(
+                "provider `{provider}`: money is limited and the price of the model `{embedder}` is not known; give it in `[prices.\"{embedder}\"]` of clawk.toml"
+            )));
+        }
+        let reservation = reserved.map_err(NoRoom::Quota)?;
+        model
+            .take_request(now)
+            .map_err(|wait_ms| NoRoom::Later { wait_ms })?;
+        Ok(Set {
+            reservation,
+            input_tokens: input,
+            max_output_tokens: 0,
+            price,
+        })
+    }
+
     /// Learns from a server's own count how many tokens its bytes make; upwards only.
     pub(crate) fn learn(&self, provider: &str, bytes: u64, usage: &Usage) {
         if usage.estimated || bytes < TELLING_BYTES {

@@ -22,8 +22,8 @@ use crate::error::CallError;
 use crate::event::{canonical, digest};
 use crate::place::Search;
 use crate::ports::{
-    Ask, Batch, Completion, Delta, Description, FaultKind, InferRequest, Later, Look, Memory, MemoryError,
-    Provider, ProviderError, RunError, RunOutcome, Scope, StoreQuery, ToolRunner, Usage,
+    Ask, Batch, Completion, Delta, Description, FaultKind, InferRequest, Lacking, Later, Look, Memory,
+    MemoryError, Provider, ProviderError, RunError, RunOutcome, Scope, StoreQuery, ToolRunner, Usage,
 };
 use crate::sheet::Preview;
 use crate::time::{Clock, Timestamp};
@@ -349,5 +349,27 @@ impl Memory for TapedMemory {
         _id: String,
     ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
         nothing()
+    }
+
+    fn count<'a>(&'a self, _store: &'a Store, _place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+        ready(Ok(0))
+    }
+
+    fn lacking<'a>(
+        &'a self,
+        _store: &'a Store,
+        _model: &'a str,
+        _limit: usize,
+    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+        ready(Ok(Vec::new()))
+    }
+
+    fn add_vectors<'a>(
+        &'a self,
+        _store: &'a Store,
+        _model: &'a str,
+        _vectors: Vec<(String, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>> {
+        ready(Ok(()))
     }
 }

@@ -8,7 +8,7 @@ use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Found, Hit, New, Used, Whose};
 
-use crate::ports::{Ask, Batch, Later, Memory, MemoryError, Scope, StoreQuery};
+use crate::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope, StoreQuery};
 use crate::time::Timestamp;
 
 /// Entries by store.
@@ -45,7 +45,11 @@ impl Memory for MemMemory {
         let mine = found.filter(|(_, hit)| ask.whose.holds(&hit.mark.whose));
         let hits = mine.take(ask.limit).map(|(_, hit)| hit.clone()).collect();
         let used = matches!(ask.query, StoreQuery::Text(_)).then_some(Used::FullText);
-        ready(Ok(Found { hits, used }))
+        ready(Ok(Found {
+            hits,
+            used,
+            ..Found::default()
+        }))
     }
 
     fn keep<'a>(
@@ -128,5 +132,29 @@ impl Memory for MemMemory {
             .iter()
             .position(|(_, hit)| hit.entry.id == id && whose.holds(&hit.mark.whose));
         ready(Ok(found.map(|at| entries.remove(at).1)))
+    }
+
+    fn count<'a>(&'a self, store: &'a Store, _: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+        let stores = self.0.lock().unwrap();
+        let count = stores.get(&store.name).map_or(0, Vec::len);
+        ready(Ok(u64::try_from(count).unwrap()))
+    }
+
+    fn lacking<'a>(
+        &'a self,
+        _: &'a Store,
+        _: &'a str,
+        _: usize,
+    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+        ready(Ok(Vec::new()))
+    }
+
+    fn add_vectors<'a>(
+        &'a self,
+        _: &'a Store,
+        _: &'a str,
+        _: Vec<(String, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>> {
+        ready(Ok(()))
     }
 }

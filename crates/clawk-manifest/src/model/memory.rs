@@ -164,6 +164,33 @@ pub struct Store {
     pub confidence: Option<Confidence>,
 }
 
+impl Store {
+    /// A store as it is looked at without its manifest: by words and by the built-in table, without bounds.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind: StoreType::Semantic,
+            backend: None,
+            retention: Retention::default(),
+            compaction: None,
+            embedding: None,
+            search: Search::default(),
+            scope: None,
+            encryption: false,
+            path: None,
+            isolation: None,
+            max_size_mb: None,
+            checkpoint: None,
+            role: None,
+            lifecycle: None,
+            forgetting: None,
+            salience: None,
+            confidence: None,
+        }
+    }
+}
+
 /// How long and how much a store keeps; absent means without limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -90,10 +90,11 @@ pub(super) fn memory(spec: &Spot<'_>, checker: &mut Checker<'_>) {
         let Some(kind) = store.text_at("type") else {
             continue;
         };
-        for (block, _) in BLOCKS
-            .iter()
-            .filter(|(block, kinds)| store.has(block) && !kinds.contains(&kind))
-        {
+        // Stores of every type may lie in a folder of their own.
+        let in_folder = store.text_at("backend") == Some("filesystem");
+        for (block, _) in BLOCKS.iter().filter(|(block, kinds)| {
+            store.has(block) && !kinds.contains(&kind) && !(in_folder && *block == "path")
+        }) {
             let message = format!("`{block}` has no effect on a store of type {}", quoted(kind));
             checker.findings.push(store.idle(block, message));
         }

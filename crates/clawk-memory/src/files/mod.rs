@@ -1,20 +1,23 @@
 //! Stores in folders: append-only lines of JSON, Markdown beside them for people, and workspaces whose entries are files.
 
 mod line;
+mod look;
 mod part;
+mod places;
 mod workspace;
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_kernel::ports::{MemoryError, Scope, StoreQuery};
+use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::{Isolation, Store, StoreScope, StoreType};
+use clawk_manifest::model::{Store, StoreScope, StoreType};
 use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, New, Vector, Whose};
+use clawk_recall::entry::{Found, Hit, New, Whose};
 use clawk_trace::chain::digest_of;
 
+pub use look::Held;
 use part::Part;
 use workspace::Workspace;
 
@@ -27,6 +30,8 @@ pub struct Options {
     pub home: Option<PathBuf>,
     /// What `{tenant_id}` stands for.
     pub tenant: String,
+    /// A `path` may lead out of `root`. Not for a manifest that came over the wire.
+    pub outside: bool,
 }
 
 /// Stores in folders. One process owns them, as it owns the state directory.
@@ -48,54 +53,52 @@ impl Files {
         }
     }
 
-    /// Refuses what files can't do, and a path that can't be resolved.
+    /// The folder of all places of a store. Template variables are resolved first, and what they stand for is never a path.
     ///
     /// # Errors
-    /// What is wrong, and what would mend it.
-    pub fn check(&self, store: &Store) -> Result<(), MemoryError> {
+    /// The path speaks of what nobody knows, climbs, or leads out where it may not.
+    pub fn base(&self, store: &Store, identity: &str) -> Result<PathBuf, MemoryError> {
         let refuse = |what: &str| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
-        if store.encryption {
+        let Some(path) = store.path.as_deref() else {
+            return Ok(self.options.root.join(part_of_path(&store.name)));
+        };
+        let text = path
+            .replace("{identity_name}", &part_of_path(identity))
+            .replace("{tenant_id}", &part_of_path(&self.options.tenant));
+        if let Some((_, rest)) = text.split_once('{') {
+            let name = rest.split('}').next().unwrap_or_default();
+            return refuse(&format!(
+                "`path` speaks of `{{{name}}}`; known are `{{identity_name}}` and `{{tenant_id}}`"
+            ));
+        }
+        if path.contains("{tenant_id}") && self.options.tenant.is_empty() {
             return refuse(
-                "`encryption: true` is not served on files; nothing is written unencrypted instead",
+                "`path` speaks of `{tenant_id}`; `[memory] tenant_id` of clawk.toml says what it stands for",
             );
         }
-        if store.kind == StoreType::Workspace
-            && store.retention != clawk_manifest::model::Retention::default()
+        if Path::new(&text)
+            .components()
+            .any(|part| part == std::path::Component::ParentDir)
         {
+            return refuse("`path` climbs by `..`; name the folder itself");
+        }
+        let leads_out = text.starts_with("~/") || Path::new(&text).is_absolute();
+        if leads_out && !self.options.outside {
             return refuse(
-                "a workspace's files are not removed by age or number; leave `retention` out, `max_size_mb` bounds it",
+                "`path` leads out of the state directory, and this manifest came over the wire; make it relative",
             );
         }
-        self.folder(store, &Scope::default()).map(|_| ())
+        match (text.strip_prefix("~/"), &self.options.home) {
+            (Some(rest), Some(home)) => Ok(home.join(rest)),
+            (Some(_), None) => refuse("`path` begins with `~` and there is no home folder"),
+            (None, _) => Ok(self.options.root.join(text)),
+        }
     }
 
-    /// The folder of a store for one place. Template variables are resolved first, and what they stand for is never a path.
+    /// The folder of a store for one place.
     fn folder(&self, store: &Store, place: &Scope) -> Result<PathBuf, MemoryError> {
-        let refuse = |what: String| MemoryError::Backend(format!("store `{}`: {what}", store.name));
-        let path = match store.path.as_deref() {
-            None => self.options.root.join(part_of_path(&store.name)),
-            Some(path) => {
-                let text = path
-                    .replace("{identity_name}", &part_of_path(&place.identity))
-                    .replace("{tenant_id}", &part_of_path(&self.options.tenant));
-                if let Some(variable) = text.split_once('{').map(|(_, rest)| rest) {
-                    let name = variable.split('}').next().unwrap_or_default();
-                    return Err(refuse(format!(
-                        "`path` speaks of `{{{name}}}`; known are `{{identity_name}}` and `{{tenant_id}}`"
-                    )));
-                }
-                match (text.strip_prefix("~/"), &self.options.home) {
-                    (Some(rest), Some(home)) => home.join(rest),
-                    (Some(_), None) => {
-                        return Err(refuse(
-                            "`path` begins with `~` and there is no home folder".to_owned(),
-                        ));
-                    }
-                    (None, _) => self.options.root.join(text),
-                }
-            }
-        };
-        Ok(match scope_of(store) {
+        let path = self.base(store, &place.identity)?;
+        Ok(match Scope::of(store) {
             StoreScope::Global => path.join("shared"),
             StoreScope::PerIdentity => path.join(part_of_path(&place.identity)),
             StoreScope::PerChannel => path
@@ -112,22 +115,41 @@ impl Files {
         job: impl FnOnce(&mut Part, &Store) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<T, MemoryError> {
         let (folder, store, open) = (self.folder(store, place)?, store.clone(), Arc::clone(&self.open));
-        let run = move || {
+        let (root, name) = (self.options.root.clone(), place.part(&store));
+        off_thread(move || {
             let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
             if !parts.contains_key(&folder) {
-                let part = Part::open(&folder, &store).map_err(|error| backend(&store, &error))?;
-                parts.insert(folder.clone(), part);
+                // Who looks later finds it, whatever the manifest says then.
+                places::note(&root, &store.name, &name, &folder).map_err(|error| backend(&store, &error))?;
             }
-            let part = parts
-                .get_mut(&folder)
-                .ok_or_else(|| MemoryError::Backend("the store was closed".to_owned()))?;
-            let done = job(part, &store);
-            if part.is_broken() {
-                parts.remove(&folder); // what is on the disk counts
+            opened(&mut parts, &folder, &store, job)
+        })
+        .await
+    }
+
+    /// Runs a job on every part that the store has, the folder with it.
+    async fn on_every_part<T: Send + 'static>(
+        &self,
+        store: &Store,
+        mut job: impl FnMut(&Path, &mut Part, &Store) -> Result<T, MemoryError> + Send + 'static,
+    ) -> Result<Vec<T>, MemoryError> {
+        if store.kind == StoreType::Workspace {
+            return Ok(Vec::new());
+        }
+        let (open, store, root) = (Arc::clone(&self.open), store.clone(), self.options.root.clone());
+        off_thread(move || {
+            let known = places::known(&root).map_err(|error| backend(&store, &error))?;
+            let mut done = Vec::new();
+            for place in known.into_iter().filter(|place| place.store == store.name) {
+                let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
+                let each = opened(&mut parts, &place.folder, &store, |part, store| {
+                    job(&place.folder, part, store)
+                });
+                done.push(each?);
             }
-            done
-        };
-        off_thread(run).await
+            Ok(done)
+        })
+        .await
     }
 
     async fn on_workspace<T: Send + 'static>(
@@ -145,140 +167,184 @@ impl Files {
         })
         .await
     }
+}
 
-    /// What a question finds; `vector` is the question's, by the store's embedding model.
-    ///
-    /// # Errors
-    /// The folder can't be read.
-    pub async fn ask(
-        &self,
-        store: &Store,
-        place: &Scope,
-        whose: Whose,
-        query: StoreQuery,
-        vector: Option<Vector>,
-        limit: usize,
-    ) -> Result<Found, MemoryError> {
-        if store.kind == StoreType::Workspace {
-            let ask = move |workspace: &Workspace, store: &Store| {
-                let found = workspace.ask(&whose, &query, limit);
-                found.map_err(|error| backend(store, &error))
-            };
-            return self.on_workspace(store, place, ask).await;
+/// Runs a job on a part, which is read from its folder first where it is not open.
+fn opened<T>(
+    parts: &mut Parts<'_>,
+    folder: &Path,
+    store: &Store,
+    job: impl FnOnce(&mut Part, &Store) -> Result<T, MemoryError>,
+) -> Result<T, MemoryError> {
+    if !parts.contains_key(folder) {
+        let part = Part::open(folder, store).map_err(|error| backend(store, &error))?;
+        parts.insert(folder.to_owned(), part);
+    }
+    let part = parts
+        .get_mut(folder)
+        .ok_or_else(|| MemoryError::Backend("the store was closed".to_owned()))?;
+    let done = job(part, store);
+    if part.is_broken() {
+        parts.remove(folder); // what is on the disk counts
+    }
+    done
+}
+
+impl Memory for Files {
+    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+        let refuse = |what: &str| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
+        if store.encryption {
+            return refuse(
+                "`encryption: true` is not served on files; nothing is written unencrypted instead",
+            );
         }
-        let ask =
-            move |part: &mut Part, store: &Store| Ok(part.ask(store, &whose, &query, vector.as_ref(), limit));
-        self.on_part(store, place, ask).await
+        if store.kind == StoreType::Workspace
+            && store.retention != clawk_manifest::model::Retention::default()
+        {
+            return refuse(
+                "a workspace's files are not removed by age or number; leave `retention` out, `max_size_mb` bounds it",
+            );
+        }
+        self.folder(store, &Scope::default()).map(|_| ())
     }
 
-    /// Keeps all entries or none, durably; then retention, and compaction where it is due.
-    ///
-    /// # Errors
-    /// An entry does not fit the store, or the folder can't be written.
-    pub async fn keep(
-        &self,
-        store: &Store,
-        place: &Scope,
+    fn ask<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        ask: Ask,
+    ) -> Later<'a, Result<Found, MemoryError>> {
+        if store.kind == StoreType::Workspace {
+            return Box::pin(self.on_workspace(store, place, move |workspace, store| {
+                let found = workspace.ask(&ask.whose, &ask.query, ask.limit);
+                found.map_err(|error| backend(store, &error))
+            }));
+        }
+        Box::pin(self.on_part(store, place, move |part, store| Ok(part.ask(store, &ask))))
+    }
+
+    fn keep<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
         entries: Vec<New>,
         at: Timestamp,
-    ) -> Result<Vec<String>, MemoryError> {
-        if store.kind == StoreType::Workspace {
-            let keep = move |workspace: &Workspace, store: &Store| workspace.keep(store, entries);
-            return self.on_workspace(store, place, keep).await;
-        }
-        self.on_part(store, place, move |part, store| part.keep(store, entries, at))
-            .await
+        record: Batch,
+    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+        Box::pin(async move {
+            if !record.entries.is_empty() {
+                return Err(MemoryError::Backend("files keep no journal".to_owned()));
+            }
+            if store.kind == StoreType::Workspace {
+                let keep = move |workspace: &Workspace, store: &Store| workspace.keep(store, entries);
+                return self.on_workspace(store, place, keep).await;
+            }
+            self.on_part(store, place, move |part, store| part.keep(store, entries, at))
+                .await
+        })
     }
 
-    /// What compaction would set aside now, the oldest first.
-    ///
-    /// # Errors
-    /// The folder can't be read.
-    pub async fn old(&self, store: &Store, place: &Scope) -> Result<Vec<Hit>, MemoryError> {
+    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
         if store.kind == StoreType::Workspace {
-            return Ok(Vec::new());
+            return Box::pin(std::future::ready(Ok(Vec::new())));
         }
-        self.on_part(store, place, |part, store| Ok(part.old(store)))
-            .await
+        Box::pin(self.on_part(store, place, |part, store| Ok(part.old(store))))
     }
 
-    /// Retention, then compaction; the counts before and after.
-    ///
-    /// # Errors
-    /// The folder can't be written.
-    pub async fn compact_by(
-        &self,
-        store: &Store,
-        place: &Scope,
+    fn compact<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
         at: Timestamp,
         summary: Option<Summary>,
-    ) -> Result<(u64, u64), MemoryError> {
+    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
         if store.kind == StoreType::Workspace {
-            return Ok((0, 0));
+            return Box::pin(std::future::ready(Ok((0, 0))));
         }
-        self.on_part(store, place, move |part, store| {
+        Box::pin(self.on_part(store, place, move |part, store| {
             part.compact(store, at, summary.as_ref())
-        })
-        .await
+        }))
     }
 
-    /// Retention of what is open; how many entries went. What nobody has asked since the start is kept to its bounds when it is.
-    ///
-    /// # Errors
-    /// A folder can't be written.
-    pub async fn retain(&self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
-        let (open, store) = (Arc::clone(&self.open), store.clone());
-        off_thread(move || {
-            let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut gone = 0;
-            for part in parts.values_mut().filter(|part| part.is_of(&store.name)) {
-                gone += part.retain(&store, at)?;
-            }
-            Ok(gone)
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+        Box::pin(async move {
+            let gone = self
+                .on_every_part(store, move |_, part, store| part.expire(store, at))
+                .await?;
+            Ok(gone.into_iter().sum())
         })
-        .await
     }
 
-    /// Removes an entry for good: the files are written anew without it.
-    ///
-    /// # Errors
-    /// The folder can't be written.
-    pub async fn remove(
-        &self,
-        store: &Store,
-        place: &Scope,
+    fn remove<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
         whose: Whose,
         id: String,
-    ) -> Result<Option<Hit>, MemoryError> {
+    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
         if store.kind == StoreType::Workspace {
-            let remove = move |workspace: &Workspace, store: &Store| {
-                workspace
-                    .remove(&whose, &id)
-                    .map_err(|error| backend(store, &error))
-            };
-            return self.on_workspace(store, place, remove).await;
+            return Box::pin(self.on_workspace(store, place, move |workspace, store| {
+                let removed = workspace.remove(&whose, &id);
+                removed.map_err(|error| backend(store, &error))
+            }));
         }
-        self.on_part(store, place, move |part, store| part.remove(store, &whose, &id))
-            .await
+        Box::pin(self.on_part(store, place, move |part, _| part.remove(&whose, &id)))
     }
 
-    /// Brings back what compaction set aside: one entry or what a summary stands for, or everything.
-    ///
-    /// # Errors
-    /// The folder can't be written.
-    pub async fn restore(
-        &self,
-        store: &Store,
-        place: &Scope,
-        id: Option<String>,
-    ) -> Result<u64, MemoryError> {
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
         if store.kind == StoreType::Workspace {
-            return Ok(0);
+            return Box::pin(self.on_workspace(store, place, |workspace, store| {
+                workspace.count().map_err(|error| backend(store, &error))
+            }));
         }
-        self.on_part(store, place, move |part, store| {
-            part.restore(store, id.as_deref())
+        Box::pin(self.on_part(store, place, |part, _| Ok(part.count())))
+    }
+
+    fn lacking<'a>(
+        &'a self,
+        store: &'a Store,
+        model: &'a str,
+        limit: usize,
+    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+        let model = model.to_owned();
+        Box::pin(async move {
+            let lacking = self
+                .on_every_part(store, move |folder, part, _| {
+                    let mut lacking = part.lacking(&model, limit);
+                    for one in &mut lacking {
+                        one.handle = format!("{}\n{}", folder.display(), one.handle);
+                    }
+                    Ok(lacking)
+                })
+                .await?;
+            Ok(lacking.into_iter().flatten().take(limit).collect())
         })
-        .await
+    }
+
+    fn add_vectors<'a>(
+        &'a self,
+        store: &'a Store,
+        model: &'a str,
+        vectors: Vec<(String, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>> {
+        let model = model.to_owned();
+        let mut of: BTreeMap<String, Vec<(String, Vec<f32>)>> = BTreeMap::new();
+        for (handle, vector) in vectors {
+            if let Some((folder, id)) = handle.split_once('\n') {
+                of.entry(folder.to_owned())
+                    .or_default()
+                    .push((id.to_owned(), vector));
+            }
+        }
+        Box::pin(async move {
+            let add = move |folder: &Path, part: &mut Part, _: &Store| match of
+                .remove(&folder.display().to_string())
+            {
+                Some(vectors) => part.add_vectors(&model, &vectors),
+                None => Ok(()),
+            };
+            self.on_every_part(store, add).await.map(|_| ())
+        })
     }
 }
 
@@ -291,16 +357,6 @@ async fn off_thread<T: Send + 'static>(
 
 fn backend(store: &Store, error: &std::io::Error) -> MemoryError {
     MemoryError::Backend(format!("store `{}`: {error}", store.name))
-}
-
-/// Absent means per identity; a workspace's `isolation` says the same of files.
-fn scope_of(store: &Store) -> StoreScope {
-    match (store.kind, store.isolation) {
-        (StoreType::Workspace, Some(Isolation::Shared)) => StoreScope::Global,
-        (StoreType::Workspace, Some(Isolation::PerIdentity)) => StoreScope::PerIdentity,
-        (StoreType::Workspace, Some(Isolation::PerChannel)) => StoreScope::PerChannel,
-        _ => store.scope.unwrap_or(StoreScope::PerIdentity),
-    }
 }
 
 /// A name as one part of a path: letters, digits, `-`, `_` and `.` stay, everything else is written as its bytes, so that two names

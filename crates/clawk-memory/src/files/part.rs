@@ -1,32 +1,24 @@
 //! One scope of a store in a folder: the lines of `entries.jsonl` folded into memory, and `entries.md` for people.
-//!
-//! Long because reading, writing and replacing a file of a store must agree about one format.
+
+mod search;
+mod written;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use clawk_kernel::ports::{MemoryError, StoreQuery};
+use clawk_kernel::ports::{Lacking, MemoryError};
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::{CompactionStrategy, SearchFusion, SearchStrategy, Store, StoreType};
+use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::compact::{self, Summary, by_key, model_of, replaces};
-use clawk_recall::entry::{Found, Hit, New, Used, Vector, Whose, number};
-use clawk_recall::fuse::{self, Leg};
+use clawk_recall::compact::{self, Summary, model_of, replaces};
+use clawk_recall::entry::{Hit, New, Whose, number};
 use clawk_recall::index::Index;
 use clawk_recall::packed::{Matrix, pack};
 use clawk_recall::{table, words};
 
 use super::line::{self, Kept, Line};
-
-/// The largest content of one entry, bytes of JSON.
-const MAX_ENTRY_BYTES: usize = 1024 * 1024;
-
-/// Candidates that each ranking brings into the fusion, at least.
-const PER_LEG: usize = 50;
 
 /// Lines that say what is no more, before the file is written anew.
 const MAX_DEAD: usize = 256;
@@ -115,16 +107,12 @@ impl Part {
         Ok(part)
     }
 
-    pub(super) fn is_of(&self, store: &str) -> bool {
-        self.store == store
-    }
-
     /// A write failed: what memory holds may not be what the disk holds.
     pub(super) const fn is_broken(&self) -> bool {
         self.broken
     }
 
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         u64::try_from(self.rows.len()).unwrap_or(u64::MAX)
     }
 
@@ -225,6 +213,41 @@ impl Part {
         self.packed.insert((model, n), bytes);
     }
 
+    /// Entries without a vector of this model, the newest first. Their handles name this part, too.
+    pub(super) fn lacking(&self, model: &str, limit: usize) -> Vec<Lacking> {
+        let lacks = self
+            .rows
+            .iter()
+            .rev()
+            .filter(|(n, _)| !self.packed.contains_key(&(model.to_owned(), **n)));
+        lacks
+            .take(limit)
+            .map(|(_, row)| Lacking {
+                handle: row.kept.id.clone(),
+                text: row.text(),
+            })
+            .collect()
+    }
+
+    /// Keeps vectors of entries, by their ids, that are still there.
+    pub(super) fn add_vectors(
+        &mut self,
+        model: &str,
+        vectors: &[(String, Vec<f32>)],
+    ) -> Result<(), MemoryError> {
+        let known = vectors.iter().filter(|(id, _)| {
+            self.ids
+                .get(id)
+                .is_some_and(|n| !self.packed.contains_key(&(model.to_owned(), *n)))
+        });
+        let line =
+            |(id, vector): &(String, Vec<f32>)| (id.clone(), model.to_owned(), hex::encode(pack(vector)));
+        self.commit(Line {
+            vectors: known.map(line).collect(),
+            ..Line::default()
+        })
+    }
+
     pub(super) fn keep(
         &mut self,
         store: &Store,
@@ -233,22 +256,11 @@ impl Part {
     ) -> Result<Vec<String>, MemoryError> {
         let ids: Vec<String> = entries.iter().map(|new| new.id.clone()).collect();
         let (mut line, mut more) = (Line::default(), 0);
-        for (index, New { id, entry, mark }) in entries.into_iter().enumerate() {
-            let refuse = |reason: String| MemoryError::Entry { index, reason };
-            if by_key(store.kind) && entry.key.is_none() {
-                let kind = store.kind.as_str();
-                return Err(refuse(format!(
-                    "store `{}` is {kind}: the entry needs a `key`",
-                    store.name
-                )));
-            }
-            let bytes =
-                entry.content.to_string().len() + entry.metadata.as_ref().map_or(0, |m| m.to_string().len());
-            if bytes > MAX_ENTRY_BYTES {
-                return Err(refuse(format!(
-                    "{bytes} bytes; at most {MAX_ENTRY_BYTES}, split it"
-                )));
-            }
+        for (index, new) in entries.into_iter().enumerate() {
+            let bytes = new
+                .fits(store)
+                .map_err(|reason| MemoryError::Entry { index, reason })?;
+            let New { id, entry, mark } = new;
             if self.ids.contains_key(&id) {
                 continue;
             }
@@ -280,6 +292,16 @@ impl Part {
         self.commit(line)?;
         self.retain(store, at)?;
         Ok(ids)
+    }
+
+    /// Retention, and what it removed is in no file any more.
+    pub(super) fn expire(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
+        let gone = self.retain(store, at)?;
+        // What a `keep` removed waits for this, too: it would write the files anew each time.
+        if self.dead > 0 {
+            self.rewrite()?;
+        }
+        Ok(gone)
     }
 
     /// Retention by age, number, snapshots; compaction first where it is due.
@@ -414,7 +436,30 @@ impl Part {
         Ok(count)
     }
 
-    pub(super) fn restore(&mut self, _store: &Store, id: Option<&str>) -> Result<u64, MemoryError> {
+    pub(super) fn newest(&self, aside: bool, limit: usize) -> Vec<Hit> {
+        if aside {
+            let rows = self.aside.values().rev().map(|(row, _)| row.hit());
+            return rows.take(limit).collect();
+        }
+        self.rows.values().rev().take(limit).map(Row::hit).collect()
+    }
+
+    pub(super) fn named(&self, name: &str) -> Vec<Hit> {
+        let here = |row: &&Row| row.kept.id == name || row.kept.key.as_deref() == Some(name);
+        let aside = self
+            .aside
+            .values()
+            .map(|(row, _)| row)
+            .filter(|row| row.kept.id == name);
+        self.rows
+            .values()
+            .filter(here)
+            .chain(aside)
+            .map(Row::hit)
+            .collect()
+    }
+
+    pub(super) fn restore(&mut self, id: Option<&str>) -> Result<u64, MemoryError> {
         let mut back = 0;
         match id {
             Some(id) => {
@@ -447,12 +492,7 @@ impl Part {
         Ok(back)
     }
 
-    pub(super) fn remove(
-        &mut self,
-        _store: &Store,
-        whose: &Whose,
-        id: &str,
-    ) -> Result<Option<Hit>, MemoryError> {
+    pub(super) fn remove(&mut self, whose: &Whose, id: &str) -> Result<Option<Hit>, MemoryError> {
         let aside = self
             .aside
             .values()
@@ -498,208 +538,6 @@ impl Part {
                 self.broken = true;
                 Err(self.failed(&error))
             }
-        }
-    }
-
-    fn written(&self) -> (Vec<u8>, String) {
-        let mut all: BTreeMap<i64, (&Row, Option<&String>)> = BTreeMap::new();
-        all.extend(self.rows.iter().map(|(n, row)| (*n, (row, None))));
-        all.extend(
-            self.aside
-                .iter()
-                .map(|(n, (row, instead))| (*n, (row, Some(instead)))),
-        );
-        let mut jsonl = Vec::new();
-        let mut add = |line: &Line| {
-            jsonl.extend(serde_json::to_vec(line).unwrap_or_default()); // silent-ok: JSON values always serialise
-            jsonl.push(b'\n');
-        };
-        for (row, instead) in all.values() {
-            add(&Line {
-                keep: vec![row.kept.clone()],
-                ..Line::default()
-            });
-            if let Some(instead) = instead {
-                add(&Line {
-                    aside: vec![row.kept.id.clone()],
-                    instead: (*instead).clone(),
-                    ..Line::default()
-                });
-            }
-        }
-        let vectors = self.packed.iter().filter_map(|((model, n), bytes)| {
-            let row = self.rows.get(n)?;
-            Some((row.kept.id.clone(), model.clone(), hex::encode(bytes)))
-        });
-        let line = Line {
-            vectors: vectors.collect(),
-            ..Line::default()
-        };
-        if !line.is_empty() {
-            add(&line);
-        }
-        let live: Vec<Kept> = self.rows.values().map(|row| row.kept.clone()).collect();
-        (jsonl, self.markdown(&live))
-    }
-
-    fn markdown(&self, kept: &[Kept]) -> String {
-        let mut text = String::new();
-        for one in kept {
-            let key = one
-                .key
-                .as_ref()
-                .map_or_else(String::new, |key| format!(" · `{key}`"));
-            let origin = if one.mark.origin.is_empty() {
-                "unknown"
-            } else {
-                &one.mark.origin
-            };
-            let trust = if one.mark.untrusted { ", untrusted" } else { "" };
-            let body = match &one.content {
-                serde_json::Value::String(text) => text.clone(),
-                other => format!("```json\n{other}\n```"),
-            };
-            let _ = write!(
-                text,
-                "## {}{key}\n\n*{} — {origin}{trust}*\n\n{body}\n\n",
-                one.at, one.id
-            ); // silent-ok: writing to a String
-        }
-        text
-    }
-
-    fn tell(&self, text: &str) -> io::Result<()> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(self.folder.join("entries.md"))?;
-        file.write_all(text.as_bytes())
-    }
-
-    pub(super) fn ask(
-        &self,
-        store: &Store,
-        whose: &Whose,
-        query: &StoreQuery,
-        vector: Option<&Vector>,
-        limit: usize,
-    ) -> Found {
-        let mine = |row: &&Row| whose.holds(&row.kept.mark.whose);
-        let hits = match query {
-            StoreQuery::Text(text) => return self.by_text(store, whose, text, vector, limit),
-            StoreQuery::Key(key) => {
-                let named = |row: &&Row| {
-                    row.kept.key.as_ref() == Some(key)
-                        || (row.kept.id == *key && store.kind != StoreType::KeyValue)
-                };
-                self.rows
-                    .values()
-                    .rev()
-                    .filter(named)
-                    .filter(mine)
-                    .take(limit)
-                    .map(Row::hit)
-                    .collect()
-            }
-            StoreQuery::Between(from, to) => {
-                let mut rows: Vec<(&i64, &Row)> = self
-                    .rows
-                    .iter()
-                    .filter(|(_, row)| (*from..=*to).contains(&row.at))
-                    .collect();
-                rows.sort_by_key(|(n, row)| (row.at, **n));
-                rows.into_iter()
-                    .map(|(_, row)| row)
-                    .filter(mine)
-                    .take(limit)
-                    .map(Row::hit)
-                    .collect()
-            }
-        };
-        Found { hits, used: None }
-    }
-
-    fn by_text(
-        &self,
-        store: &Store,
-        whose: &Whose,
-        text: &str,
-        vector: Option<&Vector>,
-        limit: usize,
-    ) -> Found {
-        let depth = PER_LEG.max(limit.saturating_mul(2));
-        let mine = |n: i64| {
-            self.rows
-                .get(&n)
-                .is_some_and(|row| whose.holds(&row.kept.mark.whose))
-        };
-        let model = model_of(store);
-        let built_in = model.as_deref() == Some(table::NAME);
-        let query = match vector {
-            Some(vector) if Some(&vector.model) == model.as_ref() => Some(vector.values.clone()),
-            Some(_) => None,
-            None => table::embed(text).filter(|_| built_in),
-        };
-        let Some((model, query)) = model.zip(query) else {
-            return self.found(&self.index.find(text, limit, mine), Used::FullText, limit);
-        };
-        let floor = if built_in { table::FLOOR } else { 0.0 };
-        let numbers: Option<Vec<i64>> = match whose {
-            Whose::All => None,
-            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
-        };
-        let keep = |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
-        let near = self
-            .vectors
-            .get(&model)
-            .map(|matrix| matrix.nearest(&query, depth.saturating_mul(2), keep));
-        let near: Vec<(i64, f64)> = near
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|(n, score)| *score >= floor && mine(*n))
-            .take(depth)
-            .collect();
-        let only = store.search.strategy == SearchStrategy::VectorOnly;
-        let used = match (built_in, only) {
-            (true, _) => Used::Static,
-            (false, true) => Used::Vector,
-            (false, false) => Used::Hybrid,
-        };
-        if only {
-            return self.found(&near, used, limit);
-        }
-        let by_words = self.index.find(text, depth, mine);
-        let weight = if built_in { table::WEIGHT } else { 1.0 };
-        let legs = [
-            Leg {
-                ranked: &by_words,
-                weight: 1.0,
-            },
-            Leg {
-                ranked: &near,
-                weight,
-            },
-        ];
-        let fused = match store.search.fusion {
-            SearchFusion::ReciprocalRank => fuse::by_rank(&legs),
-            SearchFusion::LinearCombination => fuse::by_score(&legs),
-        };
-        self.found(&fused, used, limit)
-    }
-
-    fn found(&self, ranked: &[(i64, f64)], used: Used, limit: usize) -> Found {
-        let hits = ranked.iter().filter_map(|(n, score)| {
-            let mut hit = self.rows.get(n)?.hit();
-            hit.entry.score = Some(*score);
-            Some(hit)
-        });
-        Found {
-            hits: hits.take(limit).collect(),
-            used: Some(used),
         }
     }
 }

@@ -146,6 +146,10 @@ impl Workspace {
         }
     }
 
+    pub(super) fn count(&self) -> io::Result<u64> {
+        Ok(u64::try_from(self.paths()?.len()).unwrap_or(u64::MAX))
+    }
+
     pub(super) fn ask(&self, whose: &Whose, query: &StoreQuery, limit: usize) -> io::Result<Found> {
         let marks = self.marks()?;
         let mine = |content: &Content| whose.holds(&Self::mark_of(&marks, content).whose);
@@ -158,6 +162,7 @@ impl Workspace {
             return Ok(Found {
                 hits: hits.into_iter().take(limit).collect(),
                 used: None,
+                ..Found::default()
             });
         }
         let mut files = Vec::new();
@@ -176,6 +181,7 @@ impl Workspace {
                 Ok(Found {
                     hits: hits.collect(),
                     used: None,
+                    ..Found::default()
                 })
             }
             StoreQuery::Key(_) => Ok(Found::default()),
@@ -356,5 +362,6 @@ fn by_text(marks: &Marks, files: Vec<Content>, text: &str, limit: usize) -> Foun
     Found {
         hits: hits.collect(),
         used: Some(Used::Static),
+        ..Found::default()
     }
 }

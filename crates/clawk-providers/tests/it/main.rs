@@ -13,6 +13,7 @@ mod bounds;
 mod contract;
 mod cut;
 mod dialects;
+mod embeddings;
 mod factory;
 mod faults;
 mod fixture;

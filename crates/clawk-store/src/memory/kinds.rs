@@ -1,7 +1,7 @@
-//! What the types of stores have in common, and what of a store SQLite serves.
+//! What of a store SQLite serves.
 
-use clawk_kernel::ports::{MemoryError, Scope};
-use clawk_manifest::model::{Store, StoreBackend, StoreScope, StoreType};
+use clawk_kernel::ports::MemoryError;
+use clawk_manifest::model::{Store, StoreBackend};
 
 /// Refuses what this back end can't do, at start rather than in the middle of the work.
 pub(super) fn check(store: &Store) -> Result<(), MemoryError> {
@@ -23,20 +23,4 @@ pub(super) fn check(store: &Store) -> Result<(), MemoryError> {
         );
     }
     Ok(())
-}
-
-/// Whose part of the store; absent means per identity. A workspace's `isolation` says the same of files.
-pub(super) fn scope_of(store: &Store, place: &Scope) -> String {
-    use clawk_manifest::model::Isolation;
-    let scope = match (store.kind, store.isolation) {
-        (StoreType::Workspace, Some(Isolation::Shared)) => StoreScope::Global,
-        (StoreType::Workspace, Some(Isolation::PerIdentity)) => StoreScope::PerIdentity,
-        (StoreType::Workspace, Some(Isolation::PerChannel)) => StoreScope::PerChannel,
-        _ => store.scope.unwrap_or(StoreScope::PerIdentity),
-    };
-    match scope {
-        StoreScope::Global => String::new(),
-        StoreScope::PerIdentity => format!("identity/{}", place.identity),
-        StoreScope::PerChannel => format!("channel/{}/{}", place.identity, place.channel),
-    }
 }

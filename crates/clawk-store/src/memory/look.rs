@@ -2,13 +2,12 @@
 
 use clawk_kernel::ports::{Batch, Entry, JournalError, StoreQuery};
 use clawk_kernel::time::Clock;
-use clawk_manifest::model::{Retention, Store, StoreType};
+use clawk_manifest::model::Store;
 use clawk_proto::SessionId;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::entry::{Hit, Mark, Whose};
 use clawk_trace::bounded;
 use clawk_trace::canonical::payload_of;
-use clawk_trace::chain::digest_of;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::json;
 
@@ -126,7 +125,7 @@ impl Reader {
     ) -> Result<Vec<Remembered>, StateError> {
         self.with(|connection| {
             let search = Search {
-                store: &any_store(&part.store),
+                store: &Store::named(&part.store),
                 part: part.part(),
                 whose: &Whose::All,
                 limit,
@@ -174,30 +173,6 @@ impl MemoryPart {
             row,
             part: self.id,
         }
-    }
-}
-
-/// A store as it is looked at without its manifest: by words and by the built-in table.
-fn any_store(name: &str) -> Store {
-    Store {
-        name: name.to_owned(),
-        kind: StoreType::Semantic,
-        backend: None,
-        retention: Retention::default(),
-        compaction: None,
-        embedding: None,
-        search: clawk_manifest::model::Search::default(),
-        scope: None,
-        encryption: false,
-        path: None,
-        isolation: None,
-        max_size_mb: None,
-        checkpoint: None,
-        role: None,
-        lifecycle: None,
-        forgetting: None,
-        salience: None,
-        confidence: None,
     }
 }
 
@@ -265,18 +240,42 @@ impl StateDir {
     }
 }
 
+impl StateDir {
+    /// Says in the journal what was forgotten of stores that do not lie in this database: store, scope and id of each.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn forgotten_elsewhere(
+        &self,
+        gone: &[(&str, &str, &str)],
+        reason: &str,
+        by: &str,
+        clock: &dyn Clock,
+    ) -> Result<(), JournalError> {
+        let entries: Vec<_> = gone
+            .iter()
+            .map(|(store, scope, id)| json!({ "id": id, "scope": scope, "store": store }))
+            .collect();
+        let told = json!({ "by": by, "count": entries.len(), "entries": entries, "reason": reason });
+        let batch = Batch {
+            entries: recorded("forget", FORGOTTEN, &told, by, clock)?,
+            ..Batch::default()
+        };
+        let work = Work::AppendAnd(batch, Box::new(|_: &Connection| Ok(true)));
+        self.inner.queue.push(work)?.durable().await
+    }
+}
+
 /// Erases an entry, in sight or set aside: the embedding that was paid for it, what was set aside for it, and every summary that
 /// was made from it. What else such a summary stood for comes back.
-fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
+pub(super) fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
     let text = "SELECT content, key FROM memory WHERE n = ?1 UNION ALL SELECT content, key FROM memory_aside WHERE n = ?1";
     let mut select = connection.prepare_cached(text)?;
     let texts = select
         .query_map([row], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<Vec<(String, Option<String>)>, _>>()?;
     for (content, key) in texts {
-        let content = serde_json::from_str(&content).unwrap_or(serde_json::Value::String(content));
-        let digest = digest_of(clawk_recall::words::text_of(&content, key.as_deref()).as_bytes());
-        connection.execute("DELETE FROM embeddings WHERE digest = ?1", [digest.0])?;
+        rows::forget_embedded(connection, &content, key.as_deref())?;
     }
     rows::delete(connection, part, &[row])?;
     let mut summaries: Vec<String> = connection

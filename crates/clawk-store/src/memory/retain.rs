@@ -9,6 +9,71 @@ use rusqlite::{Connection, params};
 use super::rows::{self, COLUMNS, count, delete, hit, insert, rows_of, set_aside};
 use crate::append::integer;
 
+/// Entries that one commit of [`some`] removes, at most.
+pub(super) const AT_ONCE: u64 = 500;
+
+/// Removes for good at most [`AT_ONCE`] entries, of those that are too old or too much; how many. What is fewer is all there were.
+pub(super) fn some(
+    connection: &Connection,
+    part: i64,
+    store: &Store,
+    at: Timestamp,
+) -> rusqlite::Result<u64> {
+    let mut gone = 0;
+    for age in ages(store) {
+        let oldest = before(age, at).0;
+        let mut select =
+            connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND at < ?2 LIMIT ?3")?;
+        let rows = select
+            .query_map(params![part, oldest, integer(AT_ONCE)], |row| row.get(0))?
+            .collect::<Result<Vec<i64>, _>>()?;
+        forget_embedded(connection, "memory", &rows)?;
+        delete(connection, part, &rows)?;
+        let mut select =
+            connection.prepare_cached("SELECT n FROM memory_aside WHERE part = ?1 AND at < ?2 LIMIT ?3")?;
+        let aside = select
+            .query_map(params![part, oldest, integer(AT_ONCE)], |row| row.get(0))?
+            .collect::<Result<Vec<i64>, _>>()?;
+        forget_embedded(connection, "memory_aside", &aside)?;
+        let mut erase = connection.prepare_cached("DELETE FROM memory_aside WHERE n = ?1")?;
+        for n in &aside {
+            erase.execute([n])?;
+        }
+        gone += u64::try_from(rows.len().max(aside.len())).unwrap_or(u64::MAX);
+    }
+    if gone >= AT_ONCE {
+        return Ok(AT_ONCE);
+    }
+    let before = count(connection, part)?;
+    apply(connection, part, store, at)?;
+    // The rest is bounded by what one `keep` brings.
+    Ok((gone + before.saturating_sub(count(connection, part)?)).min(AT_ONCE - 1))
+}
+
+/// After so long entries are gone.
+fn ages(store: &Store) -> impl Iterator<Item = Duration> {
+    let checkpoint = store.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ttl);
+    let ttl = checkpoint.filter(|_| store.kind == StoreType::Checkpoint);
+    [store.retention.max_age, ttl].into_iter().flatten()
+}
+
+/// What was paid for the text of entries that go, goes too.
+fn forget_embedded(connection: &Connection, table: &str, rows: &[i64]) -> rusqlite::Result<()> {
+    let any: bool = connection
+        .prepare_cached("SELECT 1 FROM embeddings LIMIT 1")?
+        .exists([])?;
+    if !any {
+        return Ok(());
+    }
+    let mut select = connection.prepare_cached(&format!("SELECT content, key FROM {table} WHERE n = ?1"))?;
+    for n in rows {
+        let (content, key): (String, Option<String>) =
+            select.query_row([n], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        rows::forget_embedded(connection, &content, key.as_deref())?;
+    }
+    Ok(())
+}
+
 /// Removes for good what is too old or too much; what was set aside is too old at the same age.
 pub(super) fn apply(
     connection: &Connection,
@@ -16,10 +81,9 @@ pub(super) fn apply(
     store: &Store,
     at: Timestamp,
 ) -> rusqlite::Result<()> {
-    let Retention { max_age, max_entries } = store.retention;
+    let Retention { max_entries, .. } = store.retention;
     let snapshots = store.checkpoint.clone().unwrap_or_default();
-    let ttl = snapshots.ttl.filter(|_| store.kind == StoreType::Checkpoint);
-    for age in [max_age, ttl].into_iter().flatten() {
+    for age in ages(store) {
         let oldest = before(age, at);
         let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND at < ?2")?;
         let rows = select

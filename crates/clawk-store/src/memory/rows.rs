@@ -3,16 +3,13 @@
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::compact::{by_key, model_of};
+use clawk_recall::compact::model_of;
 use clawk_recall::entry::{Hit, Mark, New, number};
 use clawk_recall::{packed, table, words};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::Value;
 
 use crate::append::integer;
-
-/// The largest content of one entry, bytes of JSON.
-const MAX_ENTRY_BYTES: usize = 1024 * 1024;
 
 /// What [`hit`] reads.
 pub(super) const COLUMNS: &str = "id, key, content, metadata, at, mark";
@@ -90,6 +87,7 @@ pub(super) struct NewRow {
     pub(super) metadata: Option<String>,
     pub(super) mark: String,
     pub(super) whose: i64,
+    bytes: usize,
     words: String,
     vector: Option<Vec<u8>>,
 }
@@ -98,23 +96,10 @@ pub(super) struct NewRow {
 pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, (usize, String)> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let row = |(index, new): (usize, New)| {
+        let bytes = new.fits(store).map_err(|reason| (index, reason))?;
         let New { id, entry, mark } = new;
-        if by_key(store.kind) && entry.key.is_none() {
-            let what = store.kind.as_str();
-            return Err((
-                index,
-                format!("store `{}` is {what}: the entry needs a `key`", store.name),
-            ));
-        }
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
-        let bytes = content.len() + metadata.as_ref().map_or(0, String::len);
-        if bytes > MAX_ENTRY_BYTES {
-            return Err((
-                index,
-                format!("{bytes} bytes; at most {MAX_ENTRY_BYTES}, split it"),
-            ));
-        }
         let words = words::text_of(&entry.content, entry.key.as_deref());
         let vector = table::embed(&words).filter(|_| embeds);
         Ok(NewRow {
@@ -124,6 +109,7 @@ pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, (
             metadata,
             whose: number(&mark.whose),
             mark: serde_json::to_string(&mark).unwrap_or_default(), // silent-ok: plain members always serialise
+            bytes,
             words,
             vector: vector.map(|vector| packed::pack(&vector)),
         })
@@ -133,8 +119,7 @@ pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, (
 
 impl NewRow {
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = self.content.len() + self.metadata.as_ref().map_or(0, String::len);
-        u64::try_from(bytes).unwrap_or(u64::MAX)
+        u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 }
 
@@ -225,6 +210,20 @@ pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqli
         bytes += size;
     }
     changed(connection, part, -removed, -bytes)
+}
+
+/// Removes the embedding that was paid for this text. Another entry with the same text pays again.
+pub(super) fn forget_embedded(
+    connection: &Connection,
+    content: &str,
+    key: Option<&str>,
+) -> rusqlite::Result<()> {
+    let content = serde_json::from_str(content).unwrap_or_else(|_| Value::String(content.to_owned())); // silent-ok: as it is read
+    let digest = clawk_trace::chain::digest_of(words::text_of(&content, key).as_bytes());
+    connection
+        .prepare_cached("DELETE FROM embeddings WHERE digest = ?1")?
+        .execute([digest.0])?;
+    Ok(())
 }
 
 /// Moves entries out of sight: `instead` is the id of the entry that stands for them, or empty.

@@ -8,11 +8,9 @@
 use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
-use clawk_manifest::model::{SearchFusion, SearchStrategy, Store, StoreType};
-use clawk_recall::compact::model_of;
+use clawk_manifest::model::{Store, StoreType};
 use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
-use clawk_recall::fuse::{self, Leg};
-use clawk_recall::table;
+use clawk_recall::way::{self, Near};
 use clawk_recall::words::{self, Term};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::Value;
@@ -25,9 +23,6 @@ const PER_TERM: usize = 64;
 
 /// Candidates whose text is looked at.
 const MAX_RANKED: usize = 256;
-
-/// Candidates that each ranking brings into the fusion, at least.
-const PER_LEG: usize = 50;
 
 /// A part is dense when at least one of so many entries is its own.
 const DENSE: i64 = 8;
@@ -81,7 +76,10 @@ impl Search<'_> {
                 self.whose_and_limit(rows)?
             }
         };
-        Ok(Found { hits, used: None })
+        Ok(Found {
+            hits,
+            ..Found::default()
+        })
     }
 
     fn whose_and_limit(
@@ -98,65 +96,38 @@ impl Search<'_> {
         text: &str,
         vector: Option<&Vector>,
     ) -> rusqlite::Result<Found> {
-        let model = model_of(self.store);
-        let built_in = model.as_deref() == Some(table::NAME);
-        let query = match vector {
-            Some(vector) if Some(&vector.model) == model.as_ref() => Some(vector.values.clone()),
-            Some(_) => None,
-            None => table::embed(text).filter(|_| built_in),
-        };
-        let only = self.store.search.strategy == SearchStrategy::VectorOnly;
-        let Some((model, query)) = model.zip(query) else {
+        let Some(way) = way::near(self.store, text, vector) else {
             let ranked = self.by_words(connection, text, self.limit)?;
             return Ok(Found {
                 hits: read(connection, &ranked, self.whose, self.limit)?,
                 used: Some(Used::FullText),
+                ..Found::default()
             });
         };
-        let depth = PER_LEG.max(self.limit.saturating_mul(2));
-        let mut near = self.by_vector(connection, &model, &query, depth)?;
+        let depth = way::depth(self.limit);
+        let mut near = self.by_vector(connection, &way, depth)?;
         let alive = read(connection, &near, self.whose, self.limit)?;
         if alive.len() < self.limit && near.len() == depth {
             // Much of what was in memory is gone from the store.
             self.vectors.forget(self.part.id);
-            near = self.by_vector(connection, &model, &query, depth)?;
+            near = self.by_vector(connection, &way, depth)?;
         }
-        let used = match (built_in, only) {
-            (true, _) => Used::Static,
-            (false, true) => Used::Vector,
-            (false, false) => Used::Hybrid,
-        };
-        let ranked = if only {
+        let ranked = if way.only {
             near
         } else {
-            let words = self.by_words(connection, text, depth)?;
-            let weight = if built_in { table::WEIGHT } else { 1.0 };
-            let legs = [
-                Leg {
-                    ranked: &words,
-                    weight: 1.0,
-                },
-                Leg {
-                    ranked: &near,
-                    weight,
-                },
-            ];
-            match self.store.search.fusion {
-                SearchFusion::ReciprocalRank => fuse::by_rank(&legs),
-                SearchFusion::LinearCombination => fuse::by_score(&legs),
-            }
+            way.fused(&self.by_words(connection, text, depth)?, &near)
         };
         Ok(Found {
             hits: read(connection, &ranked, self.whose, self.limit)?,
-            used: Some(used),
+            used: Some(way.used),
+            ..Found::default()
         })
     }
 
     fn by_vector(
         &self,
         connection: &Connection,
-        model: &str,
-        query: &[f32],
+        way: &Near,
         depth: usize,
     ) -> rusqlite::Result<Vec<(i64, f64)>> {
         let numbers: Option<Vec<i64>> = match self.whose {
@@ -166,8 +137,8 @@ impl Search<'_> {
         let keep = |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
         let near = self
             .vectors
-            .nearest(connection, (self.part.id, model), query, depth, keep);
-        let floor = if model == table::NAME { table::FLOOR } else { 0.0 };
+            .nearest(connection, (self.part.id, &way.model), &way.query, depth, keep);
+        let floor = way.floor;
         near.map(|near| near.into_iter().filter(|(_, score)| *score >= floor).collect())
     }
 

@@ -8,8 +8,11 @@ use clawk_manifest::model::Store;
 use clawk_proto::method::NewEntry;
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Mark, New, Used, Vector, Whose};
-use clawk_store::{Durability, Options, Restore, SqliteMemory, StateDir};
+use clawk_secrets::{Env, Secret};
+use clawk_store::{Durability, Options, Restore, StateDir};
 use serde_json::{Value, json};
+
+use super::server::Server;
 
 /// A backend under test, with what keeps it alive.
 struct Backend {
@@ -18,16 +21,52 @@ struct Backend {
 }
 
 fn sqlite() -> Backend {
-    let dir = tempfile::tempdir().unwrap();
-    let options = Options {
-        durability: Durability::Relaxed,
-        ..Options::default()
-    };
-    let state = StateDir::open(dir.path(), options).unwrap();
+    let (state, dir) = opened();
     Backend {
         memory: state.memory(),
         _alive: Box::new((state, dir)),
     }
+}
+
+fn folders() -> Backend {
+    let dir = tempfile::tempdir().unwrap();
+    let files = clawk_memory::Files::new(clawk_memory::Options {
+        root: dir.path().to_owned(),
+        home: None,
+        tenant: String::new(),
+        outside: true,
+    });
+    Backend {
+        memory: Arc::new(files),
+        _alive: Box::new(dir),
+    }
+}
+
+/// On one server: with the extension `vector`, and without.
+fn postgres() -> [Backend; 2] {
+    let server = std::rc::Rc::new(Server::start());
+    [("with", true), ("without", false)].map(|(schema, pgvector)| {
+        let options = clawk_postgres::Options {
+            password: Some(Secret::new("PG_PASSWORD", Server::PASSWORD)),
+            tls: clawk_postgres::TlsMode::Disable,
+            schema: schema.to_owned(),
+            connect_timeout: std::time::Duration::from_secs(30),
+            operation_timeout: std::time::Duration::from_secs(60),
+            pgvector,
+            ..clawk_postgres::Options::new(Secret::new("url", server.url()))
+        };
+        let database = clawk_postgres::Database::new(options, &Env::Process).unwrap();
+        Backend {
+            memory: Arc::new(clawk_postgres::PgMemory::new(database, "tested")),
+            _alive: Box::new(server.clone()),
+        }
+    })
+}
+
+/// Every back end, each empty.
+fn backends() -> [Backend; 4] {
+    let [with, without] = postgres();
+    [sqlite(), folders(), with, without]
 }
 
 fn store(spec: Value) -> Store {
@@ -92,205 +131,211 @@ fn words(text: &str) -> StoreQuery {
 
 #[tokio::test]
 async fn words_find_the_best_first() {
-    let (backend, store, at) = (
-        sqlite(),
-        store(by_words(json!({"type": "semantic"}))),
-        place("a", ""),
-    );
-    let notes = [
-        "Q4 revenue projected at $2.1M based on current pipeline",
-        "the pipeline of the water works was repaired",
-        "Grüße from the müller family",
-        "revenue of last year",
-    ];
-    keep(&backend, &store, &at, &notes, 0).await;
-    let found = texts(&backend, &store, &at, words("revenue projections Q4"), 5).await;
-    assert_eq!(found[0], notes[0]);
-    assert_eq!(found.len(), 2);
-    assert_eq!(
-        texts(&backend, &store, &at, words("GRUSSE muller"), 5).await,
-        [notes[2]]
-    );
-    assert_eq!(texts(&backend, &store, &at, words("revenue"), 1).await.len(), 1);
-    assert!(
-        texts(&backend, &store, &at, words("nothing like that"), 5)
-            .await
-            .is_empty()
-    );
+    for backend in backends() {
+        let (store, at) = (store(by_words(json!({"type": "semantic"}))), place("a", ""));
+        let notes = [
+            "Q4 revenue projected at $2.1M based on current pipeline",
+            "the pipeline of the water works was repaired",
+            "Grüße from the müller family",
+            "revenue of last year",
+        ];
+        keep(&backend, &store, &at, &notes, 0).await;
+        let found = texts(&backend, &store, &at, words("revenue projections Q4"), 5).await;
+        assert_eq!(found[0], notes[0]);
+        assert_eq!(found.len(), 2);
+        assert_eq!(
+            texts(&backend, &store, &at, words("GRUSSE muller"), 5).await,
+            [notes[2]]
+        );
+        assert_eq!(texts(&backend, &store, &at, words("revenue"), 1).await.len(), 1);
+        assert!(
+            texts(&backend, &store, &at, words("nothing like that"), 5)
+                .await
+                .is_empty()
+        );
+    }
 }
 
 #[tokio::test]
 async fn a_query_is_never_syntax() {
-    let (backend, store, at) = (
-        sqlite(),
-        store(by_words(json!({"type": "semantic"}))),
-        place("a", ""),
-    );
-    keep(&backend, &store, &at, &["plain words AND more", "other"], 0).await;
-    for query in [
-        "\"",
-        "a OR",
-        "NOT",
-        "words*",
-        "text:words",
-        "(",
-        "NEAR(a b)",
-        "'; DROP TABLE memory;--",
-        "",
-        "\0",
-        "part : part1",
-        "🦀",
-    ] {
-        backend
-            .memory
-            .query(&store, &at, words(query), 5)
-            .await
-            .unwrap_or_else(|e| panic!("{query:?}: {e}"));
+    for backend in backends() {
+        let (store, at) = (store(by_words(json!({"type": "semantic"}))), place("a", ""));
+        keep(&backend, &store, &at, &["plain words AND more", "other"], 0).await;
+        for query in [
+            "\"",
+            "a OR",
+            "NOT",
+            "words*",
+            "text:words",
+            "(",
+            "NEAR(a b)",
+            "'; DROP TABLE memory;--",
+            "",
+            "\0",
+            "part : part1",
+            "🦀",
+        ] {
+            backend
+                .memory
+                .query(&store, &at, words(query), 5)
+                .await
+                .unwrap_or_else(|e| panic!("{query:?}: {e}"));
+        }
+        assert_eq!(
+            texts(&backend, &store, &at, words("words\" OR \"x"), 5).await,
+            ["plain words AND more"]
+        );
+        assert!(
+            texts(&backend, &store, &at, words("part1"), 5).await.is_empty(),
+            "the part's own mark is not text"
+        );
     }
-    assert_eq!(
-        texts(&backend, &store, &at, words("words\" OR \"x"), 5).await,
-        ["plain words AND more"]
-    );
-    assert!(
-        texts(&backend, &store, &at, words("part1"), 5).await.is_empty(),
-        "the part's own mark is not text"
-    );
 }
 
 #[tokio::test]
 async fn the_last_writer_of_a_key_wins() {
-    let (backend, store, at) = (sqlite(), store(json!({"type": "key-value"})), place("a", ""));
-    let put = |value: Value, id: &str, ms: i64| {
-        let (entries, ids) = (vec![new(value, Some("colour"))], vec![id.to_owned()]);
-        backend
+    for backend in backends() {
+        let (store, at) = (store(json!({"type": "key-value"})), place("a", ""));
+        let put = |value: Value, id: &str, ms: i64| {
+            let (entries, ids) = (vec![new(value, Some("colour"))], vec![id.to_owned()]);
+            backend
+                .memory
+                .store(&store, &at, entries, ids, T0.plus_millis(ms))
+        };
+        assert_eq!(put(json!("red"), "1", 0).await.unwrap(), ["1"]);
+        put(json!({"name": "blue"}), "2", 1).await.unwrap();
+        let found = backend
             .memory
-            .store(&store, &at, entries, ids, T0.plus_millis(ms))
-    };
-    assert_eq!(put(json!("red"), "1", 0).await.unwrap(), ["1"]);
-    put(json!({"name": "blue"}), "2", 1).await.unwrap();
-    let found = backend
-        .memory
-        .query(&store, &at, StoreQuery::Key("colour".to_owned()), 10)
-        .await
-        .unwrap();
-    assert_eq!(found.len(), 1);
-    assert_eq!(
-        (&found[0].content, found[0].key.as_deref()),
-        (&json!({"name": "blue"}), Some("colour"))
-    );
-    assert!(
-        texts(&backend, &store, &at, words("red"), 5).await.is_empty(),
-        "the old value is gone from the index, too"
-    );
-    let refused = backend
-        .memory
-        .store(&store, &at, vec![new(json!(1), None)], vec!["3".to_owned()], T0)
-        .await;
-    assert!(matches!(refused, Err(MemoryError::Entry { index: 0, .. })));
+            .query(&store, &at, StoreQuery::Key("colour".to_owned()), 10)
+            .await
+            .unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (&found[0].content, found[0].key.as_deref()),
+            (&json!({"name": "blue"}), Some("colour"))
+        );
+        assert!(
+            texts(&backend, &store, &at, words("red"), 5).await.is_empty(),
+            "the old value is gone from the index, too"
+        );
+        let refused = backend
+            .memory
+            .store(&store, &at, vec![new(json!(1), None)], vec!["3".to_owned()], T0)
+            .await;
+        assert!(matches!(refused, Err(MemoryError::Entry { index: 0, .. })));
+    }
 }
 
 #[tokio::test]
 async fn a_key_finds_by_id_where_there_are_no_keys() {
-    let (backend, store, at) = (sqlite(), store(json!({"type": "conversation"})), place("a", ""));
-    keep(&backend, &store, &at, &["one", "two"], 0).await;
-    assert_eq!(
-        texts(&backend, &store, &at, StoreQuery::Key("id-a--1".to_owned()), 5).await,
-        ["two"]
-    );
+    for backend in backends() {
+        let (store, at) = (store(json!({"type": "conversation"})), place("a", ""));
+        keep(&backend, &store, &at, &["one", "two"], 0).await;
+        assert_eq!(
+            texts(&backend, &store, &at, StoreQuery::Key("id-a--1".to_owned()), 5).await,
+            ["two"]
+        );
+    }
 }
 
 #[tokio::test]
 async fn time_ranges_are_chronological_and_inclusive() {
-    let (backend, store, at) = (sqlite(), store(json!({"type": "conversation"})), place("a", ""));
-    for n in [3, 1, 2, 0, 4] {
-        keep(
-            &backend,
-            &store,
-            &at,
-            &[["a", "b", "c", "d", "e"][usize::try_from(n).unwrap()]],
-            n,
-        )
-        .await;
+    for backend in backends() {
+        let (store, at) = (store(json!({"type": "conversation"})), place("a", ""));
+        for n in [3, 1, 2, 0, 4] {
+            keep(
+                &backend,
+                &store,
+                &at,
+                &[["a", "b", "c", "d", "e"][usize::try_from(n).unwrap()]],
+                n,
+            )
+            .await;
+        }
+        let range = StoreQuery::Between(T0.plus_millis(1000), T0.plus_millis(3000));
+        assert_eq!(
+            texts(&backend, &store, &at, range.clone(), 10).await,
+            ["b", "c", "d"]
+        );
+        assert_eq!(texts(&backend, &store, &at, range, 2).await, ["b", "c"]);
     }
-    let range = StoreQuery::Between(T0.plus_millis(1000), T0.plus_millis(3000));
-    assert_eq!(
-        texts(&backend, &store, &at, range.clone(), 10).await,
-        ["b", "c", "d"]
-    );
-    assert_eq!(texts(&backend, &store, &at, range, 2).await, ["b", "c"]);
 }
 
 #[tokio::test]
 async fn scopes_do_not_see_each_other() {
-    let backend = sqlite();
-    let places = [place("a", "x"), place("a", "y"), place("b", "x")];
-    for (scope, seen) in [("global", 3), ("per-identity", 2), ("per-channel", 1)] {
-        let store = store(json!({"type": "semantic", "scope": scope, "name": scope}));
-        for at in &places {
-            keep(&backend, &store, at, &["shared word"], 0).await;
+    for backend in backends() {
+        let places = [place("a", "x"), place("a", "y"), place("b", "x")];
+        for (scope, seen) in [("global", 3), ("per-identity", 2), ("per-channel", 1)] {
+            let store = store(json!({"type": "semantic", "scope": scope, "name": scope}));
+            for at in &places {
+                keep(&backend, &store, at, &["shared word"], 0).await;
+            }
+            let found = texts(&backend, &store, &places[0], words("word"), 10).await;
+            assert_eq!(found.len(), seen, "{scope}");
         }
-        let found = texts(&backend, &store, &places[0], words("word"), 10).await;
-        assert_eq!(found.len(), seen, "{scope}");
     }
 }
 
 #[tokio::test]
 async fn retention_removes_the_oldest() {
-    let backend = sqlite();
-    let at = place("a", "");
-    let few = store(by_words(
-        json!({"type": "conversation", "retention": {"max_entries": 3}}),
-    ));
-    keep(&backend, &few, &at, &["a", "b", "c", "d", "e"], 0).await;
-    let all = StoreQuery::Between(T0, T0.plus_millis(1_000_000));
-    assert_eq!(texts(&backend, &few, &at, all.clone(), 10).await, ["c", "d", "e"]);
-    assert!(texts(&backend, &few, &at, words("a"), 10).await.is_empty());
-    let young = store(json!({"type": "conversation", "name": "young", "retention": {"max_age": "10s"}}));
-    keep(&backend, &young, &at, &["old"], 0).await;
-    keep(&backend, &young, &at, &["new"], 20).await;
-    assert_eq!(texts(&backend, &young, &at, all, 10).await, ["new"]);
-    let counts = backend
-        .memory
-        .compact(&young, &at, T0.plus_millis(60_000), None)
-        .await
-        .unwrap();
-    assert_eq!(counts, (1, 0));
+    for backend in backends() {
+        let at = place("a", "");
+        let few = store(by_words(
+            json!({"type": "conversation", "retention": {"max_entries": 3}}),
+        ));
+        keep(&backend, &few, &at, &["a", "b", "c", "d", "e"], 0).await;
+        let all = StoreQuery::Between(T0, T0.plus_millis(1_000_000));
+        assert_eq!(texts(&backend, &few, &at, all.clone(), 10).await, ["c", "d", "e"]);
+        assert!(texts(&backend, &few, &at, words("a"), 10).await.is_empty());
+        let young = store(json!({"type": "conversation", "name": "young", "retention": {"max_age": "10s"}}));
+        keep(&backend, &young, &at, &["old"], 0).await;
+        keep(&backend, &young, &at, &["new"], 20).await;
+        assert_eq!(texts(&backend, &young, &at, all, 10).await, ["new"]);
+        let counts = backend
+            .memory
+            .compact(&young, &at, T0.plus_millis(60_000), None)
+            .await
+            .unwrap();
+        assert_eq!(counts, (1, 0));
+    }
 }
 
 #[tokio::test]
 async fn compaction_keeps_what_its_strategy_says() {
-    let backend = sqlite();
-    let at = place("a", "");
-    let all = StoreQuery::Between(T0, T0.plus_millis(10_000_000));
-    let lines: Vec<String> = (0..450).map(|n| format!("line {n}")).collect();
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    for (strategy, after) in [("truncate", 225), ("sliding-window", 225), ("summarize", 225)] {
-        let store =
-            store(json!({"type": "conversation", "name": strategy, "compaction": {"strategy": strategy}}));
-        keep(&backend, &store, &at, &lines, 0).await;
-        assert_eq!(
-            backend.memory.compact(&store, &at, T0, None).await.unwrap(),
-            (450, after),
-            "{strategy}"
-        );
-        let left = texts(&backend, &store, &at, all.clone(), 1000).await;
-        assert_eq!(left.len(), usize::try_from(after).unwrap());
-        assert_eq!(left.last().unwrap(), "line 449");
-        if strategy == "summarize" {
-            assert!(left[0].contains("line 0\nline 1\n"), "{}", left[0]);
-            assert_eq!(left[1], "line 226");
+    for backend in backends() {
+        let at = place("a", "");
+        let all = StoreQuery::Between(T0, T0.plus_millis(10_000_000));
+        let lines: Vec<String> = (0..450).map(|n| format!("line {n}")).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        for (strategy, after) in [("truncate", 225), ("sliding-window", 225), ("summarize", 225)] {
+            let store = store(
+                json!({"type": "conversation", "name": strategy, "compaction": {"strategy": strategy}}),
+            );
+            keep(&backend, &store, &at, &lines, 0).await;
+            assert_eq!(
+                backend.memory.compact(&store, &at, T0, None).await.unwrap(),
+                (450, after),
+                "{strategy}"
+            );
+            let left = texts(&backend, &store, &at, all.clone(), 1000).await;
+            assert_eq!(left.len(), usize::try_from(after).unwrap());
+            assert_eq!(left.last().unwrap(), "line 449");
+            if strategy == "summarize" {
+                assert!(left[0].contains("line 0\nline 1\n"), "{}", left[0]);
+                assert_eq!(left[1], "line 226");
+            }
         }
+        let nothing = backend
+            .memory
+            .compact(
+                &store(json!({"type": "semantic", "name": "empty"})),
+                &at,
+                T0,
+                None,
+            )
+            .await;
+        assert_eq!(nothing.unwrap(), (0, 0));
     }
-    let nothing = backend
-        .memory
-        .compact(
-            &store(json!({"type": "semantic", "name": "empty"})),
-            &at,
-            T0,
-            None,
-        )
-        .await;
-    assert_eq!(nothing.unwrap(), (0, 0));
 }
 
 #[tokio::test]
@@ -339,7 +384,12 @@ fn opened() -> (StateDir, tempfile::TempDir) {
     (StateDir::open(dir.path(), options).unwrap(), dir)
 }
 
-async fn ids(memory: &SqliteMemory, store: &Store, whose: Whose, text: &str) -> (Vec<String>, Option<Used>) {
+async fn ids(
+    memory: &Arc<dyn Memory>,
+    store: &Store,
+    whose: Whose,
+    text: &str,
+) -> (Vec<String>, Option<Used>) {
     let found = memory
         .ask(store, &place("a", ""), asked(whose, words(text), 5))
         .await
@@ -358,149 +408,153 @@ async fn ids(memory: &SqliteMemory, store: &Store, whose: Whose, text: &str) -> 
 
 #[tokio::test]
 async fn a_conversations_entries_are_found_by_it_and_by_nobody_else() {
-    let (state, _dir) = opened();
-    let memory = state.memory();
-    for strategy in ["fts-only", "hybrid", "vector-only"] {
-        let store = store(json!({"type": "semantic", "name": strategy, "search": {"strategy": strategy}}));
-        let mine = vec![
-            marked("1", "Anna owns a red bicycle", "tg/anna"),
-            marked("2", "a red bicycle is in the shop", ""),
-        ];
-        let theirs: Vec<New> = (0..200)
-            .map(|n| marked(&format!("b{n}"), "Ben owns a red bicycle", "tg/ben"))
-            .collect();
-        for entries in [mine, theirs] {
-            memory
-                .keep(&store, &place("a", ""), entries, T0, Batch::default())
-                .await
-                .unwrap();
-        }
-        let of = |who: &str| Whose::Of(vec![who.to_owned()]);
-        let (mut found, _) = ids(&memory, &store, of("tg/anna"), "red bicycle").await;
-        found.sort();
-        assert_eq!(found, ["1", "2"], "{strategy}");
-        assert_eq!(
-            ids(&memory, &store, of("tg/carl"), "red bicycle").await.0,
-            ["2"],
-            "{strategy}"
-        );
-        assert_eq!(
-            ids(&memory, &store, Whose::All, "red bicycle").await.0.len(),
-            5,
-            "{strategy}"
-        );
-        for query in [StoreQuery::Key("1".to_owned()), StoreQuery::Between(T0, T0)] {
-            let found = memory
-                .ask(&store, &place("a", ""), asked(of("tg/carl"), query, 9))
-                .await
-                .unwrap();
-            assert!(found.hits.iter().all(|hit| hit.entry.id == "2"), "{found:?}");
+    for backend in backends() {
+        let memory = &backend.memory;
+        for strategy in ["fts-only", "hybrid", "vector-only"] {
+            let store =
+                store(json!({"type": "semantic", "name": strategy, "search": {"strategy": strategy}}));
+            let mine = vec![
+                marked("1", "Anna owns a red bicycle", "tg/anna"),
+                marked("2", "a red bicycle is in the shop", ""),
+            ];
+            let theirs: Vec<New> = (0..200)
+                .map(|n| marked(&format!("b{n}"), "Ben owns a red bicycle", "tg/ben"))
+                .collect();
+            for entries in [mine, theirs] {
+                memory
+                    .keep(&store, &place("a", ""), entries, T0, Batch::default())
+                    .await
+                    .unwrap();
+            }
+            let of = |who: &str| Whose::Of(vec![who.to_owned()]);
+            let (mut found, _) = ids(&memory, &store, of("tg/anna"), "red bicycle").await;
+            found.sort();
+            assert_eq!(found, ["1", "2"], "{strategy}");
+            assert_eq!(
+                ids(&memory, &store, of("tg/carl"), "red bicycle").await.0,
+                ["2"],
+                "{strategy}"
+            );
+            assert_eq!(
+                ids(&memory, &store, Whose::All, "red bicycle").await.0.len(),
+                5,
+                "{strategy}"
+            );
+            for query in [StoreQuery::Key("1".to_owned()), StoreQuery::Between(T0, T0)] {
+                let found = memory
+                    .ask(&store, &place("a", ""), asked(of("tg/carl"), query, 9))
+                    .await
+                    .unwrap();
+                assert!(found.hits.iter().all(|hit| hit.entry.id == "2"), "{found:?}");
+            }
         }
     }
 }
 
 #[tokio::test]
 async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
-    let (state, _dir) = opened();
-    let memory = state.memory();
-    let words_only = store(json!({"type": "semantic", "name": "w", "search": {"strategy": "fts-only"}}));
-    let both = store(json!({"type": "semantic", "name": "b"}));
-    let embedding = json!({"provider_ref": "p", "model": "m", "dimensions": 3});
-    let paid = store(json!({"type": "semantic", "name": "p", "embedding": embedding}));
-    for store in [&words_only, &both, &paid] {
-        let mut entry = marked("1", "My physician is called Dr Weber", "");
-        entry.mark.origin = "web https://x.test/".to_owned();
-        entry.mark.untrusted = true;
-        let entries = vec![entry, marked("2", "the bicycle is red", "")];
-        memory
-            .keep(store, &place("a", ""), entries, T0, Batch::default())
+    for backend in backends() {
+        let memory = &backend.memory;
+        let words_only = store(json!({"type": "semantic", "name": "w", "search": {"strategy": "fts-only"}}));
+        let both = store(json!({"type": "semantic", "name": "b"}));
+        let embedding = json!({"provider_ref": "p", "model": "m", "dimensions": 3});
+        let paid = store(json!({"type": "semantic", "name": "p", "embedding": embedding}));
+        for store in [&words_only, &both, &paid] {
+            let mut entry = marked("1", "My physician is called Dr Weber", "");
+            entry.mark.origin = "web https://x.test/".to_owned();
+            entry.mark.untrusted = true;
+            let entries = vec![entry, marked("2", "the bicycle is red", "")];
+            memory
+                .keep(store, &place("a", ""), entries, T0, Batch::default())
+                .await
+                .unwrap();
+        }
+        assert_eq!(
+            ids(&memory, &words_only, Whose::All, "the doctor's name").await,
+            (vec![], Some(Used::FullText))
+        );
+        let (found, used) = ids(&memory, &both, Whose::All, "the doctor's name").await;
+        assert_eq!((found[0].as_str(), used), ("1", Some(Used::Static)));
+        // A provider's vectors come later; until then, and while none is given for the question, words are what there is.
+        assert_eq!(
+            ids(&memory, &paid, Whose::All, "doctor").await,
+            (vec![], Some(Used::FullText))
+        );
+        let lacking = memory.lacking(&paid, "p/m", 10).await.unwrap();
+        assert_eq!(lacking.len(), 2);
+        let vectors = [vec![1.0, 0.0, 0.0], vec![0.0, 1.0, 0.0]];
+        let named: Vec<_> = lacking
+            .into_iter()
+            .rev()
+            .map(|one| one.handle)
+            .zip(vectors)
+            .collect();
+        memory.add_vectors(&paid, "p/m", named).await.unwrap();
+        assert!(memory.lacking(&paid, "p/m", 10).await.unwrap().is_empty());
+        let vector = Vector {
+            model: "p/m".to_owned(),
+            values: vec![0.9, 0.1, 0.0],
+        };
+        let found = memory
+            .ask(
+                &paid,
+                &place("a", ""),
+                Ask {
+                    vector: Some(vector),
+                    ..asked(Whose::All, words("doctor"), 1)
+                },
+            )
             .await
             .unwrap();
+        assert_eq!(found.used, Some(Used::Hybrid));
+        assert_eq!(
+            (found.hits[0].mark.origin.as_str(), found.hits[0].mark.untrusted),
+            ("web https://x.test/", true)
+        );
     }
-    assert_eq!(
-        ids(&memory, &words_only, Whose::All, "the doctor's name").await,
-        (vec![], Some(Used::FullText))
-    );
-    let (found, used) = ids(&memory, &both, Whose::All, "the doctor's name").await;
-    assert_eq!((found[0].as_str(), used), ("1", Some(Used::Static)));
-    // A provider's vectors come later; until then, and while none is given for the question, words are what there is.
-    assert_eq!(
-        ids(&memory, &paid, Whose::All, "doctor").await,
-        (vec![], Some(Used::FullText))
-    );
-    let lacking = memory.lacking(&paid, "p/m", 10).await.unwrap();
-    assert_eq!(lacking.len(), 2);
-    let vectors = [vec![1.0, 0.0, 0.0], vec![0.0, 1.0, 0.0]];
-    let named: Vec<_> = lacking
-        .into_iter()
-        .rev()
-        .map(|one| one.handle)
-        .zip(vectors)
-        .collect();
-    memory.add_vectors("p/m", named).await.unwrap();
-    assert!(memory.lacking(&paid, "p/m", 10).await.unwrap().is_empty());
-    let vector = Vector {
-        model: "p/m".to_owned(),
-        values: vec![0.9, 0.1, 0.0],
-    };
-    let found = memory
-        .ask(
-            &paid,
-            &place("a", ""),
-            Ask {
-                vector: Some(vector),
-                ..asked(Whose::All, words("doctor"), 1)
-            },
-        )
-        .await
-        .unwrap();
-    assert_eq!(found.used, Some(Used::Hybrid));
-    assert_eq!(
-        (found.hits[0].mark.origin.as_str(), found.hits[0].mark.untrusted),
-        ("web https://x.test/", true)
-    );
 }
 
 #[tokio::test]
 async fn checkpoints_keep_the_newest_of_each_task_for_their_time() {
-    let (state, _dir) = opened();
-    let memory = state.memory();
-    let store = store(json!({"type": "checkpoint", "checkpoint": {"max_snapshots": 2, "ttl": "1h"}}));
-    let keep = async |task: &str, n: i64| {
-        let mut entry = marked(&format!("{task}{n}"), &format!("step {n}"), "");
-        entry.entry.key = Some(task.to_owned());
-        memory
-            .keep(
-                &store,
-                &place("a", ""),
-                vec![entry],
-                T0.plus_millis(n * 60_000),
-                Batch::default(),
-            )
-            .await
-            .unwrap();
-    };
-    for n in 0..4 {
-        keep("t", n).await;
+    for backend in backends() {
+        let memory = &backend.memory;
+        let store = store(json!({"type": "checkpoint", "checkpoint": {"max_snapshots": 2, "ttl": "1h"}}));
+        let keep = async |task: &str, n: i64| {
+            let mut entry = marked(&format!("{task}{n}"), &format!("step {n}"), "");
+            entry.entry.key = Some(task.to_owned());
+            memory
+                .keep(
+                    &store,
+                    &place("a", ""),
+                    vec![entry],
+                    T0.plus_millis(n * 60_000),
+                    Batch::default(),
+                )
+                .await
+                .unwrap();
+        };
+        for n in 0..4 {
+            keep("t", n).await;
+        }
+        keep("u", 0).await;
+        let of = async |task: &str| {
+            let found = memory
+                .ask(
+                    &store,
+                    &place("a", ""),
+                    asked(Whose::All, StoreQuery::Key(task.to_owned()), 9),
+                )
+                .await
+                .unwrap();
+            found.hits.into_iter().map(|hit| hit.entry.id).collect::<Vec<_>>()
+        };
+        assert_eq!(of("t").await, ["t3", "t2"]);
+        assert_eq!(
+            memory.retain(&store, T0.plus_millis(62 * 60_000)).await.unwrap(),
+            1
+        );
+        assert_eq!((of("t").await.len(), of("u").await.len()), (2, 0));
     }
-    keep("u", 0).await;
-    let of = async |task: &str| {
-        let found = memory
-            .ask(
-                &store,
-                &place("a", ""),
-                asked(Whose::All, StoreQuery::Key(task.to_owned()), 9),
-            )
-            .await
-            .unwrap();
-        found.hits.into_iter().map(|hit| hit.entry.id).collect::<Vec<_>>()
-    };
-    assert_eq!(of("t").await, ["t3", "t2"]);
-    assert_eq!(
-        memory.retain(&store, T0.plus_millis(62 * 60_000)).await.unwrap(),
-        1
-    );
-    assert_eq!((of("t").await.len(), of("u").await.len()), (2, 0));
 }
 
 #[tokio::test]
@@ -531,41 +585,42 @@ async fn a_workspaces_isolation_is_its_scope() {
 
 #[tokio::test]
 async fn a_store_stays_within_its_size() {
-    let (state, _dir) = opened();
-    let memory = state.memory();
-    let store = store(json!({"type": "workspace", "max_size_mb": 1}));
-    let file = |name: &str, bytes: usize| {
-        let mut entry = marked(&format!("{name}-{bytes}"), &"x".repeat(bytes), "");
-        entry.entry.key = Some(name.to_owned());
-        entry
-    };
-    let at = place("a", "");
-    memory
-        .keep(&store, &at, vec![file("a", 600_000)], T0, Batch::default())
-        .await
-        .unwrap();
-    let refused = memory
-        .keep(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
-        .await;
-    assert!(
-        matches!(&refused, Err(MemoryError::Entry { reason, .. }) if reason.contains("max_size_mb")),
-        "{refused:?}"
-    );
-    memory
-        .keep(&store, &at, vec![file("a", 10)], T0, Batch::default())
-        .await
-        .unwrap();
-    memory
-        .keep(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
-        .await
-        .unwrap();
+    for backend in backends() {
+        let memory = &backend.memory;
+        let store = store(json!({"type": "workspace", "max_size_mb": 1}));
+        let file = |name: &str, bytes: usize| {
+            let mut entry = marked(&format!("{name}-{bytes}"), &"x".repeat(bytes), "");
+            entry.entry.key = Some(name.to_owned());
+            entry
+        };
+        let at = place("a", "");
+        memory
+            .keep(&store, &at, vec![file("a", 600_000)], T0, Batch::default())
+            .await
+            .unwrap();
+        let refused = memory
+            .keep(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
+            .await;
+        assert!(
+            matches!(&refused, Err(MemoryError::Entry { reason, .. }) if reason.contains("max_size_mb")),
+            "{refused:?}"
+        );
+        memory
+            .keep(&store, &at, vec![file("a", 10)], T0, Batch::default())
+            .await
+            .unwrap();
+        memory
+            .keep(&store, &at, vec![file("b", 600_000)], T0, Batch::default())
+            .await
+            .unwrap();
+    }
 }
 
 #[tokio::test]
 async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() {
     for strategy in ["truncate", "sliding-window", "summarize"] {
         let (state, dir) = opened();
-        let memory = state.memory();
+        let memory: Arc<dyn Memory> = state.memory();
         let store = store(json!({"type": "conversation", "compaction": {"strategy": strategy}}));
         let entries = (0..10)
             .map(|n| marked(&format!("e{n}"), &format!("secret{n} of the garden"), ""))
@@ -581,7 +636,7 @@ async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() 
             text: "they spoke of a garden".to_owned(),
         };
         let counts = memory
-            .compact_by(&store, &place("a", ""), T0, Some(summary))
+            .compact(&store, &place("a", ""), T0, Some(summary))
             .await
             .unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
@@ -629,7 +684,7 @@ async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() 
 async fn compaction_comes_by_itself_before_retention_would_delete() {
     for strategy in ["truncate", "summarize"] {
         let (state, dir) = opened();
-        let memory = state.memory();
+        let memory: Arc<dyn Memory> = state.memory();
         let spec = json!({"type": "conversation", "retention": {"max_entries": 20}, "compaction": {"strategy": strategy}});
         let store = store(spec);
         for n in 0..40 {
@@ -662,53 +717,56 @@ async fn compaction_comes_by_itself_before_retention_would_delete() {
 
 #[tokio::test]
 async fn a_batch_is_kept_whole_or_not_at_all() {
-    let (backend, store, at) = (sqlite(), store(json!({"type": "key-value"})), place("a", ""));
-    let entries = vec![
-        new(json!("good"), Some("k")),
-        new(json!("x".repeat(2 << 20)), Some("l")),
-    ];
-    let refused = backend
-        .memory
-        .store(&store, &at, entries, vec!["1".into(), "2".into()], T0)
-        .await;
-    assert!(
-        matches!(refused, Err(MemoryError::Entry { index: 1, .. })),
-        "{refused:?}"
-    );
-    assert!(texts(&backend, &store, &at, words("good"), 5).await.is_empty());
+    for backend in backends() {
+        let (store, at) = (store(json!({"type": "key-value"})), place("a", ""));
+        let entries = vec![
+            new(json!("good"), Some("k")),
+            new(json!("x".repeat(2 << 20)), Some("l")),
+        ];
+        let refused = backend
+            .memory
+            .store(&store, &at, entries, vec!["1".into(), "2".into()], T0)
+            .await;
+        assert!(
+            matches!(refused, Err(MemoryError::Entry { index: 1, .. })),
+            "{refused:?}"
+        );
+        assert!(texts(&backend, &store, &at, words("good"), 5).await.is_empty());
+    }
 }
 
 #[tokio::test]
 async fn an_entry_that_is_there_is_left_as_it_is_and_takes_nothing_from_a_batch() {
     for kind in ["semantic", "key-value", "conversation"] {
-        let backend = sqlite();
-        let store = store(json!({"type": kind}));
-        let at = place("a", "");
-        let keep = async |ids: [&str; 2], texts: [&str; 2]| {
-            let entries = vec![
-                new(json!(texts[0]), Some("one")),
-                new(json!(texts[1]), Some("two")),
-            ];
-            let ids = ids.map(str::to_owned).to_vec();
-            backend.memory.store(&store, &at, entries, ids, T0).await.unwrap()
-        };
-        keep(["i-0", "i-1"], ["first bean", "second bean"]).await;
-        // The same request again, and one of which a crash had left a part.
-        assert_eq!(
-            keep(["i-0", "i-1"], ["first bean", "second bean"]).await,
-            ["i-0", "i-1"]
-        );
-        let found = backend
-            .memory
-            .query(&store, &at, words("bean"), 10)
-            .await
-            .unwrap();
-        assert_eq!(found.len(), 2, "{kind}: {found:?}");
-        let (before, after) = backend.memory.compact(&store, &at, T0, None).await.unwrap();
-        assert_eq!(
-            (before, after),
-            (2, 2),
-            "{kind}: the count is that of the entries"
-        );
+        for backend in backends() {
+            let store = store(json!({"type": kind}));
+            let at = place("a", "");
+            let keep = async |ids: [&str; 2], texts: [&str; 2]| {
+                let entries = vec![
+                    new(json!(texts[0]), Some("one")),
+                    new(json!(texts[1]), Some("two")),
+                ];
+                let ids = ids.map(str::to_owned).to_vec();
+                backend.memory.store(&store, &at, entries, ids, T0).await.unwrap()
+            };
+            keep(["i-0", "i-1"], ["first bean", "second bean"]).await;
+            // The same request again, and one of which a crash had left a part.
+            assert_eq!(
+                keep(["i-0", "i-1"], ["first bean", "second bean"]).await,
+                ["i-0", "i-1"]
+            );
+            let found = backend
+                .memory
+                .query(&store, &at, words("bean"), 10)
+                .await
+                .unwrap();
+            assert_eq!(found.len(), 2, "{kind}: {found:?}");
+            let (before, after) = backend.memory.compact(&store, &at, T0, None).await.unwrap();
+            assert_eq!(
+                (before, after),
+                (2, 2),
+                "{kind}: the count is that of the entries"
+            );
+        }
     }
 }

@@ -18,8 +18,9 @@ use rmcp::ClientHandler;
 use rmcp::ErrorData;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
-    ElicitResult, ElicitationAction, ElicitationCapability, ErrorCode, Implementation, ListRootsResult, Role,
-    Root, RootsCapabilities, SamplingCapability, SamplingMessage, SamplingMessageContentBlock,
+    ElicitResult, ElicitationAction, ElicitationCapability, ErrorCode, Implementation, ListRootsResult,
+    ProtocolVersion, Role, Root, RootsCapabilities, SamplingCapability, SamplingMessage,
+    SamplingMessageContentBlock,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleClient};
 use serde_json::{Map, Value, json};
@@ -324,6 +325,8 @@ impl ClientHandler for Handler {
             capabilities,
             Implementation::new("clawk", env!("CARGO_PKG_VERSION")),
         )
+        // The last revision with sessions: only these let a server ask while a call runs.
+        .with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 
     async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {

@@ -26,6 +26,7 @@ use super::throttle::Throttle;
 use crate::builtin::launch_error;
 use crate::call::{Call, cut};
 use crate::egress::WayOut;
+use crate::oauth::Tokens;
 
 /// How long start, handshake and `tools/list` may take together.
 const START: Duration = Duration::from_secs(60);
@@ -63,6 +64,8 @@ pub(crate) struct Endpoint {
     pub(crate) headers: HeaderMap,
     /// Whose network rules hold for it.
     pub(crate) plan: Arc<Plan>,
+    /// What somebody agreed to for it.
+    pub(crate) tokens: Option<Arc<Tokens>>,
 }
 
 /// The plan's network admits the endpoint.
@@ -242,9 +245,10 @@ impl Server {
                     url,
                     headers,
                     plan,
+                    tokens,
                 } = endpoint.as_ref();
                 admitted(url, plan).map_err(RunError::Sandbox)?;
-                let transport = transport(client.clone(), url, headers);
+                let transport = transport(client.clone(), url, headers, tokens.clone());
                 let session = match serve_client(info, transport).await {
                     Ok(session) => session,
                     Err(error) => return Err(self.no_session(&error, None).await),

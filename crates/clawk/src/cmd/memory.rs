@@ -1,15 +1,21 @@
 //! `clawk memory`: what an agent remembers; looked at, searched, exported, forgotten on the record.
 
+mod copies;
+mod forget;
+mod held;
+mod versions;
+mod why;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{
-    MAX_FORGOTTEN, MemoryPart, Options, Reader, Remembered, Restore, StateDir, StateError,
-};
+use crate::state::kept::{MemoryPart, Restore};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::SystemClock;
 use serde_json::{Value, json};
+
+use held::{Found, Part, at, one, text};
 
 use crate::out::{self, Format, Paint, clipped, harmless};
 use crate::{compose, state};
@@ -29,10 +35,12 @@ Examples:
   clawk memory show 550e8400-e29b-41d4-a716-446655440000-0 --format json
   clawk memory forget lamp-code --store facts --reason 'asked for by the customer'
   clawk memory restore --all --store notes
+  clawk memory why lamp-code --store facts
+  clawk memory versions agents/hello/MEMORY.md
   clawk memory export -o memory.jsonl
 
-Looking works while the agent runs. Forgetting is done while it does not, and is recorded; what the trace keeps of how an entry
-came is erased by `clawk trace redact`.";
+Looking works while the agent runs. Forgetting is done while it does not, and is recorded; it erases what the trace holds of the
+same text, too.";
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
@@ -117,6 +125,36 @@ enum What {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Show where an entry came from: the chain back to the message or the page
+    Why {
+        /// The id or key of an entry, as `list` prints it
+        #[arg(value_name = "ID")]
+        id: String,
+
+        #[command(flatten)]
+        part: PartArgs,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Show what a context file said before
+    Versions {
+        /// The file, as it lies on the disk
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+
+        #[command(flatten)]
+        which: state::Which,
+
+        /// Print this version, by its number in the list
+        #[arg(long, value_name = "N")]
+        show: Option<usize>,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
     /// Write every entry as a line of JSON, the newest of each scope first
     Export {
         #[command(flatten)]
@@ -143,12 +181,6 @@ struct PartArgs {
     scope: Option<String>,
 }
 
-/// Longest reason, bytes.
-const MAX_REASON_BYTES: usize = 1000;
-
-/// Entries read at once for an export.
-const PAGE: usize = 500;
-
 /// Does it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
@@ -170,62 +202,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             part,
             reason,
             format,
-        } => forget(part, ids, reason, *format),
+        } => forget::run(part, ids, reason, *format),
         What::Restore { id, part, format, .. } => restore(part, id.as_deref(), *format),
+        What::Why { id, part, format } => why::run(part, id, *format),
+        What::Versions {
+            file,
+            which,
+            show,
+            format,
+        } => versions::run(which, file, *show, *format),
         What::Export { part, output } => export(part, output.as_deref()),
     }
-}
-
-impl PartArgs {
-    /// The state, and the parts that are meant: some, if a store or a scope is named.
-    fn open(&self) -> Result<(PathBuf, Reader, Vec<MemoryPart>)> {
-        let dir = self.which.dir()?;
-        let reader = Reader::open(&dir)?;
-        let all = reader.memory_parts(None)?;
-        let fits = |part: &&MemoryPart| {
-            self.store.as_ref().is_none_or(|store| *store == part.store)
-                && self.scope.as_ref().is_none_or(|scope| *scope == part.scope)
-        };
-        let parts: Vec<MemoryPart> = all.iter().filter(fits).cloned().collect();
-        if parts.is_empty() && (self.store.is_some() || self.scope.is_some()) {
-            let known: Vec<String> = all.iter().map(place).collect();
-            bail!(
-                "nothing is remembered there; there is: {}",
-                if known.is_empty() {
-                    "nothing at all".to_owned()
-                } else {
-                    known.join(", ")
-                }
-            );
-        }
-        Ok((dir, reader, parts))
-    }
-}
-
-fn place(part: &MemoryPart) -> String {
-    at(&part.store, &part.scope)
-}
-
-fn at(store: &str, scope: &str) -> String {
-    let scope = if scope.is_empty() { "everybody" } else { scope };
-    format!("`{}` of {}", harmless(store), harmless(scope))
 }
 
 fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<ExitCode> {
     let (_, reader, parts) = which.open()?;
     let mut entries = Vec::new();
     for part in &parts {
-        let found = if aside {
-            reader.set_aside(part, limit)?
-        } else {
-            reader.remembered(part, None, limit)?
-        };
+        let found = part.newest(&reader, aside, limit)?;
         entries.push((part, found));
     }
     if format == Format::Json {
         let stores: Vec<Value> = parts
             .iter()
-            .map(|part| json!({ "store": part.store, "scope": part.scope, "entries": part.entries }))
+            .map(|part| json!({ "store": part.store(), "scope": part.scope(), "entries": part.entries() }))
             .collect();
         let entries: Vec<Value> = entries.iter().flat_map(|(_, found)| found).map(one).collect();
         out::json(&json!({ "stores": stores, "entries": entries }))?;
@@ -238,12 +238,16 @@ fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<E
     for (part, found) in &entries {
         let shown = if aside {
             format!("set aside, the newest {}", found.len())
-        } else if part.entries > u64::try_from(found.len()).unwrap_or(u64::MAX) {
-            format!("{} entries, the newest {}", part.entries, found.len())
+        } else if part.entries() > u64::try_from(found.len()).unwrap_or(u64::MAX) {
+            format!("{} entries, the newest {}", part.entries(), found.len())
         } else {
-            format!("{} entries", part.entries)
+            format!("{} entries", part.entries())
         };
-        out::line(&format!("{}  {}", paint.bold(&place(part)), paint.dim(&shown)))?;
+        out::line(&format!(
+            "{}  {}",
+            paint.bold(&at(part.store(), part.scope())),
+            paint.dim(&shown)
+        ))?;
         found.iter().try_for_each(|entry| brief(entry, paint))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -253,9 +257,9 @@ fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result
     let (_, reader, parts) = which.open()?;
     let mut found = Vec::new();
     for part in &parts {
-        found.extend(reader.recalled(part, words, limit)?);
+        found.extend(part.search(&reader, words, limit)?);
     }
-    let score = |entry: &Remembered| entry.entry.score.unwrap_or(0.0);
+    let score = |found: &Found| found.hit.entry.score.unwrap_or(0.0);
     found.sort_by(|a, b| score(b).total_cmp(&score(a)));
     found.truncate(limit);
     if format == Format::Json {
@@ -278,7 +282,10 @@ fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result
 
 fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
     let (dir, reader, parts) = which.open()?;
-    let found = reader.remembered_as(&parts, id)?;
+    let mut found = Vec::new();
+    for part in &parts {
+        found.extend(part.named(&reader, id)?);
+    }
     if found.is_empty() {
         bail!(
             "nothing is remembered as `{}` in `{}`; `clawk memory list` shows what is",
@@ -293,7 +300,7 @@ fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
     }
     let paint = Paint::stdout();
     for entry in &found {
-        let about = &entry.entry;
+        let about = &entry.hit.entry;
         out::line(&paint.bold(&harmless(&about.id)))?;
         out::line(&format!("  in {}", at(&entry.store, &entry.scope)))?;
         if let Some(key) = &about.key {
@@ -311,54 +318,25 @@ fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn forget(which: &PartArgs, ids: &[String], reason: &str, format: Format) -> Result<ExitCode> {
-    if reason.trim().is_empty() || reason.len() > MAX_REASON_BYTES {
-        bail!("`--reason` takes 1 to {MAX_REASON_BYTES} bytes");
-    }
-    let (dir, reader, parts) = which.open()?;
-    drop(reader);
-    let by = format!("local user {}", rustix::process::getuid().as_raw());
-    let gone = compose::runtime()?.block_on(async {
-        let state = match StateDir::open(&dir, Options::default()) {
-            Err(error @ StateError::Locked { .. }) => {
-                return Err(error).context("an agent that runs may be writing what is to be forgotten");
-            }
-            other => other?,
-        };
-        // Looked up while nobody else writes.
-        let gone = meant(&Reader::open(&dir)?, &parts, ids)?;
-        state.forget(&gone, reason, &by, &SystemClock::default()).await?;
-        state.close();
-        Ok::<_, anyhow::Error>(gone)
-    })?;
-    let ids: Vec<&str> = gone.iter().map(|one| one.entry.id.as_str()).collect();
-    if format == Format::Json {
-        out::json(&json!({ "forgotten": ids, "reason": reason }))?;
-    } else {
-        for id in &ids {
-            out::line(&format!("{} is forgotten", harmless(id)))?;
-        }
-        out::line("what the trace keeps of how they came is erased by `clawk trace redact`")?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCode> {
     if which.store.is_none() {
         bail!("say of which store: `--store NAME`");
     }
-    let (dir, reader, parts) = which.open()?;
-    drop(reader);
     let by = format!("local user {}", rustix::process::getuid().as_raw());
-    let what = id.map_or(Restore::All, |id| Restore::Id(id.to_owned()));
     let back = compose::runtime()?.block_on(async {
-        let state = match StateDir::open(&dir, Options::default()) {
-            Err(error @ StateError::Locked { .. }) => {
-                return Err(error).context("an agent that runs may be compacting the store");
+        let (state, _, parts) = which.own("an agent that runs may be compacting the store")?;
+        let (mut rows, mut folders): (Vec<MemoryPart>, Vec<_>) = (Vec::new(), Vec::new());
+        for part in parts {
+            match part {
+                Part::Rows(part) => rows.push(part),
+                Part::Folder(held) => folders.push(held),
             }
-            other => other?,
-        };
-        let back = state.restore(&parts, what, &by, &SystemClock::default()).await?;
+        }
+        let what = id.map_or(Restore::All, |id| Restore::Id(id.to_owned()));
+        let mut back = state.restore(&rows, what, &by, &SystemClock::default()).await?;
+        for mut held in folders {
+            back += held.restore(id)?;
+        }
         state.close();
         Ok::<_, anyhow::Error>(back)
     })?;
@@ -376,34 +354,6 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
     })
 }
 
-/// Exactly one entry for each name, or nothing is forgotten.
-fn meant(reader: &Reader, parts: &[MemoryPart], ids: &[String]) -> Result<Vec<Remembered>> {
-    let mut gone: Vec<Remembered> = Vec::new();
-    for id in ids {
-        let found = reader.remembered_as(parts, id)?;
-        match found.as_slice() {
-            [] => bail!(
-                "nothing is remembered as `{}`; nothing is forgotten",
-                harmless(id)
-            ),
-            [one] if gone.iter().any(|known| known.row == one.row) => {}
-            [one] => gone.push(one.clone()),
-            several => {
-                let places: Vec<String> = several.iter().map(|one| at(&one.store, &one.scope)).collect();
-                bail!(
-                    "`{}` is in {}; say which by `--store` and `--scope`, or by its id; nothing is forgotten",
-                    harmless(id),
-                    places.join(", ")
-                );
-            }
-        }
-    }
-    if gone.len() > MAX_FORGOTTEN {
-        bail!("at most {MAX_FORGOTTEN} entries are forgotten at once; nothing is forgotten");
-    }
-    Ok(gone)
-}
-
 fn export(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
     let (_, reader, parts) = which.open()?;
     let mut to: Box<dyn Write> = match output {
@@ -415,55 +365,26 @@ fn export(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
         None => Box::new(std::io::BufWriter::new(std::io::stdout())),
     };
     for part in &parts {
-        let mut before = None;
-        loop {
-            let page = reader.remembered(part, before, PAGE)?;
-            for entry in &page {
-                writeln!(to, "{}", one(entry))?;
-            }
-            let Some(last) = page.last() else { break };
-            before = Some(last.row);
-        }
+        part.each(&reader, |entry| Ok(writeln!(to, "{}", one(&entry))?))?;
     }
     to.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// An entry as JSON.
-fn one(found: &Remembered) -> Value {
-    let about = &found.entry;
-    let mut all = json!({
-        "store": found.store, "scope": found.scope, "id": about.id, "key": about.key,
-        "timestamp": about.timestamp, "content": about.content, "metadata": about.metadata,
-        "origin": found.mark.origin, "untrusted": found.mark.untrusted, "session": found.mark.session,
-        "made_from": found.mark.made_from,
-    });
-    if let (Some(score), Value::Object(members)) = (about.score, &mut all) {
-        members.insert("score".to_owned(), json!(score));
-    }
-    all
-}
-
 /// Where an entry came from, in words.
-fn said_by(found: &Remembered) -> String {
-    let origin = if found.mark.origin.is_empty() {
+fn said_by(found: &Found) -> String {
+    let mark = &found.hit.mark;
+    let origin = if mark.origin.is_empty() {
         "unknown"
     } else {
-        &found.mark.origin
+        &mark.origin
     };
-    let trust = if found.mark.untrusted { ", untrusted" } else { "" };
+    let trust = if mark.untrusted { ", untrusted" } else { "" };
     format!("from {}{trust}", harmless(origin))
 }
 
-fn text(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-fn brief(found: &Remembered, paint: Paint) -> Result<()> {
-    let about = &found.entry;
+fn brief(found: &Found, paint: Paint) -> Result<()> {
+    let about = &found.hit.entry;
     let name = about
         .key
         .as_ref()

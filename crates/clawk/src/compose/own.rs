@@ -4,9 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clawk_manifest::model::McpUri;
+use clawk_manifest::model::{McpUri, Store, StoreType};
 use clawk_manifest::{Manifest, Sources};
+use clawk_memory::Files;
 use clawk_plan::{Level, Own, Plan};
+use clawk_secrets::env;
 
 use super::AUTO;
 use crate::companion::companion;
@@ -35,6 +37,29 @@ pub(crate) fn of_sources(sources: &Sources) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Stores of memory in folders: below `memory` in the state, or where the manifest's paths say.
+pub(super) fn folders(config: &Config, state: &Path, outside: bool) -> Files {
+    Files::new(clawk_memory::Options {
+        root: state.join("memory"),
+        home: env::path("HOME"),
+        tenant: config.settings.memory.tenant_id.clone().unwrap_or_default(),
+        outside,
+    })
+}
+
+/// Folders of stores that lie outside of the state: what they hold says of itself where it came from, so that no tool may change
+/// it. A workspace's files are the tools' own.
+fn stores(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
+    let files = folders(config, Path::new("/"), true);
+    let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
+    let outside = |store: &&Store| {
+        let path = store.path.as_deref().unwrap_or_default();
+        store.kind != StoreType::Workspace && (path.starts_with("~/") || Path::new(path).is_absolute())
+    };
+    let folder = |store| files.base(store, &manifest.identity.name).ok(); // silent-ok: the start says what is wrong with it
+    stores.filter(outside).filter_map(folder).collect()
+}
+
 /// `clawk.toml` and what it and the manifest name.
 pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     let settings = &config.settings;
@@ -44,6 +69,7 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     read.extend(settings.secrets_store.file.iter().map(|file| folder.join(file)));
     read.extend(settings.atlases.paths.iter().map(|path| folder.join(path)));
     read.extend(settings.registries.values().cloned());
+    read.extend(settings.postgres.ca_file.clone());
     read.extend(
         settings
             .sandbox
@@ -65,6 +91,7 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
         read.extend([tls.certificate.clone(), tls.key.clone()]);
         read.extend(tls.client_authorities.clone());
     }
+    read.extend(stores(config, manifest));
     // What the record is checked against.
     read.extend(settings.checkpoints.file.iter().cloned());
     read.extend(settings.audit.file.iter().cloned());
@@ -92,6 +119,7 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         found.extend(args.iter().filter_map(|arg| script(arg, workdir)));
     };
     let settings = &config.settings;
+    let mut skills = Vec::new();
     for tool in settings.tools.tools.values() {
         let checks = tool
             .reconcile
@@ -100,6 +128,8 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         for words in tool.command.iter().chain(checks) {
             command(words, &folder);
         }
+        // The files of a skill are instructions.
+        skills.extend(tool.start_in.iter().map(|start| folder.join(start)));
     }
     for channel in settings
         .channels
@@ -128,6 +158,7 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         .values()
         .filter_map(|tool| tool.wasm.as_ref());
     found.extend(guests.map(|module| folder.join(module)));
+    found.extend(skills);
     found
 }
 

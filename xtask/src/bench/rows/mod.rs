@@ -23,7 +23,7 @@ use super::table::Table;
 type Measure = fn(&Programs, &Path, Size, &mut Table) -> Result<()>;
 
 /// All of them, with what is told while they run.
-pub(super) const ALL: [(&str, Measure); 13] = [
+pub(super) const ALL: [(&str, Measure); 14] = [
     ("starts", start::starts),
     ("idle memory", start::idle),
     ("claw.status and claw.tool.call", wire::floods),
@@ -35,6 +35,7 @@ pub(super) const ALL: [(&str, Measure); 13] = [
     ("sandboxed commands", tools::sandboxed),
     ("boxes", boxes::rows),
     ("memory queries", memory::queries),
+    ("bytes of an entry", memory::bytes),
     ("flat memory", wire::flat),
     ("flat memory over turns and sessions", turns::flat),
 ];

@@ -1,4 +1,4 @@
-//! The long tests: those that CI leaves out because they take minutes.
+//! Channels under load and kills: tests that take minutes.
 
 use anyhow::{Result, bail};
 
@@ -10,7 +10,7 @@ const TESTS: &str = "(package(clawk-channels) & test(weather::)) | test(a_hundre
 const PROFILE: &str = "soak";
 
 /// Runs all of them, or those whose name holds `words`; what each prints is shown.
-pub(crate) fn run(words: &[String]) -> Result<()> {
+pub(super) fn run(words: &[String]) -> Result<()> {
     if !has("cargo", &["nextest", "--version"]) {
         bail!("`cargo nextest` is missing: cargo install --locked cargo-nextest");
     }

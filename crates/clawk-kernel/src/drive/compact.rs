@@ -1,0 +1,103 @@
+//! The history of a turn that is about to begin, made smaller where it nearly fills its share of the window.
+
+use std::collections::BTreeSet;
+
+use clawk_manifest::model::CompactionStrategy;
+
+use super::Run;
+use crate::compaction::{self, Replaced};
+use crate::event::{ContextCompacted, canonical, digest, kind};
+use crate::infer::{self, NoAnswer, Site};
+use crate::ports::{InferRequest, JournalError, Message};
+use crate::state::State;
+use crate::turn::Turn;
+use crate::watch::Notices;
+
+impl Run<'_> {
+    /// Sets the oldest turns aside, on the record before a model sees what stands for them.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub(super) async fn compact(&mut self, turn: &mut Turn, state: &State) -> Result<(), JournalError> {
+        let Some(strategy) = compaction::strategy(&self.calls.manifest) else {
+            return Ok(());
+        };
+        let Some((_, history)) = turn.messages().split_last().filter(|_| !turn.has_begun()) else {
+            return Ok(());
+        };
+        let share = self.share();
+        let Some(leaving) = compaction::leaving(history, share, strategy) else {
+            return Ok(());
+        };
+        let old = history.get(..leaving.messages).unwrap_or_default();
+        let untrusted = self.taint_of(old).await;
+        let (method, text) = match strategy {
+            CompactionStrategy::Summarize => {
+                let told = compaction::told(old, share);
+                match self.summary(told).await {
+                    Some(text) => ("model", compaction::clipped(&text, leaving.summary_bytes)),
+                    None => ("extracts", compaction::extracts(old, leaving.summary_bytes)),
+                }
+            }
+            CompactionStrategy::Truncate | CompactionStrategy::SlidingWindow => ("none", String::new()),
+        };
+        let replaced = Replaced {
+            replaces: compaction::replaces(old),
+            text,
+        };
+        let content = canonical(&replaced);
+        let origins: Vec<String> = untrusted.iter().cloned().collect();
+        let payload = ContextCompacted {
+            kept_messages: history.len() - leaving.messages,
+            method,
+            replaced_messages: leaving.messages,
+            strategy: strategy.as_str(),
+            summary_hash: digest(&content),
+            turn: self.turn_id,
+            untrusted: &origins,
+        };
+        let scribe = &self.calls.scribe;
+        let draft = scribe.entry(&self.thread, kind::CONTEXT_COMPACTED, &payload);
+        scribe
+            .write(vec![draft.content(payload.summary_hash, content)])
+            .await?;
+        turn.set_aside(leaving.messages, compaction::instead(&replaced.text));
+        // A summary is no more trusted than what it was made from.
+        self.base.extend(untrusted);
+        state.remember_labels(self.base.clone());
+        Ok(())
+    }
+
+    /// Of a conversation, in a model's words; none, where no model gives any.
+    async fn summary(&self, told: String) -> Option<String> {
+        let request = InferRequest {
+            system: compaction::ORDER.to_owned(),
+            messages: vec![Message::User {
+                text: told,
+                images: Vec::new(),
+            }],
+            tools: Vec::new(),
+            max_output_tokens: 0,
+        };
+        let quiet = Notices::default();
+        let place = Site {
+            thread: self.thread,
+            // A turn of its own: no conversation is rebuilt with it.
+            turn: self.calls.clock().uuid(),
+            notices: &quiet,
+            purse: &self.purse,
+            member: None,
+        };
+        match infer::infer(&self.calls.models, place, self.provider, request, self.cancel).await {
+            Ok(completion) => Some(completion.text).filter(|text| !text.trim().is_empty()),
+            Err(NoAnswer::Cancelled | NoAnswer::Failed(_) | NoAnswer::Quota(_)) => None, // silent-ok: the attempt is in the journal
+        }
+    }
+
+    async fn taint_of(&self, messages: &[Message]) -> BTreeSet<String> {
+        let brings = self.brings_of(messages).await;
+        crate::taint::of_messages(messages, |tool| {
+            brings.get(tool).copied().unwrap_or(crate::taint::Brings::Web)
+        })
+    }
+}

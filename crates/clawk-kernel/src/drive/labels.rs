@@ -1,0 +1,56 @@
+//! What a turn's context is made of (R46).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Run;
+use crate::call::Context;
+use crate::output;
+use crate::ports::Message;
+use crate::taint::{self, Brings};
+use crate::turn::Turn;
+
+impl Run<'_> {
+    /// What the context is made of (R46): all of the conversation, shown or not, and what stands beside it.
+    pub(super) async fn look_back(&mut self, turn: &Turn) {
+        let brings = self.brings_of(turn.messages()).await;
+        let of = |tool: &str| brings.get(tool).copied().unwrap_or(Brings::Web);
+        let mut taint = taint::of_messages(turn.messages(), of);
+        taint.extend(self.base.iter().cloned());
+        self.context = Arc::new(Context {
+            taint: taint.into_iter().collect(),
+            origin: self.context.origin.clone(),
+        });
+    }
+
+    /// What kind of text each tool brings that these messages ask for.
+    pub(super) async fn brings_of<'m>(&self, messages: &'m [Message]) -> BTreeMap<&'m str, Brings> {
+        let mut brings: BTreeMap<&'m str, Brings> = BTreeMap::new();
+        let asked = messages.iter().flat_map(|message| match message {
+            Message::Assistant { calls, .. } => calls.as_slice(),
+            Message::User { .. } | Message::ToolResult { .. } => &[],
+        });
+        for wanted in asked {
+            if !brings.contains_key(wanted.name.as_str()) {
+                let found = self.brings(&wanted.name).await;
+                brings.insert(&wanted.name, found);
+            }
+        }
+        brings
+    }
+
+    /// What kind of text a tool's results are. Of what nobody knows, the worst.
+    async fn brings(&self, name: &str) -> Brings {
+        if name == output::NAME || self.skill(name).is_some() {
+            return Brings::Nothing; // what it brings was brought before
+        }
+        let action = self.granted.as_ref().and_then(|granted| granted.action(name));
+        let Some(entry) = self.calls.catalog.get(action.unwrap_or(name)) else {
+            return Brings::Web;
+        };
+        match self.calls.described(&entry).await {
+            Ok(described) => taint::brings(&entry, &described),
+            Err(_) => Brings::Web, // silent-ok: said so where it is offered
+        }
+    }
+}

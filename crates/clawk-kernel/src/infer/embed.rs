@@ -1,0 +1,106 @@
+//! Asking an embedding model: one attempt, paid and recorded like an inference. What comes is numbers, which the record leaves out.
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Models, NoAnswer, Open, Site, fault};
+use crate::event::{canonical, digest};
+use crate::ports::{Completion, Embedded, FaultKind, ProviderError, StopReason};
+use crate::purse::NoRoom;
+use crate::screen::answer;
+
+/// The longest part of one text that is embedded, bytes: small models take 512 tokens.
+const TEXT_BYTES: usize = 8000;
+
+/// Which model makes the vectors.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Embedder<'a> {
+    /// The provider's name in the manifest.
+    pub(crate) provider: &'a str,
+    pub(crate) model: &'a str,
+    pub(crate) dimensions: u64,
+}
+
+/// A vector for each text, in order.
+///
+/// # Errors
+/// For people: why there are none.
+pub(crate) async fn embed(
+    models: &Models,
+    place: Site<'_>,
+    embedder: Embedder<'_>,
+    texts: &[String],
+    cancel: &CancellationToken,
+) -> Result<Vec<Vec<f32>>, NoAnswer> {
+    let failed = |why: String| NoAnswer::Failed(why);
+    let name = embedder.provider;
+    let (Some(spec), Some(provider)) = (models.manifest.provider(name), models.providers.get(name)) else {
+        return Err(failed(format!("provider `{name}` is not connected")));
+    };
+    let texts: Vec<String> = texts.iter().map(|text| clean(models, text)).collect();
+    let request = canonical(&serde_json::json!({ "input": texts, "model": embedder.model }));
+    let size = u64::try_from(request.len()).unwrap_or(u64::MAX);
+    let now = models.scribe.now();
+    let set = match models.purses.embed(place.purse, name, embedder.model, size, now) {
+        Ok(set) => set,
+        Err(NoRoom::Quota(error)) => return Err(NoAnswer::Quota(error.to_string())),
+        Err(NoRoom::Unpriced(reason)) => return Err(failed(reason)),
+        Err(NoRoom::Later { wait_ms }) => {
+            return Err(failed(format!(
+                "provider `{name}`: requests_per_minute is used up for {wait_ms} ms"
+            )));
+        }
+    };
+    let limit = std::time::Duration::from_millis(set.reservation.amount.busy_ms);
+    let open = Open::begin(models, place, spec, 1, digest(&request), set)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    let asked = provider.embed(embedder.model, Some(embedder.dimensions), &texts, cancel);
+    let mut outcome = match tokio::time::timeout(limit, asked).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let message = format!("provider `{name}`: no vectors within the time that was left");
+            Err(fault(FaultKind::Timeout, message, None))
+        }
+    };
+    match &mut outcome {
+        Ok(embedded) => embedded.usage = open.settled(embedded.usage),
+        Err(error) => {
+            error.usage = error.usage.map(|usage| open.settled(usage));
+            answer::failure(&models.screens, error);
+        }
+    }
+    let told = told(embedder.model, &outcome);
+    open.end(&told, Vec::new())
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    match outcome {
+        Ok(Embedded { vectors, .. }) if vectors.len() == texts.len() => Ok(vectors),
+        Ok(_) => Err(failed(format!(
+            "provider `{name}` answered another number of vectors"
+        ))),
+        Err(error) if error.kind == FaultKind::Cancelled => Err(NoAnswer::Cancelled),
+        Err(error) => Err(failed(error.message)),
+    }
+}
+
+/// As it may leave: bounded, without known secrets.
+fn clean(models: &Models, text: &str) -> String {
+    let end = text.floor_char_boundary(TEXT_BYTES);
+    let mut text = text.get(..end).unwrap_or_default().to_owned();
+    models.screens.without_known(&mut text);
+    text
+}
+
+/// What the record says of it: what it cost, and no numbers.
+fn told(model: &str, outcome: &Result<Embedded, ProviderError>) -> Result<Completion, ProviderError> {
+    match outcome {
+        Ok(Embedded { usage, .. }) => Ok(Completion {
+            text: String::new(),
+            calls: Vec::new(),
+            stop: StopReason::End,
+            usage: *usage,
+            model: model.to_owned(),
+        }),
+        Err(error) => Err(error.clone()),
+    }
+}

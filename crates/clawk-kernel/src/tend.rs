@@ -1,0 +1,267 @@
+//! What happens to memory by itself: what is too old or too much goes, vectors are made, and what nearly fills a store is summarised.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_manifest::model::Store;
+use clawk_recall::compact::{self, Summary};
+use clawk_recall::entry::Hit;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::compaction;
+use crate::event::{MemoryCompacted, MemoryExpired, Thread, kind};
+use crate::infer::{self, NoAnswer, Site};
+use crate::memory::Memories;
+use crate::ports::{InferRequest, Memory, Message, Scope};
+use crate::purse::Purse;
+use crate::vectors;
+use crate::watch::Notices;
+
+/// How often what is too old is looked for.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// How long it lets more entries come before it makes their vectors.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// How long after a failure vectors are asked for again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Places that wait to be looked at. One more is looked at when something comes again.
+const MAX_PLACES: usize = 1024;
+
+/// Text that one summary is made from, bytes.
+const TOLD_BYTES: usize = 48 * 1024;
+
+/// How long the start of a server's answer is waited for before a summary is made without it.
+const REACH: Duration = Duration::from_secs(2);
+
+/// Is told when something was kept.
+#[derive(Debug, Default)]
+pub(crate) struct Tender {
+    wake: Notify,
+    /// Stores and places where something was kept.
+    places: Mutex<BTreeSet<(String, String, String)>>,
+}
+
+impl Tender {
+    /// Something was kept there.
+    pub(crate) fn nudge(&self, store: &Store, place: &Scope) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.len() < MAX_PLACES {
+            places.insert((store.name.clone(), place.identity.clone(), place.channel.clone()));
+        }
+        self.wake.notify_one();
+    }
+
+    fn take(&self) -> BTreeSet<(String, String, String)> {
+        std::mem::take(&mut *self.places.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Tends the stores until the agent stops.
+pub(crate) fn start(memories: &Arc<Memories>) {
+    if memories.backend.is_none() || stores(memories).next().is_none() {
+        return;
+    }
+    let own = Arc::clone(memories);
+    memories.life.tracker.spawn(async move {
+        tokio::select! {
+            () = own.life.closing.cancelled() => {}
+            () = run(&own) => {}
+        }
+    });
+}
+
+fn stores(memories: &Memories) -> impl Iterator<Item = &Store> {
+    memories.manifest.memory.iter().flat_map(|memory| &memory.stores)
+}
+
+async fn run(memories: &Memories) {
+    // What was kept before a crash has its vectors now.
+    let mut whole = false;
+    let mut next = tokio::time::Instant::now();
+    loop {
+        if tokio::time::Instant::now() >= next {
+            next = tokio::time::Instant::now() + EVERY;
+            retain(memories).await;
+        }
+        summarise(memories).await;
+        if !whole {
+            whole = fill(memories).await;
+        }
+        let again = if whole { EVERY } else { AGAIN };
+        let wait = again.min(next.saturating_duration_since(tokio::time::Instant::now()));
+        tokio::select! {
+            () = memories.tender.wake.notified() => {
+                tokio::time::sleep(GATHER).await;
+                whole = false;
+            }
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// What is too old or too much goes, in every scope.
+async fn retain(memories: &Memories) {
+    let Some(backend) = memories.backend.as_deref() else {
+        return;
+    };
+    for store in stores(memories) {
+        match backend.retain(store, memories.scribe.now()).await {
+            Ok(0) => {}
+            Ok(entries) => {
+                let payload = MemoryExpired {
+                    entries,
+                    store: &store.name,
+                };
+                let draft = memories
+                    .scribe
+                    .entry(&thread(memories), kind::MEMORY_EXPIRED, &payload);
+                if let Err(error) = memories.scribe.submit(vec![draft]) {
+                    tracing::warn!(%error, "what retention removed could not be recorded");
+                }
+            }
+            Err(error) => tracing::warn!(store = store.name, %error, "retention could not be applied"),
+        }
+    }
+}
+
+fn thread(memories: &Memories) -> Thread {
+    memories.life.root.child(memories.scribe.clock().uuid())
+}
+
+/// Whether every entry has the vector that it should have.
+async fn fill(memories: &Memories) -> bool {
+    let cancel = memories.life.stop.child_token();
+    let mut whole = true;
+    for store in stores(memories) {
+        match vectors::fill(memories, store, &cancel).await {
+            Ok(done) => whole &= done,
+            Err(error) => {
+                tracing::warn!(
+                    store = store.name,
+                    error,
+                    "entries have no vectors yet; words find them"
+                );
+                whole = false;
+            }
+        }
+    }
+    whole
+}
+
+/// Summaries where something was kept and the store is nearly full.
+async fn summarise(memories: &Memories) {
+    let Some(backend) = memories.backend.as_deref() else {
+        return;
+    };
+    for (name, identity, channel) in memories.tender.take() {
+        let Some(store) = stores(memories).find(|store| store.name == name) else {
+            continue;
+        };
+        let place = Scope { identity, channel };
+        let due = match backend.count(store, &place).await {
+            Ok(count) => compact::wants_summary(store, count),
+            Err(error) => {
+                tracing::warn!(store = name, %error, "it could not be counted");
+                false
+            }
+        };
+        if due
+            && let Err(error) = compacted(
+                memories,
+                backend,
+                (store, &place),
+                &thread(memories),
+                memories.classifier.models.purses.root(),
+            )
+            .await
+        {
+            tracing::warn!(store = name, %error, "it could not be compacted");
+        }
+    }
+}
+
+/// Compacts a store, with a summary by a model where the strategy wants one; the counts before and after, on the record.
+///
+/// # Errors
+/// For people: why not.
+pub(crate) async fn compacted(
+    memories: &Memories,
+    backend: &dyn Memory,
+    (store, place): (&Store, &Scope),
+    thread: &Thread,
+    purse: &Purse,
+) -> Result<(u64, u64), crate::error::KernelError> {
+    let summary = match compact::strategy(store) {
+        Some(clawk_manifest::model::CompactionStrategy::Summarize) => {
+            summary(memories, &backend.old(store, place).await?, purse).await
+        }
+        Some(_) | None => None,
+    };
+    let (entries_before, entries_after) = backend
+        .compact(store, place, memories.scribe.now(), summary)
+        .await?;
+    let payload = MemoryCompacted {
+        entries_after,
+        entries_before,
+        store: &store.name,
+    };
+    let draft = memories.scribe.entry(thread, kind::MEMORY_COMPACTED, &payload);
+    memories.scribe.write(vec![draft]).await?;
+    Ok((entries_before, entries_after))
+}
+
+/// Of exactly these entries, in a model's words; none, where no model gives any.
+async fn summary(memories: &Memories, old: &[Hit], purse: &Purse) -> Option<Summary> {
+    if old.len() < 2 {
+        return None;
+    }
+    let models = &memories.classifier.models;
+    let name = models.primary().to_owned();
+    let provider = models.providers.get(&name)?;
+    // Nobody waits through a server's retries for it.
+    if !matches!(tokio::time::timeout(REACH, provider.reach()).await, Ok(Ok(()))) {
+        return None;
+    }
+    let room = (TOLD_BYTES / old.len()).max(80);
+    let lines = old.iter().map(|hit| {
+        let text = clawk_recall::words::text_of(&hit.entry.content, hit.entry.key.as_deref());
+        format!(
+            "{}: {}\n",
+            hit.mark.kind(),
+            compaction::clipped(text.trim(), room)
+        )
+    });
+    let mut told: String = lines.collect();
+    models.screens.without_known(&mut told);
+    let request = InferRequest {
+        system: compaction::ORDER.to_owned(),
+        messages: vec![Message::User {
+            text: told,
+            images: Vec::new(),
+        }],
+        tools: Vec::new(),
+        max_output_tokens: 0,
+    };
+    let quiet = Notices::default();
+    let place = Site {
+        // No session's chain: what a session is replayed from has no such answer.
+        thread: thread(memories),
+        // A turn of its own: no conversation is rebuilt with it.
+        turn: memories.scribe.clock().uuid(),
+        notices: &quiet,
+        purse,
+        member: None,
+    };
+    let cancel: CancellationToken = memories.life.stop.child_token();
+    match infer::infer(models, place, &name, request, &cancel).await {
+        Ok(completion) if !completion.text.trim().is_empty() => Some(Summary {
+            of: old.iter().map(|hit| hit.entry.id.clone()).collect(),
+            text: completion.text,
+        }),
+        Ok(_) | Err(NoAnswer::Cancelled | NoAnswer::Failed(_) | NoAnswer::Quota(_)) => None, // silent-ok: the attempt is in the journal
+    }
+}

@@ -1,0 +1,149 @@
+//! Vectors by a provider's embedding model (CKP §5.6): of questions, at once or not at all; of entries, in the background. What was
+//! paid for is kept by the digest of its text.
+
+use std::time::Duration;
+
+use clawk_manifest::model::Store;
+use clawk_recall::compact::model_of;
+use clawk_recall::entry::Vector;
+use tokio_util::sync::CancellationToken;
+
+use crate::event::digest;
+use crate::infer::embed::{Embedder, embed};
+use crate::infer::{NoAnswer, Site};
+use crate::memory::Memories;
+use crate::ports::{Lacking, Memory, MemoryError};
+use crate::purse::Purse;
+use crate::watch::Notices;
+
+/// A question waits so long for its vector; then words alone find.
+const QUESTION: Duration = Duration::from_secs(3);
+
+/// Texts that are embedded in one request.
+const BATCH: usize = 64;
+
+/// Entries that one pass looks at; what is beyond comes with the next.
+const PASS: usize = 4096;
+
+/// The store's embedding model, where it searches by one.
+fn embedder(store: &Store) -> Option<(Embedder<'_>, String)> {
+    let embedding = store.embedding.as_ref()?;
+    let name = model_of(store)?;
+    let embedder = Embedder {
+        provider: &embedding.provider_ref,
+        model: &embedding.model,
+        dimensions: embedding.dimensions,
+    };
+    Some((embedder, name))
+}
+
+/// The question's vector by the store's model; none where the store has no model, or it does not answer in time: words find then,
+/// and the answer says so.
+pub(crate) async fn of_question(
+    memories: &Memories,
+    store: &Store,
+    text: &str,
+    purse: &Purse,
+    cancel: &CancellationToken,
+) -> Option<Vector> {
+    let (embedder, model) = embedder(store)?;
+    let backend = memories.backend.as_deref()?;
+    let texts = vec![text.to_owned()];
+    let made = made(memories, backend, (embedder, &model), &texts, purse, cancel);
+    match tokio::time::timeout(QUESTION, made).await {
+        Ok(Ok(vectors)) => vectors.into_iter().next().map(|values| Vector { model, values }),
+        Ok(Err(error)) => {
+            tracing::warn!(
+                store = store.name,
+                error,
+                "a question has no vector; words find alone"
+            );
+            None
+        }
+        Err(_) => {
+            tracing::warn!(
+                store = store.name,
+                "a question's vector did not come in time; words find alone"
+            );
+            None
+        }
+    }
+}
+
+/// Vectors of the store's entries that have none; whether all of them have one now.
+///
+/// # Errors
+/// For people: why there are none.
+pub(crate) async fn fill(
+    memories: &Memories,
+    store: &Store,
+    cancel: &CancellationToken,
+) -> Result<bool, String> {
+    let Some((embedder, model)) = embedder(store) else {
+        return Ok(true);
+    };
+    let Some(backend) = memories.backend.as_deref() else {
+        return Ok(true);
+    };
+    let text = |error: MemoryError| error.to_string();
+    let lacking = backend.lacking(store, &model, PASS).await.map_err(text)?;
+    let purse = memories.classifier.models.purses.root().clone();
+    for batch in lacking.chunks(BATCH) {
+        let texts: Vec<String> = batch.iter().map(|one| one.text.clone()).collect();
+        let vectors = made(memories, backend, (embedder, &model), &texts, &purse, cancel).await?;
+        let handles = batch.iter().map(|Lacking { handle, .. }| handle.clone());
+        let named = handles.zip(vectors).collect();
+        backend.add_vectors(store, &model, named).await.map_err(text)?;
+    }
+    Ok(lacking.len() < PASS)
+}
+
+/// Vectors of texts: those that were paid for, and the others from the provider.
+async fn made(
+    memories: &Memories,
+    backend: &dyn Memory,
+    (embedder, name): (Embedder<'_>, &str),
+    texts: &[String],
+    purse: &Purse,
+    cancel: &CancellationToken,
+) -> Result<Vec<Vec<f32>>, String> {
+    let text = |error: MemoryError| error.to_string();
+    let digests: Vec<_> = texts.iter().map(|text| digest(text.as_bytes())).collect();
+    let mut known = backend.paid_for(name, digests.clone()).await.map_err(text)?;
+    let wanted = usize::try_from(embedder.dimensions).unwrap_or(usize::MAX);
+    // The manifest says another length than it did.
+    for vector in &mut known {
+        vector.take_if(|vector| vector.len() != wanted);
+    }
+    let missing: Vec<usize> = (0..texts.len())
+        .filter(|at| known.get(*at).is_none_or(Option::is_none))
+        .collect();
+    if !missing.is_empty() {
+        let asked: Vec<String> = missing.iter().filter_map(|at| texts.get(*at).cloned()).collect();
+        let quiet = Notices::default();
+        let place = Site {
+            // No session's chain: a replay finds what was found, and asks for no vector.
+            thread: memories.life.root.child(memories.scribe.clock().uuid()),
+            turn: memories.scribe.clock().uuid(),
+            notices: &quiet,
+            purse,
+            member: None,
+        };
+        let models = &memories.classifier.models;
+        let vectors = match embed(models, place, embedder, &asked, cancel).await {
+            Ok(vectors) => vectors,
+            Err(NoAnswer::Cancelled) => return Err("the agent is being stopped".to_owned()),
+            Err(NoAnswer::Failed(why) | NoAnswer::Quota(why)) => return Err(why),
+        };
+        let digests = missing.iter().filter_map(|at| digests.get(*at).copied());
+        let paid = digests.zip(vectors.iter().cloned()).collect();
+        backend.pay_once(name, paid).await.map_err(text)?;
+        for (at, vector) in missing.into_iter().zip(vectors) {
+            if let Some(slot) = known.get_mut(at) {
+                *slot = Some(vector);
+            }
+        }
+    }
+    let all: Option<Vec<Vec<f32>>> = known.into_iter().collect();
+    all.ok_or_else(|| "a text has no vector".to_owned())
+}

@@ -1,0 +1,87 @@
+//! Looking at stores in folders from outside of the agent, and changing what they hold while it does not run.
+
+use std::io;
+use std::path::Path;
+
+use clawk_kernel::ports::{MemoryError, StoreQuery};
+use clawk_manifest::model::Store;
+use clawk_recall::entry::{Hit, Whose};
+
+use super::part::Part;
+use super::places::{self, Place};
+
+/// One scope of a store in a folder.
+#[derive(Debug)]
+pub struct Held {
+    /// The store's name in the manifest.
+    pub store: String,
+    /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
+    pub scope: String,
+    part: Part,
+    spec: Store,
+}
+
+impl Held {
+    /// Every scope of every store in folders that an agent has used. `root`: `memory` in its state directory.
+    ///
+    /// # Errors
+    /// A folder can't be read.
+    pub fn all(root: &Path) -> io::Result<Vec<Self>> {
+        let open = |Place { store, scope, folder }| {
+            let spec = Store::named(&store);
+            Ok(Self {
+                part: Part::open(&folder, &spec)?,
+                store,
+                scope,
+                spec,
+            })
+        };
+        places::known(root)?.into_iter().map(open).collect()
+    }
+
+    /// How many entries.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.part.count()
+    }
+
+    /// The newest first, at most `limit`; or those that compaction set aside.
+    #[must_use]
+    pub fn newest(&self, aside: bool, limit: usize) -> Vec<Hit> {
+        self.part.newest(aside, limit)
+    }
+
+    /// By their words, the best first.
+    #[must_use]
+    pub fn search(&self, words: &str, limit: usize) -> Vec<Hit> {
+        let ask = clawk_kernel::ports::Ask {
+            whose: Whose::All,
+            query: StoreQuery::Text(words.to_owned()),
+            vector: None,
+            limit,
+        };
+        self.part.ask(&self.spec, &ask).hits
+    }
+
+    /// Entries with this id or key; those set aside by their id, too.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Vec<Hit> {
+        self.part.named(name)
+    }
+
+    /// Removes an entry for good, what was set aside for it, and summaries that were made from it.
+    ///
+    /// # Errors
+    /// The folder can't be written.
+    pub fn forget(&mut self, id: &str) -> Result<Option<Hit>, MemoryError> {
+        self.part.remove(&Whose::All, id)
+    }
+
+    /// Brings back what compaction set aside: one entry or what a summary stands for, or everything; how many.
+    ///
+    /// # Errors
+    /// The folder can't be written.
+    pub fn restore(&mut self, id: Option<&str>) -> Result<u64, MemoryError> {
+        self.part.restore(id)
+    }
+}

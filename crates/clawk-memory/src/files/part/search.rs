@@ -1,0 +1,109 @@
+//! Finding entries of a part: by words, by meaning, by key, by time.
+
+use clawk_kernel::ports::{Ask, StoreQuery};
+use clawk_manifest::model::{Store, StoreType};
+use clawk_recall::entry::{Found, Used, Vector, Whose, number};
+use clawk_recall::way;
+
+use super::{Part, Row};
+
+impl Part {
+    pub(in crate::files) fn ask(&self, store: &Store, ask: &Ask) -> Found {
+        let Ask {
+            whose,
+            query,
+            vector,
+            limit,
+            ..
+        } = ask;
+        let limit = *limit;
+        let mine = |row: &&Row| whose.holds(&row.kept.mark.whose);
+        let hits = match query {
+            StoreQuery::Text(text) => return self.by_text(store, whose, text, vector.as_ref(), limit),
+            StoreQuery::Key(key) => {
+                let named = |row: &&Row| {
+                    row.kept.key.as_ref() == Some(key)
+                        || (row.kept.id == *key && store.kind != StoreType::KeyValue)
+                };
+                self.rows
+                    .values()
+                    .rev()
+                    .filter(named)
+                    .filter(mine)
+                    .take(limit)
+                    .map(Row::hit)
+                    .collect()
+            }
+            StoreQuery::Between(from, to) => {
+                let mut rows: Vec<(&i64, &Row)> = self
+                    .rows
+                    .iter()
+                    .filter(|(_, row)| (*from..=*to).contains(&row.at))
+                    .collect();
+                rows.sort_by_key(|(n, row)| (row.at, **n));
+                rows.into_iter()
+                    .map(|(_, row)| row)
+                    .filter(mine)
+                    .take(limit)
+                    .map(Row::hit)
+                    .collect()
+            }
+        };
+        Found {
+            hits,
+            ..Found::default()
+        }
+    }
+
+    fn by_text(
+        &self,
+        store: &Store,
+        whose: &Whose,
+        text: &str,
+        vector: Option<&Vector>,
+        limit: usize,
+    ) -> Found {
+        let mine = |n: i64| {
+            self.rows
+                .get(&n)
+                .is_some_and(|row| whose.holds(&row.kept.mark.whose))
+        };
+        let Some(way) = way::near(store, text, vector) else {
+            return self.found(&self.index.find(text, limit, mine), Used::FullText, limit);
+        };
+        let depth = way::depth(limit);
+        let numbers: Option<Vec<i64>> = match whose {
+            Whose::All => None,
+            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+        };
+        let keep = |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
+        let near = self
+            .vectors
+            .get(&way.model)
+            .map(|matrix| matrix.nearest(&way.query, depth.saturating_mul(2), keep));
+        let near: Vec<(i64, f64)> = near
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|(n, score)| *score >= way.floor && mine(*n))
+            .take(depth)
+            .collect();
+        if way.only {
+            return self.found(&near, way.used, limit);
+        }
+        let fused = way.fused(&self.index.find(text, depth, mine), &near);
+        self.found(&fused, way.used, limit)
+    }
+
+    fn found(&self, ranked: &[(i64, f64)], used: Used, limit: usize) -> Found {
+        let hits = ranked.iter().filter_map(|(n, score)| {
+            let mut hit = self.rows.get(n)?.hit();
+            hit.entry.score = Some(*score);
+            Some(hit)
+        });
+        Found {
+            hits: hits.take(limit).collect(),
+            used: Some(used),
+            ..Found::default()
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Vectors of texts: `POST BASE/embeddings`, as OpenAI defines it and others serve it.
+
+use bytes::{Bytes, BytesMut};
+use clawk_egress::Url;
+use clawk_kernel::ports::{Embedded, Usage};
+use serde::Deserialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::{next, unreadable};
+use crate::endpoint::Endpoint;
+use crate::fault::Fault;
+
+/// The longest vector that is taken.
+const MAX_DIMENSIONS: usize = 16_384;
+
+/// Bytes that a token is counted for, where the server counts none.
+const TOKEN_BYTES: usize = 4;
+
+#[derive(Deserialize)]
+struct Answer {
+    data: Vec<One>,
+    usage: Option<Counts>,
+}
+
+#[derive(Deserialize)]
+struct One {
+    index: usize,
+    embedding: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct Counts {
+    /// Some servers give one of the two.
+    prompt_tokens: Option<u64>,
+    total_tokens: Option<u64>,
+}
+
+/// `BASE/embeddings`, where `chat` is `BASE/chat/completions`.
+fn url(chat: &Url) -> Url {
+    let mut url = chat.clone();
+    let base = chat.path().strip_suffix("/chat/completions").unwrap_or_default();
+    let path = format!("{base}/embeddings");
+    url.set_path(&path);
+    url
+}
+
+/// One attempt. `dimensions` is what the manifest says: another length is a failure, and never mixed with others.
+pub(crate) async fn embed(
+    endpoint: &Endpoint,
+    (model, dimensions): (&str, Option<u64>),
+    texts: &[String],
+    cancel: &CancellationToken,
+) -> Result<Embedded, (Fault, Option<Usage>)> {
+    let body = json!({ "model": model, "input": texts, "encoding_format": "float" });
+    let body = Bytes::from(body.to_string());
+    let counted = Usage {
+        input_tokens: u64::try_from(body.len().div_ceil(TOKEN_BYTES)).unwrap_or(u64::MAX),
+        estimated: true,
+        ..Usage::default()
+    };
+    let head = cancel
+        .run_until_cancelled(endpoint.post_to(url(&endpoint.url), body))
+        .await;
+    let mut response = head
+        .unwrap_or_else(|| Err(Fault::cancelled()))
+        .map_err(|fault| (fault, None))?;
+    let spent = |fault| (fault, Some(counted));
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = next(&mut response, cancel).await.map_err(spent)? {
+        bytes.extend_from_slice(&piece);
+    }
+    let answer: Answer = serde_json::from_slice(&bytes)
+        .map_err(unreadable)
+        .map_err(spent)?;
+    let told = answer
+        .usage
+        .and_then(|counts| counts.prompt_tokens.or(counts.total_tokens));
+    let usage = told.map_or(counted, |input_tokens| Usage {
+        input_tokens,
+        ..Usage::default()
+    });
+    let vectors = ordered(answer.data, texts.len(), dimensions).map_err(|fault| (fault, Some(usage)))?;
+    Ok(Embedded { vectors, usage })
+}
+
+/// One vector for each text, by its index, all of one length and of length 1.
+fn ordered(data: Vec<One>, count: usize, dimensions: Option<u64>) -> Result<Vec<Vec<f32>>, Fault> {
+    let wanted = dimensions.and_then(|wanted| usize::try_from(wanted).ok());
+    let mut found: Vec<Option<Vec<f32>>> = vec![None; count];
+    let given = data.len();
+    let mut length = wanted;
+    for One { index, embedding } in data {
+        let long = embedding.len();
+        if long == 0 || long > MAX_DIMENSIONS || *length.get_or_insert(long) != long {
+            return Err(Fault::malformed(format!(
+                "a vector has {long} numbers where {} are wanted; `embedding.dimensions` of the store says how many the model makes",
+                length.unwrap_or(1)
+            )));
+        }
+        let Some(slot) = found.get_mut(index).filter(|slot| slot.is_none()) else {
+            return Err(Fault::malformed(format!(
+                "it answers a text {index} that was not asked, or twice"
+            )));
+        };
+        let size = embedding.iter().map(|value| value * value).sum::<f32>().sqrt();
+        if !size.is_normal() {
+            return Err(Fault::malformed("a vector has no direction"));
+        }
+        *slot = Some(embedding.into_iter().map(|value| value / size).collect());
+    }
+    let vectors: Option<Vec<_>> = found.into_iter().collect();
+    vectors.ok_or_else(|| Fault::malformed(format!("{count} texts were asked and {given} vectors came")))
+}

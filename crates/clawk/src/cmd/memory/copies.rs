@@ -1,0 +1,182 @@
+//! Copies of a text in the journal: what was said, asked, answered and recalled, by the bytes that it holds.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use clawk_kernel::kind;
+use clawk_kernel::ports::{Recorded, Scan};
+use clawk_proto::{Digest, SessionId};
+use clawk_trace::chain::digest_of;
+use serde_json::Value;
+
+use crate::state::kept::Reader;
+
+/// Shorter texts are found only where they are the whole content: they stand in too much else.
+const MIN_BYTES: usize = 8;
+
+/// Events read at once.
+const PAGE: usize = 200;
+
+/// What an agent is made of: a replay needs it, and no entry is copied there.
+const NOT: [&str; 3] = [kind::AGENT_DESCRIBED, kind::TOOL_DESCRIBED, kind::ATLAS_LOADED];
+
+/// A text as it may stand in a content.
+#[derive(Debug)]
+pub(super) struct Needle {
+    whole: Digest,
+    forms: BTreeSet<Vec<u8>>,
+}
+
+impl Needle {
+    fn of(text: &str) -> Self {
+        let marked = text
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+            .replace('"', "&quot;");
+        let forms = [
+            text.to_owned(),
+            escaped(text),
+            escaped(&marked),
+            escaped(&escaped(text)),
+        ];
+        let long = forms.into_iter().filter(|form| form.len() >= MIN_BYTES);
+        Self {
+            whole: digest_of(text.as_bytes()),
+            forms: long.map(String::into_bytes).collect(),
+        }
+    }
+
+    fn is_in(&self, digest: Digest, bytes: &[u8]) -> bool {
+        digest == self.whole
+            || self
+                .forms
+                .iter()
+                .any(|form| bytes.windows(form.len()).any(|part| part == form.as_slice()))
+    }
+}
+
+/// As it stands in a JSON string, without the quotation marks.
+fn escaped(text: &str) -> String {
+    let quoted = Value::String(text.to_owned()).to_string();
+    quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned()
+}
+
+/// The texts of an entry's content: each string of it, at any depth, and the whole where it is not one string.
+pub(super) fn texts(content: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    if !content.is_string() {
+        found.push(content.to_string());
+    }
+    strings(content, &mut found);
+    found
+}
+
+fn strings(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::String(text) => found.push(text.clone()),
+        Value::Array(items) => items.iter().for_each(|item| strings(item, found)),
+        Value::Object(members) => members.values().for_each(|member| strings(member, found)),
+    }
+}
+
+/// Every content of the journal that holds one of these texts, or a summary of a conversation that was made from it; by the first
+/// session that names it.
+pub(super) fn find(reader: &Reader, texts: &[String]) -> Result<Vec<(SessionId, Digest)>> {
+    let mut wanted: Vec<String> = texts
+        .iter()
+        .filter(|text| !text.trim().is_empty())
+        .cloned()
+        .collect();
+    let mut found: Vec<(SessionId, Digest)> = Vec::new();
+    let mut done = 0;
+    // What a summary says is sought as well, and so on.
+    while done < wanted.len() {
+        let needles: Vec<Needle> = wanted.iter().skip(done).map(|text| Needle::of(text)).collect();
+        done = wanted.len();
+        each(reader, |event| {
+            let Some(content) = &event.content else { return };
+            let summary = summary_of(event);
+            let from = summary
+                .as_ref()
+                .is_some_and(|(of, _)| needles.iter().any(|needle| of.contains(&needle.whole)));
+            if !from
+                && !needles
+                    .iter()
+                    .any(|needle| needle.is_in(content.digest, &content.bytes))
+            {
+                return;
+            }
+            if !found.iter().any(|(_, known)| *known == content.digest) {
+                found.push((event.session, content.digest));
+            }
+            if let Some((_, text)) =
+                summary.filter(|(_, text)| from && !wanted.contains(text) && !text.is_empty())
+            {
+                wanted.push(text);
+            }
+        })?;
+    }
+    Ok(found)
+}
+
+/// What a summary of a conversation replaced, and what it says.
+fn summary_of(event: &Recorded) -> Option<(Vec<Digest>, String)> {
+    if event.kind != kind::CONTEXT_COMPACTED {
+        return None;
+    }
+    let said: Value = serde_json::from_slice(&event.content.as_ref()?.bytes).ok()?; // silent-ok: a content of ours always reads
+    let of = said.get("replaces")?.as_array()?.iter().filter_map(Value::as_str);
+    let text = said.get("text")?.as_str()?.to_owned();
+    Some((of.filter_map(Digest::from_hex).collect(), text))
+}
+
+fn each(reader: &Reader, mut take: impl FnMut(&Recorded)) -> Result<()> {
+    let mut scan = Scan {
+        limit: PAGE,
+        with_content: true,
+        ..Scan::default()
+    };
+    loop {
+        let page = reader.recorded_events(&scan)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        scan.after_row = last.row;
+        page.iter()
+            .filter(|event| !NOT.contains(&event.kind.as_str()))
+            .for_each(&mut take);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_found_however_a_content_holds_it() {
+        let needle = Needle::of("say \"yes\" <now>");
+        let within = |bytes: &str| needle.is_in(digest_of(bytes.as_bytes()), bytes.as_bytes());
+        assert!(within("say \"yes\" <now>"));
+        assert!(within(
+            &json!({"content": "we say \"yes\" <now> all"}).to_string()
+        ));
+        assert!(within(
+            &json!([{"text": "<entry>say &quot;yes&quot; &lt;now&gt;</entry>"}]).to_string()
+        ));
+        assert!(within(
+            &json!({"raw": json!({"x": "say \"yes\" <now>"}).to_string()}).to_string()
+        ));
+        assert!(!within("say yes now"));
+        // A short one stands in too much else.
+        let short = Needle::of("tea");
+        assert!(short.is_in(digest_of(b"tea"), b"tea") && !short.is_in(digest_of(b"steam"), b"steam"));
+    }
+
+    #[test]
+    fn every_string_of_an_entry_counts() {
+        assert_eq!(texts(&json!("one")), ["one"]);
+        assert_eq!(texts(&json!({"a": ["x", 1]})), [r#"{"a":["x",1]}"#, "x"]);
+    }
+}

@@ -1,0 +1,184 @@
+//! `clawk memory forget`: an entry and everything that holds what it said, in one command, on the record.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clawk_kernel::time::{Clock as _, SystemClock};
+use clawk_proto::{Digest, SessionId};
+use serde_json::{Value, json};
+
+use super::PartArgs;
+use super::copies::{find, texts};
+use super::held::{Found, Part, at};
+use crate::compose;
+use crate::out::{self, Format, harmless};
+use crate::state::kept::{Erase, MAX_FORGOTTEN, Reader, Remembered, StateDir};
+
+/// Longest reason, bytes.
+const MAX_REASON_BYTES: usize = 1000;
+
+pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format) -> Result<ExitCode> {
+    if reason.trim().is_empty() || reason.len() > MAX_REASON_BYTES {
+        bail!("`--reason` takes 1 to {MAX_REASON_BYTES} bytes");
+    }
+    let by = format!("local user {}", rustix::process::getuid().as_raw());
+    // What is wrong with the names is said without the lock.
+    let (_, reader, parts) = which.open()?;
+    meant(&reader, &parts, ids)?;
+    drop((reader, parts));
+    let (gone, copies) = compose::runtime()?.block_on(async {
+        let (state, reader, mut parts) =
+            which.own("an agent that runs may be writing what is to be forgotten")?;
+        let gone = meant(&reader, &parts, ids)?;
+        let copies = find(&reader, &said(&reader, &parts, &gone)?)?;
+        drop(reader);
+        entries(&state, &mut parts, &gone, reason, &by).await?;
+        let erased = contents(&state, &copies, reason, &by).await?;
+        if state.is_signed()? {
+            state.seal(&state.signer()?, SystemClock::default().now()).await?;
+        }
+        state.close();
+        Ok::<_, anyhow::Error>((gone, erased))
+    })?;
+    let ids: Vec<&str> = gone.iter().map(|one| one.hit.entry.id.as_str()).collect();
+    if format == Format::Json {
+        out::json(&json!({ "copies": copies, "forgotten": ids, "reason": reason }))?;
+    } else {
+        for id in &ids {
+            out::line(&format!("{} is forgotten", harmless(id)))?;
+        }
+        out::line(&format!(
+            "{copies} contents of the trace that held the same text are erased; the chain stays valid, and says that something was \
+             forgotten, not what"
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Exactly one entry for each name, or nothing is forgotten.
+fn meant(reader: &Reader, parts: &[Part], ids: &[String]) -> Result<Vec<Found>> {
+    let mut gone: Vec<Found> = Vec::new();
+    for id in ids {
+        let mut found = Vec::new();
+        for part in parts {
+            found.extend(part.named(reader, id)?);
+        }
+        match found.as_slice() {
+            [] => bail!(
+                "nothing is remembered as `{}`; nothing is forgotten",
+                harmless(id)
+            ),
+            [one] if gone.iter().any(|known| is_same(known, one)) => {}
+            [one] => gone.push(one.clone()),
+            several => {
+                let places: Vec<String> = several.iter().map(|one| at(&one.store, &one.scope)).collect();
+                bail!(
+                    "`{}` is in {}; say which by `--store` and `--scope`, or by its id; nothing is forgotten",
+                    harmless(id),
+                    places.join(", ")
+                );
+            }
+        }
+    }
+    if gone.len() > MAX_FORGOTTEN {
+        bail!("at most {MAX_FORGOTTEN} entries are forgotten at once; nothing is forgotten");
+    }
+    Ok(gone)
+}
+
+fn is_same(a: &Found, b: &Found) -> bool {
+    (&a.store, &a.scope, &a.hit.entry.id) == (&b.store, &b.scope, &b.hit.entry.id)
+}
+
+/// What the entries say, and what summaries say that were made from them.
+fn said(reader: &Reader, parts: &[Part], gone: &[Found]) -> Result<Vec<String>> {
+    let mut ids: Vec<String> = gone.iter().map(|one| one.hit.entry.id.clone()).collect();
+    let mut found: Vec<String> = gone
+        .iter()
+        .flat_map(|one| texts(&one.hit.entry.content))
+        .collect();
+    let mut summaries = Vec::new();
+    for part in parts {
+        let summary = |found: Found| {
+            let of = found.hit.entry.metadata.as_ref();
+            let of = of.and_then(|about| about.get("ids")).and_then(Value::as_array);
+            let of: Option<Vec<String>> =
+                of.map(|ids| ids.iter().filter_map(Value::as_str).map(str::to_owned).collect());
+            summaries.extend(of.map(|of| (found.hit.entry, of)));
+            Ok(())
+        };
+        part.each(reader, summary)?;
+        for aside in part.newest(reader, true, usize::MAX)? {
+            if let Some(of) = aside
+                .hit
+                .entry
+                .metadata
+                .as_ref()
+                .and_then(|about| about.get("ids"))
+            {
+                let of = of.as_array().into_iter().flatten().filter_map(Value::as_str);
+                let of = of.map(str::to_owned).collect();
+                summaries.push((aside.hit.entry, of));
+            }
+        }
+    }
+    // A summary of a summary, too.
+    loop {
+        let (made, rest): (Vec<_>, Vec<_>) = summaries
+            .into_iter()
+            .partition(|(_, of)| of.iter().any(|id| ids.contains(id)));
+        summaries = rest;
+        if made.is_empty() {
+            return Ok(found);
+        }
+        for (entry, _) in made {
+            found.extend(texts(&entry.content));
+            ids.push(entry.id);
+        }
+    }
+}
+
+/// The entries, with their vectors, what was set aside for them, and summaries that were made from them.
+async fn entries(state: &StateDir, parts: &mut [Part], gone: &[Found], reason: &str, by: &str) -> Result<()> {
+    let clock = SystemClock::default();
+    let rows: Vec<Remembered> = gone.iter().filter_map(|one| one.row.clone()).collect();
+    if !rows.is_empty() {
+        state.forget(&rows, reason, by, &clock).await?;
+    }
+    let elsewhere: Vec<&Found> = gone.iter().filter(|one| one.row.is_none()).collect();
+    if elsewhere.is_empty() {
+        return Ok(());
+    }
+    // On the record first: what is gone and not said would be worse than what is said and not gone.
+    let told: Vec<(&str, &str, &str)> = elsewhere
+        .iter()
+        .map(|one| (one.store.as_str(), one.scope.as_str(), one.hit.entry.id.as_str()))
+        .collect();
+    state.forgotten_elsewhere(&told, reason, by, &clock).await?;
+    for one in elsewhere {
+        for part in &mut *parts {
+            if let Part::Folder(held) = part
+                && held.store == one.store
+                && held.scope == one.scope
+            {
+                held.forget(&one.hit.entry.id)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Contents of the journal that hold the same; how many.
+async fn contents(state: &StateDir, copies: &[(SessionId, Digest)], reason: &str, by: &str) -> Result<u64> {
+    let mut erased = 0;
+    for (session, digest) in copies {
+        let what = Erase::Digest(*session, *digest);
+        erased += state
+            .erase(what, reason, by, &SystemClock::default())
+            .await?
+            .contents;
+    }
+    // Pages that were rebuilt since may hold old copies: a whole new file does not.
+    state.rewrite().await?;
+    Ok(erased)
+}

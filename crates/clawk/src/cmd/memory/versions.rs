@@ -1,0 +1,145 @@
+//! `clawk memory versions`: what a context file said before.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::kind;
+use clawk_kernel::ports::Scan;
+use clawk_trace::chain::digest_of;
+use serde_json::{Map, Value, json};
+
+use crate::out::{self, Format, Paint, harmless};
+use crate::state;
+use crate::state::kept::Reader;
+
+/// The folder of earlier versions, beside the file.
+const VERSIONS: &str = ".versions";
+
+/// A version: of the file as it was, or as the agent wrote it.
+#[derive(Debug)]
+struct Version {
+    at: String,
+    bytes: Option<Vec<u8>>,
+    place: Option<PathBuf>,
+    call: Option<String>,
+}
+
+/// The file as it is, as it was before each change, and who changed it.
+pub(super) fn run(
+    which: &state::Which,
+    file: &Path,
+    show: Option<usize>,
+    format: Format,
+) -> Result<ExitCode> {
+    let name = file
+        .file_name()
+        .and_then(|name| name.to_str())
+        .context("name a file")?;
+    let folder = file.parent().unwrap_or(Path::new("")).join(VERSIONS);
+    let mut versions = kept(&folder, name)?;
+    versions.extend(written(which, file)?);
+    versions.sort_by(|a, b| a.at.cmp(&b.at));
+    if versions.is_empty() {
+        bail!(
+            "`{}` has no versions; the agent's tool `context-write` keeps one for each change",
+            harmless(&file.display().to_string())
+        );
+    }
+    if let Some(number) = show {
+        let version = versions
+            .get(number.wrapping_sub(1))
+            .with_context(|| format!("there are {} versions", versions.len()))?;
+        let bytes = version.bytes.as_ref().context("what it said is erased")?;
+        out::piece(&harmless(&String::from_utf8_lossy(bytes)))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let facts = |version: &Version| {
+        json!({
+            "at": version.at, "bytes": version.bytes.as_ref().map(Vec::len), "call": version.call,
+            "digest": version.bytes.as_ref().map(|bytes| digest_of(bytes)), "file": version.place,
+            "from": if version.place.is_some() { "kept beside the file" } else { "written by the agent" },
+        })
+    };
+    let all: Vec<Value> = versions.iter().map(facts).collect();
+    if format == Format::Json {
+        out::json(&json!({ "file": file, "versions": all }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let paint = Paint::stdout();
+    for (number, version) in (1..).zip(&versions) {
+        let size = match &version.bytes {
+            Some(bytes) => format!("{} bytes", bytes.len()),
+            None => "erased".to_owned(),
+        };
+        let from = match (&version.place, &version.call) {
+            (Some(place), _) => format!("kept as {}", place.display()),
+            (None, Some(call)) => format!("written by call {call}"),
+            (None, None) => String::new(),
+        };
+        out::line(&format!(
+            "{} {}  {size}",
+            paint.bold(&number.to_string()),
+            version.at
+        ))?;
+        out::line(&paint.dim(&format!("    {}", harmless(&from))))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the file said before each change, beside it.
+fn kept(folder: &Path, name: &str) -> Result<Vec<Version>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.with_context(|| format!("can't read `{}`", folder.display()))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let file = entry.file_name();
+        let Some(at) = file
+            .to_str()
+            .and_then(|file| file.strip_prefix(&format!("{name}.")))
+        else {
+            continue;
+        };
+        if entry.file_type()?.is_file() {
+            found.push(Version {
+                at: at.to_owned(),
+                bytes: Some(std::fs::read(entry.path())?),
+                place: Some(entry.path()),
+                call: None,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// What the agent wrote, by the journal.
+fn written(which: &state::Which, file: &Path) -> Result<Vec<Version>> {
+    let Ok(dir) = which.dir() else {
+        return Ok(Vec::new());
+    };
+    let reader = Reader::open(&dir)?;
+    let scan = Scan {
+        kinds: &[kind::CONTEXT_WRITTEN],
+        limit: usize::MAX,
+        with_content: true,
+        ..Scan::default()
+    };
+    let mut found = Vec::new();
+    for event in reader.recorded_events(&scan)? {
+        let facts: Map<String, Value> = serde_json::from_str(&event.payload)?;
+        let text = |key: &str| facts.get(key).and_then(Value::as_str);
+        // As the manifest names it, below its folder.
+        if text("file").is_some_and(|name| file.ends_with(name.trim_start_matches("./"))) {
+            found.push(Version {
+                at: event.at.to_string(),
+                bytes: event.content.map(|content| content.bytes),
+                place: None,
+                call: text("request_id").map(str::to_owned),
+            });
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,254 @@
+//! `clawk memory why`: from an entry back to the message or the page that it came from.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clawk_kernel::kind;
+use clawk_kernel::ports::{Recorded, Scan};
+use serde_json::{Map, Value, json};
+
+use super::PartArgs;
+use super::held::{Found, Part, at, text};
+use crate::out::{self, Format, Paint, clipped, harmless};
+use crate::state::kept::Reader;
+
+/// Steps of one chain.
+const MAX_STEPS: usize = 200;
+
+/// One step: what it is, and what the record says of it.
+#[derive(Debug)]
+struct Step {
+    depth: usize,
+    /// `entry`, `message`, `call`, or an origin's first word.
+    kind: String,
+    name: String,
+    facts: Map<String, Value>,
+}
+
+pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
+    let (dir, reader, parts) = which.open()?;
+    let mut found = Vec::new();
+    for part in &parts {
+        found.extend(part.named(&reader, id)?);
+    }
+    let [entry] = found.as_slice() else {
+        match found.as_slice() {
+            [] => bail!(
+                "nothing is remembered as `{}` in `{}`; `clawk memory list` shows what is",
+                harmless(id),
+                dir.display()
+            ),
+            several => {
+                let places: Vec<String> = several.iter().map(|one| at(&one.store, &one.scope)).collect();
+                bail!(
+                    "`{}` is in {}; say which by `--store` and `--scope`",
+                    harmless(id),
+                    places.join(", ")
+                );
+            }
+        }
+    };
+    let chain = Look {
+        reader: &reader,
+        parts: &parts,
+        seen: BTreeSet::new(),
+        steps: Vec::new(),
+    }
+    .back(entry)?;
+    if format == Format::Json {
+        let steps = chain.iter().map(|step| {
+            let mut all = json!({ "depth": step.depth, "kind": step.kind, "name": step.name });
+            if let Value::Object(members) = &mut all {
+                members.extend(step.facts.clone());
+            }
+            all
+        });
+        out::json(
+            &json!({ "id": entry.hit.entry.id, "store": entry.store, "untrusted": entry.hit.mark.untrusted,
+            "chain": steps.collect::<Vec<_>>() }),
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let paint = Paint::stdout();
+    for step in &chain {
+        let facts: Vec<String> = step
+            .facts
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", text(value)))
+            .collect();
+        let indent = "  ".repeat(step.depth);
+        out::line(&format!(
+            "{indent}{} {}",
+            paint.bold(&step.kind),
+            harmless(&step.name)
+        ))?;
+        for fact in facts {
+            out::line(&paint.dim(&format!("{indent}  {}", clipped(&fact, 100))))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Look<'a> {
+    reader: &'a Reader,
+    parts: &'a [Part],
+    seen: BTreeSet<String>,
+    steps: Vec<Step>,
+}
+
+impl Look<'_> {
+    fn back(mut self, entry: &Found) -> Result<Vec<Step>> {
+        self.entry(entry, 0)?;
+        Ok(self.steps)
+    }
+
+    fn step(&mut self, depth: usize, (kind, name): (&str, &str), facts: Value) -> bool {
+        if self.steps.len() >= MAX_STEPS || !self.seen.insert(format!("{kind} {name}")) {
+            return false;
+        }
+        let facts = match facts {
+            Value::Object(members) => members
+                .into_iter()
+                .filter(|(_, value)| !value.is_null())
+                .collect(),
+            _ => Map::new(),
+        };
+        self.steps.push(Step {
+            depth,
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            facts,
+        });
+        true
+    }
+
+    fn entry(&mut self, found: &Found, depth: usize) -> Result<()> {
+        let mark = &found.hit.mark;
+        let about = &found.hit.entry;
+        let facts = json!({
+            "store": found.store, "origin": mark.origin, "untrusted": mark.untrusted, "timestamp": about.timestamp,
+            "session": Some(&mark.session).filter(|session| !session.is_empty()), "content": clipped(&text(&about.content), 200),
+        });
+        if !self.step(depth, ("entry", &about.id), facts) {
+            return Ok(());
+        }
+        // A summary: what it stands for.
+        let of = about
+            .metadata
+            .as_ref()
+            .and_then(|about| about.get("ids"))
+            .and_then(Value::as_array);
+        for id in of.into_iter().flatten().filter_map(Value::as_str) {
+            let parts = self
+                .parts
+                .iter()
+                .filter(|part| part.store() == found.store && part.scope() == found.scope);
+            let mut stood = Vec::new();
+            for part in parts {
+                stood.extend(part.named(self.reader, id)?);
+            }
+            for one in stood {
+                self.entry(&one, depth + 1)?;
+            }
+        }
+        for source in std::iter::once(&mark.origin).chain(&mark.made_from) {
+            self.source(source, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn source(&mut self, source: &str, depth: usize) -> Result<()> {
+        let (kind, name) = source.split_once(' ').unwrap_or((source, ""));
+        match kind {
+            "" | "user" | "agent" | "memory" => Ok(()),
+            "message" => self.message(name, depth),
+            "call" => self.call(name, depth),
+            _ => self.origin(kind, name, depth),
+        }
+    }
+
+    fn message(&mut self, id: &str, depth: usize) -> Result<()> {
+        let found = self.event(&[kind::MESSAGE_ACCEPTED], |_, facts| is(facts, "message_id", id))?;
+        let facts = found.map(|(event, facts)| {
+            json!({
+                "session": event.session, "event": event.sequence, "at": event.at.to_string(), "door": facts.get("door"),
+                "channel": facts.get("channel"), "sender": facts.get("sender"), "text": said(&event),
+            })
+        });
+        self.step(
+            depth,
+            ("message", id),
+            facts.unwrap_or_else(|| json!({ "text": "[not in this journal]" })),
+        );
+        Ok(())
+    }
+
+    fn call(&mut self, id: &str, depth: usize) -> Result<()> {
+        let found = self.event(&[kind::ACTION_REQUESTED], |_, facts| is(facts, "request_id", id))?;
+        let Some((event, facts)) = found else {
+            self.step(depth, ("call", id), json!({ "text": "[not in this journal]" }));
+            return Ok(());
+        };
+        let told = json!({
+            "session": event.session, "event": event.sequence, "at": event.at.to_string(), "tool": facts.get("action_id"),
+            "arguments": said(&event),
+        });
+        if self.step(depth, ("call", id), told)
+            && let Some(turn) = facts.get("turn").and_then(Value::as_str)
+        {
+            self.message(turn, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// The call that brought a page or a file: the first whose arguments name it.
+    fn origin(&mut self, kind: &str, name: &str, depth: usize) -> Result<()> {
+        let found = self.event(&[kind::ACTION_REQUESTED], |event, facts| {
+            is(facts, "action_id", name)
+                || (!name.is_empty() && said(event).is_some_and(|text| text.contains(name)))
+        })?;
+        let facts = found.map(|(event, facts)| {
+            json!({
+                "session": event.session, "event": event.sequence, "at": event.at.to_string(), "tool": facts.get("action_id"),
+                "call": facts.get("request_id"),
+            })
+        });
+        self.step(depth, (kind, name), facts.unwrap_or_default());
+        Ok(())
+    }
+
+    /// The first event of these types that fits.
+    fn event(
+        &self,
+        kinds: &'static [&'static str],
+        fits: impl Fn(&Recorded, &Map<String, Value>) -> bool,
+    ) -> Result<Option<(Recorded, Map<String, Value>)>> {
+        let mut scan = Scan {
+            kinds,
+            with_content: true,
+            ..Scan::default()
+        };
+        loop {
+            let page = self.reader.recorded_events(&scan)?;
+            let Some(last) = page.last() else { return Ok(None) };
+            scan.after_row = last.row;
+            for event in page {
+                let facts = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: a payload of ours always reads
+                if fits(&event, &facts) {
+                    return Ok(Some((event, facts)));
+                }
+            }
+        }
+    }
+}
+
+fn is(facts: &Map<String, Value>, key: &str, value: &str) -> bool {
+    facts.get(key).and_then(Value::as_str) == Some(value)
+}
+
+/// What an event's content says; none, where it is erased.
+fn said(event: &Recorded) -> Option<String> {
+    let content = event.content.as_ref()?;
+    Some(String::from_utf8_lossy(&content.bytes).into_owned())
+}
