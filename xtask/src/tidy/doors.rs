@@ -75,6 +75,8 @@ const DOORS: [Door; 8] = [
             "crates/clawk-tools/src/",
             // Platforms, to which answers go that are owed and recorded.
             "crates/clawk-channels/src/api.rs",
+            // Files that people sent there, from the platform's own hosts.
+            "crates/clawk-channels/src/remote.rs",
             // Models, whose requests are recorded as such.
             "crates/clawk-providers/src/",
             // Signed tree heads and audit records to where the operator wants them.

@@ -70,7 +70,10 @@ impl Frame {
 
 /// Parts of events that come in several frames.
 #[derive(Default)]
-pub(super) struct Joined(HashMap<String, (Instant, Vec<Option<Vec<u8>>>)>);
+pub(super) struct Joined(HashMap<String, Parts>);
+
+/// When the first part came, and all that are there.
+type Parts = (Instant, Vec<Option<Vec<u8>>>);
 
 impl Joined {
     /// The whole event, once all of it is there.

