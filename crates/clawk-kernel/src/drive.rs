@@ -623,7 +623,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         let untrusted = run.context.taint.iter().cloned().collect();
         recall::after(calls, about, (&asked, turn.said()), &untrusted).await;
     }
-    show(calls, &run, message, &turn).await;
+    shown::tell(calls, &run, message, turn.said()).await;
     let recorded = close(calls, &run, (message, &origin), (&end, stop), &turn, started_us).await;
     turns.outbox.wake();
     state.set_history(turn.into_messages());
@@ -639,22 +639,6 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
             usage,
         })
         .await;
-}
-
-/// Tells the surfaces what the turn's calls came to.
-async fn show(calls: &Calls, run: &Run<'_>, message: MessageId, turn: &Turn) {
-    if !run.notices.attached() {
-        return;
-    }
-    let journal = calls.scribe.journal();
-    match shown::of(&**journal, run.thread.session, message, None).await {
-        Ok(shown) => {
-            if let Some(line) = shown.line(turn.said()) {
-                run.notices.send(Notice::Shown(shown, line)).await;
-            }
-        }
-        Err(error) => tracing::warn!(%error, "what a turn did can't be read"),
-    }
 }
 
 /// What the surface is told of an end: one that could not be recorded is none. A message that failed is kept, and whoever reads

@@ -3,8 +3,11 @@
 use clawk_proto::{MessageId, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
+use crate::call::Calls;
+use crate::drive::Run;
 use crate::effect::is_unknown;
 use crate::event::kind;
+use crate::notice::Notice;
 use crate::ports::{Journal, JournalError, Scan};
 use crate::time::Timestamp;
 
@@ -213,6 +216,22 @@ pub(crate) async fn of(
         }
     }
     Ok(shown)
+}
+
+/// Tells whoever watches what the turn's calls came to.
+pub(crate) async fn tell(calls: &Calls, run: &Run<'_>, message: MessageId, said: &str) {
+    let notices = &run.notices;
+    if !notices.attached() {
+        return;
+    }
+    match of(&**calls.scribe.journal(), run.thread.session, message, None).await {
+        Ok(shown) => {
+            if let Some(line) = shown.line(said) {
+                notices.send(Notice::Shown(shown, line)).await;
+            }
+        }
+        Err(error) => tracing::warn!(%error, "what a turn did can't be read"),
+    }
 }
 
 fn see(calls: &mut Vec<Call>, event: &str, fields: Fields) {
