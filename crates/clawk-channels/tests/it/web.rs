@@ -124,12 +124,14 @@ async fn a_person_talks_to_the_agent_in_a_browser() {
 #[tokio::test]
 async fn an_answer_is_shown_while_it_is_written_and_its_last_edit_is_the_answer() {
     use clawk_kernel::ports::Message;
-    use clawk_kernel::testing::{Behaviour, ScriptedModel, calls, says};
+    use clawk_kernel::testing::{Behaviour, ScriptedModel, calls, manifest, says};
     let folder = tempfile::tempdir().unwrap();
-    let mut rig = parrot(
-        json!([{"name": "page", "type": "web", "transport": "websocket", "auth": {"secret_ref": "TOKEN"},
-        "access_control": {"mode": "open"}}]),
-    );
+    let mut rig = Rig::new(manifest(json!({
+        "channels": [{"name": "page", "type": "web", "transport": "websocket", "auth": {"secret_ref": "TOKEN"},
+            "access_control": {"mode": "open"}}],
+        "tools": [{"name": "slow", "description": "slow", "input_schema": {"type": "object"}}],
+        "policies": [{"name": "policy", "rules": [{"id": "all", "action": "allow", "scope": "all"}]}],
+    })));
     rig.runner.set("slow", Behaviour::Sleep(2_500));
     let model = ScriptedModel::new(|request, _| {
         let asked = matches!(request.messages.last(), Some(Message::User { .. }));
@@ -144,10 +146,6 @@ async fn an_answer_is_shown_while_it_is_written_and_its_last_edit_is_the_answer(
         Ok(answer)
     });
     rig.models.insert("model".to_owned(), std::sync::Arc::new(model));
-    std::sync::Arc::make_mut(&mut rig.manifest)
-        .tools
-        .iter_mut()
-        .for_each(|tool| tool.name = "slow".to_owned());
     let kernel = rig.start().await;
     let configs = BTreeMap::from([("page".to_owned(), serde_json::from_value(json!({})).unwrap())]);
     let channels = start(&rig, kernel, configs, &[("TOKEN", "shared-token")], folder.path()).await;

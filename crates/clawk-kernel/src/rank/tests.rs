@@ -41,6 +41,7 @@ fn found() -> Found {
             hit("other", 0.7, 0, "agent", false, "you"),
         ],
         used: None,
+        compared_here: false,
     }
 }
 
