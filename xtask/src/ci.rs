@@ -95,7 +95,8 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// What a build has only when asked, and CI always tests.
-const FEATURES: &str = "clawk/wasm,clawk/vm,clawk/conformance,clawk/nats,clawk/redis";
+const FEATURES: &str =
+    "clawk/wasm,clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/mail,clawk/postgres";
 
 type Step = fn(&mut Tally) -> Result<bool>;
 

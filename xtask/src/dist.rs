@@ -12,7 +12,7 @@ use crate::run::{command, output, say};
 pub(crate) const PROFILE: &str = "dist";
 
 /// Features of the shipped program. CI turns them on, too, and `wasm` besides.
-const FEATURES: &str = "clawk/vm,clawk/conformance,clawk/nats,clawk/redis";
+const FEATURES: &str = "clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/mail,clawk/postgres";
 
 /// Builds the shipped program and prints where it is and how large.
 ///

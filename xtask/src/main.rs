@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask tidy | docs | ci | parts | dist | footprint | bench`.
+//! The project's own chores: `cargo xtask tidy | docs | ci | parts | dist | footprint | sim | soak | bench`.
 //!
 //! *Owns:* checks of the tree that no compiler makes, and the order of CI.
 //! *Depends on:* nothing of ours; it runs tools.
@@ -12,6 +12,8 @@ mod docs;
 mod footprint;
 mod parts;
 mod run;
+mod sim;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -27,6 +29,9 @@ usage: cargo xtask COMMAND
   parts   only install the real parts that tests run against, and print where they are
   dist    build the program that is shipped (profile `dist`, every feature but wasm): [--features LIST]
   footprint  compare the release program's size and its dependencies with xtask/footprint.toml; 5 % more fails
+  sim     play the deterministic simulation, each seed twice: [--seeds N] [--from N]
+  soak    run long loads and faults that CI leaves out or runs in a small form:
+          [channels [WORD…] | doors | swarm [--tasks N] [--workers N] (network namespaces: needs root)]
   bench   measure the shipped program on this machine: [--quick] [--format json]
 ";
 
@@ -40,6 +45,8 @@ fn main() -> ExitCode {
         ("dist", _) => dist::run(args.get(1..).unwrap_or_default()),
         ("footprint", 1) => footprint::run(),
         ("bench", _) => bench::run(args.get(1..).unwrap_or_default()),
+        ("sim", _) => sim::run(args.get(1..).unwrap_or_default()),
+        ("soak", _) => soak::run(args.get(1..).unwrap_or_default()),
         ("parts", 1) => parts::install().map(|dir| say(&dir.display().to_string())),
         ("help" | "--help" | "-h", 1) => {
             say(HELP);

@@ -1,11 +1,12 @@
-//! The one trait that a platform implements, in the shape of the line protocol: it decodes what comes in and encodes what goes
-//! out. Who is let in, what is a repetition, what is tried again, how long texts are split: none of its business.
+//! The one trait that a platform implements, in the shape of the line protocol. An adapter decodes what comes in and encodes what
+//! goes out. Shared code decides who is let in, what is a repetition, what is tried again, and how long texts are split.
 
 use std::fmt;
 
 use bytes::Bytes;
 use clawk_kernel::ports::{Delivery, Later};
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::inlet::Inlet;
@@ -30,6 +31,10 @@ pub enum Markup {
     TelegramHtml,
     /// Slack's mrkdwn.
     Mrkdwn,
+    /// WhatsApp's marks.
+    Whatsapp,
+    /// HTML for a page of our own: only tags that we write, links to web and mail addresses.
+    Html,
     /// Plain text.
     Plain,
 }
@@ -51,6 +56,8 @@ pub struct Abilities {
     pub typing: bool,
     /// It shows that a message was read.
     pub receipts: bool,
+    /// [`Adapter::send`] sends the files of [`Out::files`].
+    pub files: bool,
 }
 
 impl Abilities {
@@ -65,6 +72,7 @@ impl Abilities {
             edits: false,
             typing: false,
             receipts: false,
+            files: false,
         }
     }
 }
@@ -101,6 +109,31 @@ pub struct Attachment {
     pub media_type: String,
     /// Bytes, where the platform says.
     pub size: Option<u64>,
+    /// Where its bytes are.
+    pub content: Content,
+}
+
+/// Where the bytes of an attachment are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Content {
+    /// The adapter can't get them. The model reads the file's name, type and size.
+    #[default]
+    Absent,
+    /// They came with the message.
+    Here(Bytes),
+    /// [`Adapter::fetch`] takes this. It is called only for a sender who was let in.
+    At(String),
+}
+
+/// A file that goes out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutFile {
+    /// Its name: one path component without control characters.
+    pub name: String,
+    /// Its media type.
+    pub media_type: String,
+    /// Its bytes.
+    pub data: Bytes,
 }
 
 /// Somebody pressed a button, or answered a question.
@@ -129,6 +162,8 @@ pub struct Out {
     pub text: String,
     /// The same as Markdown.
     pub markdown: String,
+    /// Files, only where [`Abilities::files`] is given.
+    pub files: Vec<OutFile>,
 }
 
 /// A question with choices.
@@ -170,11 +205,11 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// A header's text; none when it is missing, there twice, or no text.
+    /// A header's text. `None` when it is missing, stands there twice, or is not text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut all = self.headers.get_all(name).iter();
-        let value = all.next()?.to_str().ok()?; // silent-ok: bytes that are no text fit nothing
+        let value = all.next()?.to_str().ok()?; // silent-ok: bytes that are not text match nothing
         all.next().is_none().then_some(value)
     }
 }
@@ -218,12 +253,33 @@ impl HookReply {
     }
 }
 
+/// What [`Adapter::serve`] answers: a reply with further headers, or a stream.
+#[derive(Debug)]
+pub struct Served {
+    /// Status, content type and body.
+    pub reply: HookReply,
+    /// Further headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The body comes piece by piece; [`HookReply::body`] is not used. The receiver's end closes the stream.
+    pub stream: Option<mpsc::Receiver<Bytes>>,
+}
+
+impl From<HookReply> for Served {
+    fn from(reply: HookReply) -> Self {
+        Self {
+            reply,
+            headers: Vec::new(),
+            stream: None,
+        }
+    }
+}
+
 /// Why listening ended. It begins again after a wait, unless the channel ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// For people; no secret in it.
     pub reason: String,
-    /// Nothing but a person mends it (a wrong token): it is tried again rarely.
+    /// Only a person can mend it (a wrong token): it is tried again rarely.
     pub fatal: bool,
     /// The platform wants to be left alone for so long, milliseconds.
     pub after_ms: Option<u64>,
@@ -237,6 +293,12 @@ impl Ended {
             fatal: false,
             after_ms: None,
         }
+    }
+
+    /// How listening ended: without an error, the agent ends.
+    #[must_use]
+    pub fn of(listened: Result<(), Self>) -> Self {
+        listened.err().unwrap_or_else(|| Self::broken("the agent ends"))
     }
 
     /// A person has to mend it.
@@ -306,7 +368,27 @@ pub trait Adapter: Send + Sync + fmt::Debug {
         )))
     }
 
-    /// Begins a run by hand, `clawk channels fire`. `false`: it is no trigger.
+    /// The same with headers and streams, for a channel that serves a page. This is what the listener calls.
+    fn serve<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, Served> {
+        Box::pin(async move { self.receive(inlet, hook).await.into() })
+    }
+
+    /// Fetches an attachment's bytes by its [`Content::At`], at most `max_bytes` of them.
+    ///
+    /// The error says why it can't be had, for the model and people.
+    fn fetch<'a>(&'a self, _at: &'a str, _max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(std::future::ready(Err(
+            "this channel can't fetch files".to_owned()
+        )))
+    }
+
+    /// Takes away what the channel installed elsewhere (a trigger, a table, a webhook), for `clawk channels remove`. Returns what
+    /// it removed, in words for people; an empty list when the channel installs nothing.
+    fn remove<'a>(&'a self) -> Later<'a, Result<Vec<String>, String>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Begins a run by hand, for `clawk channels fire`. `Ok(false)` means that this channel is not a trigger.
     fn fire<'a>(&'a self, _inlet: &'a Inlet) -> Later<'a, Result<bool, String>> {
         Box::pin(std::future::ready(Ok(false)))
     }

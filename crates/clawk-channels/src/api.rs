@@ -36,8 +36,10 @@ impl fmt::Debug for Api {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// Null where it is no JSON.
+    /// Null where it is not JSON: an empty body, or a proxy's page beside an error status.
     pub(crate) body: Value,
+    /// There is a body, and it is not JSON.
+    foreign: bool,
 }
 
 /// Why there is none.
@@ -141,7 +143,7 @@ impl Api {
         Url::parse(&text).map_err(|_invalid| Fault::NotSent("the request's address can't be made".to_owned()))
     }
 
-    /// One exchange.
+    /// One exchange of JSON. A success whose body is not JSON is a fault: something else than the API answered.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -150,7 +152,13 @@ impl Api {
     ) -> Result<Answer, Fault> {
         let bytes = body.map(|body| body.to_string().into_bytes());
         let json = bytes.is_some().then_some("application/json; charset=utf-8");
-        self.raw(method, path, json, bytes.unwrap_or_default(), &[]).await
+        let answer = self
+            .raw(method, path, json, bytes.unwrap_or_default(), &[])
+            .await?;
+        if answer.status.is_success() && answer.foreign {
+            return Err(Fault::Unknown("the answer is not JSON".to_owned()));
+        }
+        Ok(answer)
     }
 
     /// POST of JSON.
@@ -158,7 +166,7 @@ impl Api {
         self.send(Method::POST, path, Some(body)).await
     }
 
-    /// One exchange with these bytes.
+    /// One exchange with these bytes. The status alone says what became of it; the answer need not be JSON.
     pub(crate) async fn raw(
         &self,
         method: Method,
@@ -181,11 +189,12 @@ impl Api {
         let response = self.client.send(request).await?;
         let (status, headers) = (response.status(), response.headers().clone());
         let bytes = response.bytes().await?;
+        let body = serde_json::from_slice(&bytes).ok(); // silent-ok: kept in `foreign`
         Ok(Answer {
             status,
             headers,
-            // silent-ok: what is no JSON says nothing to us; the status does
-            body: serde_json::from_slice(&bytes).unwrap_or_default(),
+            foreign: body.is_none() && !bytes.trim_ascii().is_empty(),
+            body: body.unwrap_or(Value::Null),
         })
     }
 }

@@ -51,7 +51,7 @@ pub struct ChannelConfig {
     pub public_url: Option<String>,
     /// Further secrets by name, as references.
     pub secrets: BTreeMap<String, String>,
-    /// Platform ids that are no secrets.
+    /// Platform ids. They are not secret.
     pub settings: BTreeMap<String, String>,
     /// Senders with the role `admin`, in access modes that have no roles.
     pub admins: Vec<String>,
@@ -178,7 +178,7 @@ const fn of(kind: ChannelType) -> Takes {
         ChannelType::Lark => takes(PEOPLE, API, &["verification_token", "encrypt_key"], &["app_id"]),
         ChannelType::Wechat => takes(PEOPLE, API, &["token", "encoding_aes_key"], &["app_id"]),
         ChannelType::Qq => takes(PEOPLE, API, &[], &["app_id"]),
-        ChannelType::Dingtalk => takes(PEOPLE, API, &[], &["client_id"]),
+        ChannelType::Dingtalk => takes(PEOPLE, API, &[], &["client_id", "robot_code"]),
         ChannelType::Webhook => takes(PEOPLE, API, &[], &[]),
         ChannelType::Web => takes(PEOPLE, &["users", "public_url"], &[], &[]),
         ChannelType::Voice => takes(
@@ -286,7 +286,7 @@ pub fn faults(configs: &BTreeMap<String, ChannelConfig>, channels: &[Channel]) -
     faults
 }
 
-/// Whether a type only starts runs, and nobody speaks through it.
+/// Whether events of this type start runs, and no person speaks through it.
 #[must_use]
 pub const fn is_trigger(kind: ChannelType) -> bool {
     matches!(

@@ -1,5 +1,5 @@
-//! Who is let in, with which role, and how often (C3, C4, C8). Pure but for the pairing's codes: what it says goes on the record
-//! and to the sender by [`crate::inlet`].
+//! Who is let in, with which role, and how often (C3, C4, C8). It only decides and makes pairing codes; [`crate::inlet`] writes the
+//! record and tells the sender.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,14 +20,14 @@ const TELL_EVERY_MS: i64 = 3_600_000;
 /// The sender of a message whose platform vouches for nobody (C3a).
 pub(crate) const NOBODY: &str = "(unverified)";
 
-/// What is said of a sender.
+/// The decision about a sender.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Let in.
     In(Role),
     /// Not let in.
     Out(&'static str),
-    /// Not let in yet: a code to be told, once it is on the record.
+    /// Not let in yet. The sender is told this code once the record has it.
     Code(String, Pending),
 }
 
@@ -76,7 +76,7 @@ impl Gate {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The role of somebody who is let in; without a code for who is not.
+    /// The role of a sender who is let in. Gives no pairing code to others.
     pub(crate) fn role(&self, sender: &str) -> Option<Role> {
         if is_trigger(self.channel.kind) {
             return (sender == self.channel.name).then_some(Role::User);
@@ -135,7 +135,7 @@ impl Gate {
         let room = burst.map_or_else(|| many(per_minute.max(1)), |burst| 1.0 + many(burst));
         let mut inner = self.lock();
         if inner.buckets.len() >= REMEMBERED && !inner.buckets.contains_key(sender) {
-            // A bucket that is full again says nothing.
+            // A full bucket is the same as a new one: it can be forgotten.
             let full_ms = room * 60_000.0 / many(per_minute.max(1));
             inner
                 .buckets

@@ -13,20 +13,20 @@ use clawk_proto::{MessageId, SessionId};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::adapter::{Adapter, Attachment, Incoming, Out, Press};
-use crate::config::{ChannelConfig, Refuse, Respond};
+use crate::adapter::{Adapter, Incoming, Out, Press};
+use crate::config::{ChannelConfig, Refuse, Respond, is_trigger};
 use crate::cursor::Cursor;
+use crate::files::Files;
 use crate::gate::{Gate, NOBODY, Verdict};
+use crate::live::Live;
 use crate::outlet::dress;
 use crate::questions::{Pressed, Questions};
 use crate::state::{Came, State, Status};
 
-/// How long a message that is no answer (a code, a refusal) may take, milliseconds; it is not tried again.
+/// How long a message beside the answers (a code, a refusal) may take, milliseconds. It is not tried again.
 const ASIDE_MS: u64 = 20_000;
 /// Such messages on their way at a time, for each channel.
 const ASIDES: usize = 16;
-/// Attachments of one message that are named.
-const MAX_ATTACHMENTS: usize = 20;
 /// Characters of a name from outside that are shown.
 const NAME_CHARS: usize = 100;
 /// How often somebody is shown to be writing, and for how long at most, milliseconds.
@@ -71,6 +71,8 @@ pub struct Inlet {
     pub(crate) gate: Gate,
     pub(crate) status: Status,
     cursor: Cursor,
+    files: Files,
+    pub(crate) live: Arc<Live>,
     questions: Arc<Questions>,
     adapter: OnceLock<Weak<dyn Adapter>>,
     tasks: TaskTracker,
@@ -89,6 +91,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) facts: Arc<Vec<ChannelFact>>,
     pub(crate) cursor: Cursor,
+    pub(crate) files: Files,
     pub(crate) questions: Arc<Questions>,
     pub(crate) tasks: TaskTracker,
     pub(crate) over: CancellationToken,
@@ -103,6 +106,7 @@ impl Inlet {
             clock,
             facts,
             cursor,
+            files,
             questions,
             tasks,
             over,
@@ -119,6 +123,8 @@ impl Inlet {
             kernel,
             clock,
             cursor,
+            files,
+            live: Arc::default(),
             questions,
             tasks,
             over,
@@ -213,6 +219,9 @@ impl Inlet {
         self.status.came(self.now(), came);
         if came == Came::Accepted {
             self.acknowledge(&incoming);
+            if let Taken::Accepted { message, session, .. } = &taken {
+                self.follow(&incoming.conversation, *message, *session);
+            }
         }
         taken
     }
@@ -281,7 +290,11 @@ impl Inlet {
                 .refuse(incoming, sender, "more messages than `rate_limit` lets in", None)
                 .await;
         }
-        inbound.text = with_attachments(&incoming.text, &incoming.attachments);
+        let adapter = self.adapter();
+        let taken = self
+            .files
+            .take(adapter.as_ref(), &incoming.text, &incoming.attachments);
+        (inbound.images, inbound.text) = taken.await;
         let role = inbound.role;
         match self.kernel.submit(inbound).await {
             Ok(accepted) => {
@@ -299,7 +312,45 @@ impl Inlet {
         }
     }
 
-    /// Whether the message answers a question, and is no message besides.
+    /// Takes what a schedule says in the name of the person whose conversation it is, with `most` as the role at most. Whoever is
+    /// not let in any more has no schedules.
+    pub(crate) async fn scheduled(&self, incoming: Incoming, most: Role) -> Taken {
+        let Incoming {
+            ids,
+            conversation,
+            direct,
+            sender,
+            text,
+            ..
+        } = incoming;
+        let sender = sender.unwrap_or_else(|| NOBODY.to_owned());
+        let Some(role) = self.gate.role(&sender) else {
+            return Taken::Refused("the person is not let in any more".to_owned());
+        };
+        let inbound = Inbound {
+            channel: self.channel.name.clone(),
+            conversation,
+            direct,
+            sender,
+            role: role.min(most),
+            platform_ids: ids,
+            remembered_days: REMEMBERED_DAYS,
+            text,
+            images: Vec::new(),
+        };
+        match self.kernel.submit(inbound).await {
+            Ok(accepted) => Taken::Accepted {
+                message: accepted.message_id,
+                session: accepted.session_id,
+                duplicate: accepted.duplicate,
+            },
+            Err(KernelError::Refused(reason)) => Taken::Refused(reason),
+            Err(error @ KernelError::BadParameter { .. }) => Taken::Refused(error.to_string()),
+            Err(error) => Taken::Later(error.to_string()),
+        }
+    }
+
+    /// Whether the message answers a question, so that it is not a message to the agent.
     async fn answers(&self, incoming: &Incoming, sender: &str, role: Role) -> bool {
         let (name, conversation, text) = (&self.channel.name, &incoming.conversation, &incoming.text);
         if let Some(pressed) = self.questions.typed(name, conversation, sender, role, text).await {
@@ -360,6 +411,12 @@ impl Inlet {
         Taken::Refused(reason.to_owned())
     }
 
+    /// Puts on the record that something was not taken, without its text. For what an adapter itself refuses: a mail of a machine.
+    pub async fn refused(&self, conversation: &str, sender: &str, reason: &'static str) {
+        self.record_refusal(conversation, sender, reason).await;
+        self.status.came(self.now(), Came::Refused);
+    }
+
     async fn record_refusal(&self, conversation: &str, sender: &str, reason: &'static str) {
         let Some(count) = self.gate.refused(sender, reason, self.now()) else {
             return;
@@ -401,12 +458,23 @@ impl Inlet {
                     "a press for no question that was asked here",
                 )
                 .await;
-                "There is no such question here.".to_owned()
+                "This question is not known here.".to_owned()
             }
         }
     }
 
-    /// Sends a message that is no answer and is not tried again.
+    /// Runs something beside the channel until it is done or the channel ends.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let over = self.over.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                () = over.cancelled() => {}
+            }
+        });
+    }
+
+    /// Sends a message beside the answers. It is not tried again.
     pub(crate) fn aside(&self, conversation: &str, text: String) {
         let (Some(adapter), Ok(place)) = (self.adapter(), Arc::clone(&self.asides).try_acquire_owned())
         else {
@@ -418,6 +486,7 @@ impl Inlet {
             reply_to: None,
             text: dress(&text, adapter.abilities().markup),
             markdown: text,
+            files: Vec::new(),
         };
         let over = self.over.clone();
         self.tasks.spawn(async move {
@@ -432,6 +501,22 @@ impl Inlet {
             }
             drop(place);
         });
+    }
+
+    /// Shows the answer while it is being written, where messages can be edited.
+    fn follow(&self, conversation: &str, message: MessageId, session: SessionId) {
+        let Some(adapter) = self.adapter() else { return };
+        if is_trigger(self.channel.kind) || !adapter.abilities().edits {
+            return;
+        }
+        if !self.live.expect(conversation, message) {
+            return;
+        }
+        let Some(watcher) = self.kernel.watch(session) else {
+            return;
+        };
+        let (live, conversation) = (Arc::clone(&self.live), conversation.to_owned());
+        self.spawn(async move { live.follow(watcher, adapter, conversation, message).await });
     }
 
     /// Shows that the message was read, and that somebody writes, where the manifest asks for it and the platform can.
@@ -485,28 +570,6 @@ impl Inlet {
 
 fn lock(writing: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
     writing.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The text with a line for each file. A name can't forge a line of its own.
-fn with_attachments(text: &str, attachments: &[Attachment]) -> String {
-    let mut whole = text.to_owned();
-    for attachment in attachments.iter().take(MAX_ATTACHMENTS) {
-        if !whole.is_empty() {
-            whole.push('\n');
-        }
-        let size = attachment
-            .size
-            .map_or(String::new(), |size| format!(", {size} bytes"));
-        whole.push_str(&format!(
-            "[attached: {}, {}{size}; not fetched]",
-            harmless(&attachment.name),
-            harmless(&attachment.media_type)
-        ));
-    }
-    if attachments.len() > MAX_ATTACHMENTS {
-        whole.push_str(&format!("\n[and {} more]", attachments.len() - MAX_ATTACHMENTS));
-    }
-    whole
 }
 
 /// A name from outside, in one line, without what hides or turns text.

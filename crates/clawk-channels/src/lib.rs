@@ -12,13 +12,25 @@ mod api;
 
 mod config;
 
+mod files;
+
 mod gate;
 
 mod genuine;
 
+mod envelope;
+
+mod token;
+
+mod held;
+
+mod remote;
+
 mod pairing;
 
 pub mod inlet;
+
+mod live;
 
 mod outlet;
 
@@ -27,6 +39,12 @@ mod split;
 mod markup;
 
 mod questions;
+
+mod runs;
+
+mod schedules;
+
+mod timetable;
 
 mod socket;
 
@@ -38,8 +56,9 @@ mod service;
 
 mod types;
 
-pub use adapter::{Adapter, Hook, HookReply, Incoming};
+pub use adapter::{Adapter, Hook, HookReply, Incoming, Served};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};
+pub use schedules::Wanted;
 pub use service::{Channels, NotDone, Paired, Parts};
 pub use state::{Report, State};

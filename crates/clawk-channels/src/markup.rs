@@ -33,6 +33,34 @@ pub(crate) fn telegram(text: &str) -> String {
     )
 }
 
+/// HTML for a page: what is not ours is escaped, and a link leads to the web or to a mail address only.
+pub(crate) fn page(text: &str) -> String {
+    write(
+        text,
+        &Style {
+            strong: ("<b>", "</b>"),
+            emphasis: ("<i>", "</i>"),
+            strike: ("<s>", "</s>"),
+            code: ("<code>", "</code>"),
+            block: ("<pre>", "</pre>"),
+            quote: ("<blockquote>", "</blockquote>"),
+            heading: ("<b>", "</b>"),
+            escape: |text| html(text).replace('"', "&quot;").replace('\'', "&#39;"),
+            link: |url, label| {
+                let lower = url.to_ascii_lowercase();
+                if !["https://", "http://", "mailto:"]
+                    .iter()
+                    .any(|scheme| lower.starts_with(scheme))
+                {
+                    return label.to_owned();
+                }
+                let url = html(url).replace('"', "&quot;").replace('\'', "&#39;");
+                format!("<a href=\"{url}\" target=\"_blank\" rel=\"noopener noreferrer\">{label}</a>")
+            },
+        },
+    )
+}
+
 /// Slack's mrkdwn.
 pub(crate) fn mrkdwn(text: &str) -> String {
     write(
@@ -54,6 +82,33 @@ pub(crate) fn mrkdwn(text: &str) -> String {
     )
 }
 
+/// WhatsApp's marks. They can't be escaped: marks in a word may format it.
+pub(crate) fn whatsapp(text: &str) -> String {
+    write(
+        text,
+        &Style {
+            strong: ("*", "*"),
+            emphasis: ("_", "_"),
+            strike: ("~", "~"),
+            code: ("`", "`"),
+            block: ("```", "```"),
+            quote: ("> ", ""),
+            heading: ("*", "*"),
+            escape: str::to_owned,
+            link: labelled,
+        },
+    )
+}
+
+/// A link's label with its address behind it.
+fn labelled(url: &str, label: &str) -> String {
+    if label == url {
+        url.to_owned()
+    } else {
+        format!("{label} ({url})")
+    }
+}
+
 /// Plain text.
 pub(crate) fn plain(text: &str) -> String {
     write(
@@ -67,13 +122,7 @@ pub(crate) fn plain(text: &str) -> String {
             quote: ("> ", ""),
             heading: ("", ""),
             escape: str::to_owned,
-            link: |url, label| {
-                if label == url {
-                    url.to_owned()
-                } else {
-                    format!("{label} ({url})")
-                }
-            },
+            link: labelled,
         },
     )
 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapter::{Abilities, Adapter, Found, Markup, Out};
 use crate::inlet::Inlet;
 use crate::markup;
+use crate::schedules::RUN;
 use crate::service::Lane;
 use crate::split::{length, split};
 
@@ -56,8 +57,8 @@ impl Outlet {
     /// A trigger's answer: its run is over, whatever becomes of the answer.
     async fn of_trigger(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
         let delivery = match &self.target {
-            // It is kept in the journal.
-            None => Delivery::Delivered { platform_id: None },
+            // Back to where the event came from, where its source takes answers; else it is kept in the journal alone.
+            None => self.send(out, cancel).await,
             Some((channel, conversation)) => match self.outlet_of(channel) {
                 Some(outlet) => {
                     let onward = Outgoing {
@@ -104,9 +105,10 @@ impl Outlet {
             let piece = Out {
                 id: if n == 0 { id.clone() } else { format!("{id}.{n}") },
                 conversation: out.conversation.clone(),
-                reply_to: out.reply_to.clone().filter(|_| n == 0),
+                reply_to: out.reply_to.clone().filter(|id| n == 0 && !id.starts_with(RUN)),
                 text: dress(markdown, abilities.markup),
                 markdown: markdown.clone(),
+                files: Vec::new(),
             };
             let work = async {
                 if doubt
@@ -114,6 +116,21 @@ impl Outlet {
                     && let Found::Yes(platform_id) = self.adapter.sent_before(&piece).await
                 {
                     return Delivery::Delivered { platform_id };
+                }
+                let live = if n == 0 {
+                    self.inlet.live.take(out.id).await
+                } else {
+                    None
+                };
+                if let Some(live) = live
+                    && let done @ Delivery::Delivered { .. } = self.adapter.edit(&live, &piece).await
+                {
+                    return match done {
+                        Delivery::Delivered { platform_id: None } => Delivery::Delivered {
+                            platform_id: Some(live),
+                        },
+                        other => other,
+                    };
                 }
                 self.adapter.send(&piece).await
             };
@@ -146,6 +163,7 @@ impl Outlet {
             reply_to: None,
             text: dress(&out.text, abilities.markup),
             markdown: out.text.clone(),
+            files: Vec::new(),
         };
         self.adapter.sent_before(&piece).await
     }
@@ -191,6 +209,8 @@ pub(crate) fn dress(text: &str, markup: Markup) -> String {
         Markup::Markdown => text.to_owned(),
         Markup::TelegramHtml => markup::telegram(text),
         Markup::Mrkdwn => markup::mrkdwn(text),
+        Markup::Whatsapp => markup::whatsapp(text),
+        Markup::Html => markup::page(text),
         Markup::Plain => markup::plain(text),
     }
 }

@@ -47,7 +47,7 @@ pub(crate) enum Pressed {
     Before(String),
     /// Who pressed may not.
     NotAllowed,
-    /// There is no such question here.
+    /// No question with this id or code was asked in this conversation.
     Unknown,
 }
 
@@ -166,6 +166,7 @@ impl Questions {
                 reply_to: None,
                 text: dressed,
                 markdown,
+                files: Vec::new(),
             },
             question: id.clone(),
             choices: choices
@@ -214,7 +215,7 @@ impl Questions {
             .is_ok()
     }
 
-    /// A button of a question of the agent itself. `None`: it is of no such question.
+    /// Takes a button of a question of the agent itself. `None`: the button belongs to another question.
     fn chosen(&self, channel: &str, press: &Press, role: Option<Role>) -> Option<Pressed> {
         let mut own = self.own();
         let meant = |own: &Own| {
@@ -351,6 +352,7 @@ impl Questions {
                 reply_to: None,
                 text: dress(&text, adapter.abilities().markup),
                 markdown: text.clone(),
+                files: Vec::new(),
             },
             question: format!("{first}{second}"),
             choices,
@@ -523,6 +525,7 @@ impl Questions {
                 reply_to: None,
                 text: dress(&markdown, abilities.markup),
                 markdown,
+                files: Vec::new(),
             };
             let sent = async {
                 match of {

@@ -19,13 +19,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::adapter::{Adapter, Ended, Hook, HookReply};
+use crate::adapter::{Adapter, Ended, Hook, HookReply, Served};
 use crate::config::ChannelConfig;
 use crate::cursor::Cursor;
+use crate::files::Files;
 use crate::inlet::{self, Inlet};
 use crate::outlet::Outlet;
 use crate::pairing::{Guesses, Pending};
 use crate::questions::{Lanes, Questions};
+use crate::schedules::{Schedules, Wanted};
 use crate::state::{Report, State};
 use crate::types;
 
@@ -38,6 +40,8 @@ const FATAL_WAIT_MS: u64 = 300_000;
 const LONGEST_IMPOSED_MS: u64 = 3_600_000;
 /// A channel that was connected for so long begins with the first wait again, milliseconds.
 const WELL_MS: u64 = 30_000;
+/// The largest request of a platform, bytes; WhatsApp's are up to 3 MB.
+const MAX_HOOK_BYTES: usize = 4 << 20;
 /// Rows of the outbox that are counted.
 const COUNTED: usize = 100_000;
 /// How long the end of all channels may take, milliseconds.
@@ -57,6 +61,8 @@ pub struct Parts {
     pub approvals: Vec<String>,
     /// Where cursors lie.
     pub folder: PathBuf,
+    /// The tools' working directory, below which files of messages are kept; none: they are named only.
+    pub workdir: Option<PathBuf>,
     /// Starts the programs of `custom` channels.
     pub launcher: Launcher,
     /// These programs, by channel, each in its box; or why it can't be had.
@@ -77,6 +83,8 @@ pub(crate) struct Lane {
     pub(crate) inlet: Arc<Inlet>,
     pub(crate) adapter: Option<Arc<dyn Adapter>>,
     pub(crate) outlet: Option<Arc<Outlet>>,
+    /// What it installed elsewhere was taken away: it does not connect again in this run of the agent.
+    pub(crate) removed: CancellationToken,
 }
 
 /// The channels of an agent; cheap to clone.
@@ -89,6 +97,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     lanes: Arc<HashMap<String, Lane>>,
     questions: Arc<Questions>,
+    schedules: Arc<Schedules>,
     /// In the manifest's order.
     names: Vec<String>,
     guesses: Mutex<Guesses>,
@@ -107,7 +116,7 @@ pub enum NotDone {
     NotPaired,
     /// The manifest declares no such channel, or it is not connected.
     NoChannel,
-    /// It is no trigger.
+    /// The channel is not a trigger.
     NoTrigger,
     /// Something else, for people.
     Failed(String),
@@ -122,7 +131,7 @@ impl fmt::Display for NotDone {
             Self::Closed => "too many wrong codes; none is looked at for a minute",
             Self::NotPaired => "nobody of this id is paired",
             Self::NoChannel => "no channel of this name is connected; `clawk channels` lists them",
-            Self::NoTrigger => "this channel is no trigger; `cron` channels can be fired",
+            Self::NoTrigger => "this channel is not a trigger; `cron` channels can be fired",
             Self::Failed(reason) => reason,
         })
     }
@@ -165,16 +174,29 @@ impl Channels {
         for channel in &channels {
             let inlet = Arc::new(Inlet::new(inlet::Parts {
                 channel: channel.clone(),
+                // A channel without a table has the defaults.
                 config: parts.configs.get(&channel.name).cloned().unwrap_or_default(),
                 kernel: parts.kernel.clone(),
                 clock: Arc::clone(&parts.clock),
                 facts: Arc::clone(&facts),
                 cursor: Cursor::new(&parts.folder, &channel.name),
+                files: Files::new(
+                    parts.workdir.clone(),
+                    parts
+                        .configs
+                        .get(&channel.name)
+                        .map_or(ChannelConfig::default().max_attachment_mb, |config| {
+                            config.max_attachment_mb
+                        }),
+                ),
                 questions: Arc::clone(&questions),
                 tasks: tasks.clone(),
                 over: over.clone(),
             }));
-            made.insert(channel.name.clone(), lane(&parts, inlet, &lanes));
+            made.insert(
+                channel.name.clone(),
+                lane(&parts, inlet, &lanes, over.child_token()),
+            );
         }
         let made = Arc::new(made);
         let _first = lanes.set(Arc::downgrade(&made)); // silent-ok: it was just made
@@ -184,11 +206,17 @@ impl Channels {
                     Arc::clone(adapter),
                     Arc::clone(&lane.inlet),
                     Arc::clone(outlet),
-                    over.clone(),
+                    lane.removed.clone(),
                 );
                 tasks.spawn(work);
             }
         }
+        let schedules = Schedules::new(parts.kernel.clone(), Arc::clone(&parts.clock), &parts.folder);
+        let schedules = Arc::new(schedules.map_err(|reason| {
+            KernelError::Refused(format!("the agent's schedules can't be read: {reason}"))
+        })?);
+        let (due, places, ending) = (Arc::clone(&schedules), Arc::clone(&made), over.clone());
+        tasks.spawn(async move { due.run(&places, &ending).await });
         let (ending, asking) = (over.clone(), Arc::clone(&questions));
         tasks.spawn(async move { asking.run(&ending).await });
         Ok(Self(Arc::new(Inner {
@@ -196,6 +224,7 @@ impl Channels {
             clock: parts.clock,
             lanes: made,
             questions,
+            schedules,
             names: channels.into_iter().map(|channel| channel.name).collect(),
             guesses: Mutex::default(),
             tasks,
@@ -239,22 +268,34 @@ impl Channels {
         Ok(reports)
     }
 
-    /// A request to `/channels/NAME`.
+    /// A request to `/channels/NAME`; the reply without what only [`Self::serve`] gives.
     pub async fn receive(&self, name: &str, hook: Hook) -> HookReply {
+        self.serve(name, hook).await.reply
+    }
+
+    /// A request to `/channels/NAME`.
+    pub async fn serve(&self, name: &str, hook: Hook) -> Served {
         let lane = self.0.lanes.get(name);
         let Some((lane, adapter)) = lane.and_then(|lane| Some((lane, lane.adapter.as_ref()?))) else {
-            return HookReply::refused(404, "no such channel");
+            return HookReply::refused(404, "no such channel").into();
         };
         if self.0.over.is_cancelled() {
-            return HookReply::refused(503, "the agent is ending");
+            return HookReply::refused(503, "the agent is ending").into();
         }
-        adapter.receive(&lane.inlet, hook).await
+        if hook.body.len() > MAX_HOOK_BYTES {
+            return HookReply::refused(413, "the body is larger than 4 MiB").into();
+        }
+        // Signatures cover the bytes as they were sent; no platform compresses them.
+        if hook.headers.contains_key(http::header::CONTENT_ENCODING) {
+            return HookReply::refused(415, "an encoded body is not read").into();
+        }
+        adapter.serve(&lane.inlet, hook).await
     }
 
     /// Begins a run of a trigger by hand.
     ///
     /// # Errors
-    /// There is no such channel, it is no trigger, or it could not be begun.
+    /// The channel does not exist, is not a trigger, or its run could not begin.
     pub async fn fire(&self, name: &str) -> Result<(), NotDone> {
         let lane = self.0.lanes.get(name).ok_or(NotDone::NoChannel)?;
         let adapter = lane.adapter.as_ref().ok_or(NotDone::NoChannel)?;
@@ -263,6 +304,22 @@ impl Channels {
             Ok(false) => Err(NotDone::NoTrigger),
             Err(reason) => Err(NotDone::Failed(reason)),
         }
+    }
+
+    /// Takes away what a channel installed elsewhere; what was removed, in words for people.
+    ///
+    /// # Errors
+    /// There is no such channel, or something could not be removed.
+    pub async fn remove(&self, name: &str) -> Result<Vec<String>, NotDone> {
+        let lane = self.0.lanes.get(name).ok_or(NotDone::NoChannel)?;
+        let adapter = lane.adapter.as_ref().ok_or(NotDone::NoChannel)?;
+        lane.removed.cancel();
+        let removed = adapter.remove().await.map_err(NotDone::Failed)?;
+        lane.inlet.status.set(
+            State::Failed,
+            Some("it was removed; it connects again when the agent starts".to_owned()),
+        );
+        Ok(removed)
     }
 
     /// Sends a text to a conversation: one attempt, whole or not at all past its first piece. `id` is unique to it.
@@ -292,6 +349,14 @@ impl Channels {
             repeat: false,
         };
         Ok(outlet.send(&out, &self.0.over).await)
+    }
+
+    /// Makes, lists or cancels a schedule in the conversation of a session, for the tool `schedule`.
+    ///
+    /// # Errors
+    /// Why not, for the model.
+    pub async fn schedule(&self, session: SessionId, wanted: Wanted) -> Result<serde_json::Value, String> {
+        self.0.schedules.ask(session, wanted).await
     }
 
     /// Asks the person in the conversation of a session, in the agent's own words, and waits. `None`: there is nobody to ask.
@@ -332,7 +397,7 @@ impl Channels {
     /// Decides on a code: its owner, and the channel.
     ///
     /// # Errors
-    /// It is no code that waits, too many wrong ones were typed, or the decision can't be recorded.
+    /// The code does not wait, too many wrong codes were typed, or the decision can't be recorded.
     pub async fn decide(&self, code: &str, approve: bool, by: &str) -> Result<(String, String), NotDone> {
         let now = self.0.clock.now();
         let open = self.guesses(|guesses| guesses.open(now));
@@ -411,7 +476,7 @@ impl Channels {
 }
 
 /// A channel with its adapter; without one, its state says why.
-fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
+fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes, removed: CancellationToken) -> Lane {
     let channel: &Channel = inlet.channel();
     match types::make(channel, inlet.config(), parts) {
         Ok(Some(adapter)) => {
@@ -421,6 +486,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
                 adapter: Some(adapter),
                 outlet: Some(Arc::new(outlet)),
                 inlet,
+                removed,
             }
         }
         Ok(None) => {
@@ -429,6 +495,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
                 inlet,
                 adapter: None,
                 outlet: None,
+                removed,
             }
         }
         Err(reason) => {
@@ -437,6 +504,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes) -> Lane {
                 inlet,
                 adapter: None,
                 outlet: None,
+                removed,
             }
         }
     }

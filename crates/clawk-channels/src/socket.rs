@@ -1,4 +1,4 @@
-//! A WebSocket to a platform: text frames, bounded, with a sign of life.
+//! A WebSocket to a platform: frames of text or bytes, bounded, with a sign of life.
 
 use std::fmt;
 use std::time::Duration;
@@ -27,6 +27,8 @@ const MAX_MESSAGE: usize = 4 << 20;
 pub(crate) enum Heard {
     /// A text.
     Text(String),
+    /// Bytes.
+    Bytes(Vec<u8>),
     /// A sign of life.
     Ping,
     /// The other side ended it: with a code and a reason, where it gave them.
@@ -54,7 +56,7 @@ impl Socket {
         let secure = match url.scheme() {
             "wss" => true,
             "ws" => false,
-            other => return Err(format!("`{other}` is no scheme of a WebSocket")),
+            other => return Err(format!("`{other}` is not a scheme of a WebSocket")),
         };
         let host = url.host_str().ok_or("the WebSocket's address has no host")?;
         let port = url
@@ -92,15 +94,14 @@ impl Socket {
             Ok(None) => Ok(Heard::Closed(None, String::new())),
             Ok(Some(Err(_))) => Err("the WebSocket broke".to_owned()),
             Ok(Some(Ok(Message::Text(text)))) => Ok(Heard::Text(text.as_str().to_owned())),
+            Ok(Some(Ok(Message::Binary(bytes)))) => Ok(Heard::Bytes(bytes.to_vec())),
             Ok(Some(Ok(Message::Close(frame)))) => Ok(match frame {
                 Some(CloseFrame { code, reason }) => {
                     Heard::Closed(Some(code.into()), crate::api::shown(reason.as_str()))
                 }
                 None => Heard::Closed(None, String::new()),
             }),
-            Ok(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Binary(_) | Message::Frame(_)))) => {
-                Ok(Heard::Ping)
-            }
+            Ok(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => Ok(Heard::Ping),
         }
     }
 
@@ -110,6 +111,14 @@ impl Socket {
     /// It broke, or is not read.
     pub(crate) async fn say(&self, text: String) -> Result<(), String> {
         self.write(Message::text(text)).await
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Errors
+    /// The errors of [`Self::say`].
+    pub(crate) async fn say_bytes(&self, bytes: Vec<u8>) -> Result<(), String> {
+        self.write(Message::binary(bytes)).await
     }
 
     async fn write(&self, message: Message) -> Result<(), String> {

@@ -116,7 +116,7 @@ fn longest(text: &str, fits: &dyn Fn(&str) -> bool) -> usize {
     if cut == text.len() {
         return cut;
     }
-    let head = text.get(..cut).unwrap_or_default();
+    let head = text.get(..cut).unwrap_or_default(); // silent-ok: `cut` is an end of a grapheme
     match head.rfind(char::is_whitespace) {
         Some(space) if space > cut - cut / 4 => {
             let width = head

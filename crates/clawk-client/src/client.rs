@@ -69,6 +69,8 @@ pub struct Notice {
     pub method: String,
     /// Its params.
     pub params: Value,
+    /// It is a request, to be answered with [`Client::answer`] under this id; null: it is a notification.
+    pub id: Value,
 }
 
 /// A connected client; cheap to clone.
@@ -90,6 +92,10 @@ enum Ask {
     Notify {
         method: String,
         params: Value,
+    },
+    Answer {
+        id: Value,
+        outcome: Result<Value, RpcError>,
     },
     Close,
 }
@@ -145,6 +151,12 @@ impl Client {
         self.agent.borrow().clone()
     }
 
+    /// Changes with each new connection, once it is initialized.
+    #[must_use]
+    pub fn greeted(&self) -> watch::Receiver<Value> {
+        self.agent.clone()
+    }
+
     /// Calls a method and waits for its result. When the connection breaks, what carries a request id, or only looks, is asked
     /// again on the next one; anything else ends as [`ClientError::Lost`].
     ///
@@ -177,6 +189,15 @@ impl Client {
         };
         let over = |_| ClientError::Lost("this client has ended".to_owned());
         self.asks.send(ask).await.map_err(over)
+    }
+
+    /// Answers a request of the agent's.
+    ///
+    /// # Errors
+    /// The client has ended.
+    pub async fn answer(&self, id: Value, outcome: Result<Value, RpcError>) -> Result<(), ClientError> {
+        let over = |_| ClientError::Lost("this client has ended".to_owned());
+        self.asks.send(Ask::Answer { id, outcome }).await.map_err(over)
     }
 
     /// What the agent says unasked, from now on.
@@ -236,6 +257,7 @@ fn tell(notices: &broadcast::Sender<Notice>, heard: Heard) {
         let _heard = notices.send(Notice {
             method,
             params: heard.params,
+            id: heard.id,
         });
     }
 }
@@ -313,6 +335,13 @@ impl Driver {
                 let text = json!({"jsonrpc": "2.0", "method": method, "params": params});
                 wire.send(text.to_string()).await
             }
+            Ask::Answer { id, outcome } => {
+                let text = match outcome {
+                    Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+                    Err(error) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
+                };
+                wire.send(text.to_string()).await
+            }
             Ask::Close => Ok(()),
         }
     }
@@ -322,7 +351,14 @@ impl Driver {
             Ok(heard) => heard,
             Err(error) => return tracing::warn!(%error, "a message was dropped"),
         };
-        let Some(open) = heard.id.as_u64().and_then(|id| self.open.remove(&id)) else {
+        // A request of the agent's has an id of its own, which may be one of ours.
+        let asks = heard.method.is_some();
+        let Some(open) = heard
+            .id
+            .as_u64()
+            .filter(|_| !asks)
+            .and_then(|id| self.open.remove(&id))
+        else {
             return tell(&self.notices, heard);
         };
         let outcome = match (heard.result, heard.error) {

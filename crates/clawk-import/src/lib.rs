@@ -17,6 +17,7 @@ mod providers;
 mod report;
 mod runtimes;
 mod settings;
+mod skill;
 mod tools;
 mod workspace;
 mod write;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 
 pub use report::{Left, NeededSecret, Report};
 pub use runtimes::Runtime;
+pub use skill::{REQUIRES, SkillImport, skill};
 
 /// A folder to be written: the new agent, and what could not be carried over.
 #[derive(Debug)]

@@ -166,7 +166,7 @@ fn skill(draft: &mut Draft, text: &str, fallback: &str) {
 }
 
 /// `name: value` lines between two lines of `---`, and what follows.
-fn frontmatter(text: &str) -> (Vec<(String, String)>, &str) {
+pub(crate) fn frontmatter(text: &str) -> (Vec<(String, String)>, &str) {
     let Some(rest) = text
         .strip_prefix("---")
         .and_then(|rest| rest.trim_start_matches([' ', '\r']).strip_prefix('\n'))
@@ -225,7 +225,7 @@ fn copy(draft: &mut Draft, base: &Path, folder: &Path) -> Result<(), ImportError
 }
 
 /// Ordinary files below a folder, sorted; links are not followed, hidden ones not read.
-fn files_below(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![folder.to_owned()];
     while let Some(next) = open.pop() {

@@ -59,7 +59,11 @@ impl Attached {
         Ok(Some(image))
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Whether it is a picture that models take: by its first bytes, and not too large.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn check(&self) -> Result<(), String> {
         if self.data.len() > MAX_IMAGE_BYTES {
             return Err(too_large());
         }

@@ -4,6 +4,7 @@
 
 mod fault;
 mod plans;
+mod skills;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,10 +28,14 @@ use crate::options::Options;
 use crate::output;
 use crate::place;
 use crate::ports::{Description, RunError, RunOutcome, ToolOffer, ToolRunner};
+use crate::sampling;
 use crate::team;
 
 /// Faults listed of one call's arguments; the rest is not told.
 const MAX_FAULTS: usize = 16;
+
+/// What stands in the place of a call's mechanisms where it was predicted, not run.
+pub const PREDICTED: &str = "predicted";
 
 /// One tool.
 #[derive(Debug)]
@@ -44,10 +49,14 @@ pub(crate) struct Entry {
     closed: Closed,
     /// The skill that a composite tool runs.
     pub(crate) skill: Option<Arc<Skill>>,
+    /// The skill whose instructions a call of it gives.
+    pub(crate) joins: Option<Arc<Skill>>,
     /// It is `output-read`, which the kernel runs itself.
     pub(crate) reads_output: bool,
     /// It is one of the swarm's, which the kernel runs itself.
     pub(crate) of_team: bool,
+    /// It is `mcp-sampling`, which only servers ask for.
+    pub(crate) samples: bool,
     /// The declared tool whose server serves it, where the manifest does not name it itself.
     pub(crate) from: Option<Arc<str>>,
     /// Whether it stands for all tools of its server, once that is known.
@@ -92,11 +101,28 @@ impl Described {
         self.hint("openWorldHint") || self.labels.get("category").is_some_and(|c| c == "network")
     }
 
-    /// Touches files, as far as is declared.
-    pub(crate) fn touches_files(&self) -> bool {
-        self.labels
-            .get("category")
-            .is_some_and(|c| c == "filesystem" || c == "shell")
+    fn category(&self) -> Option<&str> {
+        self.labels.get("category").map(String::as_str)
+    }
+
+    /// It may reach the network: it says so, or nothing says that it does not.
+    pub(crate) fn may_reach_network(&self) -> bool {
+        let closed = self.annotations.get("openWorldHint").and_then(Value::as_bool) == Some(false);
+        match self.category() {
+            Some("shell") | None => !closed,
+            Some(_) => self.reaches_network(),
+        }
+    }
+
+    /// It may touch files: its category says so, or it has none.
+    pub(crate) fn may_touch_files(&self) -> bool {
+        self.category()
+            .is_none_or(|category| category == "filesystem" || category == "shell")
+    }
+
+    /// It touches files where its arguments say, and nowhere else.
+    pub(crate) fn names_its_files(&self) -> bool {
+        self.category() == Some("filesystem")
     }
 
     /// JSON Schema of the result.
@@ -107,7 +133,8 @@ impl Described {
     /// The result, and where it does not fit the tool's `output_schema`: that first, and as an error. What counts is the
     /// structured result or the text as JSON, whichever fits; a text that is no JSON counts as a string.
     pub(crate) fn fitting(&self, mut ran: RunOutcome) -> RunOutcome {
-        let Some((_, validator)) = self.output.as_ref().filter(|_| !ran.is_error) else {
+        let ran_indeed = !ran.is_error && !ran.obtained.mechanisms.iter().any(|how| how == PREDICTED);
+        let Some((_, validator)) = self.output.as_ref().filter(|_| ran_indeed) else {
             return ran;
         };
         let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
@@ -207,8 +234,10 @@ impl Entry {
             timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
             closed: Closed::default(),
             skill: None,
+            joins: None,
             reads_output: false,
             of_team: false,
+            samples: false,
             from: None,
             stands_for: OnceCell::new(),
             described: OnceCell::new(),
@@ -249,6 +278,8 @@ impl Entry {
         // A complete MCP tool needs no server before its first call.
         let mut known = if self.reads_output
             || self.of_team
+            || self.joins.is_some()
+            || self.samples
             || self.skill.is_some()
             || (complete && self.spec.mcp_source.is_some())
         {
@@ -332,8 +363,12 @@ pub(crate) struct Catalog {
     taken: RwLock<BTreeMap<Arc<str>, Arc<Entry>>>,
     /// Offered after a cut; absent where the manifest has a tool of this name.
     output_read: Option<Arc<Entry>>,
+    /// `mcp-sampling`; absent where the manifest has a tool of the name.
+    sampling: Option<Arc<Entry>>,
     /// `delegate`, `ask-peer`, `report`; absent where the manifest has a tool of the name, or no swarm.
     team: Vec<Arc<Entry>>,
+    /// `skill-NAME` of each skill whose name no tool has.
+    skills: Vec<Arc<Entry>>,
     /// Every declared sandbox; `context.sandbox` may name one.
     sandboxes: BTreeMap<String, Sandbox>,
     plans: Plans,
@@ -377,6 +412,12 @@ impl Catalog {
             entry.reads_output = true;
             Arc::new(entry)
         });
+        let sampling = (!tools.contains_key(sampling::NAME)).then(|| {
+            let plan = plans.without(None, &Closed::default());
+            let mut entry = Entry::new(sampling::tool(), &plan);
+            entry.samples = true;
+            Arc::new(entry)
+        });
         let team = team::specs()
             .into_iter()
             .filter(|spec| manifest.swarm.is_some() && manifest.tool(&spec.name).is_none());
@@ -389,12 +430,15 @@ impl Catalog {
             Arc::new(entry)
         });
         let team = team.collect();
+        let skills = skills::entries(manifest, &plans);
         let named = |sandbox: &Sandbox| (sandbox.name.clone(), sandbox.clone());
         Self {
             tools,
             taken: RwLock::default(),
             output_read,
+            sampling,
             team,
+            skills,
             sandboxes: manifest.sandboxes().map(named).collect(),
             plans,
             roots: place::roots(engine.all_roots(workdir).into_iter().chain([workdir.clone()])),
@@ -406,9 +450,19 @@ impl Catalog {
         self.output_read.as_ref()
     }
 
+    /// What a server's question to a model is, for policies and the trace.
+    pub(crate) const fn sampling(&self) -> Option<&Arc<Entry>> {
+        self.sampling.as_ref()
+    }
+
     /// The swarm's tool of this name.
     pub(crate) fn of_team(&self, name: &str) -> Option<Arc<Entry>> {
         self.team.iter().find(|entry| *entry.name == *name).cloned()
+    }
+
+    /// What invokes a skill by this name.
+    pub(crate) fn of_skill(&self, name: &str) -> Option<Arc<Entry>> {
+        self.skills.iter().find(|entry| *entry.name == *name).cloned()
     }
 
     /// The tool as it runs in this sandbox, which may only narrow (R15); `None`: there is no such sandbox.

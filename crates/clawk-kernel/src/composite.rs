@@ -13,7 +13,7 @@ use crate::drive::Run;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::prompt;
 use crate::purse::Purse;
-use crate::skill::Ceiling;
+use crate::skill::{self, Ceiling, Joined};
 use crate::turn::{Effect, End, Turn};
 
 /// How long what a timeout cancels may take to end.
@@ -42,7 +42,7 @@ async fn inner(
     let inner = cancel.child_token();
     let turn_id = calls.clock().uuid();
     let mut ceilings = caller.ceilings.clone();
-    ceilings.extend(Ceiling::of(skill).map(Ceiling::approved));
+    ceilings.push(Ceiling::of(skill).approved());
     let mut run = Run {
         calls,
         thread: caller.thread.child(turn_id),
@@ -54,6 +54,7 @@ async fn inner(
         granted: None,
         only: Some(&skill.tools_required),
         skills: false,
+        joined: vec![Joined::new(Arc::new(skill.clone()), calls.clock().monotonic_us())],
         client: &[],
         ceilings,
         depth: caller.depth + 1,
@@ -93,10 +94,17 @@ async fn inner(
         End::Cancelled => return Err(RunError::Cancelled),
         End::Failed(reason) => (reason, true),
     };
+    let mut structured = json!({"skill": skill.name, "tokens": turn.usage().total()});
+    if !is_error
+        && let (Some(schema), Some(facts)) = (&skill.output_schema, structured.as_object_mut())
+        && let Ok(result) = skill::result(schema, &text)
+    {
+        facts.insert("result".to_owned(), result);
+    }
     Ok(RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error,
-        structured: Some(json!({"skill": skill.name, "tokens": turn.usage().total()})),
+        structured: Some(structured),
         obtained: obtained(),
     })
 }

@@ -5,12 +5,13 @@
 mod beside;
 mod compact;
 mod labels;
+mod skills;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clawk_manifest::model::{Autonomy, Role, Skill};
+use clawk_manifest::model::{Autonomy, Role};
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{MessageId, RequestId};
 use clawk_swarm::coord::Kind;
@@ -24,8 +25,8 @@ use crate::carp::{self, Granted};
 use crate::door::{Door, Origin};
 use crate::error::CallError;
 use crate::event::{
-    ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, SkillInvoked, Thread, TurnStopped,
-    canonical, digest, kind,
+    ContextTrimmed, MessageAnswered, MessageDead, MessageResumed, Thread, TurnStopped, canonical, digest,
+    kind,
 };
 use crate::infer::{self, NoAnswer};
 use crate::member::Member;
@@ -37,7 +38,8 @@ use crate::prompt;
 use crate::purse::{Amount, Purse};
 use crate::recall::{self, Recalled};
 use crate::roles;
-use crate::skill::{self, Ceiling};
+use crate::shown;
+use crate::skill::{self, Ceiling, Joined};
 use crate::state::State;
 use crate::stop::Level;
 use crate::turn::{self, Effect, End, Event, Turn};
@@ -70,6 +72,8 @@ pub(crate) struct Run<'a> {
     /// Only these tools; `None`: all of the agent's.
     pub(crate) only: Option<&'a [String]>,
     pub(crate) skills: bool,
+    /// Skills that run: from their invocation to the turn's end.
+    pub(crate) joined: Vec<Joined>,
     /// The client's own tools.
     pub(crate) client: &'a [ToolOffer],
     pub(crate) ceilings: Vec<Ceiling>,
@@ -119,6 +123,13 @@ impl Run<'_> {
                     continue;
                 }
                 Effect::Done(end) => {
+                    let end = match self.close_skills(turn, end).await {
+                        Ok(more) => {
+                            queue.extend(more);
+                            continue;
+                        }
+                        Err(end) => end,
+                    };
                     self.note_stop(turn);
                     self.give_up_plan().await;
                     return end;
@@ -131,6 +142,7 @@ impl Run<'_> {
                 event
             };
             queue.extend(turn.step(event));
+            self.joined.iter_mut().for_each(|joined| joined.begin(turn));
         }
         End::Failed("the turn ended without an end".to_owned())
     }
@@ -358,8 +370,7 @@ impl Run<'_> {
             }
         };
         if let Some(skill) = self.skill(&name) {
-            let skill = skill.clone();
-            return self.invoke(&id, &skill, arguments).await;
+            return self.invoke(id, skill, arguments).await;
         }
         if self.is_clients(&name) {
             return self.hand_over(id, name, &arguments).await;
@@ -368,14 +379,6 @@ impl Run<'_> {
         let (caller, request) = self.request(id.clone(), name, arguments, request_id);
         let outcome = call(self.calls, &caller, request, self.cancel).await;
         self.told(id, &outcome)
-    }
-
-    /// The skill that this name invokes here.
-    pub(crate) fn skill(&self, name: &str) -> Option<&Skill> {
-        let is_skill = self.skills && self.calls.catalog.get(name).is_none();
-        name.strip_prefix(skill::PREFIX)
-            .filter(|_| is_skill && roles::triggers(self.role))
-            .and_then(|name| self.calls.manifest.skill(name))
     }
 
     /// What the path is asked for when the model asks for a tool.
@@ -414,58 +417,6 @@ impl Run<'_> {
             rank: Rank::default(),
         };
         (caller, request)
-    }
-
-    /// A skill joins the turn: its instruction as the answer, its permissions as a ceiling from here on.
-    async fn invoke(
-        &mut self,
-        call_id: &str,
-        skill: &Skill,
-        arguments: serde_json::Map<String, Value>,
-    ) -> Event {
-        let (text, is_error) = match check_input(skill, &arguments) {
-            Ok(()) => {
-                self.ceilings.extend(Ceiling::of(skill));
-                let now = self.calls.scribe.now();
-                self.purse = self.calls.purses.skill(&self.purse, &skill.name, now);
-                (skill::instruction(skill, &arguments), false)
-            }
-            Err(fault) => (format!("not done: {fault}"), true),
-        };
-        let payload = SkillInvoked {
-            arguments_hash: digest(&canonical(&arguments)),
-            call_id,
-            is_error,
-            skill: &skill.name,
-            text_hash: digest(text.as_bytes()),
-            turn: self.turn_id,
-        };
-        let draft = self
-            .calls
-            .scribe
-            .entry(&self.thread, kind::SKILL_INVOKED, &payload);
-        let draft = draft.content(payload.text_hash, text.clone().into_bytes());
-        if let Err(error) = self.calls.scribe.write(vec![draft]).await {
-            return Event::Failed(error.to_string());
-        }
-        Event::CallDone {
-            call_id: call_id.to_owned(),
-            text,
-            is_error,
-        }
-    }
-}
-
-/// A skill's input by its `input_schema`.
-pub(crate) fn check_input(skill: &Skill, arguments: &serde_json::Map<String, Value>) -> Result<(), String> {
-    let Some(schema) = &skill.input_schema else {
-        return Ok(());
-    };
-    let validator = crate::catalog::validator(schema)?;
-    let instance = Value::Object(arguments.clone());
-    match validator.iter_errors(&instance).next() {
-        Some(fault) => Err(format!("invalid input for the skill `{}`: {fault}", skill.name)),
-        None => Ok(()),
     }
 }
 
@@ -585,16 +536,17 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         ceilings,
         requests,
         early,
+        skills,
+        spent,
         ..
     } = open;
     let calls = &*turns.calls;
     let now = calls.scribe.now();
     let own = calls.purses.turn(&state.purse, &message.to_string(), now);
-    own.recall(open.spent);
-    let purse = open
-        .skills
-        .iter()
-        .fold(own, |purse, skill| calls.purses.skill(&purse, skill, now));
+    own.recall(spent);
+    let purse = skills.iter().fold(own, |purse, joined| {
+        calls.purses.skill(&purse, &joined.skill.name, now)
+    });
     let started_us = calls.clock().monotonic_us();
     state.notices.send(Notice::TurnStarted { message }).await;
     let (granted, effects) =
@@ -638,6 +590,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         granted,
         only: None,
         skills: true,
+        joined: skills,
         client: &origin.tools,
         ceilings,
         depth: 0,
@@ -670,6 +623,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         let untrusted = run.context.taint.iter().cloned().collect();
         recall::after(calls, about, (&asked, turn.said()), &untrusted).await;
     }
+    show(calls, &run, message, &turn).await;
     let recorded = close(calls, &run, (message, &origin), (&end, stop), &turn, started_us).await;
     turns.outbox.wake();
     state.set_history(turn.into_messages());
@@ -685,6 +639,22 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
             usage,
         })
         .await;
+}
+
+/// Tells the surfaces what the turn's calls came to.
+async fn show(calls: &Calls, run: &Run<'_>, message: MessageId, turn: &Turn) {
+    if !run.notices.attached() {
+        return;
+    }
+    let journal = calls.scribe.journal();
+    match shown::of(&**journal, run.thread.session, message, None).await {
+        Ok(shown) => {
+            if let Some(line) = shown.line(turn.said()) {
+                run.notices.send(Notice::Shown(shown, line)).await;
+            }
+        }
+        Err(error) => tracing::warn!(%error, "what a turn did can't be read"),
+    }
 }
 
 /// What the surface is told of an end: one that could not be recorded is none. A message that failed is kept, and whoever reads

@@ -127,6 +127,14 @@ pub mod kind {
     pub const EFFECT_RESOLVED: &str = "ckp.effect.resolved";
     /// A skill's instruction joined a turn.
     pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
+    /// A skill's result did not fit its `output_schema`; the model is asked once more.
+    pub const SKILL_REPAIRED: &str = "ckp.skill.repaired";
+    /// A skill ended: what it took beside what it was said to take.
+    pub const SKILL_FINISHED: &str = "ckp.skill.finished";
+    /// A person puts back what calls of the session overwrote: durable before it is begun. Its content is the list.
+    pub const UNDO_STARTED: &str = "ckp.undo.started";
+    /// It is done.
+    pub const UNDO_ENDED: &str = "ckp.undo.ended";
     /// Old messages left the model's view.
     pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
     /// A conversation's oldest turns left its context; its content is what stands for them, and the list of what was replaced.
@@ -317,8 +325,6 @@ payloads! {
     StopLifted<'a> { by: &'a str, channel: &'a str, session: Option<Uuid> }
     /// `ckp.policy.audited`.
     Audited<'a> { action_id: &'a str, policy_id: Option<&'a str>, reason: Option<&'a str>, request_id: &'a str, rule_id: Option<&'a str> }
-    /// `ckp.skill.invoked`.
-    SkillInvoked<'a> { arguments_hash: Digest, call_id: &'a str, is_error: bool, skill: &'a str, text_hash: Digest, turn: Uuid }
     /// `ckp.message.resumed`.
     MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
     /// `ckp.context.trimmed`.

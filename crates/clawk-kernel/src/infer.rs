@@ -111,7 +111,8 @@ impl Site<'_> {
     }
 }
 
-/// One answer, from the first provider of the chain that gives one.
+/// One answer, from the first provider of the chain that gives one. `max_output_tokens` of the request only narrows what the purse
+/// and the settings allow; 0 leaves it to them.
 pub(crate) async fn infer(
     models: &Models,
     place: Site<'_>,
@@ -206,7 +207,10 @@ async fn once(
     };
     let journal = &**models.scribe.journal();
     let request = InferRequest {
-        max_output_tokens: set.max_output_tokens,
+        max_output_tokens: match request.max_output_tokens {
+            0 => set.max_output_tokens,
+            wanted => wanted.min(set.max_output_tokens),
+        },
         ..attach::shown(journal, request.clone(), takes_images)
             .await
             .map_err(|error| NoAnswer::Failed(error.to_string()))?

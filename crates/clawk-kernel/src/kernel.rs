@@ -33,7 +33,7 @@ use crate::effect::{self, How, Outcome};
 use crate::error::{CallError, KernelError, StartError};
 use crate::event::{ForkPoint, Scribe, Thread, kind};
 use crate::notice::{Answer, Notice, Question};
-use crate::ports::{OpenEffect, Recorded, Scan};
+use crate::ports::{OpenEffect, Recorded, Reports, Scan};
 use crate::purse::{Amount, Budget};
 use crate::roles::Person;
 use crate::session::{Opening, Session};
@@ -490,6 +490,17 @@ impl Kernel {
         to: Option<String>,
     ) -> Result<RunResult, KernelError> {
         swarm::run(&self.agent.peers, (session.id, session.role()), id, task, to).await
+    }
+
+    /// Waits for the end of a run that was delegated; none: there is no such run, or the agent ends first.
+    pub async fn swarm_result(&self, run: &RequestId) -> Option<RunResult> {
+        swarm::result_of(&self.agent.peers, run).await
+    }
+
+    /// Where reports are taken that come by a bus or by a connection of this host's own.
+    #[must_use]
+    pub fn reports(&self) -> Arc<dyn Reports> {
+        swarm::desk(&self.agent.peers)
     }
 
     /// The swarm as it is now; none where the manifest has none.

@@ -34,6 +34,8 @@ pub(crate) struct Member {
     pub(crate) askable: Vec<String>,
     /// At most these tools; none given: all of the agent's.
     pub(crate) tools: Option<Vec<String>>,
+    /// At most this, where another host gave the task.
+    pub(crate) at_most: Option<Autonomy>,
     /// Its own Identity; none: the Claw's.
     pub(crate) identity: Option<Arc<Identity>>,
     /// Reports that it reads before its next inference.
@@ -48,9 +50,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Member {
     /// The stricter of its own autonomy and the Claw's.
     pub(crate) fn autonomy(&self, claw: Autonomy) -> Autonomy {
-        self.identity
-            .as_ref()
-            .map_or(claw, |identity| identity.autonomy.min(claw))
+        let own = self.identity.as_ref().map(|identity| identity.autonomy);
+        own.into_iter().chain(self.at_most).fold(claw, Autonomy::min)
     }
 
     /// A tool of the agent's that its task may use.

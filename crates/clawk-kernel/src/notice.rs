@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::ports::Usage;
 use crate::sheet::Sheet;
+use crate::shown::Shown;
 use crate::talk::told::ClientCall;
 use crate::time::Timestamp;
 
@@ -243,6 +244,8 @@ pub enum Notice {
     },
     /// A call of a client's own tool, which the client runs; the turn ends with it.
     Handed(ClientCall),
+    /// What the turn's calls came to, by the record; before its end, where there is something to say. With one line for people.
+    Shown(Shown, String),
     /// A limit is nearly used up; for people: which, how far, until when.
     Warned(String),
     /// Providers that could not be reached after the start; for people: which, why, and what becomes of messages.

@@ -6,7 +6,7 @@ use clawk_proto::{MessageId, RequestId};
 
 use crate::door::Origin;
 use crate::purse::Amount;
-use crate::skill::Ceiling;
+use crate::skill::{Ceiling, Joined};
 use crate::turn::{Effect, Event, Turn};
 
 /// A turn that was interrupted, ready to go on.
@@ -19,7 +19,7 @@ pub(crate) struct OpenTurn {
     pub(crate) effects: Vec<Effect>,
     pub(crate) ceilings: Vec<Ceiling>,
     /// Skills that joined it, whose budgets hold from there on.
-    pub(crate) skills: Vec<String>,
+    pub(crate) skills: Vec<Joined>,
     /// What it spent before it was interrupted.
     pub(crate) spent: Amount,
     pub(crate) resumes: u32,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::infer::ModelOptions;
 use crate::outbox::OutboxLimits;
 use crate::output::Shown;
+use crate::ports::{Elsewhere, TokenKey};
 use crate::purse::{Budgets, Prices};
 use crate::screen::Judge;
 use crate::time::Timestamp;
@@ -59,6 +60,10 @@ pub struct SwarmOptions {
     pub local: clawk_swarm::limit::Local,
     /// Identities of members, by name.
     pub identities: BTreeMap<String, Arc<Identity>>,
+    /// Members that work elsewhere; none: all work in this process.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// What report tokens are made of.
+    pub token_key: TokenKey,
     /// In a replay: the swarm's tools by name, and since when they were offered. Their results come from the record, as those of all
     /// tools do, and no member works.
     pub taped: Option<BTreeMap<String, Timestamp>>,
@@ -83,6 +88,18 @@ impl Default for InboxLimits {
             waiting: 1000,
             turns: 64,
             idle_ms: 600_000,
+        }
+    }
+}
+
+impl SwarmOptions {
+    /// With nobody behind the swarm's tools: they are offered, and their calls come to the runner, as in a replay.
+    #[must_use]
+    pub fn unmanned(self) -> Self {
+        let names = crate::team::specs().into_iter().map(|spec| spec.name);
+        Self {
+            taped: Some(names.map(|name| (name, Timestamp(0))).collect()),
+            ..self
         }
     }
 }

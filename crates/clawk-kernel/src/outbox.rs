@@ -18,6 +18,7 @@ use crate::event::{DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, Scri
 use crate::infer::patience::backoff_ms;
 use crate::lifecycle::Life;
 use crate::ports::{Deliver, Delivery, Journal, JournalError, OutboxChange, OutboxRow, Outgoing};
+use crate::shown;
 use crate::stop::{Brake, Level};
 use crate::time::{Clock, Timestamp};
 
@@ -295,8 +296,17 @@ async fn text_of(outbox: &Outbox, row: &OutboxRow) -> Result<Option<String>, Jou
             "This message could not be answered. It is kept ({id})."
         )));
     };
-    let bytes = outbox.scribe.journal().content(digest).await?;
-    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    let journal = outbox.scribe.journal();
+    let Some(bytes) = journal.content(digest).await? else {
+        return Ok(None);
+    };
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    // Made of the record in every attempt: the same after a crash, and nothing that a model could write.
+    let shown = shown::of(&**journal, row.owed.session, row.owed.message, None).await?;
+    if let Some(line) = shown.line(&text) {
+        text.push_str(&format!("\n\n_{line}_"));
+    }
+    Ok(Some(text))
 }
 
 fn thread(outbox: &Outbox, row: &OutboxRow) -> Thread {
@@ -350,10 +360,22 @@ async fn end(
         },
         (None, _) => OutboxChange::Dead { message, reason: why },
     };
+    let dead = matches!(change, OutboxChange::Dead { .. });
+    let mut changes = vec![change];
+    if dead {
+        // What the platform surely does not have is no repeat when somebody takes it up again.
+        let settled = OutboxChange::Again {
+            message,
+            next_at: outbox.scribe.now(),
+            doubt: row.doubt || unknown,
+            reason: reason.clone().unwrap_or_default(),
+        };
+        changes.insert(0, settled);
+    }
     let payload = DeliveryEnded {
         attempt,
         channel: &row.owed.channel,
-        dead: matches!(change, OutboxChange::Dead { .. }),
+        dead,
         message_id: message.0,
         next_at: next_at.map(|at| at.to_string()),
         outcome: word,
@@ -363,7 +385,7 @@ async fn end(
     let draft = outbox
         .scribe
         .entry(&thread(outbox, row), kind::DELIVERY_ENDED, &payload);
-    outbox.scribe.owe(vec![draft], vec![change])?.durable().await?;
+    outbox.scribe.owe(vec![draft], changes)?.durable().await?;
     Ok(wait_ms.map(Duration::from_millis))
 }
 

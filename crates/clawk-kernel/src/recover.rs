@@ -3,6 +3,7 @@
 mod lost;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
@@ -21,7 +22,7 @@ use crate::ports::{Completion, Image, JournalError, Message, Recorded, Scan};
 use crate::prompt;
 use crate::purse::Amount;
 use crate::rates::Rates;
-use crate::skill::Ceiling;
+use crate::skill::{self, Ceiling, Joined};
 use crate::turn::{Effect, Event, Turn};
 
 pub(crate) use lost::{LOST, report_owed, report_unknown, settle_lost};
@@ -276,11 +277,12 @@ impl Fold {
                     self.calls.insert(request, call);
                 }
             }
-            kind::ACTION_EXECUTED => self.called(calls, found, read::<ToolCallResult>(event).map(Ok)),
+            kind::ACTION_EXECUTED => self.executed(calls, found, event),
             kind::ACTION_DENIED | kind::ACTION_FAILED => {
                 self.called(calls, found, read::<CallError>(event).map(Err))
             }
             kind::SKILL_INVOKED => self.skill(calls, found, text(event)),
+            kind::SKILL_REPAIRED => self.repaired(calls, &found, text(event)),
             kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
                 let ended = if event.kind == kind::MESSAGE_ANSWERED {
                     Event::Cancelled
@@ -345,8 +347,9 @@ impl Fold {
     fn called(&mut self, calls: &Calls, found: Fields, outcome: Option<Result<ToolCallResult, CallError>>) {
         let call = found.request_id.and_then(|request| self.calls.remove(&request));
         let Some(call_id) = call else { return };
+        let shown = skill::shown(calls, found.action_id.as_deref().unwrap_or_default());
         let told = match &outcome {
-            Some(outcome) => prompt::result_text(outcome, calls.shown),
+            Some(outcome) => prompt::result_text(outcome, shown),
             None => Told {
                 text: ERASED.to_owned(),
                 is_error: found.is_error,
@@ -358,23 +361,59 @@ impl Fold {
         self.with(calls, found.turn, |open| called(open, call_id, text, is_error));
     }
 
+    fn executed(&mut self, calls: &Calls, found: Fields, event: &Recorded) {
+        let tool = found.action_id.clone().unwrap_or_default();
+        let joins = Fields {
+            turn: found.turn,
+            is_error: found.is_error,
+            ..Fields::default()
+        };
+        self.called(calls, found, read::<ToolCallResult>(event).map(Ok));
+        self.joined(calls, &joins, &tool);
+    }
+
+    /// A skill that joined the turn: from its call's end on, which alone is enough where a crash cut off what follows it.
+    fn joined(&mut self, calls: &Calls, found: &Fields, invoked: &str) {
+        let skill = invoked
+            .strip_prefix(skill::PREFIX)
+            .filter(|_| calls.catalog.get(invoked).is_none())
+            .and_then(|name| calls.manifest.skill(name));
+        let Some(skill) = skill.filter(|_| !found.is_error) else {
+            return;
+        };
+        let now_us = calls.clock().monotonic_us();
+        self.with(calls, found.turn, |open| {
+            open.ceilings.push(Ceiling::of(skill));
+            let mut joined = Joined::new(Arc::new(skill.clone()), now_us);
+            joined.begin(&open.turn);
+            open.skills.push(joined);
+        });
+    }
+
+    /// The same in a record of an earlier version, where the invocation was no call.
     fn skill(&mut self, calls: &Calls, found: Fields, text: String) {
-        let Some(call_id) = found.call_id else { return };
-        let name = found.skill;
-        let ceiling = name
-            .as_ref()
-            .and_then(|name| calls.manifest.skill(name).and_then(Ceiling::of));
+        let (Some(call_id), None) = (found.call_id.clone(), &found.request_id) else {
+            return;
+        };
         let is_error = found.is_error;
         self.with(calls, found.turn, |open| {
-            if !is_error {
-                open.ceilings.extend(ceiling);
-                open.skills.extend(name);
-            }
             open.effects = open.turn.step(Event::CallDone {
                 call_id,
                 text,
                 is_error,
             });
+        });
+        let name = format!("{}{}", skill::PREFIX, found.skill.as_deref().unwrap_or_default());
+        self.joined(calls, &found, &name);
+    }
+
+    /// The model was asked once more for a skill's result.
+    fn repaired(&mut self, calls: &Calls, found: &Fields, text: String) {
+        self.with(calls, found.turn, |open| {
+            for joined in &mut open.skills {
+                joined.repaired |= found.skill.as_ref() == Some(&joined.skill.name);
+            }
+            open.effects = open.turn.again(text);
         });
     }
 

@@ -24,6 +24,7 @@ use crate::ports::{Ask, Batch, Memory, MemoryError, RunError, RunOutcome, Scope,
 use crate::rank;
 use crate::recall;
 use crate::screen::{Look, Spot};
+use crate::team::STORE;
 use crate::time::Timestamp;
 use crate::vectors;
 
@@ -39,6 +40,8 @@ struct StoreArgs {
     store: String,
     content: Value,
     key: Option<String>,
+    /// Of the store `swarm`: the version that is replaced.
+    version: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,6 +75,9 @@ pub(crate) async fn run(
         caller,
         permit,
     };
+    if let Some(told) = asked.of_swarm().await? {
+        return Ok(told);
+    }
     let done = match permit.tool() {
         "memory-store" => asked.store().await,
         "memory-query" => asked.query(cancel).await,
@@ -109,7 +115,9 @@ enum Fault {
 impl From<MemoryError> for Fault {
     fn from(error: MemoryError) -> Self {
         match error {
-            MemoryError::Entry { .. } => Self::Said(format!("not stored: {error}")),
+            MemoryError::Entry { .. } | MemoryError::Conflict(_) => {
+                Self::Said(format!("not stored: {error}"))
+            }
             MemoryError::Backend(_) | MemoryError::Query(_) => Self::Broken(error.to_string()),
         }
     }
@@ -140,6 +148,30 @@ impl Asked<'_> {
         let arguments: Map<String, Value> = self.permit.arguments().clone();
         serde_json::from_value(Value::Object(arguments))
             .map_err(|error| Fault::Said(format!("bad arguments: {error}")))
+    }
+
+    /// The store that the members of a run share, where that is meant.
+    async fn of_swarm(&self) -> Result<Option<RunOutcome>, RunError> {
+        let named = self.permit.arguments().get("store").and_then(Value::as_str) == Some(STORE);
+        let shared = self.calls.team.as_ref().zip(self.caller.member.as_ref());
+        let Some((team, member)) = shared.filter(|(team, member)| named && team.shares(member)) else {
+            return Ok(None);
+        };
+        let done = match self.permit.tool() {
+            "memory-store" => match self.args::<StoreArgs>() {
+                Ok(args) => team.share(member, (args.key, args.content, args.version)).await?,
+                Err(_) => Err(("bad arguments: `content` and `key` are wanted".to_owned(), None)), // silent-ok: said
+            },
+            "memory-query" => match self.args::<QueryArgs>() {
+                Ok(args) => team.read_shared(member, &args.text),
+                Err(_) => Err(("bad arguments: `text` is wanted".to_owned(), None)), // silent-ok: said
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some(match done {
+            Ok((text, facts)) => told(text, false, Some(facts)),
+            Err((text, facts)) => told(text, true, facts),
+        }))
     }
 
     fn origin(&self) -> Option<&Origin> {
@@ -187,7 +219,9 @@ impl Asked<'_> {
     }
 
     async fn store(&self) -> Done {
-        let StoreArgs { store, content, key } = self.args()?;
+        let StoreArgs {
+            store, content, key, ..
+        } = self.args()?;
         let (spec, memory) = self.find(&store)?;
         let request_id = self.permit.request_id().as_str();
         let entry = NewEntry {
@@ -287,7 +321,10 @@ impl Asked<'_> {
         let _ticket = self.calls.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
         let now = self.calls.scribe.now();
         let hits = found.hits.iter().map(|hit| facts_of(spec, hit, used, now));
-        let facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
+        let mut facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
+        if let (true, Some(facts)) = (found.compared_here, facts.as_object_mut()) {
+            facts.insert("compared_here".to_owned(), Value::Bool(true));
+        }
         if found.hits.is_empty() {
             return Ok((
                 format!("nothing is found in `{}` (searched: {used})", spec.name),

@@ -1,23 +1,44 @@
-//! Skills (CKP §5.5): what a model is told of them, and the ceiling that their permissions are while they run.
+//! Skills (CKP §5.5): what a model is told of them, what they need, and the ceiling that their tools and permissions are while
+//! they run.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use clawk_manifest::model::{Skill, SkillFilesystem};
+use clawk_plan::Obtained;
 use clawk_policy::path::{CallPaths, Places, Roots};
 use clawk_policy::{Approval, Effect, Verdict};
+use clawk_proto::content::ContentBlock;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::catalog::Described;
-use crate::ports::ToolOffer;
+use crate::call::{Caller, Calls};
+use crate::catalog::{Described, Entry};
+use crate::output::Shown;
+use crate::ports::{Message, RunError, RunOutcome, ToolOffer};
+use crate::turn::Turn;
 
 /// Tools by which a model invokes skills are named `skill-NAME`.
 pub(crate) const PREFIX: &str = "skill-";
+/// Faults of a result that the model is told.
+const MAX_FAULTS: usize = 8;
+/// Characters of one of them.
+const MAX_FAULT_CHARS: usize = 300;
 
-/// A running skill's permissions. What a skill with a `permissions` block does not ask for, it does not get.
+/// The label that names tools which a skill needs beside its `tools_required`, apart by blanks. Unlike those they need not be
+/// declared: `clawk skill import` writes those here that the agent lacks, and the skill is refused until it has them.
+pub const REQUIRES: &str = "requires-tools";
+
+/// What a running skill may do: its tools and its permissions. What a `permissions` block does not ask for, it does not give.
 #[derive(Debug, Clone)]
 pub(crate) struct Ceiling {
     skill: Arc<str>,
+    tools: Arc<[String]>,
+    permissions: Option<Permissions>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Permissions {
     network: bool,
     filesystem: SkillFilesystem,
     /// A person is asked before anything with effects runs under it.
@@ -25,40 +46,78 @@ pub(crate) struct Ceiling {
 }
 
 impl Ceiling {
-    /// The ceiling of a skill; without a `permissions` block there is none.
-    pub(crate) fn of(skill: &Skill) -> Option<Self> {
-        skill.permissions.as_ref().map(|permissions| Self {
-            skill: skill.name.as_str().into(),
+    /// The ceiling of a skill.
+    pub(crate) fn of(skill: &Skill) -> Self {
+        let permissions = skill.permissions.as_ref().map(|permissions| Permissions {
             network: permissions.network.unwrap_or(false),
             filesystem: permissions.filesystem.unwrap_or(SkillFilesystem::None),
             asks: permissions.approval_required,
-        })
+        });
+        Self {
+            skill: skill.name.as_str().into(),
+            tools: needed(skill).collect(),
+            permissions,
+        }
     }
 
     /// The same ceiling under a composite tool, whose own call a person was asked about.
-    pub(crate) fn approved(self) -> Self {
-        Self { asks: false, ..self }
+    pub(crate) fn approved(mut self) -> Self {
+        if let Some(permissions) = &mut self.permissions {
+            permissions.asks = false;
+        }
+        self
+    }
+
+    /// The tool of this name may run.
+    fn has(&self, tool: &str) -> bool {
+        self.tools.iter().any(|own| own == tool)
     }
 
     /// What the ceiling says of a call: a refusal above it, a question where the skill's `approval_required` wants one.
     pub(crate) fn judge(
         &self,
-        described: &Described,
+        (tool, described): (&Entry, &Described),
         arguments: &Map<String, Value>,
         workdir: &Path,
         places: Option<&Places>,
     ) -> Verdict {
-        let reason = if described.reaches_network() && !self.network {
-            "has no `network` permission"
-        } else if described.touches_files() && !self.files_allowed(described, arguments, workdir, places) {
-            match self.filesystem {
+        // They read what is there already; an invocation is judged by the tools that its skill needs.
+        if tool.reads_output || tool.joins.is_some() {
+            return Verdict::allow();
+        }
+        if !self.has(&tool.name) && !tool.from.as_deref().is_some_and(|from| self.has(from)) {
+            let why = "is not one of its tools";
+            return Verdict::deny(format!(
+                "`{}` {why}: the running skill `{}` has {}",
+                tool.name,
+                self.skill,
+                list(&self.tools)
+            ));
+        }
+        let Some(permissions) = self.permissions else {
+            return Verdict::allow();
+        };
+        let reason = if described.may_reach_network() && !permissions.network {
+            if described.reaches_network() {
+                "has no `network` permission".to_owned()
+            } else {
+                format!(
+                    "has no `network` permission, and nothing says that `{}` stays off the network: give it a `category` label or `openWorldHint: false`",
+                    tool.name
+                )
+            }
+        } else if described.may_touch_files()
+            && !permissions.files_allowed(described, arguments, workdir, places)
+        {
+            match permissions.filesystem {
                 SkillFilesystem::None => "has no `filesystem` permission",
                 SkillFilesystem::ReadOnly => "may only read files",
                 SkillFilesystem::WriteWorkspace | SkillFilesystem::Full => {
                     "may only touch files in the workspace"
                 }
             }
-        } else if self.asks && !described.read_only() {
+            .to_owned()
+        } else if permissions.asks && !described.read_only() {
             return asking(&self.skill);
         } else {
             return Verdict::allow();
@@ -68,9 +127,12 @@ impl Ceiling {
 
     /// It judges by the places that a call's paths lead to.
     pub(crate) fn judges_places(&self) -> bool {
-        self.filesystem == SkillFilesystem::WriteWorkspace
+        let held = |permissions: Permissions| permissions.filesystem == SkillFilesystem::WriteWorkspace;
+        self.permissions.is_some_and(held)
     }
+}
 
+impl Permissions {
     fn files_allowed(
         &self,
         described: &Described,
@@ -81,17 +143,217 @@ impl Ceiling {
         match self.filesystem {
             SkillFilesystem::None => false,
             SkillFilesystem::ReadOnly => described.read_only(),
-            // A shell's command can name any path: only the full permission covers it.
+            // A shell's command can name any path, and nobody knows what an unlabelled tool touches: only the full
+            // permission covers them.
             SkillFilesystem::WriteWorkspace => {
-                described
-                    .labels
-                    .get("category")
-                    .is_none_or(|category| category != "shell")
+                described.names_its_files()
                     && CallPaths::of(arguments, Some(&described.input_schema), workdir, places)
                         .all_within(&Roots::new(vec![workdir.to_owned()], places))
             }
             SkillFilesystem::Full => true,
         }
+    }
+}
+
+/// Names for people.
+fn list(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
+}
+
+/// Every tool that a skill needs: its `tools_required`, then those of its label.
+fn needed(skill: &Skill) -> impl Iterator<Item = String> {
+    let label = skill.labels.get(REQUIRES).map(String::as_str).unwrap_or_default();
+    let named: Vec<String> = label.split_whitespace().map(str::to_owned).collect();
+    skill.tools_required.iter().cloned().chain(named)
+}
+
+/// The name by which a model invokes the skill.
+pub(crate) fn name_of(skill: &Skill) -> String {
+    format!("{PREFIX}{}", skill.name)
+}
+
+/// What it is said to take, for people; none: nothing is said.
+pub(crate) fn estimated(skill: &Skill) -> Option<String> {
+    let Estimated {
+        calls,
+        duration_ms,
+        tokens,
+    } = Estimated::of(skill)?;
+    let tokens = tokens.map(|tokens| format!("{tokens} tokens"));
+    let time = duration_ms.map(|ms| format!("{} s", ms.div_ceil(1000)));
+    let calls = calls.map(|calls| format!("{calls} tool calls"));
+    let parts: Vec<String> = [tokens, time, calls].into_iter().flatten().collect();
+    Some(format!("about {}", parts.join(", ")))
+}
+
+/// What a skill is said to take, on average. Fields in alphabetical order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Estimated {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+}
+
+impl Estimated {
+    /// The skill's estimates; none: it has none.
+    pub(crate) fn of(skill: &Skill) -> Option<Self> {
+        let said = &skill.estimates;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "clamped to what fits; the shape allows no negative number"
+        )]
+        let duration_ms = said
+            .avg_duration_seconds
+            .map(|seconds| (seconds * 1000.0).clamp(0.0, 9e12) as u64);
+        let found = Self {
+            calls: said.avg_tool_calls,
+            duration_ms,
+            tokens: said.avg_tokens,
+        };
+        let any = found.calls.or(found.duration_ms).or(found.tokens);
+        any.map(|_| found)
+    }
+}
+
+/// A skill that runs: from its invocation to the turn's end.
+#[derive(Debug, Clone)]
+pub(crate) struct Joined {
+    pub(crate) skill: Arc<Skill>,
+    pub(crate) started_us: u64,
+    /// The model was asked once more for its result.
+    pub(crate) repaired: bool,
+    /// Tokens and results of the turn when it began.
+    since: Option<(u64, usize)>,
+}
+
+impl Joined {
+    /// From now on.
+    pub(crate) fn new(skill: Arc<Skill>, started_us: u64) -> Self {
+        Self {
+            skill,
+            started_us,
+            repaired: false,
+            since: None,
+        }
+    }
+
+    /// Notes where the turn stands, once.
+    pub(crate) fn begin(&mut self, turn: &Turn) {
+        self.since.get_or_insert((turn.usage().total(), results(turn)));
+    }
+
+    /// Tokens and calls since then.
+    pub(crate) fn took(&self, turn: &Turn) -> (u64, usize) {
+        let (tokens, calls) = self.since.unwrap_or_default();
+        (
+            turn.usage().total().saturating_sub(tokens),
+            results(turn).saturating_sub(calls),
+        )
+    }
+}
+
+fn results(turn: &Turn) -> usize {
+    let is_result = |message: &&Message| matches!(message, Message::ToolResult { .. });
+    turn.messages().iter().filter(is_result).count()
+}
+
+/// The result in a skill's last words, by its `output_schema`: the whole text as JSON, else the last fenced block in it; a text
+/// that holds neither counts as a string.
+///
+/// # Errors
+/// What does not fit, for the model.
+pub(crate) fn result(schema: &Value, text: &str) -> Result<Value, String> {
+    let validator = crate::catalog::validator(schema)?;
+    let parsed = |text: &str| serde_json::from_str::<Value>(text.trim()).ok(); // silent-ok: prose is an ordinary answer
+    let fenced = text.rsplit("```").nth(1).map(|block| {
+        let block = block.trim_start();
+        block.strip_prefix("json").unwrap_or(block)
+    });
+    let found = parsed(text)
+        .or_else(|| fenced.and_then(parsed))
+        .unwrap_or_else(|| Value::String(text.to_owned()));
+    let faults: Vec<String> = validator
+        .iter_errors(&found)
+        .take(MAX_FAULTS)
+        .map(|fault| {
+            let (at, what) = (fault.instance_path().to_string(), fault.to_string());
+            let what: String = what.chars().take(MAX_FAULT_CHARS).collect();
+            if at.is_empty() {
+                what
+            } else {
+                format!("{at}: {what}")
+            }
+        })
+        .collect();
+    match faults.is_empty() {
+        true => Ok(found),
+        false => Err(faults.join("; ")),
+    }
+}
+
+/// How the model is asked once more.
+pub(crate) fn repair(skill: &Skill, fault: &str) -> String {
+    let schema = skill.output_schema.clone().unwrap_or_default();
+    format!(
+        "[clawk] The result of the skill `{}` does not fit its output schema: {fault}\nAnswer once more with the result as JSON \
+         alone, by this schema: {schema}",
+        skill.name
+    )
+}
+
+/// A call of `skill-NAME`: its instructions, unless the agent or a skill that runs already lacks one of its tools.
+pub(crate) fn join(
+    calls: &Calls,
+    caller: &Caller,
+    tool: &Entry,
+    arguments: &Map<String, Value>,
+) -> Result<RunOutcome, RunError> {
+    let Some(skill) = &tool.joins else {
+        return Err(RunError::Unavailable("it is not a skill".to_owned()));
+    };
+    let has = |name: &str| {
+        let declared = calls.catalog.iter().any(|entry| *entry.name == *name);
+        let known = declared || calls.catalog.get(name).is_some();
+        known && caller.member.as_ref().is_none_or(|member| member.may_use(name))
+    };
+    let lacking: Vec<String> = needed(skill).filter(|name| !has(name)).collect();
+    if !lacking.is_empty() {
+        let why = format!(
+            "the skill `{}` needs tools that this agent lacks: {}",
+            skill.name,
+            list(&lacking)
+        );
+        return Err(RunError::Unavailable(why));
+    }
+    for ceiling in &caller.ceilings {
+        let above: Vec<String> = needed(skill).filter(|name| !ceiling.has(name)).collect();
+        if !above.is_empty() {
+            return Err(RunError::Unavailable(format!(
+                "the skill `{}` runs until this turn ends and has no {}, which `{}` needs; invoke it in the next turn",
+                ceiling.skill,
+                list(&above),
+                skill.name
+            )));
+        }
+    }
+    Ok(RunOutcome {
+        content: vec![ContentBlock::text(instruction(skill, arguments))],
+        is_error: false,
+        structured: None,
+        obtained: Obtained::in_process("skill"),
+    })
+}
+
+/// How much of the end of this call a model reads: instructions are never cut.
+pub(crate) fn shown(calls: &Calls, tool: &str) -> Shown {
+    let is_skill = tool.starts_with(PREFIX) && calls.catalog.get(tool).is_none();
+    match is_skill && calls.catalog.of_skill(tool).is_some() {
+        true => Shown::Ends(usize::MAX),
+        false => calls.shown,
     }
 }
 
@@ -107,11 +369,8 @@ pub(crate) fn asking(skill: &str) -> Verdict {
 /// The function that a model calls to invoke a skill.
 pub(crate) fn offer(skill: &Skill) -> ToolOffer {
     ToolOffer {
-        name: format!("{PREFIX}{}", skill.name),
-        description: format!(
-            "Skill: {} Call this to get its instructions, then follow them.",
-            skill.description.trim()
-        ),
+        name: name_of(skill),
+        description: description(skill),
         input_schema: skill
             .input_schema
             .clone()
@@ -119,13 +378,29 @@ pub(crate) fn offer(skill: &Skill) -> ToolOffer {
     }
 }
 
+/// What a model is told of a skill before it invokes it: not the instructions.
+pub(crate) fn description(skill: &Skill) -> String {
+    let estimated = estimated(skill)
+        .map(|said| format!(" It takes {said}."))
+        .unwrap_or_default();
+    format!(
+        "Skill: {} Call this to get its instructions, then follow them.{estimated}",
+        skill.description.trim()
+    )
+}
+
 /// What the model reads after invoking a skill: its instruction joins the turn.
 pub(crate) fn instruction(skill: &Skill, arguments: &Map<String, Value>) -> String {
+    let result = match &skill.output_schema {
+        None => String::new(),
+        Some(schema) => format!("\nEnd with its result as JSON, by this schema: {schema}"),
+    };
+    let tools: Vec<String> = needed(skill).collect();
     format!(
-        "Instructions of the skill `{}`:\n{}\n\nInput: {}\nTools it uses: {}",
+        "Instructions of the skill `{}`:\n{}\n\nInput: {}\nTools it uses, and no others until this turn ends: {}{result}",
         skill.name,
         skill.instruction.trim(),
         Value::Object(arguments.clone()),
-        skill.tools_required.join(", ")
+        tools.join(", ")
     )
 }

@@ -1,10 +1,9 @@
 //! From parts to READY: what can't be served is refused, what a crash left is taken up.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clawk_manifest::model::{Identity, Manifest, Role};
+use clawk_manifest::model::{Manifest, Role};
 use clawk_policy::Engine;
 use clawk_proto::method::LifecycleState;
 use clawk_proto::{Digest, SessionId};
@@ -24,7 +23,7 @@ use crate::infer::Models;
 use crate::judge::Classifier;
 use crate::lifecycle::Life;
 use crate::memory::Memories;
-use crate::options::{InboxLimits, Options};
+use crate::options::{InboxLimits, Options, SwarmOptions};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::output::Cuts;
 use crate::ports::{ANSWER_KEPT_MS, ToolRunner};
@@ -33,6 +32,7 @@ use crate::rank;
 use crate::rates::Rates;
 use crate::recover::{self, Rebuilt};
 use crate::replay::facts::AgentFacts;
+use crate::sampling;
 use crate::screen::Screens;
 use crate::session::{self, Opening, Sessions};
 use crate::state::Table;
@@ -90,6 +90,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
     carp::restore(&calls.carp).await?;
     agent.life.advance(LifecycleState::Ready, "started")?;
     agent.scribe.journal().flush().await?;
+    calls.runner.models(sampling::sampler(&agent.sessions));
     let busy = swarm::restore(&agent.peers).await?;
     resume_open(&agent.sessions, &busy).await?;
     swarm::go_on(&agent.peers)?;
@@ -215,7 +216,7 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
         life: Arc::clone(&life),
         scribe,
     });
-    let limits = (options.inbox, options.outbox, options.swarm.identities.clone());
+    let limits = (options.inbox, options.outbox, options.swarm.clone());
     let calls = calls(
         (classifier, life, dedup, Arc::clone(&memories)),
         (engine, catalog, carp, runner),
@@ -281,7 +282,7 @@ fn above(
     calls: Arc<Calls>,
     memories: Arc<Memories>,
     agent_hash: Digest,
-    (inbox, outbox, identities): (InboxLimits, OutboxLimits, BTreeMap<String, Arc<Identity>>),
+    (inbox, outbox, swarm): (InboxLimits, OutboxLimits, SwarmOptions),
 ) -> Agent {
     let (life, scribe) = (Arc::clone(&calls.life), calls.scribe.clone());
     let outbox = Outbox::new(
@@ -299,7 +300,7 @@ fn above(
     let (models, table) = (Arc::clone(&calls.models), Arc::clone(&calls.table));
     Agent {
         manifest: Arc::clone(&calls.manifest),
-        peers: Arc::new(Peers::new(Arc::clone(&sessions), identities)),
+        peers: Arc::new(Peers::new(Arc::clone(&sessions), swarm)),
         health: Arc::new(Health::new(models, Arc::clone(&life), table)),
         scribe,
         life,

@@ -1,6 +1,7 @@
 //! The swarm at work in this process (CKP §9.3.3): the coordinator's effects are performed, one after the other. A try is a turn
 //! of a session of its own, which knows whose it is and what it may do.
 
+mod elsewhere;
 mod restore;
 mod tries;
 mod wire;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use clawk_manifest::model::{Identity, Manifest, Role, Swarm};
 use clawk_proto::method::{Acknowledged, DelegateParams, Task};
 use clawk_proto::{Digest, RequestId, SessionId};
-use clawk_swarm::coord::{Brief, Edge, Member as Seated, Node, Refusal, RunResult, RunState, TaskId};
+use clawk_swarm::coord::{Brief, Edge, Member as Seated, Node, Refusal, RunResult, RunState, TaskId, Wish};
+use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Coord, Effect, Plan};
 use serde_json::json;
 
@@ -23,13 +25,14 @@ use crate::event::{Scribe, Thread, canonical, digest, kind};
 use crate::judge;
 use crate::lifecycle::Life;
 use crate::options::SwarmOptions;
-use crate::ports::{JournalError, Scan};
+use crate::ports::{Elsewhere, JournalError, Scan, TokenKey};
 use crate::purse::{Purse, Purses};
 use crate::screen::{Look, Spot};
 use crate::session::Sessions;
-use crate::team::{Asked, Origin, RoleWord, Step, Team, fact_of};
+use crate::team::{Asked, Origin, Step, Team, fact_of};
 use crate::watch::Notices;
 
+pub(crate) use elsewhere::desk;
 pub(crate) use restore::{go_on, restore};
 use tries::Try;
 pub(crate) use wire::{broadcast, discover, report, view};
@@ -45,6 +48,10 @@ pub(crate) struct Peers {
     pub(crate) life: Arc<Life>,
     pub(crate) scribe: Scribe,
     identities: BTreeMap<String, Arc<Identity>>,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+    token_key: TokenKey,
+    /// Tries that others work on.
+    sent: Mutex<elsewhere::SentTries>,
     tries: Mutex<HashMap<TaskId, Try>>,
     /// What pays for each run.
     purses: Mutex<HashMap<TaskId, Purse>>,
@@ -115,6 +122,8 @@ pub(crate) fn plan(
     for seat in &mut plan.seats {
         let provider = provider_of(manifest, purses, seat.provider.as_deref(), plan.limits.cost_aware);
         seat.price_microusd = purses.price_of(&provider, ORDINARY.0, ORDINARY.1);
+        let there = options.elsewhere.as_ref();
+        seat.timeout_ms = there.and_then(|there| there.timeout_ms(&identity_name(&seat.identity)));
     }
     Ok(Some(plan))
 }
@@ -163,13 +172,16 @@ fn refused(team: &Team, task: &RequestId, refusal: Refusal) -> KernelError {
 }
 
 impl Peers {
-    pub(crate) fn new(sessions: Arc<Sessions>, identities: BTreeMap<String, Arc<Identity>>) -> Self {
+    pub(crate) fn new(sessions: Arc<Sessions>, options: SwarmOptions) -> Self {
         Self {
             calls: Arc::clone(&sessions.calls),
             life: Arc::clone(&sessions.life),
             scribe: sessions.scribe.clone(),
             sessions,
-            identities,
+            identities: options.identities,
+            elsewhere: options.elsewhere,
+            token_key: options.token_key,
+            sent: Mutex::default(),
             tries: Mutex::default(),
             purses: Mutex::default(),
             kept: Mutex::default(),
@@ -228,14 +240,24 @@ pub(crate) async fn delegate(
         request_hash,
         key,
     };
-    let role = peers.sessions.table.role_of(session);
-    let to = params.context.member.clone();
-    let given = Given {
-        run: params.task_id,
-        task: params.task,
-        to,
+    let limits = params.context.limits.as_ref();
+    let role = elsewhere::at_most(peers.sessions.table.role_of(session), limits);
+    let origin = Origin {
+        autonomy: limits.and_then(elsewhere::autonomy),
+        from_afar: params.context.report_token.is_some() || limits.is_some(),
+        ..Origin::own(session, role)
     };
-    accept(team, given, (session, role), Some(&asked)).await?;
+    if !team.look(|coord| coord.has_ended(&params.task_id)) {
+        let given = Given {
+            run: params.task_id,
+            task: params.task,
+            to: params.context.member.clone(),
+            wish: limits.map(elsewhere::wish).unwrap_or_default(),
+        };
+        accept(team, given, origin, Some(&asked)).await?;
+    } else if ended_otherwise(peers, &params.task_id, &params.task).await? {
+        return Err(KernelError::RequestIdReused(params.context.request_id));
+    }
     let answer = Acknowledged { acknowledged: true };
     guard.settle(Stored::Delegated(answer), peers.scribe.now());
     Ok(answer)
@@ -246,24 +268,23 @@ struct Given {
     run: TaskId,
     task: Task,
     to: Option<String>,
+    wish: Wish,
+}
+
+/// The task of this id has ended, and it was another one.
+async fn ended_otherwise(peers: &Peers, run: &TaskId, task: &Task) -> Result<bool, JournalError> {
+    let stored = stored(&peers.scribe, run).await?;
+    Ok(stored.is_none_or(|(words, _)| words != digest(&canonical(task))))
 }
 
 /// Takes a run. When this returns `Ok`, it is durable.
-async fn accept(
-    team: &Team,
-    given: Given,
-    (session, role): (SessionId, Role),
-    asked: Option<&Asked>,
-) -> Result<(), KernelError> {
+async fn accept(team: &Team, given: Given, origin: Origin, asked: Option<&Asked>) -> Result<(), KernelError> {
     let brief = Brief {
         description: given.task.description,
         input: given.task.input,
     };
-    let origin = Origin {
-        session,
-        role: RoleWord(role),
-    };
-    let kept = team.accept(&given.run, brief, given.to.as_deref(), origin, asked);
+    let place = (given.to.as_deref(), given.wish);
+    let kept = team.accept(&given.run, brief, place, origin, asked);
     let kept = kept.map_err(|refusal| refused(team, &given.run, refusal))?;
     let gone = || JournalError::Unwritable("the agent has ended".to_owned());
     kept.await.map_err(|_| gone())??; // silent-ok: RecvError says no more
@@ -301,8 +322,9 @@ pub(crate) async fn run(
             run: run.clone(),
             task,
             to,
+            wish: Wish::default(),
         };
-        accept(team, given, (session, role), None).await?;
+        accept(team, given, Origin::own(session, role), None).await?;
     }
     let ended = match team.when_ended(&run) {
         Some(ended) => ended,
@@ -315,6 +337,21 @@ pub(crate) async fn run(
         biased;
         result = ended => result.map_err(|_| KernelError::NotReady(peers.life.state())), // silent-ok: the agent has ended
         () = peers.life.stop.cancelled() => Err(KernelError::NotReady(peers.life.state())),
+    }
+}
+
+/// Waits for the end of a run that was given before; none: there is no such run, or the agent ends first.
+pub(crate) async fn result_of(peers: &Peers, run: &TaskId) -> Option<RunResult> {
+    let team = peers.calls.team.as_ref()?;
+    let Some(ended) = team.when_ended(run) else {
+        let stored = stored(&peers.scribe, run).await;
+        let stored = stored.inspect_err(|error| tracing::error!(%error, "a stored result can't be read"));
+        return stored.ok().flatten().map(|(_, result)| result); // silent-ok: said above
+    };
+    tokio::select! {
+        biased;
+        result = ended => result.ok(), // silent-ok: the agent has ended
+        () = peers.life.stop.cancelled() => None,
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum Brings {
     Web,
     /// Text of files.
     File,
+    /// Another agent's words.
+    Peer,
     /// Text of what it is.
     Tool,
     /// What was remembered, each entry with its mark.
@@ -40,6 +42,7 @@ pub(crate) fn brings(entry: &Entry, described: &Described) -> Brings {
     let outside = entry.plan.network().mode != NetworkMode::Deny;
     match category {
         Some("memory") => Brings::Memory,
+        Some("peer") => Brings::Peer,
         Some("shell") if outside => Brings::Web,
         Some("shell") => Brings::Tool,
         _ if described.reaches_network() => Brings::Web,
@@ -68,6 +71,7 @@ pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings
     let mut origin = match brings {
         Brings::Web => format!("web {}", text(&["url", "uri", "href"]).unwrap_or(tool)),
         Brings::File => format!("file {}", text(&["path", "file", "file_path"]).unwrap_or(tool)),
+        Brings::Peer => format!("peer {tool}"),
         Brings::Tool => format!("tool {tool}"),
         Brings::Memory | Brings::Nothing => return None,
     };

@@ -4,14 +4,15 @@
 //! effects are performed one after the other, each after its own record is durable.
 
 mod record;
+mod shared;
 mod tools;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_manifest::model::Role;
+use clawk_manifest::model::{Autonomy, Role};
 use clawk_proto::{Digest, RequestId, SessionId};
-use clawk_swarm::coord::{Brief, Refusal, RunResult, TaskId, TaskResult, Wanted};
+use clawk_swarm::coord::{Brief, Refusal, RunResult, TaskId, TaskResult, Terms, Wanted, Wish};
 use clawk_swarm::{Coord, Effect, Plan};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
@@ -21,6 +22,7 @@ use crate::member::Member;
 use crate::ports::{AnswerKey, JournalError, Ticket};
 
 pub use record::{SWARM_KINDS, fact_of, session_of};
+pub(crate) use shared::STORE;
 pub(crate) use tools::{ASK, Calling, DELEGATE, REPORT, WAIT_MS, specs};
 
 /// Broadcast messages kept for a member's next task.
@@ -35,6 +37,12 @@ pub(crate) struct Origin {
     pub(crate) session: SessionId,
     /// At most this, for everybody who works on it.
     pub(crate) role: RoleWord,
+    /// At most this, where another host said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) autonomy: Option<Autonomy>,
+    /// Another host gave it: it is worked on here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) from_afar: bool,
 }
 
 /// A role by its word.
@@ -55,11 +63,23 @@ impl<'de> Deserialize<'de> for RoleWord {
 }
 
 impl Origin {
+    /// Of a run that this agent's own session gave.
+    pub(crate) const fn own(session: SessionId, role: Role) -> Self {
+        Self {
+            session,
+            role: RoleWord(role),
+            autonomy: None,
+            from_afar: false,
+        }
+    }
+
     /// As a run keeps it. What is not readable has the least rights, and no session of its own.
     pub(crate) fn read(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or(Self {
             session: SessionId(uuid::Uuid::nil()),
             role: RoleWord(Role::Viewer),
+            autonomy: Some(Autonomy::Observer),
+            from_afar: true,
         }) // silent-ok: ours always reads
     }
 
@@ -198,13 +218,18 @@ impl Team {
         &self,
         run: &TaskId,
         brief: Brief,
-        to: Option<&str>,
+        (to, wish): (Option<&str>, Wish),
         origin: Origin,
         asked: Option<&Asked>,
     ) -> Result<oneshot::Receiver<Result<(), JournalError>>, Refusal> {
+        let terms = Terms {
+            to,
+            wish,
+            from_afar: origin.from_afar,
+        };
         let origin = origin.text();
         self.act(asked, |coord, now_ms| {
-            coord.accept(run, brief, to, &origin, now_ms)
+            coord.accept_within(run, brief, terms, &origin, now_ms)
         })
     }
 

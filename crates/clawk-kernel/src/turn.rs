@@ -220,6 +220,14 @@ impl Turn {
         }
     }
 
+    /// An answer that is not taken yet: `text` says what is wrong with it, and the model is asked once more.
+    pub fn again(&mut self, text: String) -> Vec<Effect> {
+        self.over = false;
+        let images = Vec::new();
+        self.messages.push(Message::User { text, images });
+        vec![Effect::Infer]
+    }
+
     fn inferred(&mut self, completion: Completion) -> Vec<Effect> {
         self.steps += 1;
         self.usage.input_tokens = self

@@ -9,4 +9,4 @@ mod files;
 mod stores;
 
 pub use files::{Files, Held, Options};
-pub use stores::Stores;
+pub use stores::{Stores, is_on_postgres};

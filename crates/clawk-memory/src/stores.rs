@@ -11,27 +11,49 @@ use clawk_recall::entry::{Found, Hit, New, Whose};
 
 use crate::files::Files;
 
-/// The stores of an agent: in the state's database, or in folders.
+/// The stores of an agent: in the state's database, in folders, or on a PostgreSQL server.
 #[derive(Debug)]
 pub struct Stores {
     database: Arc<dyn Memory>,
     files: Files,
+    postgres: Result<Arc<dyn Memory>, String>,
 }
 
 impl Stores {
     /// `database` serves what no other back end does.
     #[must_use]
     pub fn new(database: Arc<dyn Memory>, files: Files) -> Self {
-        Self { database, files }
+        Self {
+            database,
+            files,
+            postgres: Err("no PostgreSQL server is configured".to_owned()),
+        }
+    }
+
+    /// What serves `backend: postgresql` and `pgvector`, or why nothing does.
+    #[must_use]
+    pub fn with_postgres(mut self, postgres: Result<Arc<dyn Memory>, String>) -> Self {
+        self.postgres = postgres;
+        self
     }
 
     fn of(&self, store: &Store) -> &dyn Memory {
-        if is_in_files(store) {
-            &self.files
-        } else {
-            &*self.database
+        match &self.postgres {
+            Ok(postgres) if is_on_postgres(store) => &**postgres,
+            _ if is_in_files(store) => &self.files,
+            // A store of another back end is refused there as well.
+            Ok(_) | Err(_) => &*self.database,
         }
     }
+}
+
+/// `backend: postgresql`, or `pgvector`, which must have the extension.
+#[must_use]
+pub fn is_on_postgres(store: &Store) -> bool {
+    matches!(
+        store.backend,
+        Some(StoreBackend::Postgresql | StoreBackend::Pgvector)
+    )
 }
 
 /// `backend: filesystem`, or a workspace with a `path` and no back end.
@@ -50,6 +72,9 @@ impl Memory for Stores {
                 "`path` is for stores in folders; write `backend: filesystem`, or leave `path` out"
                     .to_owned(),
             ));
+        }
+        if let (true, Err(why)) = (is_on_postgres(store), &self.postgres) {
+            return Err(MemoryError::Backend(format!("store `{}`: {why}", store.name)));
         }
         self.of(store).check(store)
     }

@@ -281,6 +281,36 @@ pub struct DelegateContext {
     /// Only this member, identity or role; absent: the whole swarm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
+    /// Who reports the task shows it: 128 random bits, hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_token: Option<String>,
+    /// At most this, for everybody who works on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<TaskLimits>,
+}
+
+/// What a delegated task may at most: each of them only narrows (an extension, which an agent need not know).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskLimits {
+    /// The role of who delegates: `viewer`, `user` or `admin`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// The autonomy of who delegates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autonomy: Option<String>,
+    /// At most these tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// Tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Millionths of a dollar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_microusd: Option<u64>,
+    /// Milliseconds, from its acceptance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 /// Params of `claw.swarm.delegate`.
@@ -321,6 +351,12 @@ pub struct ReportParams {
     /// Wall time, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+    /// Millionths of a dollar spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_microusd: Option<u64>,
+    /// `context.report_token` of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_token: Option<String>,
 }
 
 /// Params of the `claw.swarm.broadcast` notification.

@@ -122,6 +122,9 @@ pub struct Found {
     pub hits: Vec<Hit>,
     /// How a text was searched; `None` for keys and times.
     pub used: Option<Used>,
+    /// The server that keeps the store can't compare vectors; all of them were compared by this process, so nothing is missed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub compared_here: bool,
 }
 
 /// Whose entries count.

@@ -198,6 +198,16 @@ impl Rights {
         }
     }
 
+    /// Who comes with a token of an authorization server.
+    pub(crate) fn of_subject(name: &str, scopes: Vec<Scope>) -> Self {
+        Self {
+            name: name.into(),
+            scopes,
+            owner: false,
+            orders: false,
+        }
+    }
+
     /// Everything, under this name.
     pub(crate) fn admin(name: &str) -> Self {
         Self {

@@ -6,12 +6,22 @@ use axum::body::Bytes;
 use clawk_kernel::ports::Later;
 use http::{Request, Response};
 use serde_json::Value;
+use tokio::sync::mpsc;
+
+/// What answers a request to `/channels/NAME`.
+#[derive(Debug)]
+pub enum HookBody {
+    /// All of it.
+    Whole(Vec<u8>),
+    /// Piece by piece, until the sender is dropped.
+    Stream(mpsc::Receiver<Bytes>),
+}
 
 /// The channels of a host's agent.
 pub trait Channels: Send + Sync + fmt::Debug {
     /// A request to `/channels/NAME`. It has passed the listener's Host, Origin, rate and size checks and no other: whether it is
     /// genuine is the channel's to say, by the platform's signature.
-    fn receive<'a>(&'a self, name: &'a str, request: Request<Bytes>) -> Later<'a, Response<Vec<u8>>>;
+    fn receive<'a>(&'a self, name: &'a str, request: Request<Bytes>) -> Later<'a, Response<HookBody>>;
 
     /// An order of the state directory's owner, `clawk.channels.…`; `by` is who gave it. `None`: there is no such order.
     ///

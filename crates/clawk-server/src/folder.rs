@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::guests::{Guests, Kind, is_answer, no_id, unknown_outcome};
+use crate::guests::{Guests, Kind, is_answer, no_id};
 use crate::host::Host;
 use crate::transport::outbox::Queue;
 
@@ -235,7 +235,7 @@ impl Inner {
         if let Kind::Bad(refusal) = &kind {
             return self.reject(file, &name, refusal);
         }
-        if let Some(answer) = unknown_outcome(&kind, again.is_some(), again.unwrap_or_default()) {
+        if let Some(answer) = self.guests.answered("", &kind, again) {
             self.write(name.to_string_lossy().into_owned(), answer).await;
             return self.file_away(file, &self.archive, &name);
         }
@@ -270,6 +270,7 @@ impl Inner {
             for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 let to = if is_answer(line) {
                     answered = true;
+                    self.guests.keep_answer("", kind, line);
                     self.guests.settled("", kind, message, line);
                     name.to_string_lossy().into_owned()
                 } else {

@@ -2,6 +2,8 @@
 //! what a client initialized with is kept beside the state, so that a message that is delivered again after a crash finds its
 //! session.
 
+mod answers;
+
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -21,6 +23,8 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use answers::{Act, Answers, Known};
+
 use crate::access::Rights;
 use crate::clients::{Client, Ends, Letter, SILENCE};
 use crate::host::Host;
@@ -35,7 +39,8 @@ const MAX_HELLO: usize = 1 << 20;
 /// How old the mark of a client's last message may be.
 const TOUCH: Duration = Duration::from_secs(60);
 
-/// How long the answer to a call is surely kept (R19), less the time that a delivery may take.
+/// How long the kernel surely keeps the answer to a call (R19), less the time that a delivery may take: also of one whose answer
+/// a crash kept from [`Answers`].
 const ANSWER_KEPT: Duration = Duration::from_secs(290);
 
 /// What a message wants.
@@ -45,8 +50,8 @@ pub(crate) enum Kind {
     Hello,
     /// `claw.shutdown`.
     Bye,
-    /// An answer, after something was done: the id as JSON text.
-    Acts(String),
+    /// An answer, after something was done.
+    Acts(Act),
     /// Another answer; the same message twice does no more than once.
     Asks,
     /// None.
@@ -69,8 +74,8 @@ impl Kind {
                     Some(Method::Initialize) => Self::Hello,
                     Some(Method::Shutdown) => Self::Bye,
                     Some(Method::ToolCall | Method::MemoryStore | Method::SwarmDelegate) => {
-                        let id = request.id.map(|id| id.as_json().to_owned());
-                        Self::Acts(id.unwrap_or_default())
+                        let id = request.id.as_ref().map(|id| id.as_json().to_owned());
+                        Self::Acts(Act::new(id.unwrap_or_default(), &request.method, request.params))
                     }
                     Some(_) | None => Self::Asks,
                 }
@@ -101,6 +106,7 @@ struct Inner {
     door: &'static str,
     role: Role,
     kept: PathBuf,
+    answers: Answers,
     tasks: TaskTracker,
     over: CancellationToken,
     open: Mutex<HashMap<String, (u64, Client)>>,
@@ -114,7 +120,9 @@ impl Guests {
     /// The folder can't be made.
     pub(crate) fn new(host: Host, door: &'static str, role: Role, kept: PathBuf) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept)?;
+        let answers = Answers::open(kept.join(format!("{door}-answers")), host.options().clock.now())?;
         Ok(Self(Arc::new(Inner {
+            answers,
             host,
             door,
             role,
@@ -230,6 +238,30 @@ impl Guests {
         }
     }
 
+    /// Keeps the answer to a call, before it is given away.
+    pub(crate) fn keep_answer(&self, name: &str, kind: &Kind, answer: &[u8]) {
+        if let Kind::Acts(act) = kind {
+            self.0
+                .answers
+                .keep(name, act, answer, self.0.host.options().clock.now());
+        }
+    }
+
+    /// What a call is answered with that this door has answered before (R19). `again`: it was delivered before, so long ago.
+    pub(crate) fn answered(&self, name: &str, kind: &Kind, again: Option<Duration>) -> Option<Vec<u8>> {
+        let Kind::Acts(act) = kind else { return None };
+        match self.0.answers.find(name, act, self.0.host.options().clock.now()) {
+            Some(Known::Answer(answer)) => Some(answer.line(&act.id)),
+            Some(Known::Reused) => {
+                let message = "this request id was used with other arguments";
+                let error = RpcError::new(ErrorCode::InvalidParams, message)
+                    .with(json!({"reason": "request_id_reused"}));
+                Some(with_id(&act.id, &error))
+            }
+            None => unknown_outcome(kind, again.is_some(), again.unwrap_or_default()),
+        }
+    }
+
     fn touch(&self, name: &str) {
         let path = self.0.path(name);
         let Ok(file) = File::open(&path) else {
@@ -325,17 +357,21 @@ fn refusal(message: &str, reason: &str) -> RpcError {
 
 /// What a call is answered with that was delivered before, so long ago that nobody keeps its answer: it is not run again, since
 /// it may have been. `None` where that can't be, or where the same message twice does no more than once.
-pub(crate) fn unknown_outcome(kind: &Kind, again: bool, age: Duration) -> Option<Vec<u8>> {
-    let Kind::Acts(id) = kind else { return None };
+fn unknown_outcome(kind: &Kind, again: bool, age: Duration) -> Option<Vec<u8>> {
+    let Kind::Acts(act) = kind else { return None };
     if !again || age < ANSWER_KEPT {
         return None;
     }
     let message = "this was delivered before, and whether it was done is not known any more; look at the trace, then ask with a \
                    new request id";
     let error = RpcError::new(ErrorCode::Internal, message).with(json!({"reason": "outcome_unknown"}));
+    Some(with_id(&act.id, &error))
+}
+
+fn with_id(id: &str, error: &RpcError) -> Vec<u8> {
     let mut answer = Vec::new();
-    write_error(&mut answer, &Id::of_json(id).unwrap_or(Id::NULL), &error);
-    Some(answer)
+    write_error(&mut answer, &Id::of_json(id).unwrap_or(Id::NULL), error);
+    answer
 }
 
 /// An error that answers no id, as text.

@@ -2,7 +2,7 @@
 //! CRA over HTTP.
 //!
 //! *Owns:* the host, its doors, connections, framing, RPC dispatch, gating, rights, heartbeats, the one mapping from errors to wire codes.
-//! *Depends on:* proto, manifest (levels), carp (messages), trace (events), client (the folder's format, the queues' names), kernel.
+//! *Depends on:* proto, manifest (levels), carp (messages), trace (events), client (the folder's format, the queues' names; peers over it), kernel.
 //! *Must not know:* adapters (stores, providers, tools); the binary brings them through [`agent::AgentFactory`].
 //! *Start reading at:* [`host::Host`], then `rpc/mod.rs` (a connection), then `rpc/dispatch.rs`, then `error/mod.rs`.
 
@@ -19,17 +19,23 @@ mod guests;
 pub mod host;
 pub mod http;
 mod mcp;
+pub mod oauth;
 mod openai;
-#[cfg(any(feature = "nats", feature = "redis"))]
+pub mod peers;
+#[cfg_attr(
+    not(any(feature = "nats", feature = "redis")),
+    allow(dead_code, reason = "the door needs a broker; a swarm's bus may be a file")
+)]
 pub mod queue;
 mod rpc;
 mod telling;
 pub mod transport;
 
+pub use a2a::push::Push;
 pub use access::Rights;
 pub use acp::serve_acp;
 pub use agent::{AgentFactory, Current, InitFailure, ManifestFault};
-pub use channels::Channels;
+pub use channels::{Channels, HookBody};
 pub use control::{Client, Control, ControlError};
 pub use host::{Host, Options};
 pub use mcp::serve_mcp;

@@ -15,11 +15,12 @@ use clawk_secrets::{Resolver, Secret};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::builtin::{self, Ask, Builtin, Clients, Extra, Shared};
-use crate::config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
+use crate::config::{A2aTool, HttpTool, Reconcile, Sampling, ToolConfig, ToolsConfig};
 use crate::egress::{Egress, Exits, WayOut};
-use crate::executor::{Command, Endpoint};
+use crate::executor::{Command, Endpoint, Remote};
 use crate::mcp::{self, Desk, McpTool, Server, Source};
 use crate::mend::{self, Check, Get, Key, Mending};
+use crate::oauth::{Store, Tokens, Web};
 use crate::runner::{Binding, Runner};
 
 /// Largest answer of a declared endpoint, bytes.
@@ -146,6 +147,12 @@ impl Binder<'_> {
     fn tool(&mut self, tool: &Tool) -> Result<Option<Binding>, String> {
         let own = ToolConfig::default();
         let config = self.config.tools.get(&tool.name).unwrap_or(&own);
+        if let Some(other) = &config.a2a {
+            if config.command.is_some() || config.http.is_some() || config.wasm.is_some() {
+                return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned());
+            }
+            return self.remote(other).map(Binding::A2a).map(Some);
+        }
         match (&config.command, &config.http, &config.wasm) {
             (Some(command), None, None) => {
                 let plan = self.plan_of(Some(tool));
@@ -154,10 +161,13 @@ impl Binder<'_> {
                     .map(Binding::Command)
                     .map(Some);
             }
+            (None, ..) | (_, Some(_), _) | (_, _, Some(_)) if config.argv || config.start_in.is_some() => {
+                return Err("`argv` and `start_in` go with `command` alone".to_owned());
+            }
             (None, Some(http), None) => return self.endpoint(http).map(Binding::Http).map(Some),
             (None, None, Some(module)) => return self.guest(module, config).map(Binding::Command).map(Some),
             (None, None, None) => {}
-            _ => return Err("only one of `command`, `http` and `wasm` may be set".to_owned()),
+            _ => return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned()),
         }
         if tool.composite {
             return Ok(None);
@@ -192,6 +202,9 @@ impl Binder<'_> {
         };
         let key = config.idempotency_key.as_deref().map(Key::parse).transpose()?;
         let served = tool.mcp_source.is_some() && config.http.is_none();
+        if let Some(sampling) = &config.sampling {
+            self.sampling_faults(sampling, served)?;
+        }
         match &key {
             Some(Key::Header(_)) if config.http.is_none() => {
                 return Err(
@@ -272,6 +285,8 @@ impl Binder<'_> {
             secrets,
             read_paths: self.read_paths(&[config]),
             guest: false,
+            argv: config.argv,
+            start_in: config.start_in.as_ref().map(|folder| self.host.base.join(folder)),
         })
     }
 
@@ -292,6 +307,8 @@ impl Binder<'_> {
             secrets: self.secrets(&config.secret_env)?,
             read_paths: Vec::new(),
             guest: true,
+            argv: false,
+            start_in: None,
         })
     }
 
@@ -314,6 +331,18 @@ impl Binder<'_> {
             client: self.client(&url)?,
             url,
             headers,
+        })
+    }
+
+    /// Another agent, at exactly the origin that is written down.
+    fn remote(&self, other: &A2aTool) -> Result<Remote, String> {
+        let base = Url::parse(&other.url).map_err(|error| format!("`a2a.url` can't be read: {error}"))?;
+        let secrets = self.secrets(&other.secret_headers)?;
+        Ok(Remote {
+            headers: secret_headers(&secrets, &other.secret_prefix)?,
+            client: self.client(&base)?,
+            base,
+            card: tokio::sync::OnceCell::new(),
         })
     }
 
@@ -368,16 +397,12 @@ impl Binder<'_> {
                     &config.secret_headers
                 })?)?;
                 let headers = secret_headers(&secrets, "")?;
-                let shown = format!(
-                    "{}://{}{}",
-                    url.scheme(),
-                    url.host_str().unwrap_or_default(),
-                    url.path()
-                );
+                let shown = shown(&url);
                 let ledger = Arc::default();
                 let way = WayOut::of_client(Arc::clone(&ledger));
                 let endpoint = mcp::Endpoint {
                     client: self.guarded(&plan)?.telling(ledger),
+                    tokens: self.tokens(&url)?,
                     url,
                     headers,
                     plan,
@@ -386,10 +411,50 @@ impl Binder<'_> {
                 (shown, Source::Endpoint(Box::new(endpoint)), way, Vec::new())
             }
         };
-        let desk = Desk::new(name.clone(), roots, self.host.ask.clone());
+        let desk = Desk::new(name.clone(), roots, self.host.ask.clone(), self.sampling(&place));
         let server = Arc::new(Server::new(name, source, way, desk));
         self.servers.insert(place, server.clone());
         Ok(server)
+    }
+
+    /// # Errors
+    /// What of `sampling` has no effect.
+    fn sampling_faults(&self, sampling: &Sampling, served: bool) -> Result<(), String> {
+        if !served {
+            return Err("`sampling` goes with tools of MCP servers".to_owned());
+        }
+        if sampling.per_call == 0 || sampling.max_tokens == 0 {
+            return Err("`sampling.per_call` and `sampling.max_tokens` are at least 1".to_owned());
+        }
+        match &sampling.provider {
+            Some(name) if self.manifest.provider(name).is_none() => Err(format!(
+                "`sampling.provider` names `{name}`, which is not declared"
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What the server's questions to a model may take, by the first of its tools that allows any.
+    fn sampling(&self, place: &Place) -> Option<Sampling> {
+        let tools = self.sharing(place).into_iter();
+        let mut configs = tools.filter_map(|tool| self.config.tools.get(&tool.name));
+        configs.find_map(|config| config.sampling.clone())
+    }
+
+    /// What somebody agreed to for a server, where this agent has a state to keep it in.
+    fn tokens(&self, url: &Url) -> Result<Option<Arc<Tokens>>, String> {
+        let Some(state) = &self.host.own.state else {
+            return Ok(None);
+        };
+        let web = Web::new(&self.host.egress.allow_private, self.host.secrets.env());
+        let web = web.map_err(|error| error.to_string())?;
+        let clock = Arc::new(clawk_kernel::time::SystemClock::default());
+        Ok(Some(Arc::new(Tokens::new(
+            Store::of_state(state),
+            web,
+            clock,
+            url.as_str(),
+        ))))
     }
 
     /// The declared tools that one server serves.
@@ -463,6 +528,12 @@ impl Binder<'_> {
         };
         named.iter().map(resolve).collect()
     }
+}
+
+/// An address without what may be secret in it.
+fn shown(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    format!("{}://{host}{}", url.scheme(), url.path())
 }
 
 /// A declared endpoint may think for long: the call's own deadline ends it.

@@ -21,6 +21,8 @@ pub(crate) struct Call<'a> {
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) workdir: &'a Path,
     pub(crate) timeout_ms: u64,
+    /// The call's id.
+    pub(crate) request_id: &'a str,
     /// The header that carries the call's key, where its tool has one.
     pub(crate) key: Option<(http::HeaderName, String)>,
     /// The files that were shown to a person, as they were.

@@ -1,6 +1,6 @@
 //! Tools: what is built in, what `clawk.toml` binds, and what MCP servers serve, behind the kernel's `ToolRunner` port.
 //!
-//! *Owns*: the built-ins, the executors `command` and `http`, the MCP client, the binding of names to executors.
+//! *Owns*: the built-ins, the executors `command`, `http` and `a2a`, the MCP client and its tokens, the binding of names to executors.
 //! *Depends on*: the kernel's ports and permit, `clawk-sandbox` for processes, `clawk-egress` for HTTP.
 //! *Must not know*: policy decisions, storage.
 //! *Start reading at*: [`bind()`], then [`Runner`], then [`builtin`].
@@ -11,19 +11,22 @@ mod call;
 pub mod config;
 mod egress;
 mod executor;
+mod keep;
 mod mcp;
 mod mend;
+pub mod oauth;
 mod program;
 
 mod runner;
 mod stands;
+pub mod undo;
 
 #[cfg(test)]
 mod testing;
 
 pub use bind::{Host, Unbound, bind};
 pub use builtin::{Answer, Ask, Extra, Question};
-pub use config::{HttpTool, Reconcile, ToolConfig, ToolsConfig};
+pub use config::{A2aTool, HttpTool, Reconcile, ToolConfig, ToolsConfig};
 pub use egress::Egress;
 pub use program::{Program, program};
 pub use runner::Runner;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
 use clawk_kernel::sheet::{Line, Preview};
 use clawk_kernel::witness::Fact;
 use clawk_plan::{Obtained, Plan, Refusal};
@@ -18,10 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::builtin::{Builtin, Extra, Shared};
 use crate::call::Call;
-use crate::executor::{Command, Endpoint};
+use crate::executor::{Command, Endpoint, Remote};
+use crate::keep;
 use crate::mcp::{McpTool, Server, Source, admitted, taken_names};
 use crate::mend::{Key, Mending};
 use crate::stands::Stands;
+use crate::undo::Undo;
 
 /// What runs a tool.
 #[derive(Debug)]
@@ -30,6 +32,7 @@ pub(crate) enum Binding {
     Extra(Arc<dyn Extra>),
     Command(Command),
     Http(Endpoint),
+    A2a(Remote),
     Mcp(McpTool),
 }
 
@@ -41,6 +44,7 @@ pub struct Runner {
     mending: BTreeMap<String, Mending>,
     servers: Vec<Arc<Server>>,
     shared: Shared,
+    undo: Option<Arc<Undo>>,
 }
 
 impl fmt::Debug for Runner {
@@ -63,10 +67,20 @@ impl Runner {
             mending,
             servers,
             shared,
+            undo: None,
         }
     }
 
-    /// How a tool is run, for `clawk doctor` and logs: `built-in`, `command`, `http`, `mcp`.
+    /// The same, with what calls overwrite kept.
+    #[must_use]
+    pub fn keeping(self, undo: Arc<Undo>) -> Self {
+        Self {
+            undo: Some(undo),
+            ..self
+        }
+    }
+
+    /// How a tool is run, for `clawk doctor` and logs: `built-in`, `command`, `wasm`, `http`, `a2a`, `mcp`.
     #[must_use]
     pub fn executor(&self, tool: &str) -> Option<&'static str> {
         self.bound.get(tool).map(|binding| match &**binding {
@@ -74,6 +88,7 @@ impl Runner {
             Binding::Command(command) if command.guest => "wasm",
             Binding::Command(_) => "command",
             Binding::Http(_) => "http",
+            Binding::A2a(_) => "a2a",
             Binding::Mcp(_) => "mcp",
         })
     }
@@ -112,6 +127,7 @@ impl Runner {
                 facts
             }
             Binding::Http(endpoint) => vec![posted(&endpoint.url)],
+            Binding::A2a(remote) => vec![remote.fact()],
             Binding::Mcp(tool) => {
                 let served = tool.served_as.as_deref().unwrap_or(look.tool);
                 vec![format!("ask the MCP server {} for {served}", tool.server.name())]
@@ -189,6 +205,10 @@ impl Runner {
             .probe(level)
             .await
             .map_err(RunError::Sandbox)?;
+        if let Binding::A2a(remote) = binding {
+            // It tells the other agent when nobody waits any more.
+            return remote.run(&call, cancel).await;
+        }
         let work = async {
             match binding {
                 // Processes and servers keep the time themselves: they end what they started.
@@ -199,7 +219,9 @@ impl Runner {
                 Binding::Mcp(tool) => tool.run(&call, session).await,
                 Binding::Builtin(builtin) => timed(&call, builtin.run(&call, &self.shared, session)).await,
                 Binding::Http(endpoint) => timed(&call, endpoint.run(&call)).await,
-                Binding::Extra(_) => Err(RunError::Unavailable("it needs a permit".to_owned())),
+                Binding::Extra(_) | Binding::A2a(_) => {
+                    Err(RunError::Unavailable("it needs a permit".to_owned()))
+                }
             }
         };
         tokio::select! {
@@ -283,6 +305,7 @@ impl ToolRunner for Runner {
                 Binding::Builtin(builtin) => builtin.describe_here(&self.shared),
                 Binding::Extra(extra) => extra.describe(),
                 Binding::Mcp(served) => served.describe().await?,
+                Binding::A2a(_) => Remote::describe(),
                 // The manifest says what these are.
                 Binding::Command(_) | Binding::Http(_) => Description {
                     input_schema: json!({"type": "object"}),
@@ -310,7 +333,7 @@ impl ToolRunner for Runner {
                 Source::Endpoint(endpoint) => plan.available().and_then(|()| admitted(&endpoint.url, plan)),
                 Source::Program { .. } => plan.available(),
             },
-            Some(Binding::Command(_) | Binding::Http(_)) => plan.available(),
+            Some(Binding::Command(_) | Binding::Http(_) | Binding::A2a(_)) => plan.available(),
             Some(Binding::Extra(_)) | None => Ok(()),
         }
     }
@@ -337,13 +360,17 @@ impl ToolRunner for Runner {
                 plan: permit.plan(),
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
+                request_id,
                 marks: permit.marks(),
                 apart: permit.apart(),
                 tool: permit.tool(),
                 connections: permit.connections().clone(),
                 stop: cancel.child_token(),
             };
-            self.run_call(binding, call, Some(permit.session()), cancel).await
+            let kept = keep::before(self.undo.as_ref(), binding, &permit).await;
+            let outcome = self.run_call(binding, call, Some(permit.session()), cancel).await;
+            keep::after(self.undo.as_ref(), kept).await;
+            outcome
         })
     }
 
@@ -355,9 +382,11 @@ impl ToolRunner for Runner {
             let binding = &*found;
             let mut preview = match binding {
                 Binding::Builtin(builtin) => built_in(*builtin, &look).await,
-                Binding::Command(_) | Binding::Http(_) | Binding::Mcp(_) | Binding::Extra(_) => {
-                    Preview::default()
-                }
+                Binding::Command(_)
+                | Binding::Http(_)
+                | Binding::A2a(_)
+                | Binding::Mcp(_)
+                | Binding::Extra(_) => Preview::default(),
             };
             let mut facts = self.facts(binding, &look);
             let key = self
@@ -368,6 +397,7 @@ impl ToolRunner for Runner {
                     "  `{name}` is set to the call's id, whatever stands below"
                 ));
             }
+            facts.extend(keep::told(self.undo.as_ref(), binding, &look).await);
             preview.lines.extend(facts.iter().map(|fact| Line::fact(fact)));
             preview
         })
@@ -404,6 +434,7 @@ impl ToolRunner for Runner {
                 plan: permit.plan(),
                 workdir: permit.workdir(),
                 timeout_ms: permit.timeout_ms(),
+                request_id: permit.request_id().as_str(),
                 tool: permit.tool(),
                 connections: permit.connections().clone(),
                 marks: permit.marks(),
@@ -421,6 +452,12 @@ impl ToolRunner for Runner {
 
     fn is_kernels(&self, tool: &str) -> bool {
         matches!(self.bound.get(tool).map(|binding| &**binding), Some(Binding::Builtin(builtin)) if builtin.is_kernels())
+    }
+
+    fn models(&self, sampler: Sampler) {
+        for server in &self.servers {
+            server.models(Arc::clone(&sampler));
+        }
     }
 
     fn close(&self) -> Later<'_, ()> {

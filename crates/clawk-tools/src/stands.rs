@@ -69,6 +69,7 @@ impl Stands {
                 stands.note("the environment of the command", env.join(" "));
             }
             Binding::Http(endpoint) => stands.place("the endpoint", endpoint.url.as_str()),
+            Binding::A2a(remote) => stands.place("the other agent", remote.base.as_str()),
             Binding::Mcp(tool) => {
                 stands.note(
                     "the tool at the server",

@@ -160,6 +160,7 @@ impl Ran {
             plan: &self.plan,
             workdir: dir,
             timeout_ms: self.timeout_ms,
+            request_id: "a-call",
             marks: &[],
             apart: &clawk_kernel::place::Apart::default(),
             tool,

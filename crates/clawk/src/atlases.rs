@@ -131,11 +131,9 @@ fn bind_action(
         Ok(())
     };
     // What `clawk.toml` binds to the action's own name comes first: it may hold the headers that an endpoint wants.
-    if tools
-        .tools
-        .get(&id)
-        .is_some_and(|tool| tool.command.is_some() || tool.http.is_some() || tool.wasm.is_some())
-    {
+    if tools.tools.get(&id).is_some_and(|tool| {
+        tool.command.is_some() || tool.http.is_some() || tool.wasm.is_some() || tool.a2a.is_some()
+    }) {
         return own(json!({}));
     }
     match &action.executor {

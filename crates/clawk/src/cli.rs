@@ -81,10 +81,16 @@ enum Verb {
     Resolve(cmd::resolve::Args),
     /// List, search, export and forget what an agent remembers
     Memory(cmd::memory::Args),
+    /// Have tokens made for MCP servers that want one, list and forget them
+    Mcp(cmd::mcp::Args),
     /// Agree to the programs that a folder's files would run on this machine
     Trust(cmd::trust::Args),
     /// List the sessions of an agent
     Sessions(cmd::sessions::Args),
+    /// Put back what a session's calls overwrote
+    Undo(cmd::undo::Args),
+    /// Import skills from `SKILL.md` folders; list, show and test an agent's skills
+    Skill(cmd::skill::Args),
     /// List an agent's effects, and settle those of unknown outcome
     Effects(cmd::effects::Args),
     /// Run a command in a tool's sandbox, or explain the sandbox
@@ -133,8 +139,11 @@ impl Cli {
             Verb::Atlas(args) => cmd::atlas::run(&args),
             Verb::Resolve(args) => cmd::resolve::run(&args),
             Verb::Memory(args) => cmd::memory::run(&args),
+            Verb::Mcp(args) => cmd::mcp::run(&args, config.as_deref()),
             Verb::Trust(args) => cmd::trust::run(&args, config.as_deref()),
             Verb::Sessions(args) => cmd::sessions::run(&args),
+            Verb::Undo(args) => cmd::undo::run(&args),
+            Verb::Skill(args) => cmd::skill::run(&args, config.as_deref()),
             Verb::Effects(args) => cmd::effects::run(&args),
             Verb::Sandbox(args) => cmd::sandbox::run(&args, config.as_deref()),
             Verb::Budget(args) => cmd::budget::run(&args),

@@ -7,6 +7,7 @@ mod egress;
 pub(crate) mod lacks;
 mod launch;
 mod members;
+mod memory;
 pub(crate) mod own;
 mod ready;
 
@@ -15,9 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use crate::peers;
 use crate::state::kept::{Reader, StateDir};
 use anyhow::{Context, Result, bail};
-use clawk_kernel::ports::{Journal, Provider};
+use clawk_kernel::ports::{Journal, Provider, TokenKey};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::witness::digest_of;
 use clawk_kernel::{
@@ -25,13 +27,14 @@ use clawk_kernel::{
 };
 use clawk_manifest::model::{Identity, ProviderProtocol};
 use clawk_manifest::{Manifest, Sources};
-use clawk_memory::Stores;
 use clawk_plan::Own;
 use clawk_proto::SessionId;
 use clawk_providers::{Factory, Scripts, discover};
 use clawk_sandbox::Launcher;
 use clawk_secrets::{Env, Given, Resolver};
 use clawk_server::Host as Served;
+use clawk_server::peers::Peers;
+use clawk_tools::undo::Undo;
 use clawk_tools::{Ask, Extra, Host, Runner, bind};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -40,10 +43,14 @@ pub(crate) use launch::{Launched, Source, Wired};
 
 use crate::atlases;
 use crate::config::{self, Config, Durability, Outside, Settings};
+use crate::dry::Predictions;
 use crate::keeper::Keeper;
 use crate::state::{Origin, Wanted};
 use crate::trust::{self, Consent};
 use crate::{audit, manifest, out};
+
+/// The folder of the state that holds what calls overwrote.
+pub(crate) const UNDO: &str = "undo";
 
 /// How long a chat's end waits for what is in flight, milliseconds.
 const DRAIN_MS: u64 = 5_000;
@@ -340,6 +347,18 @@ impl Blueprint {
             self.tool_host(ask, state)?,
         )
         .map_err(|unbound| unbound.iter().map(ToString::to_string).collect())
+        .and_then(|runner| self.keeping(runner, state))
+    }
+
+    /// With what calls overwrite kept in the state.
+    fn keeping(&self, runner: Runner, state: Option<&Path>) -> Result<Runner, Vec<String>> {
+        let settings = self.config.settings.undo;
+        let Some(state) = state.filter(|_| settings.enabled) else {
+            return Ok(runner);
+        };
+        let undo = Undo::new(state.join(UNDO), settings.limits())
+            .map_err(|error| vec![format!("what earlier calls overwrote can't be read: {error}")])?;
+        Ok(runner.keeping(Arc::new(undo)))
     }
 
     /// What the machine gives to tools, and to programs that live beside the agent.
@@ -372,9 +391,10 @@ impl Blueprint {
     fn extras(&self) -> BTreeMap<String, Arc<dyn Extra>> {
         let simulated = self.atlases.fallback.iter();
         let send = ("channel-send".to_owned(), self.channel_send());
+        let schedule = ("schedule".to_owned(), self.schedule());
         simulated
             .map(|name| (name.clone(), Arc::new(atlases::Simulate) as Arc<dyn Extra>))
-            .chain([send])
+            .chain([send, schedule])
             .collect()
     }
 
@@ -388,19 +408,30 @@ impl Blueprint {
         given
     }
 
-    /// Stores of memory: in the state's database, or in folders below `memory` in the state.
-    fn stores(&self, state: &StateDir) -> Arc<dyn clawk_kernel::ports::Memory> {
-        let outside = !matches!(self.origin, Origin::Wire(_));
-        let files = own::folders(&self.config, state.path(), outside);
-        Arc::new(Stores::new(state.memory(), files))
+    /// Who of the swarm works elsewhere, and what report tokens are made of.
+    ///
+    /// # Errors
+    /// A binding is not one, or the bus can't be reached.
+    pub(crate) async fn elsewhere(&self, state: &Path) -> Result<(Option<Arc<Peers>>, TokenKey)> {
+        if self.manifest.swarm.is_none() {
+            return Ok((None, TokenKey::default()));
+        }
+        let key = peers::token_key(state)?;
+        let place = peers::Place {
+            manifest: &self.manifest,
+            config: &self.config,
+            resolver: &self.resolver,
+            state,
+        };
+        Ok((peers::elsewhere(place, &key).await?, key))
     }
 
     /// What is local about the swarm, with the Identities that lie beside the manifest.
     fn swarm(&self) -> SwarmOptions {
         SwarmOptions {
-            local: self.config.settings.swarm,
+            local: self.config.settings.swarm.local(),
             identities: self.identities.clone(),
-            taped: None,
+            ..SwarmOptions::default()
         }
     }
 
@@ -501,6 +532,8 @@ pub(crate) struct Request<'a> {
     pub(crate) outside: Outside,
     /// `--trust`.
     pub(crate) trust: bool,
+    /// `--dry-run`: where predictions go.
+    pub(crate) dry: Option<Predictions>,
 }
 
 /// A running agent with what its surface needs beside it.
@@ -541,7 +574,11 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Age
     let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
     let blueprint = Blueprint::with_config(request.manifest, config).await?;
     let blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
-    let launched = Arc::new(Launched::new(blueprint, request.state, ask).await?);
+    let launched = match &request.dry {
+        None => Launched::new(blueprint, request.state, ask).await?,
+        Some(predictions) => Launched::dry(blueprint, request.state, ask, predictions.clone()).await?,
+    };
+    let launched = Arc::new(launched);
     let journal: Arc<dyn Journal> = launched.state().journal();
     let cut_off = cut_off(&*journal).await?;
     let options = clawk_server::Options {

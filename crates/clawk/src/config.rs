@@ -3,6 +3,7 @@
 
 mod doors;
 mod egress;
+mod postgres;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,8 +27,12 @@ pub(crate) use doors::Doors;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) use doors::QueueDoor;
 pub(crate) use egress::{Egress, SecretBinding};
+pub(crate) use postgres::Postgres;
+#[cfg(feature = "postgres")]
+pub(crate) use postgres::Tls as PostgresTls;
 
 use crate::keeper::{Checkpoints, Retention};
+use crate::peers::{PeerConfig, SwarmConfig};
 
 /// The configuration beside a manifest.
 pub(crate) const BESIDE: &str = "clawk.toml";
@@ -87,9 +92,46 @@ pub(crate) struct Settings {
     /// Where questions go whose conversation has nobody who may answer.
     pub(crate) approvals: Approvals,
     /// What the manifest does not say of its Swarm.
-    pub(crate) swarm: clawk_swarm::limit::Local,
+    pub(crate) swarm: SwarmConfig,
+    /// Who members of the Swarm are, by the names of their identities.
+    pub(crate) peers: BTreeMap<String, PeerConfig>,
     /// What is local about stores of memory.
     pub(crate) memory: MemoryConfig,
+    /// What is kept of what calls overwrite.
+    pub(crate) undo: UndoConfig,
+    /// The server of stores on PostgreSQL.
+    pub(crate) postgres: Postgres,
+}
+
+/// `[undo]`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct UndoConfig {
+    /// What calls overwrite is kept.
+    pub(crate) enabled: bool,
+    /// The most that is kept for one call, MiB.
+    pub(crate) max_mb: u64,
+    /// The most that is kept for all calls, MiB.
+    pub(crate) total_mb: u64,
+}
+
+impl Default for UndoConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_mb: 64,
+            total_mb: 1024,
+        }
+    }
+}
+
+impl UndoConfig {
+    pub(crate) const fn limits(self) -> clawk_tools::undo::Limits {
+        clawk_tools::undo::Limits {
+            call_bytes: self.max_mb.saturating_mul(1 << 20),
+            total_bytes: self.total_mb.saturating_mul(1 << 20),
+        }
+    }
 }
 
 /// `[memory]`.
@@ -351,6 +393,7 @@ impl Config {
         settings.state = settings.state.map(|state| folder.join(state));
         settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
         settings.checkpoints.file = settings.checkpoints.file.map(|file| folder.join(file));
+        settings.postgres.ca_file = settings.postgres.ca_file.map(|file| folder.join(file));
         for registry in settings.registries.values_mut() {
             *registry = folder.join(&*registry);
         }

@@ -1,5 +1,7 @@
 //! `[http]`: what the listener serves, who may use it, and its limits; the traces that it shows.
 
+mod oauth;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,6 +10,7 @@ use std::sync::Arc;
 
 use crate::state::kept::StateDir;
 use anyhow::{Context, Result, bail};
+use clawk_egress::HostPattern;
 use clawk_kernel::ports::Later;
 use clawk_kernel::time::SystemClock;
 use clawk_proto::trace::SealedEvent;
@@ -16,6 +19,7 @@ use clawk_secrets::Resolver;
 use clawk_server::Host;
 use clawk_server::http::{Door, Http, HttpOptions, Page, Scope, Tls, Token, Traces};
 use clawk_trace::Report;
+use oauth::OAuthConfig;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -32,6 +36,10 @@ pub(crate) struct HttpConfig {
     pub(crate) doors: Vec<Door>,
     /// Who may do what. None: everybody on this machine may do everything, and no other address is listened on.
     pub(crate) tokens: Vec<TokenConfig>,
+    /// An authorization server whose tokens are taken, too.
+    pub(crate) oauth: Option<OAuthConfig>,
+    /// Hosts that push notifications of `/a2a` may go to. None: none are sent.
+    pub(crate) push_hosts: Vec<HostPattern>,
     /// TLS; without it the listener speaks plain HTTP.
     pub(crate) tls: Option<TlsConfig>,
     /// Addresses beyond loopback may be listened on; tokens are then required.
@@ -110,6 +118,8 @@ impl Default for HttpConfig {
         Self {
             doors: limits.doors,
             tokens: Vec::new(),
+            oauth: None,
+            push_hosts: Vec::new(),
             tls: None,
             public: false,
             hosts: Vec::new(),
@@ -126,11 +136,11 @@ impl Default for HttpConfig {
 }
 
 impl HttpConfig {
-    /// The server's options; secrets are looked up now.
+    /// The server's options; secrets are looked up now. `private`: places inside the own network that the operator opens.
     ///
     /// # Errors
     /// A token has no value, two, or a weak one; two tokens have one name.
-    pub(crate) fn options(&self, secrets: &Resolver) -> Result<HttpOptions> {
+    pub(crate) fn options(&self, secrets: &Resolver, private: &[HostPattern]) -> Result<HttpOptions> {
         if self.doors.is_empty() {
             let known: Vec<&str> = Door::ALL.iter().map(|door| door.name()).collect();
             bail!(
@@ -140,6 +150,9 @@ impl HttpConfig {
         }
         Ok(HttpOptions {
             tokens: self.tokens(secrets)?,
+            oauth: (self.oauth.as_ref().map(|oauth| oauth.open(secrets)).transpose())
+                .context("`[http.oauth]`")?,
+            push: oauth::push(&self.push_hosts, private, secrets)?,
             doors: self.doors.clone(),
             tls: self.tls.as_ref().map(TlsConfig::load).transpose()?,
             public: self.public,
@@ -205,12 +218,12 @@ fn token(given: &TokenConfig, secrets: &Resolver) -> Result<Token> {
 /// It may not be, or can't be, listened on.
 pub(crate) async fn bind(
     address: SocketAddr,
-    config: &HttpConfig,
+    (config, private): (&HttpConfig, &[HostPattern]),
     secrets: &Resolver,
     host: Host,
     state: &StateDir,
 ) -> Result<Http> {
-    let options = config.options(secrets)?;
+    let options = config.options(secrets, private)?;
     let traces = traces(state);
     let clock = Arc::new(SystemClock::default());
     Ok(Http::bind(address, options, host, traces, clock).await?)

@@ -15,11 +15,13 @@ mod config;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod coverage;
+mod dry;
 mod http;
 mod keeper;
 mod manifest;
 mod out;
 mod pack;
+mod peers;
 mod refusal;
 mod state;
 mod terminal;

@@ -65,6 +65,18 @@ impl Which {
     }
 }
 
+/// The text of a content; `None` where there is none, or it was erased.
+///
+/// # Errors
+/// The state can't be read.
+pub(crate) fn text_of(reader: &kept::Reader, content: Option<Digest>) -> Result<Option<String>> {
+    let bytes = content
+        .map(|digest| reader.content(digest))
+        .transpose()?
+        .flatten();
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
 fn existing(dir: PathBuf) -> Result<PathBuf> {
     if !dir.is_dir() {
         bail!(

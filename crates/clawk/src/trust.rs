@@ -132,13 +132,57 @@ impl Finder {
         for (name, tool) in &settings.tools.tools {
             self.tool(name, tool, &folder);
         }
+        for (name, peer) in &settings.peers {
+            let token = peer
+                .token
+                .iter()
+                .map(|reference| format!("token=(secret {reference})"));
+            if let Some(words) = peer.words() {
+                self.add(
+                    &format!("[peers.{name}] command"),
+                    &words,
+                    token.collect(),
+                    &folder,
+                );
+            } else if let Some(url) = peer.url.as_ref().or(peer.bus.as_ref()) {
+                let url = std::slice::from_ref(url);
+                self.add(&format!("[peers.{name}] at"), url, token.collect(), &folder);
+            }
+        }
+        if let Some(url) = &settings.swarm.url {
+            let url = [url.clone()];
+            self.add("[swarm] url", &url, Vec::new(), &folder);
+        }
         for (name, channel) in &settings.channels {
             self.channel(name, channel, &folder);
+        }
+        if let Some(whom) = settings
+            .http
+            .oauth
+            .as_ref()
+            .and_then(|oauth| oauth.introspection.as_ref())
+        {
+            let secret = vec![format!("(secret {})", whom.secret_ref)];
+            self.add(
+                "[http.oauth.introspection] url",
+                std::slice::from_ref(&whom.url),
+                secret,
+                &folder,
+            );
         }
         for (name, binding) in &settings.secrets {
             let hosts = binding.hosts.iter().map(ToString::to_string);
             let words: Vec<String> = std::iter::once(format!("{name} for")).chain(hosts).collect();
             self.add(&format!("[secrets.{name}]"), &words, Vec::new(), &folder);
+        }
+        // The server gets what the agent remembers, and the password.
+        let server = &settings.postgres;
+        if server.url.is_some() || server.secret_ref.is_some() {
+            let url = server.url.as_ref().map(|url| format!("{url:?}"));
+            let secret = server.secret_ref.as_ref();
+            let secret = secret.map(|name| format!("(secret {name})"));
+            let words = [url.unwrap_or_else(|| "where the secret says".to_owned())];
+            self.add("[postgres] at", &words, secret.into_iter().collect(), &folder);
         }
         // Not run, but it decides whose memory and whose record the agent has.
         if let Some(state) = &settings.state {
@@ -169,6 +213,13 @@ impl Finder {
             let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
             let url = std::slice::from_ref(&http.url);
             self.add(&format!("[tools.{name}.http] url"), url, secret.collect(), folder);
+        }
+        // Whoever writes the folder's files says whom the agent talks to, with secrets or without.
+        if let Some(other) = &tool.a2a {
+            let secret = other.secret_headers.iter();
+            let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
+            let url = std::slice::from_ref(&other.url);
+            self.add(&format!("[tools.{name}.a2a] url"), url, secret.collect(), folder);
         }
         if let Some(module) = &tool.wasm {
             let module = [module.display().to_string()];

@@ -1,11 +1,15 @@
 //! What a whole manifest asks for and does not get, beyond what `coverage` says leaf by leaf.
 
+use std::collections::BTreeMap;
+
 use clawk_manifest::model::SandboxLevel;
 use clawk_manifest::{Diagnostic, Manifest};
 use clawk_swarm::plan::identity_name;
 
+use crate::peers::PeerConfig;
+
 /// One warning for each.
-pub(crate) fn of(manifest: &Manifest) -> Vec<Diagnostic> {
+pub(crate) fn of(manifest: &Manifest, peers: &BTreeMap<String, PeerConfig>) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if let Err(reason) = clawk_policy::Screen::compile(&manifest.policies) {
         found.push(Diagnostic::warning(
@@ -29,18 +33,18 @@ pub(crate) fn of(manifest: &Manifest) -> Vec<Diagnostic> {
             .help("level `process` or above keeps them; see docs/reference/sandbox.md"),
         );
     }
-    found.extend(members(manifest));
+    found.extend(members(manifest, peers));
     found
 }
 
 /// Members of the swarm whose Identity is given nowhere: they are the Claw's own under another name.
-fn members(manifest: &Manifest) -> Vec<Diagnostic> {
+fn members(manifest: &Manifest, peers: &BTreeMap<String, PeerConfig>) -> Vec<Diagnostic> {
     let agents = manifest.swarm.iter().flat_map(|swarm| &swarm.agents).enumerate();
     let lost = agents.filter_map(|(at, agent)| {
         let name = identity_name(&agent.identity_ref);
         let file =
             ["yaml", "json"].map(|form| manifest.dir.join("identities").join(format!("{name}.{form}")));
-        let known = name == manifest.identity.name || file.iter().any(|file| file.is_file());
+        let known = name == manifest.identity.name || peers.contains_key(&name) || file.iter().any(|file| file.is_file());
         let pointer = format!("/spec/swarm/agents/{at}/identity_ref");
         let uri = clawk_proto::uri::ClawUri::parse(&agent.identity_ref).is_ok();
         let said = match (known, uri) {
@@ -50,7 +54,7 @@ fn members(manifest: &Manifest) -> Vec<Diagnostic> {
             ),
             (false, true) => format!("no Identity `{name}` is found: its members are unavailable"),
         };
-        let help = format!("put an Identity document into `identities/{name}.yaml` beside the manifest");
+        let help = format!("put an Identity document into `identities/{name}.yaml` beside the manifest, or bind it by `[peers.{name}]` in clawk.toml");
         Some(Diagnostic::warning("member_without_identity", pointer, said).help(help))
     });
     lost.collect()

@@ -19,7 +19,7 @@ from a2a.types.a2a_pb2 import (
     SubscribeToTaskRequest,
     TaskState,
 )
-from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
+from a2a.utils.errors import PushNotificationNotSupportedError, TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
 
 url, token, other, run = sys.argv[1:5]
 KNOWN = str(uuid.UUID(int=7))
@@ -113,6 +113,12 @@ async def main():
     await refused(whole.cancel_task(CancelTaskRequest(id=task.id)), TaskNotCancelableError)
     await refused(all_of(whole.send_message(said("more", task=task.id))), UnsupportedOperationError)
     await refused(whole.get_task(GetTaskRequest(id="none")), TaskNotFoundError)
+
+    # Nobody is pushed anything where the operator names no hosts.
+    assert not card.capabilities.push_notifications, card
+    push = said("hello")
+    push.configuration.task_push_notification_config.url = "https://example.com/hook"
+    await refused(all_of(whole.send_message(push)), PushNotificationNotSupportedError)
 
     # Listed, by context and state.
     tasks = (await whole.list_tasks(ListTasksRequest())).tasks

@@ -14,7 +14,7 @@ struct Door {
     owners: &'static [&'static str],
 }
 
-const DOORS: [Door; 7] = [
+const DOORS: [Door; 8] = [
     Door {
         what: "makes a permit",
         words: &["Permit {"],
@@ -61,6 +61,12 @@ const DOORS: [Door; 7] = [
         ],
     },
     Door {
+        what: "speaks to a database server",
+        words: &["tokio_postgres"],
+        // Stores of memory: what is kept in them is recorded as such.
+        owners: &["crates/clawk-postgres/src/"],
+    },
+    Door {
         what: "reaches the network",
         words: &["Client::for_", "egress::Client::new"],
         owners: &[
@@ -77,6 +83,8 @@ const DOORS: [Door; 7] = [
             // The operator's own verbs, outside of any agent.
             "crates/clawk/src/cmd/trace/export/",
             "crates/clawk/src/conformance/",
+            // An authorization server of the operator's, about the tokens of who asks: no agent's effect.
+            "crates/clawk-server/src/oauth/",
             // A client of agents, at its user's word.
             "crates/clawk-client/src/wire/",
         ],

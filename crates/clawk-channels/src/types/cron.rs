@@ -1,17 +1,12 @@
 //! `cron`: a schedule that begins runs (C11). What it began and where it was is kept in its cursor.
 
 use std::fmt;
-use std::str::FromStr as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_kernel::time::Timestamp;
-use clawk_kernel::{ChannelFact, Inbound, REMEMBERED_DAYS, Role};
 use clawk_manifest::model::{Channel, OverlapPolicy, Trigger};
-use croner::Cron as Pattern;
-use jiff::Zoned;
-use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 use crate::adapter::{Abilities, Adapter, Ended, Incoming, Markup, Out, Unit};
 use crate::config::{ChannelConfig, Missed};
 use crate::inlet::{Inlet, Taken};
+use crate::runs::{goes_on, record};
+use crate::timetable::Timetable;
 
 /// The longest sleep: the machine's clock may be set, milliseconds.
 const LONGEST_SLEEP_MS: i64 = 30_000;
@@ -41,8 +38,7 @@ struct Kept {
 
 /// The channel.
 pub(crate) struct Cron {
-    pattern: Pattern,
-    zone: TimeZone,
+    table: Timetable,
     trigger: Trigger,
     missed: Missed,
     prompt: String,
@@ -54,7 +50,7 @@ pub(crate) struct Cron {
 
 impl fmt::Debug for Cron {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cron({})", self.pattern.as_str())
+        write!(f, "Cron({})", self.table.as_str())
     }
 }
 
@@ -71,13 +67,7 @@ impl Cron {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig) -> Result<Self, String> {
         let trigger = channel.trigger.clone().unwrap_or_default();
         let schedule = trigger.schedule.as_deref().unwrap_or_default();
-        let pattern = Pattern::from_str(schedule)
-            .map_err(|error| format!("`{schedule}` is not a schedule: {error}"))?;
-        let zone = match config.timezone.as_deref() {
-            None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name)
-                .map_err(|error| format!("`timezone` `{name}` is not known on this machine: {error}"))?,
-        };
+        let table = Timetable::new(schedule, config.timezone.as_deref())?;
         let prompt = config.prompt.clone().unwrap_or_else(|| {
             format!(
                 "The schedule `{}` is due ({{time}}). Do what you are there for.",
@@ -85,8 +75,7 @@ impl Cron {
             )
         });
         Ok(Self {
-            pattern,
-            zone,
+            table,
             trigger,
             missed: config.missed,
             prompt,
@@ -98,20 +87,6 @@ impl Cron {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn zoned(&self, at: Timestamp) -> Option<Zoned> {
-        let at = jiff::Timestamp::from_microsecond(at.0).ok()?; // silent-ok: no clock says such a time
-        Some(at.to_zoned(self.zone.clone()))
-    }
-
-    /// The next time of the schedule after this one; none: there is none in centuries.
-    fn next(&self, after: Timestamp) -> Option<Timestamp> {
-        let next = self
-            .pattern
-            .find_next_occurrence(&self.zoned(after)?, false)
-            .ok()?; // silent-ok: as above
-        Some(Timestamp(next.timestamp().as_microsecond()))
     }
 
     fn save(&self, inlet: &Inlet) {
@@ -135,52 +110,13 @@ impl Cron {
         };
         let mut running = Vec::new();
         for run in std::mem::take(&mut kept.running) {
-            if self.goes_on(inlet, &run).await? {
+            if goes_on(inlet, &run).await? {
                 running.push(run);
             }
         }
         kept.running = running;
         *self.kept() = kept;
         Ok(())
-    }
-
-    async fn goes_on(&self, inlet: &Inlet, run: &str) -> Result<bool, String> {
-        let name = &inlet.channel().name;
-        let inbound = Inbound {
-            channel: name.clone(),
-            conversation: run.to_owned(),
-            direct: true,
-            sender: name.clone(),
-            role: Role::User,
-            platform_ids: vec![run.to_owned()],
-            remembered_days: REMEMBERED_DAYS,
-            text: String::new(),
-            images: Vec::new(),
-        };
-        let kernel = inlet.kernel();
-        let known = kernel
-            .arrived(&inbound)
-            .await
-            .map_err(|error| error.to_string())?;
-        match known {
-            Some(known) => kernel
-                .is_open(known.message_id)
-                .await
-                .map_err(|error| error.to_string()),
-            None => Ok(false),
-        }
-    }
-
-    async fn record(&self, inlet: &Inlet, run: &str, what: &str, reason: Option<String>) {
-        let fact = ChannelFact::Run {
-            channel: inlet.channel().name.clone(),
-            what: what.to_owned(),
-            run: run.to_owned(),
-            reason,
-        };
-        if let Err(error) = inlet.kernel().record_channel(&fact).await {
-            tracing::error!(%error, "what a schedule did could not be recorded");
-        }
     }
 
     /// Begins a run where there is a place for it.
@@ -193,10 +129,10 @@ impl Cron {
             return if self.trigger.overlap_policy == OverlapPolicy::Queue && !waits {
                 self.kept().queued = Some(run.to_owned());
                 self.save(inlet);
-                self.record(inlet, run, "queued", Some(reason)).await;
+                record(inlet, run, "queued", Some(reason)).await;
                 Begun::Queued
             } else {
-                self.record(inlet, run, "skipped", Some(reason)).await;
+                record(inlet, run, "skipped", Some(reason)).await;
                 Begun::Skipped
             };
         }
@@ -224,13 +160,13 @@ impl Cron {
                 }
                 self.save(inlet);
                 if !duplicate {
-                    self.record(inlet, run, "started", None).await;
+                    record(inlet, run, "started", None).await;
                 }
                 Begun::Started
             }
             Taken::Refused(reason) => {
                 self.done(run);
-                self.record(inlet, run, "skipped", Some(reason)).await;
+                record(inlet, run, "skipped", Some(reason)).await;
                 Begun::Skipped
             }
             Taken::Ignored => {
@@ -260,7 +196,7 @@ impl Cron {
             return Ok(());
         };
         let mut passed = Vec::new();
-        while let Some(next) = self.next(last).filter(|next| *next <= now) {
+        while let Some(next) = self.table.next(last).filter(|next| *next <= now) {
             passed.push(next);
             last = next;
             if passed.len() >= COUNTED {
@@ -274,11 +210,11 @@ impl Cron {
         if !passed.is_empty() {
             let reason = format!("{} runs were missed while the agent was down", passed.len());
             let first = passed.first().copied().map(run).unwrap_or_default();
-            self.record(inlet, &first, "missed", Some(reason)).await;
+            record(inlet, &first, "missed", Some(reason)).await;
         }
         if late && self.missed == Missed::Skip {
             let reason = "the agent was down".to_owned();
-            self.record(inlet, &run(latest), "missed", Some(reason)).await;
+            record(inlet, &run(latest), "missed", Some(reason)).await;
         } else if let Begun::Later(reason) = self.begin(inlet, &run(latest)).await {
             return Err(reason);
         }
@@ -320,6 +256,7 @@ impl Cron {
                 Ok(()) => {
                     let now = inlet.clock().now();
                     let ms = self
+                        .table
                         .next(now)
                         .map_or(LONGEST_SLEEP_MS, |next| (next.0 - now.0) / 1000 + 1);
                     Duration::from_millis(ms.clamp(1, LONGEST_SLEEP_MS).unsigned_abs())

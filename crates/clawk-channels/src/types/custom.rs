@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::Channel;
 use clawk_sandbox::{Launcher, Service, Spec};
@@ -15,7 +17,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Abilities, Adapter, Asking, Attachment, Ended, Incoming, Markup, Out, Press, Unit};
+use crate::adapter::{
+    Abilities, Adapter, Asking, Attachment, Content, Ended, Incoming, Markup, Out, Press, Unit,
+};
 use crate::inlet::{Inlet, Taken};
 use crate::service::Parts;
 
@@ -155,7 +159,13 @@ impl MessageLine {
                 media_type: line.media_type,
                 size: line
                     .data
+                    .as_ref()
                     .map(|data| u64::try_from(data.len() / 4 * 3).unwrap_or(u64::MAX)),
+                // What is not base64 is named and not kept.
+                content: line
+                    .data
+                    .and_then(|data| STANDARD.decode(data).ok()) // silent-ok: the model is told that it could not be fetched
+                    .map_or(Content::Absent, |data| Content::Here(data.into())),
             }
         };
         Ok(Incoming {

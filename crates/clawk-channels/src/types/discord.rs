@@ -159,6 +159,7 @@ impl Discord {
 
     fn save(&self, inlet: &Inlet) {
         // silent-ok: a plain struct always serialises
+        // silent-ok: a plain struct always serialises
         let text = serde_json::to_string(&*self.place()).unwrap_or_default();
         if let Err(error) = inlet.set_cursor(&text) {
             tracing::warn!(%error, "where the gateway is can't be kept");
@@ -265,7 +266,7 @@ impl Discord {
                         answered |= frame.op == 11;
                         self.frame(inlet, socket, frame).await?;
                     }
-                    Heard::Ping => {}
+                    Heard::Ping | Heard::Bytes(_) => {}
                     Heard::Closed(code, reason) => return Err(self.closed(code, &reason)),
                 },
             }
@@ -405,6 +406,7 @@ impl Discord {
             name: file.filename,
             media_type: file.content_type.unwrap_or_default(),
             size: file.size,
+            ..Attachment::default()
         };
         Some(Incoming {
             ids: vec![message.id],
@@ -475,6 +477,7 @@ impl Discord {
             return Found::CantKnow;
         };
         let path = format!("{path}?limit=50");
+        // silent-ok: then the answer is sent marked as a repetition
         let Ok(answer) = self.api.send(Method::GET, &path, None).await else {
             return Found::CantKnow;
         };
@@ -544,12 +547,7 @@ impl Adapter for Discord {
     }
 
     fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move {
-            match self.listen(inlet, over).await {
-                Ok(()) => Ended::broken("the agent ends"),
-                Err(ended) => ended,
-            }
-        })
+        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
     }
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {

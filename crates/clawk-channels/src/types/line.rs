@@ -181,6 +181,7 @@ impl Line {
                 name: message.file_name.unwrap_or_else(|| message.kind.clone()),
                 media_type: message.kind.clone(),
                 size: message.file_size,
+                ..Attachment::default()
             });
         }
         let incoming = Incoming {
@@ -303,6 +304,9 @@ impl Adapter for Line {
 
     fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
         Box::pin(async move {
+            if hook.method != Method::POST {
+                return HookReply::refused(405, "POST is wanted");
+            }
             let given = hook.header("x-line-signature").unwrap_or_default();
             let secret = self.signing.expose().trim();
             let wanted = STANDARD.encode(hmac_sha256(secret.as_bytes(), &[&hook.body]));

@@ -306,6 +306,7 @@ impl Matrix {
                     name: text("/filename").unwrap_or(body).to_owned(),
                     media_type: text("/info/mimetype").unwrap_or_default().to_owned(),
                     size: event.content.pointer("/info/size").and_then(Value::as_u64),
+                    ..Attachment::default()
                 }],
             ),
             _ => return None,
@@ -411,12 +412,7 @@ impl Adapter for Matrix {
     }
 
     fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move {
-            match self.listen(inlet, over).await {
-                Ok(()) => Ended::broken("the agent ends"),
-                Err(ended) => ended,
-            }
-        })
+        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
     }
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {

@@ -2,12 +2,26 @@
 
 pub(crate) mod cron;
 pub(crate) mod custom;
+pub(crate) mod db_trigger;
+pub(crate) mod dingtalk;
 pub(crate) mod discord;
+pub(crate) mod lark;
+mod lark_frame;
+mod lark_text;
 pub(crate) mod line;
+#[cfg(feature = "mail")]
+pub(crate) mod mail;
 pub(crate) mod matrix;
+pub(crate) mod qq;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(crate) mod queue;
 pub(crate) mod slack;
 pub(crate) mod telegram;
+pub(crate) mod web;
 pub(crate) mod webhook;
+pub(crate) mod wechat;
+mod wechat_xml;
+pub(crate) mod whatsapp;
 
 use std::sync::Arc;
 
@@ -33,23 +47,30 @@ pub(crate) fn make(
         ChannelType::Cli => return Ok(None),
         ChannelType::Cron => Arc::new(cron::Cron::new(channel, config)?),
         ChannelType::Custom => Arc::new(custom::Custom::new(channel, parts)?),
+        ChannelType::Dingtalk => Arc::new(dingtalk::Dingtalk::new(channel, config, parts)?),
+        ChannelType::DbTrigger => Arc::new(db_trigger::DbTrigger::new(channel, config, parts)?),
         ChannelType::Discord => Arc::new(discord::Discord::new(channel, config, parts)?),
+        ChannelType::Lark => Arc::new(lark::Lark::new(channel, config, parts)?),
+        #[cfg(feature = "mail")]
+        ChannelType::Email => Arc::new(mail::Email::new(channel, config, parts)?),
+        #[cfg(feature = "mail")]
+        ChannelType::Imap => Arc::new(mail::Imap::new(channel, config, parts)?),
+        #[cfg(not(feature = "mail"))]
+        ChannelType::Email | ChannelType::Imap => return Err(left_out(channel, "mail")),
         ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
         ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
+        ChannelType::Qq => Arc::new(qq::Qq::new(channel, config, parts)?),
+        #[cfg(any(feature = "nats", feature = "redis"))]
+        ChannelType::Queue => Arc::new(queue::Queue::new(channel, config, parts)?),
+        #[cfg(not(any(feature = "nats", feature = "redis")))]
+        ChannelType::Queue => return Err(left_out(channel, "nats,redis")),
         ChannelType::Slack => Arc::new(slack::Slack::new(channel, config, parts)?),
         ChannelType::Telegram => Arc::new(telegram::Telegram::new(channel, config, parts)?),
+        ChannelType::Web => Arc::new(web::Web::new(channel, config, parts)?),
         ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
-        ChannelType::Whatsapp
-        | ChannelType::Email
-        | ChannelType::Voice
-        | ChannelType::Web
-        | ChannelType::Lark
-        | ChannelType::Wechat
-        | ChannelType::Qq
-        | ChannelType::Dingtalk
-        | ChannelType::Queue
-        | ChannelType::Imap
-        | ChannelType::DbTrigger => {
+        ChannelType::Wechat => Arc::new(wechat::Wechat::new(channel, config, parts)?),
+        ChannelType::Whatsapp => Arc::new(whatsapp::Whatsapp::new(channel, config, parts)?),
+        ChannelType::Voice => {
             return Err(format!(
                 "this version has no adapter for type `{}`",
                 channel.kind.as_str()
@@ -57,6 +78,15 @@ pub(crate) fn make(
         }
     };
     Ok(Some(adapter))
+}
+
+/// A type that this build leaves out.
+#[cfg(any(not(feature = "mail"), not(any(feature = "nats", feature = "redis"))))]
+fn left_out(channel: &Channel, feature: &str) -> String {
+    format!(
+        "this build has no adapter for type `{}`; build with `--features {feature}`",
+        channel.kind.as_str()
+    )
 }
 
 /// The secret that `auth.secret_ref` names.
@@ -83,6 +113,15 @@ fn secret_named(config: &ChannelConfig, parts: &Parts, name: &str) -> Result<Sec
         return Err(format!("the secret `{reference}` is empty"));
     }
     Ok(secret)
+}
+
+/// A value of `[channels.NAME] settings` that this type needs.
+fn setting(config: &ChannelConfig, name: &str) -> Result<String, String> {
+    let value = config.settings.get(name).map(|value| value.trim());
+    match value.filter(|value| !value.is_empty()) {
+        Some(value) => Ok(value.to_owned()),
+        None => Err(format!("`settings.{name} = \"…\"` is missing in clawk.toml")),
+    }
 }
 
 /// Requests of platforms come in somewhere.

@@ -200,7 +200,7 @@ impl Slack {
             };
             match heard {
                 Heard::Text(text) => self.frame(inlet, &socket, &text).await?,
-                Heard::Ping => {}
+                Heard::Ping | Heard::Bytes(_) => {}
                 Heard::Closed(..) => return Err(Ended::broken("the platform ended the connection")),
             }
         }
@@ -284,6 +284,7 @@ impl Slack {
             name: file.name.unwrap_or_default(),
             media_type: file.mimetype.unwrap_or_default(),
             size: file.size,
+            ..Attachment::default()
         };
         Some(Incoming {
             ids: [format!("{}:{}", event.channel, event.ts), event_id]
@@ -434,12 +435,7 @@ impl Adapter for Slack {
     }
 
     fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move {
-            match self.listen(inlet, over).await {
-                Ok(()) => Ended::broken("the agent ends"),
-                Err(ended) => ended,
-            }
-        })
+        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
     }
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
@@ -481,6 +477,9 @@ impl Adapter for Slack {
             let Way::Hook(secret) = &self.way else {
                 return HookReply::refused(404, "this channel takes no requests");
             };
+            if hook.method != Method::POST {
+                return HookReply::refused(405, "POST is wanted");
+            }
             let at = hook.header("x-slack-request-timestamp").unwrap_or_default();
             let given = hook.header("x-slack-signature").unwrap_or_default();
             let parts: [&[u8]; 4] = [b"v0:", at.as_bytes(), b":", &hook.body];

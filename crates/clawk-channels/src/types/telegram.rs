@@ -243,7 +243,7 @@ impl Telegram {
             };
             inlet.ready();
             let Value::Array(updates) = updates else {
-                return Err(Ended::broken("getUpdates: the answer is no list"));
+                return Err(Ended::broken("getUpdates: the answer is not a list"));
             };
             for update in updates {
                 let id = update.get("update_id").and_then(Value::as_i64);
@@ -404,6 +404,7 @@ fn attachment(file: File) -> Attachment {
         name: file.file_name.unwrap_or_else(|| "a file".to_owned()),
         media_type: file.mime_type.unwrap_or_else(|| "image/jpeg".to_owned()),
         size: file.file_size,
+        ..Attachment::default()
     }
 }
 
@@ -457,12 +458,7 @@ impl Adapter for Telegram {
     }
 
     fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move {
-            match self.listen(inlet, over).await {
-                Ok(()) => Ended::broken("the agent ends"),
-                Err(ended) => ended,
-            }
-        })
+        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
     }
 
     fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
@@ -508,6 +504,9 @@ impl Adapter for Telegram {
             let Some((secret, _)) = &self.hook else {
                 return HookReply::refused(404, "this channel takes no requests");
             };
+            if hook.method != Method::POST {
+                return HookReply::refused(405, "POST is wanted");
+            }
             let given = hook.header("x-telegram-bot-api-secret-token").unwrap_or_default();
             if !same(given, secret.expose()) {
                 return HookReply::refused(401, "the secret token is not right");

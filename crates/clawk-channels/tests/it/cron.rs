@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use clawk_channels::{Channels, NotDone};
 use clawk_kernel::testing::{Behaviour, Rig, ScriptedModel, calls, manifest, says};
-use clawk_kernel::time::Clock as _;
 use serde_json::{Value, json};
 
 use crate::suite::{start, until};

@@ -8,7 +8,18 @@
     reason = "tests: a panic is how they fail, and they start servers beside themselves"
 )]
 
+mod attacks;
 mod cron;
+mod db_trigger;
 mod fakes;
 mod hooks;
+#[cfg(feature = "mail")]
+mod mail;
+mod platforms;
+#[cfg(all(feature = "nats", feature = "redis"))]
+mod queue;
+mod schedule;
+mod signatures;
 mod suite;
+mod weather;
+mod web;

@@ -24,7 +24,7 @@ pub(crate) struct Stage {
     pub(crate) kernel: Kernel,
     pub(crate) channels: Channels,
     folder: Arc<tempfile::TempDir>,
-    fake: Arc<dyn Fake>,
+    pub(crate) fake: Arc<dyn Fake>,
     more: Value,
 }
 
@@ -58,12 +58,17 @@ pub(crate) fn parrot(channels: Value) -> Rig {
 }
 
 impl Stage {
-    async fn new(fake: Arc<dyn Fake>, more: Value) -> Self {
+    pub(crate) async fn new(fake: Arc<dyn Fake>, more: Value) -> Self {
         let rig = parrot(json!([channel(&*fake, &more)]));
         Self::on(rig, fake, more, Arc::new(tempfile::tempdir().unwrap())).await
     }
 
-    async fn on(rig: Rig, fake: Arc<dyn Fake>, more: Value, folder: Arc<tempfile::TempDir>) -> Self {
+    pub(crate) async fn on(
+        rig: Rig,
+        fake: Arc<dyn Fake>,
+        more: Value,
+        folder: Arc<tempfile::TempDir>,
+    ) -> Self {
         let kernel = rig.start().await;
         let configs = BTreeMap::from([("chat".to_owned(), config(&*fake))]);
         let to = format!("chat:{}", fake.approvals());
@@ -88,7 +93,7 @@ impl Stage {
         stage
     }
 
-    async fn until_state(&self, state: &str) {
+    pub(crate) async fn until_state(&self, state: &str) {
         until(|| async {
             let report = self.channels.report().await.unwrap();
             let chat = report.iter().find(|report| report.name == "chat").unwrap();
@@ -98,7 +103,7 @@ impl Stage {
     }
 
     /// The process ends at once and another begins.
-    async fn restarted(self) -> Self {
+    pub(crate) async fn restarted(self) -> Self {
         self.channels.close().await;
         let mut rig = self.rig.clone();
         let events = self.rig.journal.events().len();
@@ -107,12 +112,12 @@ impl Stage {
         Self::on(rig, self.fake, self.more, self.folder).await
     }
 
-    async fn report(&self) -> clawk_channels::Report {
+    pub(crate) async fn report(&self) -> clawk_channels::Report {
         let report = self.channels.report().await.unwrap();
         report.into_iter().find(|report| report.name == "chat").unwrap()
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         self.channels.close().await;
         self.kernel.shutdown("test", 1_000).await;
     }
@@ -145,6 +150,7 @@ async fn asking(
         configs,
         approvals: vec![to.to_owned()],
         folder: folder.to_owned(),
+        workdir: Some(folder.to_owned()),
         launcher: Launcher::default(),
         programs: BTreeMap::new(),
         listening: true,
@@ -152,7 +158,7 @@ async fn asking(
     Channels::start(parts).await.unwrap()
 }
 
-fn channel(fake: &dyn Fake, more: &Value) -> Value {
+pub(crate) fn channel(fake: &dyn Fake, more: &Value) -> Value {
     let mut channel = json!({"name": "chat", "type": fake.kind(), "transport": fake.transport(),
         "auth": {"secret_ref": "TOKEN"}, "access_control": {"mode": "open"}});
     for (key, value) in more.as_object().unwrap() {
@@ -161,7 +167,7 @@ fn channel(fake: &dyn Fake, more: &Value) -> Value {
     channel
 }
 
-fn config(fake: &dyn Fake) -> ChannelConfig {
+pub(crate) fn config(fake: &dyn Fake) -> ChannelConfig {
     let mut config: ChannelConfig = serde_json::from_value(fake.config()).unwrap();
     config.admins = vec![fake.id(1)];
     config
@@ -176,12 +182,12 @@ pub(crate) async fn until<F: Future<Output = bool>>(so: impl Fn() -> F) {
     }
 }
 
-async fn sent(fake: &Arc<dyn Fake>, count: usize) {
+pub(crate) async fn sent(fake: &Arc<dyn Fake>, count: usize) {
     until(|| async { fake.sent().len() >= count }).await;
 }
 
 /// Somebody says something in a direct conversation.
-fn direct(fake: &dyn Fake, n: u32, person: u32, text: &str) -> Said {
+pub(crate) fn direct(fake: &dyn Fake, n: u32, person: u32, text: &str) -> Said {
     Said {
         n,
         conversation: fake.direct(person),
@@ -231,9 +237,25 @@ async fn one_answer_at_the_right_place_and_a_repetition_is_no_turn(fake: Arc<dyn
         "nobody gets another's answer"
     );
     assert!(all[0].text.contains("hello"), "{all:?}");
+    // The platform has it a moment before that is on the record.
+    until(|| async { stage.report().await.queued == 0 }).await;
     let report = stage.report().await;
     assert_eq!((report.accepted, report.delivered, report.queued), (2, 2, 0));
-    // In a group, only what names the agent.
+    let before = all.len();
+    if fake.has_groups() {
+        only_what_names_the_agent_in_a_group(&*fake, before).await;
+    }
+    // Nothing is repeated after a restart.
+    let count = fake.sent().len();
+    let stage = stage.restarted().await;
+    fake.says(&hello).await;
+    until(|| async { stage.report().await.duplicates == 1 }).await;
+    assert_eq!(fake.sent().len(), count);
+    stage.end().await;
+    assert_eq!(fake.faults(), Vec::<String>::new());
+}
+
+async fn only_what_names_the_agent_in_a_group(fake: &dyn Fake, before: usize) {
     let mut said = Said {
         n: 3,
         conversation: fake.group(),
@@ -247,16 +269,10 @@ async fn one_answer_at_the_right_place_and_a_repetition_is_no_turn(fake: Arc<dyn
     said.mention = true;
     said.text = "say to you".to_owned();
     fake.says(&said).await;
-    sent(&fake, 3).await;
-    assert!(fake.sent()[2].text.contains("to you"), "{:?}", fake.sent());
-    assert!(fake.sent()[2].conversation.starts_with(&fake.group()));
-    // Nothing is repeated after a restart.
-    let stage = stage.restarted().await;
-    fake.says(&hello).await;
-    until(|| async { stage.report().await.duplicates == 1 }).await;
-    assert_eq!(fake.sent().len(), 3);
-    stage.end().await;
-    assert_eq!(fake.faults(), Vec::<String>::new());
+    until(|| async { fake.sent().len() > before }).await;
+    let sent = fake.sent();
+    assert!(sent[before].text.contains("to you"), "{sent:?}");
+    assert!(sent[before].conversation.starts_with(&fake.group()));
 }
 
 async fn limits_wait_and_what_may_have_arrived_is_told(fake: Arc<dyn Fake>) {
@@ -392,6 +408,7 @@ async fn a_question_is_answered_by_an_admin_once(fake: Arc<dyn Fake>) {
         .chars()
         .take(8)
         .collect::<String>();
+    let shared = fake.shares_approvals();
     let mut answer = Said {
         n: 3,
         conversation: to.clone(),
@@ -400,11 +417,15 @@ async fn a_question_is_answered_by_an_admin_once(fake: Arc<dyn Fake>) {
         sender: fake.id(2),
         text: format!("yes {code}"),
     };
-    fake.says(&answer).await;
+    if shared {
+        fake.says(&answer).await;
+    }
     answer.n = 4;
     answer.sender = fake.id(1);
     answer.text = format!("no {code} not on a Friday");
-    until(|| async { fake.sent().iter().any(|sent| sent.text.contains("Only an admin")) }).await;
+    if shared {
+        until(|| async { fake.sent().iter().any(|sent| sent.text.contains("Only an admin")) }).await;
+    }
     fake.says(&answer).await;
     until(|| async {
         fake.sent()
@@ -519,4 +540,20 @@ macro_rules! suite {
     )* };
 }
 
-suite!(telegram, telegram_hook, slack, slack_hook, discord, matrix, line);
+suite!(
+    telegram,
+    telegram_hook,
+    slack,
+    slack_hook,
+    discord,
+    matrix,
+    line,
+    whatsapp,
+    lark,
+    lark_hook,
+    dingtalk,
+    dingtalk_hook,
+    qq,
+    qq_hook,
+    wechat,
+);

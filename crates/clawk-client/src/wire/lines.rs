@@ -29,7 +29,8 @@ where
 {
     let Ends { mut out, heard } = ends;
     let lost = |error: std::io::Error| ClientError::Lost(error.to_string());
-    let writing = async {
+    // It owns the writer: a pipe is closed by dropping it.
+    let writing = async move {
         while let Some(message) = out.recv().await {
             // A newline can only be white space between tokens.
             let mut line = message.replace(['\n', '\r'], " ");

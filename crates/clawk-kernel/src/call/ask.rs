@@ -21,6 +21,7 @@ use crate::error::CallError;
 use crate::notice::{Answer, Notice, Question};
 use crate::ports::Look;
 use crate::sheet::{Line, Sheet};
+use crate::skill;
 use crate::witness::Grant;
 
 /// A call that a person is to be asked about.
@@ -272,10 +273,10 @@ impl Asking<'_> {
         screen::sheet(calls, Sheet::of(arguments, preview, leads))
     }
 
-    /// What is known of the cost before: what a composite tool's skill says it takes.
+    /// What is known of the cost before: what the skill says it takes.
     fn cost(&self) -> Option<String> {
-        let tokens = self.tool.skill.as_ref()?.estimates.avg_tokens?;
-        Some(format!("about {tokens} tokens"))
+        let skill = self.tool.skill.as_ref().or(self.tool.joins.as_ref())?;
+        skill::estimated(skill)
     }
 
     /// The folder of the files that a file tool names; a command line can name any path, so it has none.

@@ -205,6 +205,8 @@ impl<'a> Case<'a> {
                     let verdict = calls.engine.denies_by_name(&tool.name);
                     judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
                 }
+                // To read a skill's instructions does nothing: what a rule says of it holds, and silence is no refusal.
+                Layer::Rules if tool.joins.is_some() && verdict.rule_id.is_none() => judged,
                 // A rule that refuses the declared tool by its name refuses all that it stands for.
                 Layer::Rules => {
                     let declared = tool.from.as_ref();
@@ -218,7 +220,8 @@ impl<'a> Case<'a> {
                 Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
             };
         }
-        if let Some(member) = caller.member.as_ref().filter(|_| !tool.of_team)
+        let of_kernel = tool.of_team || tool.joins.is_some();
+        if let Some(member) = caller.member.as_ref().filter(|_| !of_kernel)
             && !member.may_use(&tool.name)
         {
             let why = "the task of this member was given without this tool";
@@ -227,7 +230,7 @@ impl<'a> Case<'a> {
         for ceiling in &caller.ceilings {
             judged = judged.and(
                 DeniedBy::Skill,
-                ceiling.judge(described, arguments, &calls.workdir, places),
+                ceiling.judge((tool, described), arguments, &calls.workdir, places),
             );
         }
         if let Some(skill) = tool.skill.as_ref().filter(|skill| needs_approval(skill)) {

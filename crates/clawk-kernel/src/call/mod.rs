@@ -66,7 +66,9 @@ use crate::member::Member;
 use crate::output;
 use crate::ports::{Later, RunError, RunOutcome};
 use crate::purse::Purse;
-use crate::skill::Ceiling;
+use crate::roles;
+use crate::sampling;
+use crate::skill::{self, Ceiling};
 use crate::stop;
 use crate::team::Calling;
 use crate::watch::Notices;
@@ -368,7 +370,16 @@ fn resolve(
         let offered = calls.team_offers(caller.turn.is_some(), caller.member.as_deref());
         offered.into_iter().find(|entry| *entry.name == **name)
     };
-    let Some(tool) = calls.catalog.get(name).or_else(reads_output).or_else(of_team) else {
+    let of_skill = || {
+        let invokes = caller.turn.is_some() && caller.depth == 0 && roles::triggers(caller.role);
+        invokes.then(|| calls.catalog.of_skill(name)).flatten()
+    };
+    let samples = || {
+        let entry = calls.catalog.sampling().filter(|entry| *entry.name == **name);
+        entry.filter(|_| sampling::may(caller)).cloned()
+    };
+    let found = calls.catalog.get(name).or_else(reads_output).or_else(of_team);
+    let Some(tool) = found.or_else(of_skill).or_else(samples) else {
         return Err(match calls.engine.denies_by_name(&request.tool) {
             Some(verdict) => decide::denied(&request.tool, &verdict, DeniedBy::Policy),
             None => calls.catalog.unknown(&request.tool),
@@ -498,6 +509,7 @@ async fn run(
             marks: Arc::clone(&leave.marks),
             apart: Arc::clone(&record.apart),
             connections: record.connections.clone(),
+            read_only: described.read_only(),
         };
         let outcome = match &tool.skill {
             Some(skill) => (calls.composite)(calls, caller, skill, permit, record.purse(), cancel).await,
@@ -505,6 +517,8 @@ async fn run(
                 let (cuts, session) = ((&calls.cuts, calls.shown), caller.thread.session);
                 output::read(&calls.scribe, cuts, session, permit.arguments()).await
             }
+            None if tool.joins.is_some() => skill::join(calls, caller, tool, permit.arguments()),
+            None if tool.samples => sampling::run(calls, caller, &permit, &record.purse(), cancel).await,
             None if calls.runner.is_kernels(&tool.name) => {
                 crate::remember::run(calls, caller, &permit, cancel).await
             }

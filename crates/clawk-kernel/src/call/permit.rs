@@ -28,6 +28,7 @@ pub struct Permit {
     pub(super) marks: Arc<[Mark]>,
     pub(super) connections: Connections,
     pub(super) apart: Arc<Apart>,
+    pub(super) read_only: bool,
 }
 
 impl Permit {
@@ -91,6 +92,12 @@ impl Permit {
     #[must_use]
     pub fn connections(&self) -> &Connections {
         &self.connections
+    }
+
+    /// The tool is declared to have no side effects (R13). Without such a word it is taken to have some.
+    #[must_use]
+    pub fn read_only(&self) -> bool {
+        self.read_only
     }
 
     /// The session it belongs to.

@@ -162,6 +162,7 @@ async fn check(
         marks: Arc::default(),
         apart: Arc::default(),
         connections: record.connections.clone(),
+        read_only: true,
     };
     let outcome = calls.runner.check(permit, cancel).await;
     let outcome = outcome.map_err(|error| failed(&entry.name, error));

@@ -63,6 +63,9 @@ pub enum MemoryError {
     /// The query can't be run.
     #[error("memory query: {0}")]
     Query(String),
+    /// Another writer changed the same entry at the same time; nothing was written.
+    #[error("memory conflict: {0}")]
+    Conflict(String),
     /// The entry does not fit the store: no key for a key-value store, or too large.
     #[error("memory entry {index}: {reason}")]
     Entry {

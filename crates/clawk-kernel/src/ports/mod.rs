@@ -2,6 +2,7 @@
 
 mod connections;
 mod deliver;
+mod elsewhere;
 mod inbox;
 mod journal;
 mod memory;
@@ -11,8 +12,10 @@ mod tool;
 use std::future::Future;
 use std::pin::Pin;
 
+pub use clawk_swarm::coord::Lost;
 pub use connections::{Connection, Connections, Reached};
 pub use deliver::{Deliver, Delivery, OutboxChange, OutboxRow, Outgoing, Owed};
+pub use elsewhere::{Elsewhere, Errand, Place, Reports, TokenKey, Worked};
 pub use inbox::{Arrival, Arrived, ConversationKey, InboxChange};
 pub use journal::{
     ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, Journal, JournalError, OpenEffect,
@@ -23,7 +26,7 @@ pub use model::{
     Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
     ProviderError, StopReason, Told, ToolOffer, ToolUse, Usage,
 };
-pub use tool::{Description, Look, Mend, RunError, RunOutcome, ToolRunner};
+pub use tool::{Description, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
 
 /// A boxed future, as the traits return it.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clawk_plan::{Obtained, Plan, Refusal};
 use clawk_policy::path::Places;
+use clawk_proto::SessionId;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -13,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Later;
 use crate::call::Permit;
 use crate::place::{self, Search};
+use crate::sampling::{Sample, Sampled};
 use crate::sheet::Preview;
 use crate::witness::Fact;
 
@@ -99,6 +101,11 @@ pub enum Mend {
     Tool(String),
 }
 
+/// Puts a server's question to a model, for the session whose call runs at the server.
+pub type Sampler = Arc<
+    dyn Fn(SessionId, Sample, CancellationToken) -> Later<'static, Result<Sampled, String>> + Send + Sync,
+>;
+
 /// Runs tools by the executor bound to their name.
 pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the tool is. Local for built-ins; asks the server, started on first need, for MCP tools.
@@ -183,6 +190,9 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     fn is_kernels(&self, _tool: &str) -> bool {
         false
     }
+
+    /// Tells, once and before any call, how a server's question reaches the agent's models.
+    fn models(&self, _sampler: Sampler) {}
 
     /// Ends servers and processes that outlive calls.
     fn close(&self) -> Later<'_, ()>;

@@ -87,6 +87,14 @@ struct Own {
     run: Allowance,
 }
 
+/// What was set aside for a task that others work on; none: not limited.
+#[derive(Debug)]
+pub(crate) struct Share {
+    pub(crate) reservation: Reservation,
+    pub(crate) tokens: Option<u64>,
+    pub(crate) cost_microusd: Option<u64>,
+}
+
 /// All purses of an agent.
 #[derive(Debug)]
 pub(crate) struct Purses {
@@ -278,6 +286,41 @@ impl Purses {
         let money = cost.map(|bound| (Unit::CostMicrousd, TASK_COST, bound));
         let limits = limits_of(tokens.into_iter().chain(money));
         parent.child(format!("task {id}"), limits, &[], now)
+    }
+
+    /// Sets aside what a task may use up that others work on: its wish, else its part of what is left; nothing where nothing is
+    /// limited.
+    ///
+    /// # Errors
+    /// -32021: nothing is left.
+    pub(crate) fn afar(
+        &self,
+        purse: &Purse,
+        (tokens, cost, parts): (Option<u64>, Option<u64>, u64),
+        now: Timestamp,
+    ) -> Result<Share, CallError> {
+        let part = |left: u64, wish: Option<u64>, unit: Unit| match (left, wish) {
+            (0, _) => Err((unit, 1)),
+            (u64::MAX, wish) => Ok(wish),
+            (left, Some(wish)) => Ok(Some(wish.min(left))),
+            (left, None) => Ok(Some((left / parts.max(1)).max(1))),
+        };
+        let (mut of_tokens, mut of_cost) = (None, None);
+        let path = Arc::clone(&purse.0.path);
+        let reservation = self.book.reserve(path, now, |left| {
+            of_tokens = part(left.tokens, tokens, Unit::Tokens)?;
+            of_cost = part(left.cost_microusd, cost, Unit::CostMicrousd)?;
+            Ok(Amount {
+                tokens: of_tokens.unwrap_or(0),
+                cost_microusd: of_cost.unwrap_or(0),
+                ..Amount::default()
+            })
+        })?;
+        Ok(Share {
+            reservation,
+            tokens: of_tokens,
+            cost_microusd: of_cost,
+        })
     }
 
     /// What a model costs, millionths of a dollar for so many tokens in and out; none: not known.

@@ -23,6 +23,7 @@ fn search(hits: Vec<Hit>) -> Search {
         found: Found {
             hits,
             used: Some(Used::Static),
+            ..Found::default()
         },
     }
 }

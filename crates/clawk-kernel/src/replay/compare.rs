@@ -30,13 +30,14 @@ const SKIPPED: [&str; 8] = [
     kind::TOOL_DESCRIBED,
 ];
 /// Whole groups of types that replay does not run.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 7] = [
     "ckp.channel.",
     "ckp.delivery.",
     "ckp.memory.",
     "ckp.context.written",
     "ckp.swarm.",
     "ckp.egress.",
+    "ckp.undo.",
 ];
 /// Members that say when, how long, by which door, or under which id.
 const IGNORED: [&str; 23] = [

@@ -10,7 +10,7 @@ use clawk_swarm::plan::identity_name;
 use clawk_swarm::{Fault, Who};
 use tokio_util::sync::CancellationToken;
 
-use super::{Peers, lock, provider_of};
+use super::{Peers, elsewhere, lock, provider_of};
 use crate::door::{Door, Origin as From};
 use crate::error::KernelError;
 use crate::event::kind;
@@ -30,7 +30,7 @@ const TURN_END_MS: u64 = 5_000;
 pub(super) struct Try {
     attempt: u32,
     session: SessionId,
-    cancel: CancellationToken,
+    pub(super) cancel: CancellationToken,
     /// What those that it asked have spent: its own purse has counted it.
     below: Arc<Mutex<Amount>>,
 }
@@ -41,6 +41,19 @@ pub(super) fn is_here(peers: &Peers, reference: &str) -> bool {
     ClawUri::parse(reference).is_err()
         || name == peers.calls.manifest.identity.name
         || peers.identities.contains_key(&name)
+}
+
+/// Whether somebody can work under the identity now: in this process, or where it is bound.
+pub(super) fn is_found(peers: &Peers, reference: &str) -> bool {
+    let name = identity_name(reference);
+    match peers
+        .elsewhere
+        .as_ref()
+        .filter(|there| there.place(&name).is_some())
+    {
+        Some(there) => !there.is_gone(&name),
+        None => is_here(peers, reference),
+    }
 }
 
 /// Begins a try, or goes on with it.
@@ -106,6 +119,10 @@ async fn tell_end(peers: &Peers, start: &Start, session: SessionId, (end, used):
 async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(TryEnd, Used)> {
     let team = peers.calls.team.as_ref()?;
     let origin = team.origin(&start.run)?;
+    if let Some(place) = elsewhere::of(peers, start, origin) {
+        let place = (&Arc::clone(place.0), place.1, place.2);
+        return elsewhere::attempt(peers, (start, running), origin, place).await;
+    }
     let reference = team.look(|coord| coord.plan().seat(start.who).map(|seat| seat.identity.clone()));
     if let Some(reference) = reference.filter(|reference| !is_here(peers, reference)) {
         let message = format!(
@@ -202,6 +219,9 @@ fn member_of(peers: &Peers, start: &Start) -> Member {
         below: start.below.clone(),
         askable: start.askable.clone(),
         tools: start.wish.tools.clone(),
+        at_most: team
+            .and_then(|team| team.origin(&start.run))
+            .and_then(|origin| origin.autonomy),
         identity: (!own).then(|| peers.identities.get(&name).cloned()).flatten(),
         heard: Mutex::new(start.heard.clone()),
         trouble: Mutex::default(),
@@ -215,7 +235,7 @@ fn message_of(task: &TaskId, attempt: u32) -> MessageId {
 }
 
 /// The purse of a task: a slice of its asker's, or of the run's.
-fn purse(peers: &Peers, start: &Start, origin: Origin) -> Purse {
+pub(super) fn purse(peers: &Peers, start: &Start, origin: Origin) -> Purse {
     let run = peers.purse_of(&start.run, origin);
     let asker = start
         .asker

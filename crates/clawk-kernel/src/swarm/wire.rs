@@ -7,10 +7,12 @@ use clawk_proto::method::{
     Acknowledged, BroadcastParams, DiscoverParams, DiscoverResult, Peer, PeerStatus, ReportParams, TaskStatus,
 };
 use clawk_proto::uri::ClawUri;
-use clawk_swarm::Coord;
 use clawk_swarm::coord::Reception;
+use clawk_swarm::plan::identity_name;
+use clawk_swarm::{Coord, Effect};
 
-use super::{Peers, SwarmView, declared, thread, tries};
+use super::elsewhere::Sent;
+use super::{Peers, SwarmView, declared, lock, thread, tries};
 use crate::error::KernelError;
 use crate::event::{SwarmBroadcast, SwarmReported, canonical, digest, kind};
 use crate::judge;
@@ -24,6 +26,17 @@ use crate::watch::Notices;
 pub(crate) async fn report(
     peers: &Peers,
     session: SessionId,
+    params: ReportParams,
+) -> Result<Acknowledged, KernelError> {
+    report_as(peers, session, None, params).await
+}
+
+/// The same by a connection of ours to the member `bound`, or by a bus. Of a try that works elsewhere counts what shows the
+/// try's token, or comes by its member's own connection.
+pub(super) async fn report_as(
+    peers: &Peers,
+    session: SessionId,
+    bound: Option<&str>,
     mut params: ReportParams,
 ) -> Result<Acknowledged, KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
@@ -37,9 +50,10 @@ pub(crate) async fn report(
     judge::peer_value(&mut look, &mut params.result).await;
     let drafts = look.drafts;
     let mut met = Reception::Unknown;
+    let sent = lock(&peers.sent).of(&params, bound);
     if let Some(team) = &peers.calls.team {
         let Ok(kept) = team.act(None, |coord, _| {
-            let (reception, effects) = coord.report(&params.task_id, None, params.status, &params.result);
+            let (reception, effects) = received(coord, sent.as_ref(), &params);
             met = reception;
             Ok::<_, std::convert::Infallible>(effects)
         });
@@ -49,6 +63,9 @@ pub(crate) async fn report(
     if !drafts.is_empty() {
         peers.scribe.write(drafts).await?;
     }
+    if let Some((sent, _)) = sent.filter(|_| met == Reception::Taken) {
+        sent.take(&params);
+    }
     match met {
         Reception::Unknown => orphan(peers, session, &params).await,
         Reception::Garbage => Err(KernelError::BadParameter {
@@ -57,6 +74,31 @@ pub(crate) async fn report(
         }),
         Reception::NotYours => Ok(Acknowledged { acknowledged: false }),
         Reception::Taken | Reception::Duplicate | Reception::Late => Ok(Acknowledged { acknowledged: true }),
+    }
+}
+
+/// What the coordinator makes of a report.
+fn received(
+    coord: &mut Coord,
+    sent: Option<&(Sent, bool)>,
+    params: &ReportParams,
+) -> (Reception, Vec<Effect>) {
+    let Some((sent, own)) = sent else {
+        return coord.report(&params.task_id, None, params.status, &params.result);
+    };
+    let refused = |coord: &mut Coord, reception: Reception| {
+        let effects = coord.refuse_report(&sent.task, &sent.member, reception);
+        (reception, effects)
+    };
+    if !own {
+        return refused(coord, Reception::NotYours);
+    }
+    match coord.task(&sent.task) {
+        Some(task) if task.attempts == sent.attempt => {
+            coord.report(&sent.task, Some(&sent.member), params.status, &params.result)
+        }
+        // Another try works on it, or its run has ended.
+        Some(_) | None => refused(coord, Reception::Late),
     }
 }
 
@@ -159,7 +201,7 @@ pub(crate) fn discover(peers: &Peers, params: &DiscoverParams) -> Result<Discove
     let found = members.into_iter().map(|seat| Peer {
         uri: canonical_uri(&seat.identity),
         status: match seat.status.as_str() {
-            _ if !tries::is_here(peers, &seat.identity) => PeerStatus::Unavailable,
+            _ if !tries::is_found(peers, &seat.identity) => PeerStatus::Unavailable,
             "ready" => PeerStatus::Ready,
             "busy" => PeerStatus::Busy,
             _ => PeerStatus::Unavailable,
@@ -178,9 +220,19 @@ pub(crate) fn view(peers: &Peers) -> Option<SwarmView> {
     let team = peers.calls.team.as_ref()?;
     let mut view = team.look(SwarmView::of);
     for member in &mut view.members {
-        if !tries::is_here(peers, &member.identity) {
+        if !tries::is_found(peers, &member.identity) {
+            let elsewhere = !tries::is_here(peers, &member.identity)
+                && peers
+                    .elsewhere
+                    .as_ref()
+                    .is_some_and(|there| there.place(&identity_name(&member.identity)).is_some());
             member.status = "unavailable".to_owned();
-            member.reason = Some("identity_not_found".to_owned());
+            let reason = if elsewhere {
+                "unreachable"
+            } else {
+                "identity_not_found"
+            };
+            member.reason = Some(reason.to_owned());
         }
     }
     Some(view)

@@ -96,6 +96,7 @@ impl Book {
             }
             Fact::Word { .. }
             | Fact::Told { .. }
+            | Fact::Shared { .. }
             | Fact::Reported { .. }
             | Fact::DeadLettered { .. }
             | Fact::Circuit { .. }
@@ -170,6 +171,7 @@ impl Book {
             Fact::Began { task, .. }
             | Fact::TryEnded { task, .. }
             | Fact::Word { task, .. }
+            | Fact::Shared { task, .. }
             | Fact::Told { task, .. } => of(kind::SWARM_TRY, task),
             Fact::Reported { task, .. } => of(kind::SWARM_REPORTED, task),
             Fact::DeadLettered { task, .. } => of(kind::SWARM_DEAD_LETTERED, task),
@@ -191,6 +193,7 @@ fn fill<'a>(payload: &mut SwarmEvent<'a>, fact: &'a Fact, known: &Known) {
             payload.status = Some(word(*status));
         }
         Fact::Told { .. } => payload.state = Some("told"),
+        Fact::Shared { .. } => payload.state = Some("shared"),
         Fact::TryEnded { end, used, .. } => {
             payload.token_usage = Some(used.tokens);
             payload.cost_microusd = Some(used.cost_microusd);

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Origin, RoleWord, Team};
+use super::{Origin, Team};
 use crate::call::Rank;
 use crate::member::Member;
 use crate::ports::{RunError, RunOutcome};
@@ -320,11 +320,8 @@ impl Team {
             return Ok(refused(&refusal));
         }
         let run: TaskId = derived(calling.request_id, "run");
-        let origin = Origin {
-            session: calling.session,
-            role: RoleWord(calling.role),
-        };
-        let taken = self.accept(&run, brief, to, origin, None);
+        let origin = Origin::own(calling.session, calling.role);
+        let taken = self.accept(&run, brief, (to, Wish::default()), origin, None);
         calling.rank.done();
         if let Err(refusal) = taken {
             return Ok(refused(&refusal));

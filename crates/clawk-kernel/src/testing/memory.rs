@@ -45,7 +45,11 @@ impl Memory for MemMemory {
         let mine = found.filter(|(_, hit)| ask.whose.holds(&hit.mark.whose));
         let hits = mine.take(ask.limit).map(|(_, hit)| hit.clone()).collect();
         let used = matches!(ask.query, StoreQuery::Text(_)).then_some(Used::FullText);
-        ready(Ok(Found { hits, used }))
+        ready(Ok(Found {
+            hits,
+            used,
+            ..Found::default()
+        }))
     }
 
     fn keep<'a>(

@@ -178,6 +178,8 @@ async fn every_door_leads_through_a_durable_decision() {
             request_id: id(7),
             swarm: "team".to_owned(),
             member: None,
+            report_token: None,
+            limits: None,
         },
     };
     kernel.delegate(session, task).await.unwrap();

@@ -148,6 +148,8 @@ async fn a_peer_asks_the_provider_of_its_seat() {
             request_id: id(1),
             swarm: "team".to_owned(),
             member: Some("hand".to_owned()),
+            report_token: None,
+            limits: None,
         },
     };
     kernel.delegate(session, task).await.unwrap();

@@ -31,6 +31,8 @@ mod purse;
 mod recovery;
 mod reuse;
 mod screening;
+mod shown;
+mod skill_bounds;
 mod skills;
 mod stops;
 mod swarm;

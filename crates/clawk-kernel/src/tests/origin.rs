@@ -316,7 +316,7 @@ fn point(rig: &Rig, at: usize) -> ForkPoint {
     }
 }
 
-async fn settled_turns(rig: &Rig) {
+pub(super) async fn settled_turns(rig: &Rig) {
     while rig.journal.inbox().iter().any(|(_, end)| end.is_none()) {
         tokio::task::yield_now().await;
     }
@@ -348,6 +348,8 @@ async fn a_peer_works_with_the_rights_of_who_delegated() {
                 request_id: id(7),
                 swarm: "team".to_owned(),
                 member: None,
+                report_token: None,
+                limits: None,
             },
         };
         kernel.delegate(session.id, task).await.unwrap();

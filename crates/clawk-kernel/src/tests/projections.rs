@@ -90,6 +90,8 @@ async fn step(rig: &Rig, kernel: Kernel, what: u8, n: u32) -> Kernel {
                 request_id: id(n),
                 swarm: "team".to_owned(),
                 member: None,
+                report_token: None,
+                limits: None,
             };
             let task = DelegateParams {
                 task_id: id(1_000_000 + n),

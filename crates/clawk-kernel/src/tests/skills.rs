@@ -114,7 +114,10 @@ async fn a_composite_tool_runs_an_inner_turn_with_every_gate() {
         .into_iter()
         .filter(|e| e.kind == kind::ACTION_DENIED)
         .count();
-    assert_eq!(denied, 1, "the inner call went through the same gate");
+    assert_eq!(
+        denied, 2,
+        "the inner calls went through the same gate; `write` is not the skill's"
+    );
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
 }
 
@@ -146,7 +149,9 @@ async fn a_skill_that_needs_approval_asks_before_anything_with_effects() {
         says("done"),
     ];
     let permissions = json!({"network": true, "filesystem": "full", "approval_required": true});
-    let rig = with_model(rig(spec(permissions)), ScriptedModel::turns(script));
+    let mut spec = spec(permissions);
+    spec["skills"][0]["tools_required"] = json!(["echo", "fetch", "write"]);
+    let rig = with_model(rig(spec), ScriptedModel::turns(script));
     let kernel = rig.start().await;
     let mut questions = kernel.questions();
     let person = async {

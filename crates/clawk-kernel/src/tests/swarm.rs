@@ -36,6 +36,8 @@ fn task(n: u32) -> DelegateParams {
             request_id: id(n),
             swarm: "team".to_owned(),
             member: Some("hand".to_owned()),
+            report_token: None,
+            limits: None,
         },
     }
 }
@@ -286,6 +288,8 @@ async fn r22_orphans_are_recorded_and_unknown_swarms_refused() {
         result: json!({}),
         token_usage: None,
         duration_ms: None,
+        cost_microusd: None,
+        report_token: None,
     };
     assert!(kernel.report(session, report).await.unwrap().acknowledged);
     assert!(reported(&rig, &id(77)).await.contains(r#""orphan":true"#));

@@ -162,6 +162,7 @@ impl Workspace {
             return Ok(Found {
                 hits: hits.into_iter().take(limit).collect(),
                 used: None,
+                ..Found::default()
             });
         }
         let mut files = Vec::new();
@@ -180,6 +181,7 @@ impl Workspace {
                 Ok(Found {
                     hits: hits.collect(),
                     used: None,
+                    ..Found::default()
                 })
             }
             StoreQuery::Key(_) => Ok(Found::default()),
@@ -360,5 +362,6 @@ fn by_text(marks: &Marks, files: Vec<Content>, text: &str, limit: usize) -> Foun
     Found {
         hits: hits.collect(),
         used: Some(Used::Static),
+        ..Found::default()
     }
 }

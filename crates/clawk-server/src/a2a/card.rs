@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::{PATH, VERSION};
 
-/// The card. `host` is what the caller called this server; `guarded`: a token is wanted.
-pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool) -> Value {
+/// The card. `host` is what the caller called this server; `guarded`: a token is wanted; `pushes`: push notifications are sent.
+pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> Value {
     let manifest = kernel.manifest();
     let agent = kernel.agent_info();
     let skills: Vec<Value> = manifest
@@ -26,8 +26,8 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool) -> Value {
             "protocolBinding": "JSONRPC",
             "protocolVersion": VERSION,
         }],
-        "capabilities": {"streaming": true, "pushNotifications": false, "extendedAgentCard": false},
-        "defaultInputModes": ["text/plain"],
+        "capabilities": {"streaming": true, "pushNotifications": pushes, "extendedAgentCard": false},
+        "defaultInputModes": ["text/plain", "image/png", "image/jpeg", "image/gif", "image/webp"],
         "defaultOutputModes": ["text/plain"],
         "skills": skills,
     });

@@ -2,6 +2,7 @@
 //! the agent; who asks, and with which rights, is said by the token.
 
 mod card;
+pub(crate) mod push;
 pub(crate) mod tasks;
 #[cfg(test)]
 mod tests;
@@ -61,7 +62,8 @@ async fn card(State(app): State<App>, headers: HeaderMap) -> Result<Json<Value>,
     Ok(Json(card::card(
         &kernel,
         host.unwrap_or("localhost"),
-        app.access().tokens.len() > 0,
+        app.is_guarded(),
+        app.options.push.is_some(),
     )))
 }
 
@@ -133,10 +135,21 @@ impl Asked {
             }
             "ListTasks" => self.list()?,
             "CancelTask" => self.cancel().await?,
-            "CreateTaskPushNotificationConfig"
-            | "GetTaskPushNotificationConfig"
-            | "ListTaskPushNotificationConfigs"
-            | "DeleteTaskPushNotificationConfig" => return Err(Refusal::no_push()),
+            "CreateTaskPushNotificationConfig" => {
+                let task = self.own("taskId")?;
+                self.push(&task, &self.params)?
+            }
+            "GetTaskPushNotificationConfig" => {
+                let (task, id) = (self.own("taskId")?, wire::text(&self.params, "id")?);
+                let found = task.receivers.find(&id);
+                found.ok_or_else(|| Refusal::invalid("id: the task has no such configuration"))?
+            }
+            "ListTaskPushNotificationConfigs" => json!({"configs": self.own("taskId")?.receivers.shown()}),
+            "DeleteTaskPushNotificationConfig" => {
+                let (task, id) = (self.own("taskId")?, wire::text(&self.params, "id")?);
+                task.receivers.remove(&id);
+                Value::Null
+            }
             "GetExtendedAgentCard" => {
                 return Err(Refusal::unsupported(
                     "there is no other card than the one at the well-known path",
@@ -149,6 +162,27 @@ impl Asked {
 
     fn tasks(&self) -> &tasks::Tasks {
         self.app.host.tasks()
+    }
+
+    /// The caller's task of this run that a parameter names, for push notifications.
+    fn own(&self, name: &str) -> Result<Arc<Task>, Refusal> {
+        if self.app.options.push.is_none() {
+            return Err(Refusal::no_push());
+        }
+        let id = wire::text(&self.params, name)?;
+        let known = self.tasks().find(&self.principal.name, &id);
+        known.ok_or_else(|| Refusal::unknown(&id))
+    }
+
+    /// From now on, `config` is told of the task.
+    fn push(&self, task: &Arc<Task>, config: &Value) -> Result<Value, Refusal> {
+        let push = self.app.options.push.clone().ok_or_else(Refusal::no_push)?;
+        let id = self.app.clock.uuid().to_string();
+        let receiver = push.receiver(&task.id, config, &id)?;
+        task.receivers.put(receiver.clone())?;
+        let shown = receiver.shown();
+        self.app.host.outlive(push.follow(Arc::clone(task), receiver));
+        Ok(shown)
     }
 
     /// The task that a message makes, and whether its end is to be waited for.
@@ -168,13 +202,22 @@ impl Asked {
             id: tasks::id_of(&message.id),
             context: message.context,
             text: message.text,
+            images: message.images,
         };
+        // Before the task is made: a receiver that is refused makes none.
+        if let Some(config) = &message.push {
+            let push = self.app.options.push.as_ref().ok_or_else(Refusal::no_push)?;
+            push.receiver(&wanted.id, config, &wanted.id)?;
+        }
         let task = self.tasks().create(
             &self.app.host,
             self.kernel.clone(),
             &self.principal.rights(),
             wanted,
         )?;
+        if let Some(config) = &message.push {
+            self.push(&task, config)?;
+        }
         Ok((task, message.waits))
     }
 

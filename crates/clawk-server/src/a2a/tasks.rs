@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::push::Receivers;
 use clawk_kernel::time::Timestamp;
-use clawk_kernel::{Door, Kernel, KernelError, Notice, Talk, TalkStop, Told};
+use clawk_kernel::{Attached, Door, Kernel, KernelError, Notice, Talk, TalkStop, Told};
 use clawk_proto::{MessageId, RequestId, SessionId};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
@@ -91,7 +92,9 @@ pub(crate) struct Task {
     pub(crate) context: String,
     owner: Arc<str>,
     text: String,
+    images: Vec<Attached>,
     session: SessionId,
+    pub(super) receivers: Receivers,
     pub(crate) telling: Telling,
     phase: watch::Sender<Phase>,
     /// Somebody wants its end.
@@ -115,6 +118,8 @@ pub(crate) struct Wanted {
     pub(crate) id: String,
     pub(crate) context: Option<String>,
     pub(crate) text: String,
+    /// Pictures that come with it.
+    pub(crate) images: Vec<Attached>,
 }
 
 /// Why there is no task.
@@ -203,12 +208,15 @@ impl Tasks {
             )));
         }
         let context = wanted.context.unwrap_or_else(|| wanted.id.clone());
-        let talk = Talk::new(
-            rights.name(),
-            Some(context.clone()),
-            wanted.text.clone(),
-            request_id(&wanted.id),
-        );
+        let talk = Talk {
+            images: wanted.images.clone(),
+            ..Talk::new(
+                rights.name(),
+                Some(context.clone()),
+                wanted.text.clone(),
+                request_id(&wanted.id),
+            )
+        };
         let (session, _) = talk.address()?;
         let now = host.options().clock.now();
         let task = {
@@ -217,7 +225,8 @@ impl Tasks {
                 .iter()
                 .find(|task| *task.owner == *rights.name() && task.id == wanted.id)
             {
-                let same = known.text == wanted.text && known.context == context;
+                let same =
+                    known.text == wanted.text && known.context == context && known.images == wanted.images;
                 return if same {
                     Ok(Arc::clone(known))
                 } else {
@@ -239,7 +248,9 @@ impl Tasks {
                 context,
                 owner: rights.shared_name(),
                 text: wanted.text,
+                images: wanted.images,
                 session,
+                receivers: Receivers::default(),
                 telling: Telling::default(),
                 phase: watch::Sender::new(phase),
                 cancelled: false.into(),

@@ -20,27 +20,35 @@ fn a_request_is_one_object_with_an_id() {
     assert!(speaks(Some(&HeaderValue::from_static("0.3"))).is_err());
 }
 
+/// The first bytes of a PNG, in base64.
+const PNG: &str = "iVBORw0KGgo=";
+
 #[test]
 fn a_messages_parts_become_words() {
     let params = json!({
         "message": {"messageId": "m", "role": "ROLE_USER", "contextId": "", "parts": [
-            {"text": "look"}, {"raw": "AAAA", "mediaType": "image/png", "filename": "a.png"}, {"data": {"n": 1}},
+            {"text": "look"}, {"raw": "AAAA", "mediaType": "application/pdf", "filename": "a.pdf"}, {"data": {"n": 1}},
+            {"raw": PNG, "mediaType": "image/png", "filename": "a.png"},
         ]},
         "configuration": {"returnImmediately": true},
     });
     let taken = message(&params).unwrap();
     assert_eq!(
         taken.text,
-        "look\n\n[a file `a.png`, image/png, 3 bytes; it is not shown to you]\n\n{\"n\":1}"
+        "look\n\n[a file `a.pdf`, application/pdf, 3 bytes; it is not shown to you]\n\n{\"n\":1}"
     );
     assert_eq!((taken.context, taken.waits), (None, false));
+    assert_eq!(taken.images.len(), 1, "a picture is shown, not described");
+    assert_eq!(taken.images[0].name.as_deref(), Some("a.png"));
+    let lying = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"raw": "AAAA", "mediaType": "image/png"}]}});
+    assert!(message(&lying).is_err(), "it is not a PNG");
     let agent = json!({"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "x"}]}});
     let push = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]},
         "configuration": {"taskPushNotificationConfig": {"url": "https://example.com"}}});
+    assert!(message(&push).unwrap().push.is_some());
     for wrong in [
         json!({}),
         agent,
-        push,
         json!({"message": {"role": "ROLE_USER", "parts": []}}),
     ] {
         assert!(message(&wrong).is_err(), "{wrong}");

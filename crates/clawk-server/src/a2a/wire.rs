@@ -1,5 +1,6 @@
 //! A2A's shapes: what is read, what is written, and the errors.
 
+use clawk_kernel::Attached;
 use clawk_proto::message::Part;
 use http::HeaderValue;
 use serde_json::{Value, json};
@@ -43,7 +44,7 @@ impl Refusal {
     pub(super) fn no_push() -> Self {
         Self::new(
             -32003,
-            "push notifications are not sent: follow the task with `SubscribeToTask`",
+            "push notifications are not sent (`[http] push_hosts`): follow the task with `SubscribeToTask`",
         )
     }
 
@@ -124,6 +125,10 @@ pub(super) struct Taken {
     pub(super) context: Option<String>,
     pub(super) task: Option<String>,
     pub(super) text: String,
+    /// Pictures that come with it.
+    pub(super) images: Vec<Attached>,
+    /// Who is told of the task.
+    pub(super) push: Option<Value>,
     /// The answer is waited for.
     pub(super) waits: bool,
 }
@@ -147,19 +152,36 @@ pub(super) fn message(params: &Value) -> Result<Taken, Refusal> {
     if parts.is_empty() || parts.len() > MAX_PARTS {
         return Err(Refusal::invalid(format!("message.parts: 1 to {MAX_PARTS}")));
     }
-    let words: Result<Vec<String>, Refusal> = parts.iter().map(words).collect();
+    let (mut texts, mut images) = (Vec::new(), Vec::new());
+    for part in parts {
+        match picture(part)? {
+            Some(image) => images.push(image),
+            None => texts.push(words(part)?),
+        }
+    }
     let configuration = params.get("configuration");
     let wants = |name: &str| configuration.and_then(|all| all.get(name));
-    if wants("taskPushNotificationConfig").is_some() {
-        return Err(Refusal::no_push());
-    }
     Ok(Taken {
         id: text(message, "messageId")?,
         context: optional("contextId"),
         task: optional("taskId"),
-        text: words?.join("\n\n"),
+        text: texts.join("\n\n"),
+        images,
+        push: wants("taskPushNotificationConfig")
+            .filter(|config| !config.is_null())
+            .cloned(),
         waits: wants("returnImmediately") != Some(&Value::Bool(true)),
     })
+}
+
+/// A part that is a picture of a type that models take, with its bytes.
+fn picture(part: &Value) -> Result<Option<Attached>, Refusal> {
+    let at = |name: &str| part.get(name).and_then(Value::as_str);
+    let (Some(mime_type), Some(data), None) = (at("mediaType"), at("raw"), at("text")) else {
+        return Ok(None);
+    };
+    let read = Attached::read(mime_type, at("filename"), data);
+    read.map_err(|reason| Refusal::invalid(format!("message.parts: {reason}")))
 }
 
 /// A part in words.

@@ -184,7 +184,7 @@ impl Conversation {
                         "rawOutput": summary}),
                 );
             }
-            Notice::Warned(text) | Notice::Unreachable(text) => client.update(
+            Notice::Warned(text) | Notice::Unreachable(text) | Notice::Shown(_, text) => client.update(
                 &self.id,
                 &json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}}),
             ),

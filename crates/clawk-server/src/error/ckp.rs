@@ -212,6 +212,9 @@ pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
         KernelError::Memory(MemoryError::Query(_)) => {
             (ErrorCode::MemoryQuery, json!({"reason": "memory_query"}))
         }
+        KernelError::Memory(MemoryError::Conflict(_)) => {
+            (ErrorCode::MemoryBackend, json!({"reason": "memory_conflict"}))
+        }
         KernelError::Memory(MemoryError::Entry { index, reason: _ }) => (
             ErrorCode::InvalidParams,
             json!({"reason": "invalid_entry", "index": index}),

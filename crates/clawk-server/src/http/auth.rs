@@ -1,15 +1,18 @@
 //! Who asks, by the headers of a request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::App;
 use super::error::ApiError;
 use super::limit::Limiter;
 use crate::access::{Rights, Scope, Token, Tokens};
+use crate::oauth::Fault;
 
 /// The header beside `Authorization: Bearer`.
 const API_KEY: &str = "x-api-key";
@@ -77,6 +80,8 @@ pub(crate) struct Principal {
     /// Its place among the tokens.
     pub(crate) index: usize,
     rights: Rights,
+    /// When its token is over, seconds since 1970; none: when the operator says so.
+    pub(crate) until_s: Option<i64>,
 }
 
 impl Principal {
@@ -85,6 +90,7 @@ impl Principal {
             name: rights.shared_name(),
             index,
             rights,
+            until_s: None,
         }
     }
 
@@ -110,7 +116,8 @@ impl Principal {
         Err(ApiError::forbidden(
             "scope_missing",
             format!("this token lacks the scope `{}`", scope.name()),
-        ))
+        )
+        .lacking(scope))
     }
 
     /// Whether it sees a session: its own; an admin all.
@@ -122,20 +129,47 @@ impl Principal {
 /// Who sends these headers.
 ///
 /// # Errors
-/// 401: no token, two different ones, or an unknown one; it doesn't say which.
-pub(crate) fn principal(tokens: &Tokens, headers: &HeaderMap) -> Result<Principal, ApiError> {
-    if tokens.len() == 0 {
+/// 401: no token, two different ones, or an unknown one; it doesn't say which. 503: the issuer of tokens can't be asked.
+pub(crate) async fn principal(
+    app: &App,
+    access: &Access,
+    headers: &HeaderMap,
+) -> Result<Principal, ApiError> {
+    if access.tokens.len() == 0 && app.options.oauth.is_none() {
         return Ok(Principal::new(Rights::admin(LOCAL), 0));
     }
     let presented = presented(headers).ok_or_else(ApiError::unauthorized)?;
-    let (index, token) = tokens.find(presented).ok_or_else(ApiError::unauthorized)?;
-    Ok(Principal::new(token.rights(), index))
+    holder(app, access, presented).await
 }
 
-/// Who holds this token.
-pub(crate) fn holder(tokens: &Tokens, presented: &[u8]) -> Option<Principal> {
-    let (index, token) = tokens.find(presented)?;
-    Some(Principal::new(token.rights(), index))
+/// Who holds this token: one of the table, or one of the authorization server's.
+///
+/// # Errors
+/// As [`principal`].
+pub(crate) async fn holder(app: &App, access: &Access, presented: &[u8]) -> Result<Principal, ApiError> {
+    if let Some((index, token)) = access.tokens.find(presented) {
+        return Ok(Principal::new(token.rights(), index));
+    }
+    let oauth = app.options.oauth.as_ref().ok_or_else(ApiError::unauthorized)?;
+    let token = std::str::from_utf8(presented).map_err(|_| ApiError::unauthorized())?; // silent-ok: it is none
+    match oauth.bearer(token, app.clock.now()).await {
+        Ok(bearer) => {
+            let index = access.limiter.shared(bearer.rights.name());
+            let until_s = Some(bearer.until_s);
+            Ok(Principal {
+                until_s,
+                ..Principal::new(bearer.rights, index)
+            })
+        }
+        Err(fault @ Fault::Token(_)) => {
+            tracing::debug!(%fault, "a token of the authorization server was refused");
+            Err(ApiError::unauthorized())
+        }
+        Err(fault @ Fault::Issuer(_)) => {
+            tracing::warn!(%fault, "a token could not be looked at");
+            Err(ApiError::unavailable("the authorization server does not answer"))
+        }
+    }
 }
 
 /// The token's bytes; `None` when there is none, or the two headers disagree.
@@ -160,5 +194,19 @@ fn presented(headers: &HeaderMap) -> Option<&[u8]> {
     match (bearer, key) {
         (Some(bearer), Some(key)) => Some(bearer).filter(|_| bearer == key),
         (one, other) => one.or(other),
+    }
+}
+
+/// When a principal's token is over, by the runtime's clock.
+pub(crate) fn until(app: &App, principal: &Principal) -> Option<Instant> {
+    let left = principal.until_s?.saturating_mul(1000) - app.clock.now().as_millis();
+    Some(Instant::now() + Duration::from_millis(u64::try_from(left).unwrap_or(0)))
+}
+
+/// Completes then; never without an end.
+pub(crate) async fn over(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }

@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::model;
+use crate::access::Scope;
+use crate::oauth::OAuth;
 
 /// Client libraries of OpenAI's dialect send a failed request again unless this says not to.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -20,6 +22,8 @@ pub(crate) struct ApiError {
     details: Map<String, Value>,
     request_id: Option<Uuid>,
     retry_after_ms: Option<u64>,
+    /// The scope that the token lacks.
+    lacking: Option<Scope>,
     /// The client's library is told not to send it again by itself.
     final_word: bool,
 }
@@ -52,6 +56,7 @@ impl ApiError {
             details: Map::new(),
             request_id: None,
             retry_after_ms: None,
+            lacking: None,
             final_word: false,
         }
     }
@@ -121,6 +126,12 @@ impl ApiError {
         self
     }
 
+    /// Its token lacks this scope.
+    pub(crate) const fn lacking(mut self, scope: Scope) -> Self {
+        self.lacking = Some(scope);
+        self
+    }
+
     /// For people.
     pub(crate) fn message(&self) -> &str {
         &self.message
@@ -147,7 +158,7 @@ impl ApiError {
     }
 
     /// The whole answer.
-    pub(crate) fn render(self, request_id: Uuid, dialect: Dialect) -> Response {
+    pub(crate) fn render(self, request_id: Uuid, dialect: Dialect, asked: &Challenged<'_>) -> Response {
         let body = match dialect {
             Dialect::OpenAi => axum::Json(self.openai()).into_response(),
             Dialect::Cra => axum::Json(model::Error {
@@ -168,8 +179,15 @@ impl ApiError {
         if let Some(wait) = self.retry_after_ms {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.div_ceil(1000).max(1)));
         }
-        if self.status == StatusCode::UNAUTHORIZED {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        if self.status == StatusCode::UNAUTHORIZED || self.lacking.is_some() {
+            let challenge = asked
+                .oauth
+                .map(|oauth| oauth.challenge(asked.path, asked.presented, self.lacking));
+            let challenge = challenge.and_then(|text| HeaderValue::from_str(&text).ok()); // silent-ok: then the plain one
+            headers.insert(
+                WWW_AUTHENTICATE,
+                challenge.unwrap_or_else(|| HeaderValue::from_static("Bearer")),
+            );
         }
         if self.status == StatusCode::UPGRADE_REQUIRED {
             headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -186,13 +204,28 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// The request behind a refusal, for its challenge.
+#[derive(Debug)]
+pub(crate) struct Challenged<'a> {
+    /// Whose tokens are taken.
+    pub(crate) oauth: Option<&'a OAuth>,
+    pub(crate) path: &'a str,
+    /// It came with a token.
+    pub(crate) presented: bool,
+}
+
 /// Writes the body of a refusal; keeps what the router said beside it.
-pub(crate) fn finish(mut response: Response, request_id: Uuid, dialect: Dialect) -> Response {
+pub(crate) fn finish(
+    mut response: Response,
+    request_id: Uuid,
+    dialect: Dialect,
+    asked: &Challenged<'_>,
+) -> Response {
     let Some(error) = response.extensions_mut().remove::<ApiError>() else {
         return response;
     };
     let allow = response.headers_mut().remove(ALLOW);
-    let mut rendered = error.render(request_id, dialect);
+    let mut rendered = error.render(request_id, dialect, asked);
     if let Some(allow) = allow {
         rendered.headers_mut().insert(ALLOW, allow);
     }

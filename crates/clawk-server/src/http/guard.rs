@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use http::header::{CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
+use futures::StreamExt as _;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
-use super::error::{ApiError, Dialect, finish};
+use super::auth::Principal;
+use super::error::{ApiError, Challenged, Dialect, finish};
 use super::{App, Inner, auth, hooks};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -17,7 +20,13 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let id = app.clock.uuid();
     let dialect = Dialect::of(request.uri().path());
-    let admitted = admit(&app, &mut request);
+    let path = request.uri().path().to_owned();
+    let presented = request.headers().contains_key(AUTHORIZATION);
+    let admitted = admit(&app, &mut request).await;
+    let over = request
+        .extensions()
+        .get::<Principal>()
+        .and_then(|principal| auth::until(&app, principal));
     let response = match admitted {
         Err(refusal) => refusal.into_response(),
         Ok(()) if is_patient(&app, &request) => next.run(request).await,
@@ -35,7 +44,16 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
             }
         }
     };
-    let mut response = finish(response, id, dialect);
+    let asked = Challenged {
+        oauth: app.options.oauth.as_ref(),
+        path: &path,
+        presented,
+    };
+    let mut response = finish(response, id, dialect, &asked);
+    let streamed = response.body().size_hint().exact().is_none();
+    if over.is_some() && streamed {
+        response = response.map(|body| ends_with_token(body, over));
+    }
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         headers.insert(REQUEST_ID, value);
@@ -52,14 +70,16 @@ fn is_patient(app: &App, request: &Request) -> bool {
     doors.any(|door| door.patient_paths().contains(&path))
 }
 
-fn admit(app: &App, request: &mut Request) -> Result<(), ApiError> {
+async fn admit(app: &App, request: &mut Request) -> Result<(), ApiError> {
     let host = check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers(), &host)?;
     let access = app.access();
     let path = request.uri().path();
     let mut doors = app.options.doors.iter();
-    let open = path.starts_with(hooks::PREFIX) || doors.any(|door| door.open_paths().contains(&path));
-    let principal = match auth::principal(&access.tokens, request.headers()) {
+    let open = path.starts_with(hooks::PREFIX)
+        || path.starts_with(crate::oauth::PATH)
+        || doors.any(|door| door.open_paths().contains(&path));
+    let principal = match auth::principal(app, &access, request.headers()).await {
         Ok(principal) => Some(principal),
         Err(_) if open => None,
         Err(refusal) => {
@@ -76,6 +96,18 @@ fn admit(app: &App, request: &mut Request) -> Result<(), ApiError> {
     }
     request.extensions_mut().insert(access);
     Ok(())
+}
+
+/// What is streamed ends when the token does that it was asked for with.
+fn ends_with_token(body: Body, over: Option<tokio::time::Instant>) -> Body {
+    let pieces = futures::stream::unfold(body.into_data_stream(), move |mut pieces| async move {
+        tokio::select! {
+            biased;
+            () = auth::over(over) => None,
+            piece = pieces.next() => piece.map(|piece| (piece, pieces)),
+        }
+    });
+    Body::from_stream(pieces)
 }
 
 fn limited(wait_ms: u64) -> ApiError {

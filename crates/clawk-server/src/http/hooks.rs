@@ -1,11 +1,13 @@
 //! `/channels/NAME`: requests of platforms. The platform's signature takes the place of a token.
 
+use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 
 use super::App;
 use super::error::ApiError;
+use crate::channels::HookBody;
 
 /// Where they come in.
 pub(super) const PREFIX: &str = "/channels/";
@@ -24,5 +26,14 @@ pub(super) async fn receive(State(app): State<App>, Path(name): Path<String>, re
     let answer = channels
         .receive(&name, http::Request::from_parts(parts, body))
         .await;
-    answer.map(axum::body::Body::from)
+    answer.map(|body| match body {
+        HookBody::Whole(bytes) => Body::from(bytes),
+        HookBody::Stream(pieces) => {
+            let pieces = futures::stream::unfold(pieces, |mut pieces| async {
+                let piece = pieces.recv().await?;
+                Some((Ok::<_, std::convert::Infallible>(piece), pieces))
+            });
+            Body::from_stream(pieces)
+        }
+    })
 }

@@ -13,7 +13,10 @@ struct Bucket {
 
 const WHOLE: u64 = 1_000_000;
 
-/// All buckets; the last one is for those whose token is not known.
+/// Buckets that subjects of an authorization server share, each subject always the same one.
+const SHARED: usize = 64;
+
+/// All buckets: one for each token, then the shared ones; the last one is for those whose token is not known.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     per_second: u64,
@@ -30,8 +33,17 @@ impl Limiter {
         };
         Self {
             per_second,
-            buckets: Mutex::new(vec![full; tokens.max(1) + 1]),
+            buckets: Mutex::new(vec![full; tokens.max(1) + SHARED + 1]),
         }
+    }
+
+    /// The bucket of somebody who has no token of the table.
+    pub(crate) fn shared(&self, name: &str) -> usize {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let sum = name.bytes().fold(0_usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(usize::from(byte))
+        });
+        buckets.saturating_sub(1 + SHARED) + sum % SHARED
     }
 
     /// Takes one request; else milliseconds to wait. `None`: an unknown token, whose guesses share one bucket.

@@ -84,7 +84,7 @@ impl Http {
         if !loopback && !options.public {
             return Err(HttpError::Public(address));
         }
-        if !loopback && options.tokens.is_empty() {
+        if !loopback && options.tokens.is_empty() && options.oauth.is_none() {
             return Err(HttpError::NoTokens(address));
         }
         let failed = |cause| HttpError::Io { address, cause };
@@ -137,7 +137,7 @@ impl Http {
     /// What is open to whoever reaches the address, if that is everything.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        (self.app.access().tokens.len() == 0).then(|| {
+        (!self.app.is_guarded()).then(|| {
             format!(
                 "no `[http] tokens`: every process on this machine that reaches {}://{} may talk, call tools, resolve, \
                  execute, read all traces, load Atlases and answer approvals",
@@ -213,7 +213,7 @@ impl Keys {
     /// There would be none where there were some: everybody could do everything. Nothing is changed.
     pub fn replace(&self, tokens: Vec<Token>) -> Result<(), HttpError> {
         let mut access = self.0.access.write().unwrap_or_else(PoisonError::into_inner);
-        if tokens.is_empty() && access.tokens.len() > 0 {
+        if tokens.is_empty() && access.tokens.len() > 0 && self.0.options.oauth.is_none() {
             return Err(HttpError::Emptied);
         }
         let fresh = Arc::new(Access::new(tokens, self.0.options.requests_per_second));

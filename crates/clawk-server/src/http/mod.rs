@@ -47,7 +47,9 @@ pub use listen::{Http, HttpError, Keys};
 pub use openapi::document;
 pub use tls::{Tls, TlsError};
 
+use crate::a2a::push::Push;
 use crate::host::Host;
+use crate::oauth::OAuth;
 use auth::Access;
 pub(crate) use error::ApiError;
 
@@ -84,6 +86,10 @@ pub trait Traces: Send + Sync + fmt::Debug {
 pub struct HttpOptions {
     /// Who may do what; empty: everybody may do everything, on loopback only.
     pub tokens: Vec<Token>,
+    /// An authorization server whose tokens are taken, too.
+    pub oauth: Option<OAuth>,
+    /// Sends push notifications of `/a2a`; none: it has none.
+    pub push: Option<Push>,
     /// What is served.
     pub doors: Vec<Door>,
     /// TLS; without it the listener speaks plain HTTP.
@@ -116,6 +122,8 @@ impl Default for HttpOptions {
     fn default() -> Self {
         Self {
             tokens: Vec::new(),
+            oauth: None,
+            push: None,
             tls: None,
             doors: Door::DEFAULT.to_vec(),
             public: false,
@@ -167,6 +175,11 @@ impl App {
         Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Not everybody is let in.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.access().tokens.len() > 0 || self.options.oauth.is_some()
+    }
+
     pub(crate) fn cra(&self) -> Result<Cra, ApiError> {
         let kernel = self.host.current().get();
         kernel
@@ -180,6 +193,7 @@ fn router(app: App) -> Router {
     let doors = app.options.doors.iter();
     let paths = doors.fold(Router::new(), |paths, door| paths.merge(door.routes()));
     paths
+        .merge(crate::oauth::routes())
         .route("/channels/{name}", axum::routing::any(hooks::receive))
         .fallback(|| async { ApiError::not_found("no such path") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })

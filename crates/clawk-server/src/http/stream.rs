@@ -15,7 +15,7 @@ use http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
-use super::auth::{Access, Principal};
+use super::auth::{self, Access, Principal};
 use super::error::ApiError;
 use super::model::StreamQuery;
 use super::sessions::bad_query;
@@ -63,23 +63,29 @@ pub(crate) async fn stream(
         ApiError::too_many("too_many_streams", message, 1_000)
     })?;
     let since = behind(query.since_sequence);
+    let until = auth::until(&app, &principal);
     let upgrade = upgrade
         .max_message_size(MAX_INBOUND)
         .max_frame_size(MAX_INBOUND)
         .max_write_buffer_size(MAX_BEHIND);
-    Ok(upgrade.on_upgrade(move |socket| follow(app, access, socket, session, since, place)))
+    Ok(upgrade.on_upgrade(move |socket| follow(app, (access, until), socket, session, since, place)))
 }
 
 /// Sends until the client goes, does not read, or the server ends.
 async fn follow(
     app: App,
-    access: Arc<Access>,
+    (access, until): (Arc<Access>, Option<tokio::time::Instant>),
     mut socket: WebSocket,
     session: SessionId,
     since: u64,
     place: OwnedSemaphorePermit,
 ) {
-    let code = match send_all(&app, &access, &mut socket, session, since).await {
+    let end = tokio::select! {
+        biased;
+        () = auth::over(until) => End::Over,
+        end = send_all(&app, &access, &mut socket, session, since) => end,
+    };
+    let code = match end {
         End::Gone => return,
         End::Stalled => close_code::POLICY,
         End::Over => close_code::AWAY,

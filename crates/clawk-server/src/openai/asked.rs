@@ -1,10 +1,10 @@
 //! What a request asks, in whichever of the two forms: one message, what was said before it, the client's tools.
 
-use clawk_kernel::Earlier;
 use clawk_kernel::ports::ToolOffer;
+use clawk_kernel::{Attached, Earlier};
 use clawk_proto::message::Part;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::http::ApiError;
 
@@ -20,6 +20,8 @@ const MAX_TOOL_NAME: usize = 64;
 pub(super) struct Asked {
     /// What is said now; empty when only the client's tools answered.
     pub(super) text: String,
+    /// Pictures that come with it.
+    pub(super) images: Vec<Attached>,
     /// What the client says was said before, oldest first, and what its tools answered.
     pub(super) earlier: Vec<Earlier>,
     /// The client's own tools.
@@ -56,6 +58,42 @@ impl Content {
             }
         }
     }
+}
+
+impl Asked {
+    /// With the pictures of the message: they are shown to models that can see, instead of a note in the text.
+    pub(super) fn seeing(mut self, said: Option<&Content>, param: &str) -> Result<Self, ApiError> {
+        let Some(Content::Parts(parts)) = said else {
+            return Ok(self);
+        };
+        let (mut texts, mut images) = (Vec::new(), Vec::new());
+        for part in parts {
+            match picture(part).map_err(|reason| fault(param, reason))? {
+                Some(image) => images.push(image),
+                None => texts.push(words(part, param)?),
+            }
+        }
+        (self.text, self.images) = (texts.join("\n\n"), images);
+        Ok(self)
+    }
+}
+
+/// A part that is a picture of a type that models take, with its bytes.
+fn picture(part: &Value) -> Result<Option<Attached>, String> {
+    let url = match part.get("type").and_then(Value::as_str) {
+        Some("image_url") => part.pointer("/image_url/url"),
+        Some("input_image") => part.get("image_url"),
+        Some(_) | None => None,
+    };
+    match url.and_then(Value::as_str).and_then(embedded) {
+        Some((mime_type, data)) => Attached::read(mime_type, None, data),
+        None => Ok(None),
+    }
+}
+
+/// The type and the base64 of a `data:` address.
+fn embedded(url: &str) -> Option<(&str, &str)> {
+    url.strip_prefix("data:")?.split_once(";base64,")
 }
 
 /// A part in words.
@@ -98,10 +136,7 @@ fn words(part: &Value, param: &str) -> Result<String, ApiError> {
 }
 
 fn linked(what: &str, url: &str, id: Option<&str>) -> String {
-    match url
-        .strip_prefix("data:")
-        .and_then(|rest| rest.split_once(";base64,"))
-    {
+    match embedded(url) {
         Some((mime_type, data)) => Part::Image {
             mime_type: mime_type.to_owned(),
             data: data.to_owned(),
@@ -114,13 +149,7 @@ fn linked(what: &str, url: &str, id: Option<&str>) -> String {
 
 fn file(data: Option<&str>, name: Option<&str>, id: Option<&str>) -> String {
     let (mime_type, data) = match data {
-        Some(data) => match data
-            .strip_prefix("data:")
-            .and_then(|rest| rest.split_once(";base64,"))
-        {
-            Some((mime_type, data)) => (mime_type, data),
-            None => ("application/octet-stream", data),
-        },
+        Some(data) => embedded(data).unwrap_or(("application/octet-stream", data)),
         None => ("application/octet-stream", ""),
     };
     Part::File {
@@ -152,13 +181,45 @@ pub(super) fn split(mut all: Vec<Earlier>, tools: Vec<ToolOffer>, param: &str) -
     });
     Ok(Asked {
         text,
+        images: Vec::new(),
         earlier: all,
         tools,
     })
 }
 
+/// A tool of the client's, as the model is offered it.
+pub(super) fn offer(
+    kind: &str,
+    name: Option<&str>,
+    description: Option<&str>,
+    parameters: Option<&Value>,
+) -> Result<ToolOffer, ApiError> {
+    let name = name.filter(|_| kind == "function");
+    let name = name.ok_or_else(|| fault("tools", "only tools of type `function`"))?;
+    let parameters = parameters.filter(|schema| !schema.is_null());
+    Ok(ToolOffer {
+        name: name.to_owned(),
+        description: description.unwrap_or_default().to_owned(),
+        input_schema: parameters
+            .cloned()
+            .unwrap_or_else(|| json!({"type": "object", "properties": {}})),
+    })
+}
+
+/// The client's tools that the model is offered: all, or none where `tool_choice` says so.
+pub(super) fn offered<T>(
+    tools: Option<&[T]>,
+    choice: Option<&Value>,
+    offer: impl Fn(&T) -> Result<ToolOffer, ApiError>,
+) -> Result<Vec<ToolOffer>, ApiError> {
+    match tools {
+        Some(given) if chosen(choice)? => tools_of(given.iter().map(offer).collect::<Result<_, _>>()?),
+        Some(_) | None => Ok(Vec::new()),
+    }
+}
+
 /// The client's tools, each with a name of its own.
-pub(super) fn tools(given: Vec<ToolOffer>) -> Result<Vec<ToolOffer>, ApiError> {
+pub(super) fn tools_of(given: Vec<ToolOffer>) -> Result<Vec<ToolOffer>, ApiError> {
     if given.len() > MAX_TOOLS {
         return Err(fault("tools", format!("at most {MAX_TOOLS} tools")));
     }

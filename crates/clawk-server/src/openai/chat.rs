@@ -1,22 +1,19 @@
 //! `POST /openai/v1/chat/completions`.
 
-use std::convert::Infallible;
-
 use axum::extract::{Request, State};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::Event;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use clawk_kernel::ports::ToolOffer;
 use clawk_kernel::{ClientCall, Earlier, KernelError, Told};
-use futures::stream::{self, Stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::asked::{self, Asked, Content, fault, unsupported};
-use super::serve::{self, Place, Turn};
+use super::serve::{self, Place};
+use super::stream::{Pieces, respond};
 use crate::http::auth::{Ending, Principal};
 use crate::http::{ApiError, App, body};
-use crate::telling::Next;
 
 /// What is read of a request. What a model's provider is to be told (`temperature`, `max_tokens` …) is the agent's own matter and
 /// stands in its manifest: such members are read over.
@@ -136,14 +133,10 @@ impl Chat {
 
     fn asked(&self) -> Result<Asked, ApiError> {
         let messages: Result<Vec<Earlier>, ApiError> = self.messages.iter().map(Message::earlier).collect();
-        let offered = match &self.tools {
-            Some(tools) if asked::chosen(self.tool_choice.as_ref())? => {
-                let offered: Result<Vec<ToolOffer>, ApiError> = tools.iter().map(Tool::offered).collect();
-                asked::tools(offered?)?
-            }
-            Some(_) | None => Vec::new(),
-        };
-        asked::split(messages?, offered, "messages")
+        let offered = asked::offered(self.tools.as_deref(), self.tool_choice.as_ref(), Tool::offered)?;
+        let last = self.messages.last().filter(|last| last.role == "user");
+        let said = last.and_then(|last| last.content.as_ref());
+        asked::split(messages?, offered, "messages")?.seeing(said, "messages")
     }
 }
 
@@ -188,16 +181,13 @@ impl Message {
 
 impl Tool {
     fn offered(&self) -> Result<ToolOffer, ApiError> {
-        let function = self.function.as_ref().filter(|_| self.r#type == "function");
-        let function = function.ok_or_else(|| fault("tools", "only tools of type `function`"))?;
-        Ok(ToolOffer {
-            name: function.name.clone(),
-            description: function.description.clone().unwrap_or_default(),
-            input_schema: function
-                .parameters
-                .clone()
-                .unwrap_or_else(|| json!({"type": "object", "properties": {}})),
-        })
+        let function = self.function.as_ref();
+        asked::offer(
+            &self.r#type,
+            function.map(|function| function.name.as_str()),
+            function.and_then(|function| function.description.as_deref()),
+            function.and_then(|function| function.parameters.as_ref()),
+        )
     }
 }
 
@@ -228,17 +218,7 @@ pub(super) async fn complete(
         model: chat.model,
     };
     if chat.stream == Some(true) {
-        let pieces = Pieces {
-            turn,
-            head,
-            usage,
-            at: 0,
-            stage: Stage::Role,
-            ending: Ending::of(&app),
-        };
-        return Ok(Sse::new(pieces.stream())
-            .keep_alive(KeepAlive::default())
-            .into_response());
+        return Ok(respond(Chunks { head, usage }, turn, Ending::of(&app)));
     }
     let answer = turn.answer().await?;
     Ok(Json(head.whole(&answer)).into_response())
@@ -299,66 +279,29 @@ impl Head {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Role,
-    Words,
-    Done,
-}
-
 /// A streamed answer, piece by piece.
 #[derive(Debug)]
-struct Pieces {
-    turn: Turn,
+struct Chunks {
     head: Head,
+    /// The usage is told in a chunk of its own.
     usage: bool,
-    /// Bytes of the text that were sent.
-    at: usize,
-    stage: Stage,
-    ending: Ending,
 }
 
-impl Pieces {
-    fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
-        let groups = stream::unfold(self, |mut pieces| async move {
-            let events = pieces.next().await?;
-            Some((stream::iter(events.into_iter().map(Ok)), pieces))
-        });
-        futures::StreamExt::flatten(groups)
+impl Pieces for Chunks {
+    fn begin(&mut self) -> Vec<Event> {
+        let delta = json!({"role": "assistant", "content": "", "refusal": null});
+        vec![event(&self.head.chunk(&delta, None))]
     }
 
-    async fn next(&mut self) -> Option<Vec<Event>> {
-        match self.stage {
-            Stage::Role => {
-                self.stage = Stage::Words;
-                let delta = json!({"role": "assistant", "content": "", "refusal": null});
-                Some(vec![event(&self.head.chunk(&delta, None))])
-            }
-            Stage::Words => {
-                let next = tokio::select! {
-                    next = self.turn.telling.next(self.at) => next,
-                    () = self.ending.comes() => {
-                        self.stage = Stage::Done;
-                        let gone = ApiError::unavailable("the server ends, or its tokens are others now; the turn goes on");
-                        return Some(vec![event(&gone.openai())]);
-                    }
-                };
-                Some(match next {
-                    Next::Text(more) => {
-                        self.at += more.len();
-                        vec![event(&self.head.chunk(&json!({"content": more}), None))]
-                    }
-                    Next::End(outcome) => {
-                        self.stage = Stage::Done;
-                        self.end(&outcome)
-                    }
-                })
-            }
-            Stage::Done => None,
-        }
+    fn words(&mut self, more: &str) -> Vec<Event> {
+        vec![event(&self.head.chunk(&json!({"content": more}), None))]
     }
 
-    fn end(&self, outcome: &Result<Told, KernelError>) -> Vec<Event> {
+    fn failed(&mut self, error: &ApiError) -> Event {
+        event(&error.openai())
+    }
+
+    fn end(&mut self, outcome: &Result<Told, KernelError>) -> Vec<Event> {
         match serve::ended(outcome) {
             Ok(told) => {
                 let mut events = Vec::new();

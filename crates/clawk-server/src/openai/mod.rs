@@ -5,6 +5,7 @@ mod asked;
 mod chat;
 mod responses;
 mod serve;
+mod stream;
 #[cfg(test)]
 mod tests;
 

@@ -1,22 +1,19 @@
 //! `POST /openai/v1/responses`.
 
-use std::convert::Infallible;
-
 use axum::extract::{Request, State};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::Event;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use clawk_kernel::ports::ToolOffer;
 use clawk_kernel::{ClientCall, Earlier, KernelError, Told};
-use futures::stream::{self, Stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::asked::{self, Asked, Content, fault, unsupported};
 use super::serve::{self, Place, Turn};
+use super::stream::{Pieces, respond};
 use crate::http::auth::{Ending, Principal};
 use crate::http::{ApiError, App, body};
-use crate::telling::Next;
 
 /// What is read of a request; see [`super::chat`] for what is read over.
 #[derive(Debug, Deserialize)]
@@ -122,14 +119,13 @@ impl Wanted {
                 }
             }
         }
-        let offered = match &self.tools {
-            Some(tools) if asked::chosen(self.tool_choice.as_ref())? => {
-                let offered: Result<Vec<ToolOffer>, ApiError> = tools.iter().map(Tool::offered).collect();
-                asked::tools(offered?)?
-            }
-            Some(_) | None => Vec::new(),
+        let offered = asked::offered(self.tools.as_deref(), self.tool_choice.as_ref(), Tool::offered)?;
+        let last = match &self.input {
+            Input::Text(_) => None,
+            Input::Items(items) => items.last(),
         };
-        asked::split(all, offered, "input")
+        let said = last.filter(|last| last.role.as_deref() == Some("user"));
+        asked::split(all, offered, "input")?.seeing(said.and_then(|said| said.content.as_ref()), "input")
     }
 }
 
@@ -189,17 +185,8 @@ impl Item {
 
 impl Tool {
     fn offered(&self) -> Result<ToolOffer, ApiError> {
-        let name = self.name.clone().filter(|_| self.r#type == "function");
-        let name = name.ok_or_else(|| fault("tools", "only tools of type `function`"))?;
-        Ok(ToolOffer {
-            name,
-            description: self.description.clone().unwrap_or_default(),
-            input_schema: self
-                .parameters
-                .clone()
-                .filter(|schema| !schema.is_null())
-                .unwrap_or_else(|| json!({"type": "object", "properties": {}})),
-        })
+        let (name, description) = (self.name.as_deref(), self.description.as_deref());
+        asked::offer(&self.r#type, name, description, self.parameters.as_ref())
     }
 }
 
@@ -226,17 +213,13 @@ pub(super) async fn create(
         user: wanted.user,
     };
     if wanted.stream == Some(true) {
-        let pieces = Pieces {
+        let turn = head.turn.clone();
+        let events = Events {
             head,
-            at: 0,
             sent: 0,
             opened: false,
-            stage: Stage::Begin,
-            ending: Ending::of(&app),
         };
-        return Ok(Sse::new(pieces.stream())
-            .keep_alive(KeepAlive::default())
-            .into_response());
+        return Ok(respond(events, turn, Ending::of(&app)));
     }
     let answer = head.turn.answer().await?;
     Ok(Json(head.whole("completed", &answer.text, Some(&answer.told), None)).into_response())
@@ -323,36 +306,17 @@ fn usage(told: &Told) -> Value {
     usage
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Begin,
-    Words,
-    Done,
-}
-
 /// A streamed answer, event by event.
 #[derive(Debug)]
-struct Pieces {
+struct Events {
     head: Head,
-    /// Bytes of the text that were sent.
-    at: usize,
     /// Events that were sent.
     sent: u64,
-    stage: Stage,
     /// The message was announced.
     opened: bool,
-    ending: Ending,
 }
 
-impl Pieces {
-    fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
-        let groups = stream::unfold(self, |mut pieces| async move {
-            let events = pieces.next().await?;
-            Some((stream::iter(events.into_iter().map(Ok)), pieces))
-        });
-        futures::StreamExt::flatten(groups)
-    }
-
+impl Events {
     fn event(&mut self, kind: &str, mut facts: Value) -> Event {
         if let Some(facts) = facts.as_object_mut() {
             facts.insert("type".into(), kind.into());
@@ -387,67 +351,6 @@ impl Pieces {
         ]
     }
 
-    async fn next(&mut self) -> Option<Vec<Event>> {
-        match self.stage {
-            Stage::Begin => {
-                self.stage = Stage::Words;
-                let response = self.head.whole("in_progress", "", None, None);
-                Some(vec![
-                    self.event("response.created", json!({"response": response})),
-                    self.event("response.in_progress", json!({"response": response})),
-                ])
-            }
-            Stage::Words => {
-                let next = tokio::select! {
-                    next = self.head.turn.telling.next(self.at) => next,
-                    () = self.ending.comes() => {
-                        self.stage = Stage::Done;
-                        let gone = ApiError::unavailable("the server ends, or its tokens are others now; the turn goes on");
-                        return Some(vec![self.failed(&gone)]);
-                    }
-                };
-                Some(match next {
-                    Next::Text(more) => {
-                        self.at += more.len();
-                        let mut events = self.open();
-                        let delta = json!({"delta": more, "logprobs": []});
-                        events.push(self.about("response.output_text.delta", delta));
-                        events
-                    }
-                    Next::End(outcome) => {
-                        self.stage = Stage::Done;
-                        self.end(&outcome)
-                    }
-                })
-            }
-            Stage::Done => None,
-        }
-    }
-
-    fn end(&mut self, outcome: &Result<Told, KernelError>) -> Vec<Event> {
-        let told = match serve::ended(outcome) {
-            Ok(told) => told,
-            Err(error) => return vec![self.failed(&error)],
-        };
-        let text = self.head.turn.telling.text();
-        let response = self.head.whole("completed", &text, Some(&told), None);
-        let mut events = Vec::new();
-        if self.opened {
-            let item = self.head.item("completed", &text);
-            events.push(self.about("response.output_text.done", json!({"text": text, "logprobs": []})));
-            events.push(self.about("response.content_part.done", json!({"part": part(&text)})));
-            events.push(self.event(
-                "response.output_item.done",
-                json!({"output_index": 0, "item": item}),
-            ));
-        }
-        for (at, call) in (usize::from(self.opened)..).zip(&told.calls) {
-            events.extend(self.called(at, call));
-        }
-        events.push(self.event("response.completed", json!({"response": response})));
-        events
-    }
-
     /// A call that the client is to run, in one piece.
     fn called(&mut self, at: usize, call: &ClientCall) -> [Event; 4] {
         let (begun, whole) = (
@@ -474,6 +377,47 @@ impl Pieces {
                 json!({"output_index": at, "item": whole}),
             ),
         ]
+    }
+}
+
+impl Pieces for Events {
+    fn begin(&mut self) -> Vec<Event> {
+        let response = self.head.whole("in_progress", "", None, None);
+        vec![
+            self.event("response.created", json!({"response": response})),
+            self.event("response.in_progress", json!({"response": response})),
+        ]
+    }
+
+    fn words(&mut self, more: &str) -> Vec<Event> {
+        let mut events = self.open();
+        let delta = json!({"delta": more, "logprobs": []});
+        events.push(self.about("response.output_text.delta", delta));
+        events
+    }
+
+    fn end(&mut self, outcome: &Result<Told, KernelError>) -> Vec<Event> {
+        let told = match serve::ended(outcome) {
+            Ok(told) => told,
+            Err(error) => return vec![self.failed(&error)],
+        };
+        let text = self.head.turn.telling.text();
+        let response = self.head.whole("completed", &text, Some(&told), None);
+        let mut events = Vec::new();
+        if self.opened {
+            let item = self.head.item("completed", &text);
+            events.push(self.about("response.output_text.done", json!({"text": text, "logprobs": []})));
+            events.push(self.about("response.content_part.done", json!({"part": part(&text)})));
+            events.push(self.event(
+                "response.output_item.done",
+                json!({"output_index": 0, "item": item}),
+            ));
+        }
+        for (at, call) in (usize::from(self.opened)..).zip(&told.calls) {
+            events.extend(self.called(at, call));
+        }
+        events.push(self.event("response.completed", json!({"response": response})));
+        events
     }
 
     fn failed(&mut self, error: &ApiError) -> Event {

@@ -83,7 +83,7 @@ pub(super) fn ask(app: &App, place: Place, asked: Asked) -> Result<Turn, ApiErro
         owner: rights.name().to_owned(),
         conversation: Some(conversation),
         text: asked.text,
-        images: Vec::new(),
+        images: asked.images,
         request_id,
         earlier: asked.earlier,
         tools: asked.tools,

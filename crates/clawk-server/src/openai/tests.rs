@@ -72,6 +72,33 @@ fn parts_that_are_no_text_become_notes() {
 }
 
 #[test]
+fn pictures_of_the_last_message_are_shown_and_not_described() {
+    let said_now = |parts: Value| {
+        let content: Content = serde_json::from_value(parts).unwrap();
+        let asked = split(vec![said("user", "x")], Vec::new(), "messages").unwrap();
+        asked.seeing(Some(&content), "messages")
+    };
+    let png = "data:image/png;base64,iVBORw0KGgo=";
+    let asked = said_now(json!([
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": png}},
+        {"type": "input_image", "image_url": png},
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+    ]));
+    let asked = asked.unwrap();
+    assert_eq!(asked.images.len(), 2);
+    assert!(
+        asked
+            .text
+            .starts_with("look\n\n[image at https://example.com/a.png;"),
+        "{}",
+        asked.text
+    );
+    let lying = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]);
+    assert!(said_now(lying).is_err(), "it is not a PNG");
+}
+
+#[test]
 fn tools_have_names_of_their_own_and_no_call_can_be_forced() {
     let tool = |name: &str, parameters: Value| ToolOffer {
         name: name.to_owned(),
@@ -79,14 +106,14 @@ fn tools_have_names_of_their_own_and_no_call_can_be_forced() {
         input_schema: parameters,
     };
     let object = || json!({"type": "object"});
-    assert!(asked::tools(vec![tool("a", object()), tool("b-2_c", object())]).is_ok());
+    assert!(asked::tools_of(vec![tool("a", object()), tool("b-2_c", object())]).is_ok());
     for wrong in [
         vec![tool("a", object()), tool("a", object())],
         vec![tool("", object())],
         vec![tool("a b", object())],
         vec![tool("a", json!("object"))],
     ] {
-        assert!(asked::tools(wrong).is_err());
+        assert!(asked::tools_of(wrong).is_err());
     }
     assert!(asked::chosen(None).unwrap() && asked::chosen(Some(&json!("auto"))).unwrap());
     assert!(!asked::chosen(Some(&json!("none"))).unwrap());

@@ -8,6 +8,7 @@
 pub mod nats;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub(crate) mod sqlite;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::guests::{Guests, Kind, is_answer, no_id, unknown_outcome};
+use crate::guests::{Guests, Kind, is_answer, no_id};
 use crate::host::Host;
 use crate::transport::outbox::Queue;
 
@@ -80,7 +81,7 @@ pub enum QueueError {
     Io(#[from] std::io::Error),
 }
 
-fn broker(error: impl std::fmt::Display) -> QueueError {
+pub(crate) fn broker(error: impl std::fmt::Display) -> QueueError {
     QueueError::Broker(error.to_string())
 }
 
@@ -101,22 +102,59 @@ async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
     }
 }
 
+/// What one client of a broker takes, and where it puts what is to be kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    /// The queue that it takes from.
+    pub(crate) take: String,
+    /// What it takes stays there for other readers, until it is too old; else whoever is done with it removes it.
+    pub(crate) shared: bool,
+    /// Who takes: those of one name share the messages.
+    pub(crate) group: String,
+    /// Which of them.
+    pub(crate) reader: String,
+    /// A message comes again after so long without a sign.
+    pub(crate) ack_wait: Duration,
+    /// Messages that are taken at a time; 1: none is held that could be another's.
+    pub(crate) at_once: usize,
+    /// Queues that are kept, each with whether what is taken from it is removed.
+    pub(crate) puts: Vec<(String, bool)>,
+    /// Dead letters.
+    pub(crate) dead: String,
+}
+
+impl Lane {
+    /// Of an agent's own queues.
+    fn of_agent(names: &Names) -> Self {
+        Self {
+            take: names.inbox.clone(),
+            shared: false,
+            group: "clawk".to_owned(),
+            reader: "clawk".to_owned(),
+            ack_wait: ACK_WAIT,
+            at_once: 64,
+            puts: vec![(names.outbox.clone(), false)],
+            dead: names.dead.clone(),
+        }
+    }
+}
+
 /// A message out of the inbox.
-struct Parcel<R> {
+pub(crate) struct Parcel<R> {
     /// Who sends it; empty: the one client that needs no name.
-    client: String,
+    pub(crate) client: String,
     /// Where its answer goes, if not into the outbox.
     reply_to: Option<String>,
-    message: Vec<u8>,
+    pub(crate) message: Vec<u8>,
     /// How often it was delivered, this time included.
-    tries: u64,
+    pub(crate) tries: u64,
     /// Since it was put into the queue.
-    age: Duration,
-    receipt: R,
+    pub(crate) age: Duration,
+    pub(crate) receipt: R,
 }
 
 /// One broker's client.
-trait Broker: Send + Sync + 'static {
+pub(crate) trait Broker: Send + Sync + 'static {
     /// What acknowledges a message.
     type Receipt: Send + Sync + 'static;
 
@@ -226,7 +264,8 @@ impl<B: Broker> Door<B> {
             self.publish(&to, &parcel.client, &no_id(&refusal)).await;
             return self.bury(&parcel, &refusal.message).await;
         }
-        if let Some(answer) = unknown_outcome(&kind, parcel.tries > 1, parcel.age) {
+        let again = (parcel.tries > 1).then_some(parcel.age);
+        if let Some(answer) = self.guests.answered(&parcel.client, &kind, again) {
             if self.publish(&to, &parcel.client, &answer).await {
                 self.acknowledge(&parcel).await;
             }
@@ -280,6 +319,9 @@ impl<B: Broker> Door<B> {
                 Ok(None) => break,
                 Ok(Some(batch)) => {
                     for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                        if is_answer(line) {
+                            self.guests.keep_answer(&parcel.client, kind, line);
+                        }
                         let published = self.publish(to, &parcel.client, line).await;
                         if is_answer(line) && published {
                             self.guests.settled(&parcel.client, kind, &parcel.message, line);

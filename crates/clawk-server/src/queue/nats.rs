@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
+use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy, pull};
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::message::{AckKind, Acker};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
 use clawk_client::queue::{CLIENT, Names, REASON, REPLY_TO};
+use clawk_egress::Url;
 use clawk_kernel::time::Clock;
 use clawk_secrets::Env;
 use futures::StreamExt as _;
@@ -16,12 +17,12 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ACK_WAIT, Broker, Door, IN_FLIGHT, KEPT, Parcel, QUEUE_BYTES, QueueError, QueueOptions, broker, patiently,
+    Broker, Door, IN_FLIGHT, KEPT, Lane, Parcel, QUEUE_BYTES, QueueError, QueueOptions, broker, patiently,
 };
 use crate::host::Host;
 
-/// Our durable consumer of the inbox.
-const CONSUMER: &str = "clawk";
+/// How long the same message is known to be the same, where that matters more than memory.
+const ONCE: Duration = Duration::from_secs(3_600);
 /// Headers of a message, beside its payload, bytes.
 const HEADERS: usize = 1_024;
 
@@ -40,7 +41,9 @@ impl Nats {
     /// # Errors
     /// The server can't be reached, has no JetStream, or does not let us in.
     pub async fn connect(host: Host, options: &QueueOptions) -> Result<Self, QueueError> {
-        let jet = patiently(|| Jet::open(&host, options)).await?;
+        let clock = Arc::clone(&host.options().clock);
+        let lane = Lane::of_agent(&Names::new(&options.swarm, &options.agent));
+        let jet = patiently(|| Jet::open(&clock, &options.server, &lane)).await?;
         Ok(Self(Door::new(jet, host, "nats", options)?))
     }
 
@@ -51,19 +54,19 @@ impl Nats {
 }
 
 impl Jet {
-    async fn open(host: &Host, options: &QueueOptions) -> Result<Self, QueueError> {
+    pub(crate) async fn open(clock: &Arc<dyn Clock>, server: &Url, lane: &Lane) -> Result<Self, QueueError> {
         let tls = clawk_egress::tls_config(&Env::Process).map_err(broker)?;
         let connect = async_nats::ConnectOptions::new()
             .name("clawk")
-            .require_tls(options.server.scheme() == "tls")
+            .require_tls(server.scheme() == "tls")
             .tls_client_config(tls);
-        let client = connect.connect(options.server.as_str()).await.map_err(broker)?;
+        let client = connect.connect(server.as_str()).await.map_err(broker)?;
         let context = async_nats::jetstream::new(client.clone());
-        let names = Names::new(&options.swarm, &options.agent);
         let work = Config {
             retention: RetentionPolicy::WorkQueue,
             // A full inbox refuses what is new: nothing that was taken is lost.
             discard: DiscardPolicy::New,
+            duplicate_window: if lane.at_once == 1 { ONCE } else { Duration::ZERO },
             ..Config::default()
         };
         let kept = Config {
@@ -75,14 +78,24 @@ impl Jet {
             discard: DiscardPolicy::New,
             ..Config::default()
         };
-        let inbox = stream(&context, &names.inbox, work).await?;
-        stream(&context, &names.outbox, kept).await?;
-        stream(&context, &names.dead, dead).await?;
+        let taken = if lane.shared { kept.clone() } else { work.clone() };
+        let inbox = stream(&context, &lane.take, taken).await?;
+        for (queue, removed) in &lane.puts {
+            let config = if *removed { work.clone() } else { kept.clone() };
+            stream(&context, queue, config).await?;
+        }
+        stream(&context, &lane.dead, dead).await?;
         let consumer = pull::Config {
-            durable_name: Some(CONSUMER.to_owned()),
-            filter_subject: names.inbox.clone(),
+            durable_name: Some(lane.group.clone()),
+            filter_subject: lane.take.clone(),
             ack_policy: AckPolicy::Explicit,
-            ack_wait: ACK_WAIT,
+            ack_wait: lane.ack_wait,
+            deliver_policy: if lane.shared {
+                DeliverPolicy::New
+            } else {
+                DeliverPolicy::All
+            },
+            inactive_threshold: if lane.shared { KEPT } else { Duration::ZERO },
             max_ack_pending: i64::try_from(IN_FLIGHT).unwrap_or(i64::MAX),
             ..pull::Config::default()
         };
@@ -91,11 +104,12 @@ impl Jet {
             .await
             .map_err(broker)?;
         Ok(Self {
-            clock: Arc::clone(&host.options().clock),
+            clock: Arc::clone(clock),
             client,
             context,
-            outbox: names.outbox,
-            dead: names.dead,
+            stored: lane.puts.iter().map(|(queue, _)| queue.clone()).collect(),
+            dead: lane.dead.clone(),
+            at_once: lane.at_once,
             consumer,
             messages: Mutex::default(),
         })
@@ -118,12 +132,13 @@ async fn stream(context: &Context, subject: &str, config: Config) -> Result<Stri
     Ok(name)
 }
 
-struct Jet {
+pub(crate) struct Jet {
     clock: Arc<dyn Clock>,
     client: async_nats::Client,
     context: Context,
-    outbox: String,
+    stored: Vec<String>,
     dead: String,
+    at_once: usize,
     consumer: Consumer<pull::Config>,
     messages: Mutex<Option<pull::Stream>>,
 }
@@ -158,7 +173,8 @@ impl Broker for Jet {
     async fn next(&self) -> Result<Vec<Parcel<Acker>>, QueueError> {
         let mut messages = self.messages.lock().await;
         if messages.is_none() {
-            *messages = Some(self.consumer.messages().await.map_err(broker)?);
+            let open = self.consumer.stream().max_messages_per_batch(self.at_once);
+            *messages = Some(open.messages().await.map_err(broker)?);
         }
         let Some(open) = messages.as_mut() else {
             return Ok(Vec::new());
@@ -199,7 +215,7 @@ impl Broker for Jet {
             return Err(QueueError::TooLong(most));
         }
         let headers = Self::headers(client, id);
-        if to == self.outbox {
+        if self.stored.iter().any(|stored| stored == to) {
             return self.store(to, headers, line.to_vec()).await;
         }
         // A private subject: whoever listens there hears it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_client::queue::{CLIENT, MESSAGE, Names, REASON, REPLY_TO};
+use clawk_egress::Url;
 use clawk_kernel::time::Clock;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamId, StreamPendingCountReply, StreamReadReply};
@@ -13,13 +14,9 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{ACK_WAIT, Broker, Door, Parcel, QueueError, QueueOptions, broker, patiently};
+use super::{Broker, Door, Lane, Parcel, QueueError, QueueOptions, broker, patiently};
 use crate::host::Host;
 
-/// Our group, and our only consumer in it: one process owns an agent.
-const GROUP: &str = "clawk";
-/// Entries read at a time.
-const COUNT: usize = 64;
 /// How long a read waits for entries, milliseconds.
 const BLOCK_MS: u64 = 2_000;
 /// How often entries that nobody acknowledged are looked for.
@@ -28,6 +25,10 @@ const CLAIM: Duration = Duration::from_secs(5);
 const KEPT_ENTRIES: usize = 100_000;
 /// How long a private reply stream outlives its last entry, seconds.
 const REPLY_SECONDS: u64 = 86_400;
+/// How long the same message is known to be the same, seconds.
+const ONCE_SECONDS: u64 = 86_400;
+const PUT_ONCE: &str = "if redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[5]) then \
+    redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2], ARGV[3], ARGV[4]) return 1 end return 0";
 /// The longest value that Redis takes.
 const MOST: usize = 512 << 20;
 
@@ -46,15 +47,8 @@ impl Redis {
     /// # Errors
     /// The server can't be reached, or does not let us in.
     pub async fn connect(host: Host, options: &QueueOptions) -> Result<Self, QueueError> {
-        let client = Client::open(options.server.as_str())
-            .map_err(|_| QueueError::Broker("the URL is not one of Redis".to_owned()))?;
-        let streams = Streams {
-            clock: Arc::clone(&host.options().clock),
-            client,
-            names: Names::new(&options.swarm, &options.agent),
-            read: Mutex::default(),
-            write: Mutex::default(),
-        };
+        let lane = Lane::of_agent(&Names::new(&options.swarm, &options.agent));
+        let streams = Streams::new(&host.options().clock, &options.server, lane)?;
         // Reached now: a server that is not there is an error of the start.
         patiently(|| streams.reader()).await?;
         Ok(Self(Door::new(streams, host, "redis", options)?))
@@ -66,10 +60,10 @@ impl Redis {
     }
 }
 
-struct Streams {
+pub(crate) struct Streams {
     clock: Arc<dyn Clock>,
     client: Client,
-    names: Names,
+    lane: Lane,
     /// Blocking reads have a connection of their own.
     read: Mutex<Option<Reading>>,
     write: Mutex<Option<MultiplexedConnection>>,
@@ -84,6 +78,18 @@ struct Reading {
 }
 
 impl Streams {
+    pub(crate) fn new(clock: &Arc<dyn Clock>, server: &Url, lane: Lane) -> Result<Self, QueueError> {
+        let client = Client::open(server.as_str())
+            .map_err(|_| QueueError::Broker("the URL is not one of Redis".to_owned()))?;
+        Ok(Self {
+            clock: Arc::clone(clock),
+            client,
+            lane,
+            read: Mutex::default(),
+            write: Mutex::default(),
+        })
+    }
+
     async fn connect(&self) -> Result<MultiplexedConnection, QueueError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(Duration::from_secs(5)))
@@ -93,13 +99,13 @@ impl Streams {
     }
 
     /// A connection for reading, with the group made.
-    async fn reader(&self) -> Result<(), QueueError> {
+    pub(crate) async fn reader(&self) -> Result<(), QueueError> {
         let mut connection = self.connect().await?;
         let made: RedisResult<Value> = redis::cmd("XGROUP")
             .arg("CREATE")
-            .arg(&self.names.inbox)
-            .arg(GROUP)
-            .arg("0")
+            .arg(&self.lane.take)
+            .arg(&self.lane.group)
+            .arg(if self.lane.shared { "$" } else { "0" })
             .arg("MKSTREAM")
             .query_async(&mut connection)
             .await;
@@ -140,7 +146,7 @@ impl Streams {
     async fn read(&self, reading: &mut Reading) -> RedisResult<Vec<StreamId>> {
         let connection = &mut reading.connection;
         if let Some(after) = reading.left_after.clone() {
-            let left = entries(connection, &self.names.inbox, &after, None).await?;
+            let left = entries(connection, &self.lane, &after, None).await?;
             reading.left_after = left.last().map(|entry| entry.id.clone());
             if !left.is_empty() {
                 return Ok(left);
@@ -149,20 +155,20 @@ impl Streams {
         if reading.claimed.elapsed() >= CLAIM {
             reading.claimed = Instant::now();
             let claimed: StreamAutoClaimReply = redis::cmd("XAUTOCLAIM")
-                .arg(&self.names.inbox)
-                .arg(GROUP)
-                .arg(GROUP)
-                .arg(u64::try_from(ACK_WAIT.as_millis()).unwrap_or(u64::MAX))
+                .arg(&self.lane.take)
+                .arg(&self.lane.group)
+                .arg(&self.lane.reader)
+                .arg(u64::try_from(self.lane.ack_wait.as_millis()).unwrap_or(u64::MAX))
                 .arg("0")
                 .arg("COUNT")
-                .arg(COUNT)
+                .arg(self.lane.at_once)
                 .query_async(connection)
                 .await?;
             if !claimed.claimed.is_empty() {
                 return Ok(claimed.claimed);
             }
         }
-        entries(connection, &self.names.inbox, ">", Some(BLOCK_MS)).await
+        entries(connection, &self.lane, ">", Some(BLOCK_MS)).await
     }
 
     /// How long ago an entry was added: its id begins with the milliseconds.
@@ -172,10 +178,33 @@ impl Streams {
         Duration::from_millis(u64::try_from(now_ms.saturating_sub(added_ms.unwrap_or(0))).unwrap_or(0))
     }
 
+    /// What waits to be worked on is put there once, however often it is tried, and never cut off.
+    async fn put_once(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
+        let mut command = redis::cmd("EVAL");
+        command
+            .arg(PUT_ONCE)
+            .arg(2)
+            .arg(to)
+            .arg(format!("{to}.sent.{id}"));
+        command
+            .arg(MESSAGE)
+            .arg(line)
+            .arg(CLIENT)
+            .arg(client)
+            .arg(ONCE_SECONDS);
+        let _put: i64 = self.run(&command).await?;
+        Ok(())
+    }
+
     /// How often an entry was delivered.
     async fn tries(&self, id: &str) -> Result<u64, QueueError> {
         let mut command = redis::cmd("XPENDING");
-        command.arg(&self.names.inbox).arg(GROUP).arg(id).arg(id).arg(1);
+        command
+            .arg(&self.lane.take)
+            .arg(&self.lane.group)
+            .arg(id)
+            .arg(id)
+            .arg(1);
         let pending: StreamPendingCountReply = self.run(&command).await?;
         let times = pending.ids.first().map_or(1, |entry| entry.times_delivered);
         Ok(u64::try_from(times).unwrap_or(u64::MAX))
@@ -184,16 +213,17 @@ impl Streams {
 
 async fn entries(
     connection: &mut MultiplexedConnection,
-    inbox: &str,
+    lane: &Lane,
     after: &str,
     block_ms: Option<u64>,
 ) -> RedisResult<Vec<StreamId>> {
     let mut command = redis::cmd("XREADGROUP");
-    command.arg("GROUP").arg(GROUP).arg(GROUP).arg("COUNT").arg(COUNT);
+    command.arg("GROUP").arg(&lane.group).arg(&lane.reader);
+    command.arg("COUNT").arg(lane.at_once);
     if let Some(block_ms) = block_ms {
         command.arg("BLOCK").arg(block_ms);
     }
-    command.arg("STREAMS").arg(inbox).arg(after);
+    command.arg("STREAMS").arg(&lane.take).arg(after);
     let reply: Option<StreamReadReply> = command.query_async(connection).await?;
     let keys = reply.map(|reply| reply.keys).unwrap_or_default();
     Ok(keys.into_iter().flat_map(|key| key.ids).collect())
@@ -248,6 +278,14 @@ impl Broker for Streams {
         if line.len() > MOST {
             return Err(QueueError::TooLong(MOST));
         }
+        if self
+            .lane
+            .puts
+            .iter()
+            .any(|(stored, removed)| *removed && stored == to)
+        {
+            return self.put_once(to, client, line, id).await;
+        }
         let mut command = redis::cmd("XADD");
         command.arg(to).arg("MAXLEN").arg("~").arg(KEPT_ENTRIES).arg("*");
         command.arg(MESSAGE).arg(line).arg("id").arg(id);
@@ -255,7 +293,7 @@ impl Broker for Streams {
             command.arg(CLIENT).arg(client);
         }
         let _entry: String = self.run(&command).await?;
-        if to != self.names.outbox {
+        if !self.lane.puts.iter().any(|(stored, _)| stored == to) {
             let mut command = redis::cmd("EXPIRE");
             command.arg(to).arg(REPLY_SECONDS);
             let _set: i64 = self.run(&command).await?;
@@ -265,17 +303,24 @@ impl Broker for Streams {
 
     async fn done(&self, receipt: &String) -> Result<(), QueueError> {
         let mut command = redis::cmd("XACK");
-        command.arg(&self.names.inbox).arg(GROUP).arg(receipt);
+        command.arg(&self.lane.take).arg(&self.lane.group).arg(receipt);
         let _acknowledged: i64 = self.run(&command).await?;
+        if self.lane.shared {
+            return Ok(());
+        }
         let mut command = redis::cmd("XDEL");
-        command.arg(&self.names.inbox).arg(receipt);
+        command.arg(&self.lane.take).arg(receipt);
         let _gone: i64 = self.run(&command).await?;
         Ok(())
     }
 
     async fn progress(&self, receipt: &String) -> Result<(), QueueError> {
         let mut command = redis::cmd("XCLAIM");
-        command.arg(&self.names.inbox).arg(GROUP).arg(GROUP).arg(0);
+        command
+            .arg(&self.lane.take)
+            .arg(&self.lane.group)
+            .arg(&self.lane.reader)
+            .arg(0);
         command.arg(receipt).arg("JUSTID");
         let _claimed: Value = self.run(&command).await?;
         Ok(())
@@ -284,7 +329,7 @@ impl Broker for Streams {
     async fn bury(&self, parcel: &Parcel<String>, reason: &str) -> Result<(), QueueError> {
         let mut command = redis::cmd("XADD");
         command
-            .arg(&self.names.dead)
+            .arg(&self.lane.dead)
             .arg("MAXLEN")
             .arg("~")
             .arg(KEPT_ENTRIES);

@@ -37,6 +37,7 @@ impl Connection {
             return;
         }
         match parse(line) {
+            Inbound::One(Message::Ignored) => self.answered(line),
             Inbound::One(message) => self.message(message, Destination::Alone).await,
             Inbound::Batch(messages) => {
                 let is_answered = |message: &&Message<'_>| match message {
@@ -50,6 +51,17 @@ impl Connection {
                     self.message(message, place.clone()).await;
                 }
             }
+        }
+    }
+
+    /// An answer of the client's: to a report, or to nothing.
+    fn answered(&self, line: &[u8]) {
+        let owed = match &self.phase {
+            Phase::Running(run) => run.owed.as_ref(),
+            Phase::Fresh | Phase::Stopped(_) => None,
+        };
+        if !owed.is_some_and(|owed| owed.answered(line)) {
+            tracing::debug!("a stray response or a malformed notification was dropped");
         }
     }
 
@@ -111,7 +123,12 @@ impl Connection {
             Method::ToolDeny => self.answer(run, ask, method, Answer::Deny).await,
             Method::SwarmDelegate => {
                 self.work(run, ask, method, |run, p: DelegateParams| async move {
-                    run.kernel.delegate(run.session.id, p).await
+                    let (task, token) = (p.task_id.clone(), p.context.report_token.clone());
+                    let taken = run.kernel.delegate(run.session.id, p).await?;
+                    if let Some(owed) = &run.owed {
+                        owed.owe(task, token);
+                    }
+                    Ok::<_, KernelError>(taken)
                 })
                 .await;
             }

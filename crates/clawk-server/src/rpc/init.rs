@@ -34,6 +34,8 @@ pub(super) struct Opening {
     pub(super) version: String,
     /// `capabilities.tools.approvals = "notify"` (R18a).
     pub(super) notify_questions: bool,
+    /// `capabilities.swarm` is named: it takes reports of what it delegates.
+    pub(super) takes_reports: bool,
 }
 
 /// Judges shape, then version; the manifest's content is the factory's (R3a).
@@ -84,10 +86,12 @@ pub(super) fn judge(params: &str) -> Result<Opening, RpcError> {
         .get("tools")
         .and_then(|tools| tools.get("approvals"))
         == Some(&Value::String("notify".into()));
+    let takes_reports = params.capabilities.contains_key("swarm");
     Ok(Opening {
         params,
         version,
         notify_questions,
+        takes_reports,
     })
 }
 

@@ -59,6 +59,7 @@ impl Connection {
         self.pulse.send_replace(Some(Pulse {
             kernel: run.kernel.clone(),
             notify_questions: asked.notify_questions,
+            owed: run.owed.clone(),
         }));
         self.phase = Phase::Running(run);
     }
@@ -87,6 +88,7 @@ impl Connection {
             kernel,
             session,
             client,
+            owed: asked.takes_reports.then(Arc::default),
         })
     }
 

@@ -65,18 +65,24 @@ fn said(params: &SendParams) -> Result<(String, Vec<Attached>), RpcError> {
     };
     match (&params.parts, &params.text) {
         (None, Some(text)) => Ok((text.clone(), Vec::new())),
-        (Some(parts), None) => {
-            let (mut texts, mut images) = (Vec::new(), Vec::new());
-            for part in parts {
-                match picture(part).map_err(|reason| invalid(&reason))? {
-                    Some(image) => images.push(image),
-                    None => texts.push(part.as_text()),
-                }
-            }
-            Ok((texts.join("\n\n"), images))
-        }
+        (Some(parts), None) => self::parts(parts).map_err(|reason| invalid(&reason)),
         (Some(_), Some(_)) | (None, None) => Err(invalid("a message has either `parts` or `text`")),
     }
+}
+
+/// Parts as words and pictures. Other parts become notes.
+///
+/// # Errors
+/// A picture is not what it says, for people.
+pub(super) fn parts(parts: &[Part]) -> Result<(String, Vec<Attached>), String> {
+    let (mut texts, mut images) = (Vec::new(), Vec::new());
+    for part in parts {
+        match picture(part)? {
+            Some(image) => images.push(image),
+            None => texts.push(part.as_text()),
+        }
+    }
+    Ok((texts.join("\n\n"), images))
 }
 
 /// A part that is a picture of a type that models take.
@@ -211,5 +217,9 @@ fn step(notice: &Notice) -> Option<Value> {
             "summary": summary, "duration_ms": duration_ms, "level": level}),
         Notice::Unreachable(text) => json!({"step": "unreachable", "text": text}),
         Notice::Warned(text) => json!({"step": "warned", "text": text}),
+        Notice::Shown(shown, line) => {
+            json!({"step": "shown", "done": shown.done, "denied": shown.denied, "failed": shown.failed,
+            "unknown": shown.unknown, "text": line})
+        }
     })
 }

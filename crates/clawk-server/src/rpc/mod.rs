@@ -10,6 +10,7 @@ mod lifecycle;
 mod messages;
 pub(crate) mod questions;
 mod reply;
+pub(crate) mod reports;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,8 @@ pub(crate) struct Run {
     pub(crate) session: Session,
     /// Who answers questions here, for the trace.
     pub(crate) client: String,
+    /// Reports that this client is owed; none: it takes none.
+    pub(crate) owed: Option<Arc<reports::Owed>>,
 }
 
 /// What the side loops of a connection follow: the run that is served, or none.
@@ -52,6 +55,8 @@ pub(crate) struct Pulse {
     pub(crate) kernel: Kernel,
     /// R18a.
     pub(crate) notify_questions: bool,
+    /// Reports of delegated tasks.
+    pub(crate) owed: Option<Arc<reports::Owed>>,
 }
 
 /// One client on one connection. Only the door's reading loop holds it; tasks get the [`Arc`]s they need.

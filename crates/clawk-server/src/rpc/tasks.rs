@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::Kernel;
+use clawk_kernel::{Attached, Kernel};
 use clawk_proto::rpc::write_notification;
 use clawk_proto::{ErrorCode, RpcError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::dispatch::Ask;
-use super::{Connection, gate};
+use super::{Connection, gate, messages};
 use crate::a2a::tasks::{Fault, Task, View, Wanted};
 use crate::access::{Rights, Scope};
 use crate::error::ckp as error;
@@ -55,22 +55,19 @@ struct Named {
 }
 
 impl Said {
-    fn text(&self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(text.clone()),
-            Self::Object { text: Some(text), .. } => Some(text.clone()),
+    /// Its words and its pictures.
+    fn said(&self) -> Result<(String, Vec<Attached>), RpcError> {
+        let text = match self {
             Self::Object {
-                parts: Some(parts), ..
-            } => {
-                let texts: Vec<String> = parts.iter().map(clawk_proto::message::Part::as_text).collect();
-                Some(texts.join("\n\n"))
-            }
-            Self::Object {
-                content: Some(content),
+                text: None,
+                parts: Some(parts),
                 ..
-            } => content.as_str().map(str::to_owned),
-            Self::Object { .. } => None,
-        }
+            } => return messages::parts(parts).map_err(invalid),
+            Self::Text(text) | Self::Object { text: Some(text), .. } => Some(text.as_str()),
+            Self::Object { content, .. } => content.as_ref().and_then(Value::as_str),
+        };
+        let text = text.ok_or_else(|| invalid("a message has a `text`, or `parts`"))?;
+        Ok((text.to_owned(), Vec::new()))
     }
 }
 
@@ -193,16 +190,15 @@ fn wanted(host: &Host, create: Create) -> Result<Wanted, RpcError> {
             return Err(invalid("a task has either `message` or `messages`"));
         }
     };
-    let texts: Option<Vec<String>> = said.iter().map(Said::text).collect();
-    let text = texts
-        .ok_or_else(|| invalid("a message has a `text`, or `parts`"))?
-        .join("\n\n");
+    let said: Vec<(String, Vec<Attached>)> = said.iter().map(Said::said).collect::<Result<_, _>>()?;
+    let (texts, images): (Vec<String>, Vec<Vec<Attached>>) = said.into_iter().unzip();
     Ok(Wanted {
         id: create
             .task_id
             .unwrap_or_else(|| host.options().clock.uuid().to_string()),
         context: create.conversation,
-        text,
+        text: texts.join("\n\n"),
+        images: images.concat(),
     })
 }
 

@@ -10,7 +10,7 @@ use futures::future::FusedFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::rpc::{Connection, Pulse, heartbeat, questions};
+use crate::rpc::{Connection, Pulse, heartbeat, questions, reports};
 
 /// How long a peer has to read the last answers.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -54,7 +54,8 @@ pub(crate) async fn converse<S: Source>(
     let (outbox, lanes, clock) = (connection.outbox(), connection.lanes(), connection.clock());
     let mut writing = pin!(writing.fuse());
     let mut beating = pin!(heartbeat::beat(follow.clone(), &outbox, &*clock).fuse());
-    let mut following = pin!(questions::follow(follow, &lanes, &outbox).fuse());
+    let mut following = pin!(questions::follow(follow.clone(), &lanes, &outbox).fuse());
+    let mut reporting = pin!(reports::follow(follow, &outbox).fuse());
     let mut reading = Box::pin(source.read(&mut connection));
     // One task: what is read, answered and written meets without a hand-over between threads.
     let by = loop {
@@ -65,6 +66,7 @@ pub(crate) async fn converse<S: Source>(
             _ = &mut writing => break End::PeerGone,
             () = &mut beating => {}
             () = &mut following => {}
+            () = &mut reporting => {}
         }
     };
     drop(reading);

@@ -76,7 +76,10 @@ impl Search<'_> {
                 self.whose_and_limit(rows)?
             }
         };
-        Ok(Found { hits, used: None })
+        Ok(Found {
+            hits,
+            ..Found::default()
+        })
     }
 
     fn whose_and_limit(
@@ -98,6 +101,7 @@ impl Search<'_> {
             return Ok(Found {
                 hits: read(connection, &ranked, self.whose, self.limit)?,
                 used: Some(Used::FullText),
+                ..Found::default()
             });
         };
         let depth = way::depth(self.limit);
@@ -116,6 +120,7 @@ impl Search<'_> {
         Ok(Found {
             hits: read(connection, &ranked, self.whose, self.limit)?,
             used: Some(way.used),
+            ..Found::default()
         })
     }
 

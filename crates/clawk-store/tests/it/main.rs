@@ -16,6 +16,8 @@ mod heads;
 mod journal;
 mod kill;
 mod memory;
+#[path = "../../../../tests/parts/postgres.rs"]
+mod server;
 
 use clawk_kernel::ports::{Batch, Content, Entry};
 use clawk_kernel::time::Timestamp;

@@ -8,8 +8,11 @@ use clawk_manifest::model::Store;
 use clawk_proto::method::NewEntry;
 use clawk_recall::compact::Summary;
 use clawk_recall::entry::{Mark, New, Used, Vector, Whose};
+use clawk_secrets::{Env, Secret};
 use clawk_store::{Durability, Options, Restore, StateDir};
 use serde_json::{Value, json};
+
+use super::server::Server;
 
 /// A backend under test, with what keeps it alive.
 struct Backend {
@@ -39,9 +42,31 @@ fn folders() -> Backend {
     }
 }
 
+/// On one server: with the extension `vector`, and without.
+fn postgres() -> [Backend; 2] {
+    let server = std::rc::Rc::new(Server::start());
+    [("with", true), ("without", false)].map(|(schema, pgvector)| {
+        let options = clawk_postgres::Options {
+            password: Some(Secret::new("PG_PASSWORD", Server::PASSWORD)),
+            tls: clawk_postgres::TlsMode::Disable,
+            schema: schema.to_owned(),
+            connect_timeout: std::time::Duration::from_secs(30),
+            operation_timeout: std::time::Duration::from_secs(60),
+            pgvector,
+            ..clawk_postgres::Options::new(Secret::new("url", server.url()))
+        };
+        let database = clawk_postgres::Database::new(options, &Env::Process).unwrap();
+        Backend {
+            memory: Arc::new(clawk_postgres::PgMemory::new(database, "tested")),
+            _alive: Box::new(server.clone()),
+        }
+    })
+}
+
 /// Every back end, each empty.
-fn backends() -> [Backend; 2] {
-    [sqlite(), folders()]
+fn backends() -> [Backend; 4] {
+    let [with, without] = postgres();
+    [sqlite(), folders(), with, without]
 }
 
 fn store(spec: Value) -> Store {

@@ -58,6 +58,17 @@ pub struct Wanted {
     pub wait: bool,
 }
 
+/// On which terms a run is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Terms<'a> {
+    /// A member, an identity or a role; none: the whole swarm.
+    pub to: Option<&'a str>,
+    /// Wishes; they only narrow.
+    pub wish: Wish,
+    /// Another host of the swarm gives it: that host counts it.
+    pub from_afar: bool,
+}
+
 fn size(brief: &Brief) -> usize {
     brief.description.len() + brief.input.as_ref().map_or(0, |input| canonical(input).len())
 }
@@ -73,6 +84,25 @@ impl Coord {
         run: &TaskId,
         brief: Brief,
         to: Option<&str>,
+        origin: &str,
+        now_ms: u64,
+    ) -> Result<Vec<Effect>, Refusal> {
+        let terms = Terms {
+            to,
+            ..Terms::default()
+        };
+        self.accept_within(run, brief, terms, origin, now_ms)
+    }
+
+    /// The same for a run whose tasks have at most what `wish` says.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
+    pub fn accept_within(
+        &mut self,
+        run: &TaskId,
+        brief: Brief,
+        terms: Terms<'_>,
         origin: &str,
         now_ms: u64,
     ) -> Result<Vec<Effect>, Refusal> {
@@ -98,7 +128,7 @@ impl Coord {
             return Err(Refusal::invalid("bad_task", message));
         }
         let all: Vec<Who> = self.plan.all().chain([Who::Claw]).collect();
-        let to = match to {
+        let to = match terms.to {
             None => Vec::new(),
             Some(name) => {
                 let mut named = self.plan.named(&all, name);
@@ -121,6 +151,8 @@ impl Coord {
             brief,
             to,
             origin: origin.to_owned(),
+            wish: terms.wish,
+            from_afar: terms.from_afar,
             plan: self.plan.fingerprint(),
             at_ms: now_ms,
         });
@@ -269,6 +301,18 @@ impl Coord {
             }),
         }
         (reception, std::mem::take(&mut self.out))
+    }
+
+    /// A report that is not taken, whatever it says; it is recorded.
+    pub fn refuse_report(&mut self, task: &TaskId, by: &str, reception: Reception) -> Vec<Effect> {
+        if let Some(reason) = reception.reason() {
+            self.emit(Fact::Refused {
+                task: task.clone(),
+                reason: reason.to_owned(),
+                by: by.to_owned(),
+            });
+        }
+        std::mem::take(&mut self.out)
     }
 
     fn judge_report(&self, task: &TaskId, by: Option<&str>, result: &Value) -> Reception {
@@ -472,7 +516,7 @@ impl Coord {
                 brief: of.brief.clone(),
                 from: from.clone(),
                 after: before.take().filter(|_| chained),
-                wish: Wish::default(),
+                wish: of.wish.clone(),
             };
             self.emit(Fact::Delegated { new, at_ms: now_ms });
             before = Some(task);

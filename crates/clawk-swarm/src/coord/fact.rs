@@ -1,12 +1,12 @@
 //! What happened: the only way in which the state changes, and what the journal keeps.
 
 use super::{
-    Answer, BTreeSet, Brief, Coord, Deserialize, ENDED, Kind, Phase, Run, SeatState, Serialize, Task, TaskId,
-    TaskStatus, TryEnd, Used, Who, Wish,
+    Answer, BTreeMap, BTreeSet, Brief, Coord, Deserialize, ENDED, Kind, Phase, Run, SeatState, Serialize,
+    Task, TaskId, TaskStatus, TryEnd, Used, Who, Wish,
 };
 use crate::answer::Said;
 use crate::combine::Outcome;
-use crate::coord::task::StageEnd;
+use crate::coord::task::{Shared, StageEnd};
 
 /// A seat's circuit breaker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +75,12 @@ pub enum Fact {
         to: Vec<Who>,
         /// Who asked.
         origin: String,
+        /// What who asked wants of it.
+        #[serde(default, skip_serializing_if = "Wish::is_empty")]
+        wish: Wish,
+        /// Another host of the swarm gave it, and counts it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        from_afar: bool,
         /// Under which plan.
         plan: String,
         /// When.
@@ -117,6 +123,15 @@ pub enum Fact {
         status: TaskStatus,
         /// Its result.
         answer: Answer,
+    },
+    /// A member put a value where all of its run read it (`shared-memory`).
+    Shared {
+        /// Whose turn.
+        task: TaskId,
+        /// Under which key.
+        key: String,
+        /// What.
+        shared: Shared,
     },
     /// Results went to who had delegated them and not waited.
     Told {
@@ -186,6 +201,8 @@ impl Coord {
                 brief,
                 to,
                 origin,
+                wish,
+                from_afar,
                 plan,
                 at_ms,
             } => {
@@ -194,16 +211,20 @@ impl Coord {
                     brief: brief.clone(),
                     to: to.clone(),
                     origin: origin.clone(),
+                    wish: wish.clone(),
+                    from_afar: *from_afar,
                     at_ms: *at_ms,
                     plan: plan.clone(),
                     stage: 0,
                     stages: Vec::new(),
+                    shared: BTreeMap::new(),
                 };
                 self.runs.insert(run.clone(), new);
             }
             Fact::Delegated { new, at_ms } => self.delegated(new, *at_ms),
             Fact::Began { task, who, attempt } => self.change(task, |task| {
                 task.phase = Phase::Running;
+                task.afar = false;
                 task.attempts = *attempt;
                 if task.seat.replace(*who) != Some(*who) {
                     task.failed_here = 0;
@@ -218,6 +239,12 @@ impl Coord {
             } => self.try_applied(task, (end, used), *again),
             Fact::Word { task, status, answer } => {
                 self.change(task, |task| task.word = Some((*status, answer.clone())));
+            }
+            Fact::Shared { task, key, shared } => {
+                let run = self.tasks.get(task).map(|task| task.new.run.clone());
+                if let Some(run) = run.and_then(|run| self.runs.get_mut(&run)) {
+                    run.shared.insert(key.clone(), shared.clone());
+                }
             }
             Fact::Told { task, of } => self.change(task, |task| {
                 task.told.extend(of.iter().cloned());
@@ -275,6 +302,7 @@ impl Coord {
             failed_here: 0,
             not_before_ms: 0,
             since_ms: at_ms,
+            afar: false,
             reached: false,
             waits: BTreeSet::new(),
             told: BTreeSet::new(),

@@ -11,6 +11,7 @@ mod fact;
 mod flow;
 mod over;
 mod pump;
+mod share;
 mod task;
 mod view;
 
@@ -28,10 +29,11 @@ use sha2::{Digest as _, Sha256};
 use crate::answer::{Answer, Fault};
 use crate::plan::{Plan, Who};
 
-pub use accept::{Refusal, Wanted};
+pub use accept::{Refusal, Terms, Wanted};
 pub use end::{Lost, TryEnd, Used};
 pub use fact::{Circuit, Fact, NewTask};
-pub use task::{Brief, Kind, Phase, Run, Task, Wish};
+pub use share::NotShared;
+pub use task::{Brief, Kind, Phase, Run, Shared, Task, Wish};
 pub use view::{Edge, EdgeKind, Member, Node, RunResult, RunState, TaskResult};
 
 /// A task's id, and a run's.
@@ -212,6 +214,12 @@ impl Coord {
         self.tasks.get(task)
     }
 
+    /// The task's own report has been taken.
+    #[must_use]
+    pub fn has_word(&self, task: &TaskId) -> bool {
+        self.tasks.get(task).is_some_and(|task| task.word.is_some())
+    }
+
     /// A run that has not ended.
     #[must_use]
     pub fn run(&self, run: &TaskId) -> Option<&Run> {
@@ -269,6 +277,15 @@ impl Coord {
             } else {
                 self.catch_up(&run, now_ms);
             }
+        }
+        self.pump(now_ms);
+        std::mem::take(&mut self.out)
+    }
+
+    /// The task's try is worked on elsewhere: it takes no seat of this host.
+    pub fn crosses(&mut self, task: &TaskId, now_ms: u64) -> Vec<Effect> {
+        if let Some(task) = self.tasks.get_mut(task) {
+            task.afar = true;
         }
         self.pump(now_ms);
         std::mem::take(&mut self.out)

@@ -11,6 +11,24 @@ impl Coord {
         self.tasks.values().filter(|task| self.counts(task)).count()
     }
 
+    /// Whether there is room for one more try. What another host gave is counted there, and here only by what this host itself
+    /// works on.
+    fn has_room(&self, from_afar: bool) -> bool {
+        let tasks = self.tasks.values().filter(|task| self.counts(task));
+        let running = tasks.filter(|task| {
+            if from_afar {
+                !task.afar
+            } else {
+                !self.is_from_afar(task)
+            }
+        });
+        running.count() < self.plan.limits.max_parallel
+    }
+
+    fn is_from_afar(&self, task: &Task) -> bool {
+        self.runs.get(&task.new.run).is_some_and(|run| run.from_afar)
+    }
+
     fn counts(&self, task: &Task) -> bool {
         let held = self.held.iter().any(|(asker, _)| asker == task.id());
         task.phase == Phase::Running && task.waits.is_empty() && !held
@@ -32,8 +50,13 @@ impl Coord {
             .and_then(|task| self.tasks.get(task))
             .filter(|task| matches!(task.new.kind, Kind::Judge { .. }))
             .and_then(|task| task.new.parent.as_ref());
+        let from_afar = for_task
+            .and_then(|task| self.tasks.get(task))
+            .is_some_and(|task| self.is_from_afar(task));
         !self.tasks.values().any(|task| {
             task.seat == Some(who)
+                // Who works elsewhere leaves the seat here to what comes from elsewhere.
+                && !(task.afar && from_afar)
                 && matches!(task.phase, Phase::Running | Phase::Parked)
                 && Some(task.id()) != judged
         })
@@ -47,14 +70,14 @@ impl Coord {
     /// Lets everything go on that may.
     pub(super) fn pump(&mut self, now_ms: u64) {
         loop {
-            let room = self.running() < self.plan.limits.max_parallel;
+            let room = self.has_room(false);
             if room && (self.release() || self.tell(now_ms)) {
                 continue;
             }
             if self.break_chains(now_ms) {
                 continue;
             }
-            if !room {
+            if !room && !self.has_room(true) {
                 return;
             }
             let Some((task, who)) = self.first_that_may(now_ms) else {
@@ -135,10 +158,12 @@ impl Coord {
     }
 
     fn first_that_may(&self, now_ms: u64) -> Option<(TaskId, Who)> {
+        let (own, afar) = (self.has_room(false), self.has_room(true));
         let mut waiting: Vec<&Task> = self
             .tasks
             .values()
             .filter(|task| task.phase == Phase::Waiting && task.not_before_ms <= now_ms)
+            .filter(|task| if self.is_from_afar(task) { afar } else { own })
             .collect();
         waiting.sort_by_key(|task| task.arrived);
         waiting.into_iter().find_map(|task| {

@@ -1,6 +1,6 @@
 //! Runs and tasks.
 
-use super::{Answer, BTreeSet, Deserialize, NewTask, Serialize, TaskId, TaskStatus, Value, Who};
+use super::{Answer, BTreeMap, BTreeSet, Deserialize, NewTask, Serialize, TaskId, TaskStatus, Value, Who};
 use crate::answer::Said;
 use crate::combine::{Outcome, Purpose};
 
@@ -29,6 +29,14 @@ pub struct Wish {
     /// Millionths of a dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_microusd: Option<u64>,
+}
+
+impl Wish {
+    /// Nothing is wished.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What a task is.
@@ -81,6 +89,9 @@ pub struct Task {
     /// Not kept beyond a restart as it is: the time between does not count.
     #[serde(skip)]
     pub(super) since_ms: u64,
+    /// Its try is worked on elsewhere. Not kept: after a restart it crosses again.
+    #[serde(skip)]
+    pub(super) afar: bool,
     /// A member has been reached.
     pub(super) reached: bool,
     /// Tasks that it waits for.
@@ -153,6 +164,12 @@ pub struct Run {
     pub to: Vec<Who>,
     /// Who asked: the driver's own word.
     pub origin: String,
+    /// Wishes of who asked: they hold for each of its tasks.
+    #[serde(default)]
+    pub wish: Wish,
+    /// Another host of the swarm gave it, and counts it.
+    #[serde(default)]
+    pub from_afar: bool,
     /// When it was accepted, Unix milliseconds.
     pub at_ms: u64,
     /// [`crate::Plan::fingerprint`].
@@ -161,6 +178,20 @@ pub struct Run {
     pub stage: u32,
     /// What the stages before gave.
     pub stages: Vec<StageEnd>,
+    /// What its members share (`shared-memory`), by key.
+    #[serde(default)]
+    pub shared: BTreeMap<String, Shared>,
+}
+
+/// A value that the members of a run share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Shared {
+    /// The value.
+    pub value: Value,
+    /// Counted from 1 for each key.
+    pub version: u64,
+    /// Who put it there.
+    pub member: String,
 }
 
 /// What a stage gave.

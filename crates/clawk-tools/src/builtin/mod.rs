@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::call::Call;
 use crate::egress::Exits;
 
+pub(crate) use file::reaches;
 pub use file::{MODE, main};
 
 pub(crate) use shell::launch_error;

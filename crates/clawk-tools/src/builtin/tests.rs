@@ -573,6 +573,7 @@ async fn a_person_is_asked_and_may_decline() {
             plan: &plan,
             workdir: dir.path(),
             timeout_ms: 1000,
+            request_id: "a-call",
             tool: "ask-user",
             connections: clawk_kernel::ports::Connections::default(),
             stop,

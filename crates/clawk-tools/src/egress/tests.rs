@@ -171,6 +171,7 @@ async fn http_request_sends_a_bound_secret_and_never_shows_it() {
             plan: &plan,
             workdir: dir.path(),
             timeout_ms: 5_000,
+            request_id: "a-call",
             marks: &[],
             apart: &clawk_kernel::place::Apart::default(),
             tool,

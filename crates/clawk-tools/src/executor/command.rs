@@ -1,11 +1,13 @@
 //! `[tools.NAME] command = ["prog", "arg"]`: arguments as JSON on standard input, the result on standard output.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::{Input, Spec};
 use clawk_secrets::Secret;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::reply;
@@ -24,7 +26,20 @@ pub(crate) struct Command {
     pub(crate) secrets: Vec<(String, Secret)>,
     /// A WebAssembly file: it runs at level `wasm`, also where less is asked for.
     pub(crate) guest: bool,
-    pub(crate) read_paths: Vec<std::path::PathBuf>,
+    pub(crate) read_paths: Vec<PathBuf>,
+    /// It takes words instead of JSON.
+    pub(crate) argv: bool,
+    /// Where it starts, if that is not the working directory.
+    pub(crate) start_in: Option<PathBuf>,
+}
+
+/// What a command that takes words is given.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Words {
+    args: Vec<String>,
+    path: Option<String>,
+    stdin: Option<String>,
 }
 
 impl Command {
@@ -43,9 +58,26 @@ impl Command {
         );
         spec.workdir = Some(call.workdir.to_path_buf());
         spec.read_paths.clone_from(&self.read_paths);
-        let arguments =
-            serde_json::to_vec(call.arguments).map_err(|e| RunError::Unavailable(e.to_string()))?;
-        spec.stdin = Input::Bytes(arguments);
+        if let Some(folder) = &self.start_in {
+            spec.workdir = Some(folder.clone());
+            spec.base = Some(call.workdir.to_path_buf());
+            spec.read_paths.push(folder.clone());
+        }
+        if self.argv {
+            let words: Words = match call.parse() {
+                Ok(words) => words,
+                Err(outcome) => return Ok(outcome),
+            };
+            spec.args.extend(words.args);
+            spec.args.extend(words.path);
+            spec.stdin = words
+                .stdin
+                .map_or(Input::Null, |text| Input::Bytes(text.into_bytes()));
+        } else {
+            let arguments =
+                serde_json::to_vec(call.arguments).map_err(|e| RunError::Unavailable(e.to_string()))?;
+            spec.stdin = Input::Bytes(arguments);
+        }
         spec.timeout_ms = Some(call.timeout_ms);
         let way = shared
             .exits

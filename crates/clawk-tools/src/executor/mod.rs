@@ -1,8 +1,10 @@
-//! Executors that `clawk.toml` binds: a program, or an HTTP endpoint.
+//! Executors that `clawk.toml` binds: a program, an HTTP endpoint, another agent.
 
+mod a2a;
 mod command;
 mod http;
 
+pub(crate) use a2a::Remote;
 pub(crate) use command::Command;
 pub(crate) use http::{Endpoint, ended};
 

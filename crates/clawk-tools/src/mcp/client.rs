@@ -1,31 +1,39 @@
-//! What a server may ask of its client: the folders that it sees, and a person. Sampling is not offered.
+//! What a server may ask of its client: the folders that it sees, a person, and a model where the operator allows it.
 
 #![expect(
     deprecated,
-    reason = "servers of today ask for roots; the next revision of MCP has them no more"
+    reason = "servers of today ask for roots and sampling; the next revision of MCP has neither"
 )]
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use clawk_egress::Url;
+use clawk_kernel::ports::Sampler;
+use clawk_kernel::{Sample, SampleMessage, SampleRole};
 use clawk_plan::{FsMode, Level, Plan};
 use clawk_proto::SessionId;
 use rmcp::ClientHandler;
 use rmcp::ErrorData;
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction,
-    ElicitationCapability, Implementation, ListRootsResult, Root, RootsCapabilities,
+    ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
+    ElicitResult, ElicitationAction, ElicitationCapability, ErrorCode, Implementation, ListRootsResult,
+    ProtocolVersion, Role, Root, RootsCapabilities, SamplingCapability, SamplingMessage,
+    SamplingMessageContentBlock,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleClient};
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::builtin::{Answer, Ask, Question};
 use crate::call::cut;
+use crate::config::Sampling;
 
 /// Members of one form that a person is asked for; a longer form is declined.
 const MAX_FIELDS: usize = 8;
+/// The code of a question that no model answers: what MCP's examples have for a person who refuses.
+const REFUSED: i32 = -1;
 /// Bytes of what a server says to a person, for each member.
 const MAX_WORDS_BYTES: usize = 2_000;
 
@@ -34,6 +42,12 @@ pub(crate) struct Desk {
     server: String,
     roots: Vec<PathBuf>,
     ask: Option<Ask>,
+    /// What its questions to a model may take; none: it may ask none.
+    sampling: Option<Sampling>,
+    /// How they reach the model, once the agent runs.
+    sampler: OnceLock<Sampler>,
+    /// Questions to a model since no call ran.
+    sampled: AtomicU32,
     /// Sessions whose calls run at the server now, one entry per call.
     running: Mutex<Vec<SessionId>>,
     /// The server said that its tools changed.
@@ -70,14 +84,27 @@ pub(crate) fn roots(plan: &Plan, workdir: &Path) -> Vec<PathBuf> {
 }
 
 impl Desk {
-    pub(crate) fn new(server: String, roots: Vec<PathBuf>, ask: Option<Ask>) -> Arc<Self> {
+    pub(crate) fn new(
+        server: String,
+        roots: Vec<PathBuf>,
+        ask: Option<Ask>,
+        sampling: Option<Sampling>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             server,
             roots,
             ask,
+            sampling,
+            sampler: OnceLock::new(),
+            sampled: AtomicU32::new(0),
             running: Mutex::default(),
             changed: AtomicBool::new(false),
         })
+    }
+
+    /// How the server's questions reach a model.
+    pub(crate) fn models(&self, sampler: Sampler) {
+        let _first = self.sampler.set(sampler); // silent-ok: a runner serves one agent
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<SessionId>> {
@@ -86,7 +113,12 @@ impl Desk {
 
     /// A call of this session runs from here on.
     pub(super) fn enter(&self, session: Option<SessionId>) -> Here<'_> {
-        self.lock().extend(session);
+        let mut running = self.lock();
+        if running.is_empty() {
+            self.sampled.store(0, Ordering::Release);
+        }
+        running.extend(session);
+        drop(running);
         Here(self, session)
     }
 
@@ -100,6 +132,50 @@ impl Desk {
         let running = self.lock();
         let first = *running.first()?;
         running.iter().all(|session| *session == first).then_some(first)
+    }
+
+    /// # Errors
+    /// Why no model is asked, or none answered.
+    async fn sample(
+        &self,
+        params: CreateMessageRequestParams,
+        cancel: CancellationToken,
+    ) -> Result<CreateMessageResult, String> {
+        let Some((limits, sampler)) = self.sampling.clone().zip(self.sampler.get()) else {
+            return Err("sampling is off for this server".to_owned());
+        };
+        let Some(session) = self.asker() else {
+            return Err("a question needs one call that runs, of one session".to_owned());
+        };
+        let Sampling {
+            provider,
+            max_tokens,
+            per_call,
+        } = limits;
+        if self.sampled.fetch_add(1, Ordering::AcqRel) >= per_call {
+            return Err(format!(
+                "this call has asked {per_call} questions, which is its limit"
+            ));
+        }
+        if params.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
+            return Err("tools in a question are not supported".to_owned());
+        }
+        let messages: Result<Vec<_>, String> = params.messages.into_iter().map(message).collect();
+        let sample = Sample {
+            server: self.server.clone(),
+            provider,
+            system: params.system_prompt,
+            messages: messages?,
+            max_tokens: u64::from(params.max_tokens.clamp(1, max_tokens.max(1))),
+        };
+        let answer = sampler(session, sample, cancel).await?;
+        let message = SamplingMessage::assistant_text(answer.text);
+        let stop = if answer.cut {
+            CreateMessageResult::STOP_REASON_END_MAX_TOKEN
+        } else {
+            CreateMessageResult::STOP_REASON_END_TURN
+        };
+        Ok(CreateMessageResult::new(message, answer.model).with_stop_reason(stop))
     }
 
     async fn elicit(&self, params: ElicitRequestParams) -> ElicitResult {
@@ -173,6 +249,23 @@ impl Desk {
     }
 }
 
+/// One message of a question: text alone.
+fn message(message: SamplingMessage) -> Result<SampleMessage, String> {
+    let role = match message.role {
+        Role::User => SampleRole::User,
+        _ => SampleRole::Assistant,
+    };
+    let mut texts = Vec::new();
+    for block in message.content.into_vec() {
+        match block {
+            SamplingMessageContentBlock::Text(text) => texts.push(text.text.to_string()),
+            _ => return Err("a question is text alone".to_owned()),
+        }
+    }
+    let text = texts.join("\n");
+    Ok(SampleMessage { role, text })
+}
+
 fn asked(opening: &str, name: &str, field: &Value, needed: bool) -> String {
     let text = |key: &str| field.get(key).and_then(Value::as_str);
     let label = cut(text("title").unwrap_or(name), MAX_WORDS_BYTES).0;
@@ -225,10 +318,15 @@ impl ClientHandler for Handler {
         if self.0.ask.is_some() {
             capabilities.elicitation = Some(ElicitationCapability::default());
         }
+        if self.0.sampling.is_some() {
+            capabilities.sampling = Some(SamplingCapability::default());
+        }
         ClientConfig::new(
             capabilities,
             Implementation::new("clawk", env!("CARGO_PKG_VERSION")),
         )
+        // The last revision with sessions: only these let a server ask while a call runs.
+        .with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 
     async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
@@ -248,6 +346,15 @@ impl ClientHandler for Handler {
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
         Ok(self.0.elicit(params).await)
+    }
+
+    async fn create_message(
+        &self,
+        params: CreateMessageRequestParams,
+        context: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        let answer = self.0.sample(params, context.ct).await;
+        answer.map_err(|reason| ErrorData::new(ErrorCode(REFUSED), reason, None))
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

@@ -16,6 +16,8 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::{Error as SseError, Sse, SseStream};
 
+use crate::oauth::{OAuthError, Tokens};
+
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// Most of a failed answer's body that is looked at, bytes.
@@ -26,12 +28,14 @@ pub(super) fn transport(
     client: Client,
     url: &Url,
     headers: &HeaderMap,
+    tokens: Option<Arc<Tokens>>,
 ) -> StreamableHttpClientTransport<Wire> {
     let config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
     StreamableHttpClientTransport::with_client(
         Wire {
             client,
             fixed: headers.clone(),
+            tokens: tokens.filter(|_| !headers.contains_key(header::AUTHORIZATION)),
         },
         config,
     )
@@ -43,6 +47,8 @@ pub(super) struct Wire {
     client: Client,
     /// Set by the operator, secrets among them.
     fixed: HeaderMap,
+    /// What somebody agreed to with `clawk mcp login`; not where the operator sets a token.
+    tokens: Option<Arc<Tokens>>,
 }
 
 type WireError = StreamableHttpError<EgressError>;
@@ -56,7 +62,6 @@ impl Wire {
         custom: HashMap<HeaderName, HeaderValue>,
         body: Bytes,
     ) -> Result<Response, WireError> {
-        let unusable = |text: &'static str| StreamableHttpError::UnexpectedServerResponse(Cow::from(text));
         let url = Url::parse(uri).map_err(|_invalid| unusable("the endpoint is not a valid URL"))?;
         let mut headers = self.fixed.clone();
         headers.insert(
@@ -74,16 +79,55 @@ impl Wire {
             );
         }
         headers.extend(custom.into_iter().map(|(name, value)| (Some(name), value)));
-        self.client
-            .send(Request {
-                method,
-                url,
-                headers,
-                body,
-            })
-            .await
-            .map_err(StreamableHttpError::Client)
+        let request = Request {
+            method,
+            url,
+            headers,
+            body,
+        };
+        self.with_token(request).await
     }
+
+    /// Sends it with the token that there is. A server that refuses it has done nothing: it is sent once more with a new one.
+    async fn with_token(&self, mut request: Request) -> Result<Response, WireError> {
+        let mut token = match &self.tokens {
+            Some(tokens) => tokens.bearer().await.map_err(no_token)?,
+            None => None,
+        };
+        loop {
+            if let Some(token) = &token {
+                let value = HeaderValue::from_str(&format!("Bearer {token}"));
+                // silent-ok: the reason would repeat the token
+                let mut value = value.map_err(|_| unusable("the token is not a valid header"))?;
+                value.set_sensitive(true);
+                request.headers.insert(header::AUTHORIZATION, value);
+            }
+            let answer = self
+                .client
+                .send(request.clone())
+                .await
+                .map_err(StreamableHttpError::Client)?;
+            let renewed = match (answer.status(), &self.tokens, &token) {
+                (StatusCode::UNAUTHORIZED, Some(tokens), Some(old)) => {
+                    tokens.renewed(old).await.map_err(no_token)?
+                }
+                (StatusCode::UNAUTHORIZED, Some(_), None) => None,
+                _ => return Ok(answer),
+            };
+            let renewed = renewed.filter(|fresh| Some(fresh) != token.as_ref());
+            token = Some(
+                renewed.ok_or_else(|| unusable("it wants a token: agree to one with `clawk mcp login`"))?,
+            );
+        }
+    }
+}
+
+fn unusable(text: &'static str) -> WireError {
+    StreamableHttpError::UnexpectedServerResponse(Cow::from(text))
+}
+
+fn no_token(error: OAuthError) -> WireError {
+    StreamableHttpError::UnexpectedServerResponse(Cow::from(error.to_string()))
 }
 
 impl StreamableHttpClient for Wire {

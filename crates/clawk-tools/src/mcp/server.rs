@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_egress::{Client, Url};
-use clawk_kernel::ports::{Connections, RunError, RunOutcome};
+use clawk_kernel::ports::{Connections, RunError, RunOutcome, Sampler};
 use clawk_plan::{Obtained, Plan, Refusal, Request};
 use clawk_proto::SessionId;
 use clawk_sandbox::{Launcher, Service, Spec};
@@ -26,6 +26,7 @@ use super::throttle::Throttle;
 use crate::builtin::launch_error;
 use crate::call::{Call, cut};
 use crate::egress::WayOut;
+use crate::oauth::Tokens;
 
 /// How long start, handshake and `tools/list` may take together.
 const START: Duration = Duration::from_secs(60);
@@ -63,6 +64,8 @@ pub(crate) struct Endpoint {
     pub(crate) headers: HeaderMap,
     /// Whose network rules hold for it.
     pub(crate) plan: Arc<Plan>,
+    /// What somebody agreed to for it.
+    pub(crate) tokens: Option<Arc<Tokens>>,
 }
 
 /// The plan's network admits the endpoint.
@@ -125,6 +128,11 @@ impl Server {
 }
 
 impl Server {
+    /// How this server's questions reach a model.
+    pub(crate) fn models(&self, sampler: Sampler) {
+        self.desk.models(sampler);
+    }
+
     pub(crate) fn new(name: String, source: Source, way: WayOut, desk: Arc<Desk>) -> Self {
         Self {
             name,
@@ -237,9 +245,10 @@ impl Server {
                     url,
                     headers,
                     plan,
+                    tokens,
                 } = endpoint.as_ref();
                 admitted(url, plan).map_err(RunError::Sandbox)?;
-                let transport = transport(client.clone(), url, headers);
+                let transport = transport(client.clone(), url, headers, tokens.clone());
                 let session = match serve_client(info, transport).await {
                     Ok(session) => session,
                     Err(error) => return Err(self.no_session(&error, None).await),

@@ -28,6 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   clawk channels --agent hello
   clawk channels fire nightly --agent hello
+  clawk channels remove orders --agent hello
   clawk channels pairing list --agent hello
   clawk channels pairing approve 7K3Q9XPA --agent hello
 
@@ -37,6 +38,15 @@ Channels are connected while `clawk serve` runs.";
 enum What {
     /// Begin a run of a trigger now
     Fire {
+        /// The channel
+        #[arg(value_name = "NAME")]
+        name: String,
+
+        #[command(flatten)]
+        which: state::Which,
+    },
+    /// Take away what a channel installed elsewhere: a trigger and a table in a database
+    Remove {
         /// The channel
         #[arg(value_name = "NAME")]
         name: String,
@@ -98,6 +108,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(What::Fire { name, which }) => {
             ask(which, "clawk.channels.fire", &json!({ "name": name }))?;
             out::line(&format!("{name} is fired"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(What::Remove { name, which }) => {
+            let answer = ask(which, "clawk.channels.remove", &json!({ "name": name }))?;
+            let removed = array(&answer, "removed");
+            for line in removed {
+                out::line(&harmless(line.as_str().unwrap_or_default()))?;
+            }
+            if removed.is_empty() {
+                out::line(&format!("{} installed nothing elsewhere", harmless(name)))?;
+            }
             Ok(ExitCode::SUCCESS)
         }
         Some(What::Pairing { what }) => pairing(what),

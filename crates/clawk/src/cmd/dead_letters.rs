@@ -136,6 +136,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
                 session: Some(letter.session.to_string()),
                 outside,
                 trust: false,
+                dry: Default::default(),
             };
             run::run(&args, config)
         }
@@ -196,8 +197,7 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
             }
             Ok(())
         })?;
-        let bytes = digest.map(|digest| reader.content(digest)).transpose()?.flatten();
-        letter.text = bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        letter.text = state::text_of(reader, digest)?;
     }
     letters.extend(tasks(reader)?);
     Ok(letters)

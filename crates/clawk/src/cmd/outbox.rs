@@ -83,7 +83,7 @@ fn list(reader: &Reader, format: Format) -> Result<ExitCode> {
         } else {
             paint.yellow("owed")
         };
-        let text = text(reader, row)?;
+        let text = state::text_of(reader, row.owed.text)?;
         out::line(&format!(
             "{state} {}  {}  {}",
             paint.bold(&row.owed.message.to_string()),
@@ -112,16 +112,6 @@ fn place(row: &OutboxRow) -> String {
     }
 }
 
-fn text(reader: &Reader, row: &OutboxRow) -> Result<Option<String>> {
-    let bytes = row
-        .owed
-        .text
-        .map(|digest| reader.content(digest))
-        .transpose()?
-        .flatten();
-    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
-}
-
 fn fact(reader: &Reader, row: &OutboxRow) -> Result<Value> {
     Ok(json!({
         "message": row.owed.message,
@@ -134,7 +124,7 @@ fn fact(reader: &Reader, row: &OutboxRow) -> Result<Value> {
         "next_at": (!row.dead).then(|| row.next_at.to_string()),
         "may_have_arrived": row.doubt,
         "reason": row.reason,
-        "text": text(reader, row)?,
+        "text": state::text_of(reader, row.owed.text)?,
     }))
 }
 

@@ -177,12 +177,13 @@ fn check_doors(args: &Args, source: &Source) -> Result<()> {
         .launched()
         .is_some_and(|launched| launched.blueprint().has_channels());
     let queues = args.nats.is_some() || args.redis.is_some();
-    if args.stdio || args.mcp || args.listen.is_some() || args.dir.is_some() || queues || channels {
+    let bus = source.launched().is_some_and(|launched| launched.has_bus());
+    if args.stdio || args.mcp || args.listen.is_some() || args.dir.is_some() || queues || channels || bus {
         return Ok(());
     }
     bail!(
         "nothing would reach the agent: give `--stdio`, `--mcp`, `--listen ADDR`, `--dir DIR`, `--nats URL` or `--redis URL`, or \
-         declare channels in the manifest"
+         declare channels, or a Swarm with a bus, in the manifest"
     )
 }
 

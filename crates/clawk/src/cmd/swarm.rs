@@ -168,6 +168,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
             state: args.state.as_deref(),
             outside: args.outside,
             trust: args.trust,
+            dry: None,
         };
         let agent = compose::agent(&request, None).await?;
         if agent.manifest.swarm.is_none() {
@@ -271,7 +272,7 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Look
         .swarm
         .as_ref()
         .context("the manifest declares no Swarm")?;
-    let plan = Plan::of(swarm, &manifest.identity.name, config.settings.swarm)?;
+    let plan = Plan::of(swarm, &manifest.identity.name, config.settings.swarm.local())?;
     let first = manifest
         .providers
         .first()

@@ -67,6 +67,9 @@ enum Verb {
         /// Only this task of a swarm, with all that was delegated below it, as one tree
         #[arg(long, value_name = "UUID", conflicts_with_all = ["content", "session", "file"])]
         task: Option<String>,
+        /// With `--task`: the record of another host of the swarm, a state directory or an exported `.trace.jsonl`; may be repeated
+        #[arg(long, value_name = "PATH", requires = "task")]
+        with: Vec<PathBuf>,
         /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -174,14 +177,16 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         Verb::Show {
             from,
             task: Some(task),
+            with,
             format,
             ..
-        } => super::swarm::tree(&from.which.dir()?, task, *format),
+        } => super::swarm::tree(&from.which.dir()?, task, with, *format),
         Verb::Show {
             from,
             content: None,
             task: None,
             format,
+            ..
         } => show(from, *format),
         Verb::Tail {
             from,

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let options = options(&config);
     let mut loaded = validate(&args.file, &options);
     mounts(&mut loaded, &args.file, &config)?;
-    policies(&mut loaded, &args.file, &options);
+    policies(&mut loaded, &args.file, (&options, &config));
     if let Some(manifest) = &loaded.manifest {
         loaded.diagnostics.extend(lacks::of(manifest, &config));
     }
@@ -103,11 +103,11 @@ fn mounts(loaded: &mut Loaded, file: &Path, config: &Config) -> Result<()> {
 }
 
 /// What the rules of a valid document come to: rules that never decide, and the tests beside its policy files.
-fn policies(loaded: &mut Loaded, file: &Path, options: &LoadOptions) {
+fn policies(loaded: &mut Loaded, file: &Path, (options, config): (&LoadOptions, &Config)) {
     let found = match &loaded.manifest {
         Some(manifest) => {
             let mut found = about_rules(&manifest.policies, &loaded.sources);
-            found.extend(unapplied::of(manifest));
+            found.extend(unapplied::of(manifest, &config.settings.peers));
             found
         }
         None if loaded.is_valid() && loaded.kind == Some("Policy") => {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::state::kept::StateDir;
 use anyhow::{Result, anyhow};
-use clawk_channels::{Channels, Hook, NotDone, Parts};
+use clawk_channels::{Channels, Hook, NotDone, Parts, Wanted};
 use clawk_kernel::Kernel;
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{Delivery, Description, Later, RunError, RunOutcome};
@@ -15,6 +15,7 @@ use clawk_plan::Obtained;
 use clawk_proto::MessageId;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Spec;
+use clawk_server::HookBody;
 use clawk_tools::{Answer, Ask, Extra, Program, Question, program};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -62,6 +63,7 @@ impl Blueprint {
             configs: self.config.settings.channels.clone(),
             approvals: self.config.settings.approvals.to.clone(),
             folder: state.path().join("channels"),
+            workdir: Some(self.workdir.clone()),
             launcher: self.launcher(Some(&state.path().join("cache"))),
             programs: self.channel_programs(state)?,
             listening,
@@ -91,6 +93,11 @@ impl Blueprint {
     /// The built-in `channel-send`.
     pub(super) fn channel_send(&self) -> Arc<dyn Extra> {
         Arc::new(Send(Arc::clone(&self.connected)))
+    }
+
+    /// The built-in `schedule`.
+    pub(super) fn schedule(&self) -> Arc<dyn Extra> {
+        Arc::new(Schedule(Arc::clone(&self.connected)))
     }
 
     /// The programs of `custom` channels, each in its box.
@@ -185,6 +192,68 @@ impl Extra for Send {
     }
 }
 
+/// `schedule`: the agent's own schedules in a conversation, each with an end and a number of runs.
+#[derive(Debug)]
+struct Schedule(Arc<OnceLock<Channels>>);
+
+impl Extra for Schedule {
+    fn describe(&self) -> Description {
+        let text = |what: &str| json!({"type": "string", "description": what});
+        Description {
+            description: "Makes, lists or cancels schedules of this conversation. When one is due, you are told its prompt here."
+                .to_owned(),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "action": {"type": "string", "enum": ["create", "list", "cancel"]},
+                    "cron": text("create: five fields, such as `0 9 * * 1`; either this or `at`"),
+                    "at": text("create: one time, RFC 3339"),
+                    "timezone": text("create: IANA name for `cron`; UTC when absent"),
+                    "prompt": text("create: what you are told when it is due"),
+                    "until": text("create: the end, RFC 3339; needed with `cron`"),
+                    "max_runs": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "create: needed with `cron`"},
+                    "id": text("cancel: which"),
+                },
+                "required": ["action"],
+                "additionalProperties": false,
+            }),
+            ..Description::default()
+        }
+    }
+
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        _: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        Box::pin(async move {
+            let Some(channels) = self.0.get() else {
+                let reason = "no channel is connected: channels are while `clawk serve` runs".to_owned();
+                return Err(RunError::Unavailable(reason));
+            };
+            let wanted = serde_json::from_value::<Wanted>(Value::Object(permit.arguments().clone()));
+            let done = match wanted {
+                Ok(wanted) => channels.schedule(permit.session(), wanted).await,
+                Err(error) => Err(format!("the arguments do not fit the action: {error}")),
+            };
+            Ok(match done {
+                Ok(told) => RunOutcome {
+                    content: vec![ContentBlock::text(told.to_string())],
+                    is_error: false,
+                    structured: Some(told),
+                    obtained: Obtained::in_process("no-host-access"),
+                },
+                Err(reason) => RunOutcome {
+                    content: vec![ContentBlock::text(reason)],
+                    is_error: true,
+                    structured: None,
+                    obtained: Obtained::in_process("no-host-access"),
+                },
+            })
+        })
+    }
+}
+
 /// The channels as the host's doors reach them.
 #[derive(Debug)]
 pub(crate) struct Reached(pub(crate) Channels);
@@ -194,7 +263,7 @@ impl clawk_server::Channels for Reached {
         &'a self,
         name: &'a str,
         request: http::Request<bytes::Bytes>,
-    ) -> Later<'a, http::Response<Vec<u8>>> {
+    ) -> Later<'a, http::Response<HookBody>> {
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             let hook = Hook {
@@ -203,8 +272,14 @@ impl clawk_server::Channels for Reached {
                 headers: parts.headers,
                 body,
             };
-            let reply = self.0.receive(name, hook).await;
-            let mut response = http::Response::new(reply.body.into_bytes());
+            let served = self.0.serve(name, hook).await;
+            let reply = served.reply;
+            let body = match served.stream {
+                Some(pieces) => HookBody::Stream(pieces),
+                None => HookBody::Whole(reply.body.into_bytes()),
+            };
+            let mut response = http::Response::new(body);
+            response.headers_mut().extend(served.headers);
             *response.status_mut() =
                 http::StatusCode::from_u16(reply.status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
             if let Some(kind) = reply.content_type {
@@ -229,6 +304,11 @@ impl clawk_server::Channels for Reached {
                     Ok(reports) => Some(Ok(json!({ "channels": reports }))),
                     Err(error) => Some(Err(error.to_string())),
                 },
+                "clawk.channels.remove" => {
+                    let name = text("name");
+                    let removed = self.0.remove(name).await;
+                    told(removed.map(|removed| json!({ "removed": removed })))
+                }
                 "clawk.channels.fire" => {
                     let name = text("name");
                     told(self.0.fire(name).await.map(|()| json!({ "fired": name })))

@@ -102,7 +102,7 @@ fn action(manifest: &Manifest) -> Option<ScanAction> {
         .or_else(|| boxed.then_some(ScanAction::Redact))
 }
 
-/// Every secret that the manifest's providers and `clawk.toml`'s tools name, where knowing it asks no program: a store's command
+/// Every secret that the manifest's providers, `clawk.toml`'s tools and `[postgres]` name, where knowing it asks no program: a store's command
 /// may ask a person or take seconds, and runs at first use, which is before the value is anywhere.
 pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl Iterator<Item = &'a str> {
     let providers = manifest.providers.iter();
@@ -113,10 +113,12 @@ pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl 
             .values()
             .chain(tool.secret_headers.values())
             .chain(http)
+            .chain(tool.a2a.iter().flat_map(|other| other.secret_headers.values()))
     });
     let at_once = settings.secrets_store.command.is_none();
     providers
         .chain(tools.map(String::as_str))
+        .chain(settings.postgres.secret_ref.as_deref())
         .filter(move |_| at_once)
 }
 

@@ -108,6 +108,7 @@ impl Blueprint {
         let mut found = all(PROVIDER, "/spec/providers", self.providers().err());
         found.extend(all(TOOLS, "/spec/tools", self.runner(None, None).err()));
         found.extend(all(CONFIG, "/spec/channels", Some(self.channel_faults())));
+        found.extend(all(CONFIG, "/spec/memory", Some(self.memory_faults())));
         let (plans, launcher) = (self.declared(), self.launcher(None));
         for level in self.levels() {
             let mut here = plans.iter().filter(|plan| plan.level() == level);

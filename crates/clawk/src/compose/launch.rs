@@ -7,18 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::state::kept::StateDir;
 use anyhow::{Context, Result};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::{Later, TokenKey};
 use clawk_kernel::{Kernel, StartError};
+use clawk_manifest::model::BusBackend;
 use clawk_manifest::{Loaded, Manifest, Severity, Sources, WireOptions, from_value};
 use clawk_server::control::Control;
+use clawk_server::peers::Peers;
 use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
 use clawk_tools::Ask;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::Blueprint;
 use crate::companion;
 use crate::config::Config;
 use crate::coverage::JUDGE;
+use crate::dry::{Predictions, copy_state};
 use crate::keeper::Keeper;
 
 /// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
@@ -30,6 +34,10 @@ pub(crate) struct Launched {
     ask: Option<Ask>,
     /// Whether its models can be reached is found out beside its work; without it, the first message shows it.
     reach_providers: bool,
+    /// Members that work elsewhere, and what report tokens are made of.
+    elsewhere: (Option<Arc<Peers>>, TokenKey),
+    /// A dry run: its predictions, and the copy of the state that it works on.
+    dry: Option<(Predictions, TempDir)>,
 }
 
 impl fmt::Debug for Launched {
@@ -44,13 +52,43 @@ impl Launched {
         let blueprint = blueprint.named().await?;
         let state = blueprint.ready(state).await?;
         blueprint.parts(&state, ask.clone())?;
+        let elsewhere = blueprint.elsewhere(state.path()).await?;
         let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
         Ok(Self {
+            elsewhere,
             blueprint,
             state,
             keeper,
             ask,
             reach_providers: false,
+            dry: None,
+        })
+    }
+
+    /// The same for a dry run: on a copy of the state, with no audit that leaves it.
+    ///
+    /// # Errors
+    /// As [`Launched::new`]; or the state can't be copied.
+    pub(crate) async fn dry(
+        blueprint: Blueprint,
+        state: Option<&Path>,
+        ask: Option<Ask>,
+        predictions: Predictions,
+    ) -> Result<Self> {
+        let mut blueprint = blueprint.named().await?;
+        let real = std::path::absolute(blueprint.state(state).dir()?)?;
+        let copy = copy_state(&real)?;
+        // The state itself is as closed to tools as in any run.
+        blueprint.read.push(real);
+        let state = blueprint.ready(Some(copy.path())).await?;
+        blueprint.parts(&state, ask.clone())?;
+        Ok(Self {
+            blueprint,
+            state,
+            keeper: Mutex::new(None),
+            ask,
+            reach_providers: false,
+            dry: Some((predictions, copy)),
         })
     }
 
@@ -67,6 +105,11 @@ impl Launched {
         &self.state
     }
 
+    /// Tasks of its swarm come by a bus.
+    pub(crate) fn has_bus(&self) -> bool {
+        self.elsewhere.0.as_ref().is_some_and(|peers| peers.has_bus())
+    }
+
     /// What it runs.
     pub(crate) const fn blueprint(&self) -> &Blueprint {
         &self.blueprint
@@ -80,6 +123,9 @@ impl Launched {
 
     /// Signs what is there and gives the state directory free.
     pub(crate) async fn close(&self) {
+        if let Some(peers) = &self.elsewhere.0 {
+            peers.close().await;
+        }
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
             keeper.close().await;
@@ -105,7 +151,18 @@ impl AgentFactory for Launched {
         Box::pin(async move {
             let mut parts = self.blueprint.parts(&self.state, self.ask.clone())?;
             parts.options.reach_providers = self.reach_providers;
-            Ok(Kernel::start(parts).await?)
+            let (peers, key) = &self.elsewhere;
+            parts.options.swarm.token_key = key.clone();
+            if let Some((predictions, _copy)) = &self.dry {
+                // Members elsewhere would work in the world.
+                return Ok(Kernel::start(predictions.around(parts)).await?);
+            }
+            parts.options.swarm.elsewhere = peers.clone().map(|peers| peers as _);
+            let kernel = Kernel::start(parts).await?;
+            if let Some(peers) = peers {
+                peers.attach(&kernel).await;
+            }
+            Ok(kernel)
         })
     }
 }
@@ -190,6 +247,13 @@ impl AgentFactory for Wired {
                 unserved("no manifest was launched, and none came over the wire".to_owned())
             })?;
             let manifest = read(wire, &self.config, self.root.as_deref())?;
+            let backend = manifest.0.swarm.as_ref().map(|swarm| swarm.coordination.backend);
+            if let Some(backend) = backend.filter(|backend| *backend != BusBackend::InProcess) {
+                let backend = backend.as_str();
+                return Err(unserved(format!(
+                    "a swarm whose backend is `{backend}` is served for a manifest that was launched, not for one from the wire"
+                )));
+            }
             let blueprint = Blueprint::of_wire(manifest, self.config.clone(), self.root.as_deref())
                 .await
                 .map_err(|error| unserved(format!("{error:#}")))?;

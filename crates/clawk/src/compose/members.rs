@@ -35,7 +35,12 @@ pub(super) fn identities(manifest: &Manifest, config: &Config) -> Result<Found> 
         .map(|agent| identity_name(&agent.identity_ref));
     for name in names.filter(|name| *name != manifest.identity.name && clawk_proto::uri::is_name(name)) {
         let files = ["yaml", "json"].map(|form| manifest.dir.join(FOLDER).join(format!("{name}.{form}")));
-        let Some(file) = files.into_iter().find(|file| file.is_file()) else {
+        let bound = config.settings.peers.get(&name);
+        let given = bound
+            .and_then(|peer| peer.identity.as_ref())
+            .map(|file| config.folder().join(file));
+        let beside = || files.into_iter().find(|file| file.is_file() && bound.is_none());
+        let Some(file) = given.or_else(beside) else {
             continue;
         };
         let (loaded, identity) = clawk_manifest::identity(&file, &manifest::options(config));

@@ -69,6 +69,7 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     read.extend(settings.secrets_store.file.iter().map(|file| folder.join(file)));
     read.extend(settings.atlases.paths.iter().map(|path| folder.join(path)));
     read.extend(settings.registries.values().cloned());
+    read.extend(settings.postgres.ca_file.clone());
     read.extend(
         settings
             .sandbox
@@ -118,6 +119,7 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         found.extend(args.iter().filter_map(|arg| script(arg, workdir)));
     };
     let settings = &config.settings;
+    let mut skills = Vec::new();
     for tool in settings.tools.tools.values() {
         let checks = tool
             .reconcile
@@ -126,6 +128,8 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         for words in tool.command.iter().chain(checks) {
             command(words, &folder);
         }
+        // The files of a skill are instructions.
+        skills.extend(tool.start_in.iter().map(|start| folder.join(start)));
     }
     for channel in settings
         .channels
@@ -154,6 +158,7 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
         .values()
         .filter_map(|tool| tool.wasm.as_ref());
     found.extend(guests.map(|module| folder.join(module)));
+    found.extend(skills);
     found
 }
 

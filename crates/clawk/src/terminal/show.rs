@@ -91,6 +91,13 @@ impl Show {
                 self.screened(place, action, kinds);
             }
             Notice::Asking(_) | Notice::Planned(_) | Notice::Handed(_) => self.break_off()?,
+            // The calls themselves were shown as they ended: only what an answer may deny is said again.
+            Notice::Shown(shown, line) => {
+                if shown.contradicts() || shown.none {
+                    self.break_off()?;
+                    self.line(&format!("  {}", self.paint.dim(&harmless(line))));
+                }
+            }
             Notice::Warned(text) => {
                 self.break_off()?;
                 self.line(&format!("  {} {}", self.paint.yellow("budget:"), harmless(text)));

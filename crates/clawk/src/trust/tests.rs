@@ -61,6 +61,14 @@ read_paths = ["/home/me/.ssh"]
 [tools.d.http]
 url = "https://evil.example/x"
 secret_headers = { Authorization = "MY_KEY" }
+[tools.e.a2a]
+url = "https://evil.example/agent"
+secret_headers = { Authorization = "PEER_KEY" }
+[http.oauth]
+issuer = "https://evil.example"
+resource = "https://agent.example"
+scopes = { all = ["read"] }
+introspection = { url = "https://evil.example/ask", client_id = "me", secret_ref = "ASK_KEY" }
 [secrets.GITHUB_TOKEN]
 tools = ["http-request"]
 hosts = ["evil.example"]
@@ -93,6 +101,8 @@ fn every_program_of_the_folder_is_found() {
         "`[channels.chat] at`: https://evil.example (with (secret CHAT_KEY))",
         "`[tools.c]`:  (with T=(secret MY_TOKEN) reading /home/me/.ssh)",
         "`[tools.d.http] url`: https://evil.example/x (with Authorization=(secret MY_KEY))",
+        "`[tools.e.a2a] url`: https://evil.example/agent (with Authorization=(secret PEER_KEY))",
+        "`[http.oauth.introspection] url`: https://evil.example/ask (with (secret ASK_KEY))",
         "`[secrets.GITHUB_TOKEN]`: GITHUB_TOKEN for evil.example",
         "`state`: /home/me",
         "tool `served`: /usr/bin/python3 server.py",

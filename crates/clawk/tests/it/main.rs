@@ -26,20 +26,26 @@ mod cra;
 mod crash;
 mod crowd;
 mod doors;
+#[cfg(feature = "conformance")]
+mod faults;
 mod forged;
 mod governed;
 #[cfg(feature = "wasm")]
 mod guest_http;
 mod guide;
 mod hostile;
+#[cfg(feature = "nats")]
+mod hosts;
 mod https;
 mod kept;
 mod ledger;
 mod levels;
 mod memory;
 mod own_files;
+mod peers;
 mod plan;
 mod policy;
+mod postgres;
 mod private;
 #[path = "../common/terminal.rs"]
 mod pty;
@@ -50,8 +56,10 @@ mod queues;
 mod refusals;
 mod remember;
 mod replay;
+mod sampling;
 mod serve;
 mod served;
+mod skills;
 mod stop;
 mod swarm;
 mod terminal;
@@ -60,6 +68,7 @@ mod trace;
 mod transports;
 mod trust;
 mod tunnel;
+mod undo;
 mod verbs;
 mod waiting;
 mod what_if;

@@ -1,16 +1,15 @@
 //! The agent behind real brokers: NATS JetStream and Redis Streams, talked to by clawk's own client and by clients that others
 //! wrote (nats-py, redis-cli). What is killed loses nothing and does nothing twice.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::transports::{Served, all_pass};
+use crate::transports::{Served, all_pass, decided};
 
 #[path = "../real/parts.rs"]
 #[expect(dead_code, reason = "shared with the tests against real parts")]
@@ -193,27 +192,6 @@ fn said(command: &mut Command) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     text
-}
-
-/// How often a tool call with this id was decided, by the record.
-fn decided(state: &Path, request: &str) -> usize {
-    let child = crate::conformance::clawk(state)
-        .args(["trace", "show", "--format", "json", "--state"])
-        .arg(state)
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut child = child.expect("runs");
-    let mut text = String::new();
-    let mut lines = BufReader::new(child.stdout.take().expect("output"));
-    while lines.read_line(&mut text).expect("text") > 0 {}
-    child.wait().expect("ends");
-    let events: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
-    let events = events.as_array().or_else(|| events["events"].as_array());
-    let events = events.unwrap_or_else(|| panic!("{text}"));
-    let about = |event: &&Value| {
-        event["event_type"] == "action.executed" && event["payload"].to_string().contains(request)
-    };
-    events.iter().filter(about).count()
 }
 
 #[test]

@@ -156,10 +156,14 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["trace", "fork"] => &["in/claw.yaml", "--session", "last", "--at", "3", "-m", "hello"],
             ["trace", "replay"] => &["--with-manifest", "in/claw.yaml"],
             ["policy", "explain"] => &["in/claw.yaml", "--tool", "file-read"],
+            ["mcp", "list" | "login" | "logout"] => &["in/claw.yaml"],
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
             ["swarm", "run"] => &["in/claw.yaml", "do it"],
             ["sandbox", "explain"] => &["in/claw.yaml"],
+            ["skill", "list" | "test"] => &["in/claw.yaml"],
+            ["skill", "show"] => &["none", "--claw", "in/claw.yaml"],
+            ["skill", "import"] => &["none", "--output", "none.yaml", "--claw", "in/claw.yaml"],
             ["sandbox", "run"] => &["in/claw.yaml", "--", "true"],
             _ => {
                 assert!(
@@ -200,7 +204,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 15);
+    assert_eq!(tried, 22);
 }
 
 #[test]

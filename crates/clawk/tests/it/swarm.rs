@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, program, text};
 
 /// A manifest whose model is a script, with this swarm.
-fn agent(swarm: &Value, script: &Value) -> Agent {
+pub(crate) fn agent(swarm: &Value, script: &Value) -> Agent {
     let agent = Agent::new();
     let provider = json!({"name": "main", "protocol": "custom", "endpoint": "script:script.yaml", "model": "scripted", "auth": {"type": "none"}});
     let manifest = json!({"claw": "0.3.0", "kind": "Claw", "metadata": {"name": "tested", "version": "1.0.0"}, "spec": {
@@ -31,7 +31,7 @@ fn agent(swarm: &Value, script: &Value) -> Agent {
     agent
 }
 
-fn swarm(topology: &str, strategy: &str, agents: Value, more: Value) -> Value {
+pub(crate) fn swarm(topology: &str, strategy: &str, agents: Value, more: Value) -> Value {
     let mut swarm = json!({"name": "team", "topology": topology, "agents": agents,
         "coordination": {"message_passing": "queue", "backend": "in-process", "concurrency": {}},
         "aggregation": {"strategy": strategy}});
@@ -42,7 +42,7 @@ fn swarm(topology: &str, strategy: &str, agents: Value, more: Value) -> Value {
 }
 
 /// A scene of one member, or of whoever is asked about answers.
-fn scene(system: &str, user: &str, steps: Value) -> Value {
+pub(crate) fn scene(system: &str, user: &str, steps: Value) -> Value {
     let mut scene = json!({"steps": steps});
     for (key, pattern) in [("system", system), ("user", user)] {
         if !pattern.is_empty() {
@@ -52,12 +52,12 @@ fn scene(system: &str, user: &str, steps: Value) -> Value {
     scene
 }
 
-fn says(text: &str) -> Value {
+pub(crate) fn says(text: &str) -> Value {
     json!([{"say": text, "usage": {"input": 100, "output": 10}}])
 }
 
 /// Runs the task: exit code and result.
-fn run(agent: &Agent, more: &[&str]) -> (i32, Value) {
+pub(crate) fn run(agent: &Agent, more: &[&str]) -> (i32, Value) {
     let mut clawk = agent.clawk(["swarm", "run", "claw.yaml", "do it", "--format", "json"]);
     let output = clawk.args(more).output().unwrap();
     let told = serde_json::from_slice(&output.stdout);
@@ -67,7 +67,7 @@ fn run(agent: &Agent, more: &[&str]) -> (i32, Value) {
     )
 }
 
-fn events(agent: &Agent) -> Vec<Recorded> {
+pub(crate) fn events(agent: &Agent) -> Vec<Recorded> {
     let scan = Scan {
         kinds: &SWARM_KINDS,
         with_content: true,
@@ -428,4 +428,43 @@ fn after_kill_9_what_ended_is_not_worked_on_again_and_the_rest_goes_on() {
         .output()
         .unwrap();
     assert!(verified.status.success(), "{}", text(&verified.stderr));
+}
+
+#[test]
+fn members_of_a_run_share_a_store_with_versions() {
+    let agents = json!([{"identity_ref": "a", "role": "worker"}, {"identity_ref": "b", "role": "worker"}]);
+    let more = json!({"coordination": {"message_passing": "shared-memory", "backend": "in-process", "concurrency": {"max_parallel": 1}}});
+    let put = |content: &str, version: Value| {
+        let mut arguments = json!({"store": "swarm", "key": "plan", "content": content});
+        if !version.is_null() {
+            arguments["version"] = version;
+        }
+        json!({"call": [{"name": "memory-store", "arguments": arguments}]})
+    };
+    let read = json!({"call": [{"name": "memory-query", "arguments": {"store": "swarm", "text": "plan"}}]});
+    let a = json!([put("first", json!(0)), {"say": "{{last_tool_text}}"}]);
+    let b = json!([put("second", json!(0)), put("third", json!(1)), read, {"say": "{{last_tool_text}}"}]);
+    let script = json!({"scenes": [scene("member a,", "", a), scene("member b,", "", b)]});
+    let agent = agent(&swarm("broadcast", "merge", agents, more), &script);
+    let manifest = std::fs::read_to_string(agent.path("claw.yaml")).unwrap();
+    let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
+    for name in ["memory-store", "memory-query"] {
+        let tool =
+            json!({"inline": {"name": name, "description": "memory", "input_schema": {"type": "object"}}});
+        manifest["spec"]["tools"].as_array_mut().unwrap().push(tool);
+    }
+    manifest["spec"]["memory"] = json!({"inline": {"name": "mem", "stores": [{"name": "notes", "type": "key-value", "backend": "sqlite"}]}});
+    std::fs::write(agent.path("claw.yaml"), manifest.to_string()).unwrap();
+    let (code, result) = run(&agent, &[]);
+    assert_eq!(code, 0, "{result}");
+    let said = spoken(&result);
+    assert!(said[0].contains("version 1 of `plan`"), "{said:?}");
+    assert!(
+        said[1].contains("plan (version 2): third"),
+        "what it said of version 0 was a conflict: {said:?}"
+    );
+    let shared = events(&agent)
+        .into_iter()
+        .filter(|event| event.payload.contains("\"state\":\"shared\""));
+    assert_eq!(shared.count(), 2, "the conflict changed nothing");
 }

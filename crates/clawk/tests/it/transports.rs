@@ -75,6 +75,11 @@ impl Served {
         self.child = Some(child);
     }
 
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     /// `kill -9`.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -117,6 +122,27 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// How often a tool call with this id was decided, by the record.
+pub(crate) fn decided(state: &Path, request: &str) -> usize {
+    let child = clawk(state)
+        .args(["trace", "show", "--format", "json", "--state"])
+        .arg(state)
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = child.expect("runs");
+    let mut text = String::new();
+    let mut lines = BufReader::new(child.stdout.take().expect("output"));
+    while lines.read_line(&mut text).expect("text") > 0 {}
+    child.wait().expect("ends");
+    let events: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+    let events = events.as_array().or_else(|| events["events"].as_array());
+    let events = events.unwrap_or_else(|| panic!("{text}"));
+    let about = |event: &&Value| {
+        event["event_type"] == "action.executed" && event["payload"].to_string().contains(request)
+    };
+    events.iter().filter(about).count()
 }
 
 /// Every URL passes every vector, all at the same time.

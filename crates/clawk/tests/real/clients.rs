@@ -10,7 +10,7 @@ use crate::parts::{ours, part};
 use crate::process::{Done, Group, finish};
 
 /// The token of who may talk; `clawk.toml` has its SHA-256.
-const TOKEN: &str = "a-token-of-some-length";
+pub(crate) const TOKEN: &str = "a-token-of-some-length";
 
 /// Another one's, who may only read.
 const OTHER: &str = "another-token-of-length";
@@ -50,7 +50,12 @@ scenes:
 "#;
 
 /// An agent with a reading and a writing tool.
-fn agent(doors: &str) -> Agent {
+pub(crate) fn agent(doors: &str) -> Agent {
+    agent_with(doors, "", "")
+}
+
+/// The same, with more keys of `[http]` and more of `clawk.toml`.
+pub(crate) fn agent_with(doors: &str, http: &str, more: &str) -> Agent {
     let agent = Agent::new();
     let tools = json!([
         { "inline": { "name": "file-read", "description": "Reads a file", "input_schema": {
@@ -72,7 +77,7 @@ fn agent(doors: &str) -> Agent {
     whole["spec"]["memory"] = json!({ "inline": { "name": "head",
         "stores": [{ "name": "notes", "type": "semantic", "backend": "sqlite" }] } });
     let local = format!(
-        "[http]\ndoors = [{doors}]\n[[http.tokens]]\nname = 'tok'\nsha256 = '4f0d205b316ab19696f52d3dc08107a4186c12b117a2a23581353b462001edee'\nscopes = ['message', 'tool', 'memory', 'read', 'approve']\n\
+        "{more}\n[http]\ndoors = [{doors}]\n{http}\n[[http.tokens]]\nname = 'tok'\nsha256 = '4f0d205b316ab19696f52d3dc08107a4186c12b117a2a23581353b462001edee'\nscopes = ['message', 'tool', 'memory', 'read', 'approve']\n\
          [[http.tokens]]\nname = 'other'\nsha256 = '{OTHER_SHA256}'\nscopes = ['read']\n"
     );
     agent.is(&whole, &local);
@@ -80,15 +85,19 @@ fn agent(doors: &str) -> Agent {
 }
 
 /// `clawk serve --listen` on a free port; ends with the test.
-struct Served {
+pub(crate) struct Served {
     process: Group,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Served {
-    fn start(agent: &Agent) -> Self {
+    pub(crate) fn start(agent: &Agent) -> Self {
+        Self::start_at(agent, 0)
+    }
+
+    pub(crate) fn start_at(agent: &Agent, port: u16) -> Self {
         let mut command = agent.command(program());
-        command.args(["serve", "claw.yaml", "--listen", "127.0.0.1:0"]);
+        command.args(["serve", "claw.yaml", "--listen", &format!("127.0.0.1:{port}")]);
         let mut process = Group::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
         let mut lines = BufReader::new(process.0.stderr.take().expect("piped"))
             .lines()
@@ -106,23 +115,23 @@ impl Served {
         Self { process, address }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.process.signal(rustix::process::Signal::TERM);
         assert!(self.process.wait(PATIENCE).success());
     }
 }
 
 /// Runs a client's script to its end.
-fn client(agent: &Agent, script: &str, args: &[&str]) -> Done {
+pub(crate) fn client(agent: &Agent, script: &str, args: &[&str]) -> Done {
     let mut command: Command = agent.command(&part("clients/bin/python"));
     finish(command.arg(ours("clients").join(script)).args(args), PATIENCE)
 }
 
-fn succeeded(done: Done) {
+pub(crate) fn succeeded(done: Done) {
     assert!(
         done.status.success() && done.stdout.ends_with("ok\n"),
         "{}\n{}",

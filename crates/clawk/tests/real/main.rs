@@ -24,11 +24,13 @@ mod bad_provider;
 mod bad_tool;
 mod boxed;
 mod clients;
+mod doors;
 mod engine;
 #[cfg(feature = "vm")]
 mod kernel;
 #[cfg(feature = "vm")]
 mod machine;
+mod official;
 mod protocols;
 mod state;
 mod terminal;

@@ -26,6 +26,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     let quick = size.starts < 30;
     let served = Served::start(programs, folder)?;
     let requests = if quick { REQUESTS_QUICK } else { REQUESTS };
+    let mut http_us = 0.0;
     for which in ["unix", "http", "ws", "dir"] {
         let requests = if which == "dir" { requests / 10 } else { requests }.to_string();
         let measure = |target: &str| -> Result<(f64, f64)> {
@@ -36,6 +37,9 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
             Ok((next()??, next()??))
         };
         let (echo_us, echo_rate) = measure(&format!("echo:{which}"))?;
+        if which == "http" {
+            http_us = echo_us;
+        }
         let (us, rate) = measure(&served.url(which, folder))?;
         table.add(
             format!("claw.status over {which}, one after the other, median"),
@@ -50,6 +54,20 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
             Goal::None,
         );
     }
+    let mut library = command(&programs.library);
+    let words = (requests / 20).to_string();
+    let first: f64 = output(library.args(["first-word", &served.address, &words]))?
+        .trim()
+        .parse()?;
+    table.add(
+        "/openai/v1: from a request to the first word, with a model that answers at once, median".to_owned(),
+        (first / 1000.0, "ms"),
+        (
+            "a bare echo over http, one after the other, ms".to_owned(),
+            http_us / 1000.0,
+        ),
+        Goal::None,
+    );
     let connections = if quick { IDLE_QUICK } else { IDLE };
     for which in ["ws", "http"] {
         let before = rss_mib(served.child.id())?;
@@ -85,11 +103,15 @@ struct Served {
 impl Served {
     fn start(programs: &Programs, folder: &Path) -> Result<Self> {
         manifest::write(folder, Setup::PLAIN)?;
+        std::fs::write(
+            folder.join("model.yaml"),
+            "scenes: [{ steps: [{ say: done }] }]\n",
+        )?;
         let config = folder.join("clawk.toml");
         let mut config = std::fs::OpenOptions::new().append(true).open(config)?;
         writeln!(
             config,
-            "\n[http]\nmax_sessions = 50000\nmax_connections = 50000\nrequests_per_second = 0"
+            "\n[http]\ndoors = ['claw', 'health', 'openai']\nmax_sessions = 50000\nmax_connections = 50000\nrequests_per_second = 0"
         )?;
         let mut serve = command("sh");
         serve

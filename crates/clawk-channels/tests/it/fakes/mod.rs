@@ -1,11 +1,17 @@
 //! Fakes of vendors' APIs, as their pages describe them. A fake refuses what the vendor would refuse: unknown members, wrong
 //! tokens, texts that are too long; each such refusal is a fault of ours.
 
+pub(crate) mod dingtalk;
 pub(crate) mod discord;
+pub(crate) mod lark;
 pub(crate) mod line;
 pub(crate) mod matrix;
+pub(crate) mod proto;
+pub(crate) mod qq;
 pub(crate) mod slack;
 pub(crate) mod telegram;
+pub(crate) mod wechat;
+pub(crate) mod whatsapp;
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -46,6 +52,12 @@ pub(crate) enum Trouble {
     TakenAndBroken,
     /// The token is not the one.
     WrongToken,
+    /// The token that was given lapses once, before its time.
+    Lapse,
+    /// The platform's own rules forbid an answer until the person writes again; lifted by hand.
+    Forbidden,
+    /// Nothing; what was wrong is over.
+    Nothing,
 }
 
 /// A platform.
@@ -65,6 +77,14 @@ pub(crate) trait Fake: Send + Sync {
     /// Where questions of others go.
     fn approvals(&self) -> String {
         "9001".to_owned()
+    }
+    /// Several people are in one conversation.
+    fn has_groups(&self) -> bool {
+        true
+    }
+    /// Several people can speak where questions of others go.
+    fn shares_approvals(&self) -> bool {
+        self.has_groups()
     }
     fn has_buttons(&self) -> bool {
         true
@@ -113,7 +133,7 @@ impl Kept {
     pub(crate) fn takes(&self, trouble: Trouble) -> bool {
         let mut now = self.trouble.lock().unwrap();
         let is = *now == Some(trouble);
-        if is && trouble != Trouble::WrongToken {
+        if is && !matches!(trouble, Trouble::WrongToken | Trouble::Forbidden) {
             *now = None;
         }
         is
@@ -137,15 +157,136 @@ impl Kept {
     }
 }
 
+/// What lies between the agent and a platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sky {
+    /// Nothing.
+    Clear,
+    /// A proxy that says 503 to everything.
+    Down,
+    /// So many requests that change something get 429, with this `Retry-After` in seconds.
+    Limited(usize, Option<u64>),
+    /// So many of them get 500, and the platform sees none of these.
+    Broken(usize),
+}
+
+static SKIES: Mutex<Vec<(String, Arc<Mutex<Sky>>)>> = Mutex::new(Vec::new());
+
+/// What lies before the platform at this address.
+pub(crate) fn sky(fake: &dyn Fake) -> Arc<Mutex<Sky>> {
+    let base = fake.config()["base_url"].as_str().unwrap().to_owned();
+    let skies = SKIES.lock().unwrap();
+    let known = skies.iter().find(|(address, _)| {
+        base.strip_prefix(address)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    });
+    Arc::clone(&known.unwrap().1)
+}
+
+async fn under(
+    axum::extract::State(sky): axum::extract::State<Arc<Mutex<Sky>>>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    use axum::response::IntoResponse as _;
+    let now = {
+        let mut sky = sky.lock().unwrap();
+        let now = *sky;
+        let changes = request.method() != axum::http::Method::GET;
+        match now {
+            Sky::Limited(0, _) | Sky::Broken(0) => *sky = Sky::Clear,
+            Sky::Limited(left, after) if changes => *sky = Sky::Limited(left - 1, after),
+            Sky::Broken(left) if changes => *sky = Sky::Broken(left - 1),
+            _ => {}
+        }
+        if changes || now == Sky::Down {
+            now
+        } else {
+            Sky::Clear
+        }
+    };
+    let status = axum::http::StatusCode::from_u16;
+    match now {
+        Sky::Down => status(503).unwrap().into_response(),
+        Sky::Limited(1.., Some(after)) => {
+            (status(429).unwrap(), [("retry-after", after.to_string())], "{}").into_response()
+        }
+        Sky::Limited(1.., None) => (status(429).unwrap(), "{}").into_response(),
+        Sky::Broken(1..) => (status(500).unwrap(), "{}").into_response(),
+        Sky::Clear | Sky::Limited(..) | Sky::Broken(_) => next.run(request).await,
+    }
+}
+
 /// Serves on loopback; the address.
 pub(crate) async fn serve(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let sky = Arc::new(Mutex::new(Sky::Clear));
+    SKIES.lock().unwrap().push((address.clone(), Arc::clone(&sky)));
+    let router = router.layer(axum::middleware::from_fn_with_state(sky, under));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    format!("http://{address}")
+    address
 }
 
 pub(crate) type Shared<T> = Arc<T>;
+
+/// Tokens that a platform makes for an app.
+#[derive(Debug, Default)]
+pub(crate) struct Made(std::sync::atomic::AtomicU32);
+
+impl Made {
+    pub(crate) fn now(&self) -> String {
+        format!("made-token-{}", self.0.load(std::sync::atomic::Ordering::SeqCst))
+    }
+
+    /// Whether this token counts; with [`Trouble::Lapse`] it does not any more.
+    pub(crate) fn counts(&self, kept: &Kept, given: &str) -> bool {
+        if kept.takes(Trouble::Lapse) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+        given == self.now() && !kept.takes(Trouble::WrongToken)
+    }
+}
+
+/// Seconds since 1970, as the agent's clock has them.
+pub(crate) fn seconds() -> i64 {
+    use clawk_kernel::time::Clock as _;
+    clawk_kernel::testing::TestClock::default().now().0 / 1_000_000
+}
+
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// JSON with a status.
+pub(crate) fn told(status: u16, body: Value) -> axum::response::Response {
+    use axum::response::IntoResponse as _;
+    let status = axum::http::StatusCode::from_u16(status).unwrap();
+    (status, axum::Json(body)).into_response()
+}
+
+/// The members that every fake has, from what it keeps.
+macro_rules! kept {
+    ($($path:ident).+) => {
+        fn trouble(&self, trouble: Trouble) {
+            *self.$($path).+.trouble.lock().unwrap() = Some(trouble);
+        }
+
+        fn sent(&self) -> Vec<Sent> {
+            self.$($path).+.sent.lock().unwrap().clone()
+        }
+
+        fn faults(&self) -> Vec<String> {
+            self.$($path).+.faults.lock().unwrap().clone()
+        }
+
+        fn attach(&self, channels: Channels) {
+            *self.$($path).+.channels.lock().unwrap() = Some(channels);
+        }
+    };
+}
+pub(crate) use kept;
 
 /// A second way in of the same platform.
 macro_rules! hooked {
@@ -159,3 +300,6 @@ macro_rules! hooked {
 }
 hooked!(telegram_hook, telegram);
 hooked!(slack_hook, slack);
+hooked!(lark_hook, lark);
+hooked!(dingtalk_hook, dingtalk);
+hooked!(qq_hook, qq);

@@ -26,6 +26,8 @@ struct Bot {
     /// Updates that nobody has confirmed.
     updates: std::sync::Mutex<Vec<Value>>,
     came: Notify,
+    /// Updates are numbered as they come.
+    numbered: std::sync::atomic::AtomicU32,
 }
 
 pub(crate) struct Platform {
@@ -231,7 +233,8 @@ fn send(bot: &Bot, method: &str, params: &Value) -> Response {
 }
 
 impl Platform {
-    async fn bring(&self, update: Value) {
+    async fn bring(&self, mut update: Value) {
+        update["update_id"] = json!(5000 + self.bot.numbered.fetch_add(1, Ordering::SeqCst));
         if !self.bot.hooked {
             self.bot.updates.lock().unwrap().push(update);
             self.bot.came.notify_one();
@@ -313,7 +316,7 @@ impl Fake for Platform {
                 entities
             };
             let sender: i64 = said.sender.parse().unwrap();
-            self.bring(json!({"update_id": 5000 + said.n, "message": {
+            self.bring(json!({"message": {
                 "message_id": said.n, "date": 1, "from": {"id": sender, "is_bot": false, "first_name": "Ann"},
                 "chat": {"id": chat, "type": kind}, "text": text, "entities": entities}}))
                 .await;
@@ -323,8 +326,7 @@ impl Fake for Platform {
     fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
         Box::pin(async move {
             let (chat, from): (i64, i64) = (on.conversation.parse().unwrap(), sender.parse().unwrap());
-            let id = self.bot.kept.sent.lock().unwrap().len();
-            self.bring(json!({"update_id": 900_000 + id + carried.len() * 1000, "callback_query": {
+            self.bring(json!({"callback_query": {
                 "id": "77", "from": {"id": from, "is_bot": false, "first_name": "Ann"},
                 "message": {"message_id": 1, "chat": {"id": chat, "type": "private"}}, "chat_instance": "1", "data": carried}}))
             .await;

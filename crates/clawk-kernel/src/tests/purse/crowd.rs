@@ -117,6 +117,8 @@ fn task(n: u32) -> DelegateParams {
             request_id: id(n),
             swarm: "team".to_owned(),
             member: None,
+            report_token: None,
+            limits: None,
         },
     }
 }

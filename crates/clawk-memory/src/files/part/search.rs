@@ -49,7 +49,10 @@ impl Part {
                     .collect()
             }
         };
-        Found { hits, used: None }
+        Found {
+            hits,
+            ..Found::default()
+        }
     }
 
     fn by_text(
@@ -100,6 +103,7 @@ impl Part {
         Found {
             hits: hits.take(limit).collect(),
             used: Some(used),
+            ..Found::default()
         }
     }
 }

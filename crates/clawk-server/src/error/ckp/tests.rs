@@ -241,6 +241,7 @@ fn errors_of_memory_and_swarm_have_the_codes_of_the_table() {
         ),
         (KernelError::Memory(MemoryError::Backend("x".into())), -32030),
         (KernelError::Memory(MemoryError::Query("x".into())), -32031),
+        (KernelError::Memory(MemoryError::Conflict("x".into())), -32030),
         (
             KernelError::Memory(MemoryError::Entry {
                 index: 2,

@@ -59,13 +59,16 @@ pub(super) async fn open(
         let message = "the subprotocol is `claw`";
         return Err(ApiError::invalid("unknown_subprotocol", message));
     }
-    let by_protocol = || {
-        let token = offered.iter().find_map(|it| it.strip_prefix(TOKEN))?;
-        auth::holder(&access.tokens, token.as_bytes())
+    let token = offered
+        .iter()
+        .find_map(|it| it.strip_prefix(TOKEN))
+        .map(str::to_owned);
+    let principal = match (principal, token) {
+        (Some(Extension(principal)), _) => Some(principal),
+        // silent-ok: the close code says it
+        (None, Some(token)) => auth::holder(&app, &access, token.as_bytes()).await.ok(),
+        (None, None) => None,
     };
-    let principal = principal
-        .map(|Extension(principal)| principal)
-        .or_else(by_protocol);
     let place = app.claw.place()?;
     let most = app.host.options().max_message_bytes;
     let upgrade = upgrade
@@ -103,6 +106,7 @@ async fn serve(app: &App, access: Arc<Access>, socket: WebSocket, principal: &Pr
     let code = Arc::new(AtomicU16::new(NORMAL));
     let source = Frames {
         frames,
+        until: auth::until(app, principal),
         access,
         code: Arc::clone(&code),
         most: app.host.options().max_message_bytes,
@@ -115,6 +119,8 @@ async fn serve(app: &App, access: Arc<Access>, socket: WebSocket, principal: &Pr
 struct Frames {
     frames: SplitStream<WebSocket>,
     access: Arc<Access>,
+    /// When the client's token is over.
+    until: Option<tokio::time::Instant>,
     code: Arc<AtomicU16>,
     most: usize,
 }
@@ -136,6 +142,7 @@ impl Source for Frames {
                 biased;
                 // The tokens are others now: whoever may still speak connects again.
                 () = self.access.replaced() => return self.close(UNAUTHORIZED),
+                () = auth::over(self.until) => return self.close(UNAUTHORIZED),
                 frame = timeout(patience, self.frames.next()) => frame,
             };
             match frame {

@@ -13,14 +13,15 @@ mod write;
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clawk_kernel::place::Apart;
 use clawk_kernel::ports::{Look, RunError, RunOutcome};
 use clawk_kernel::witness::{self, HASHED_BYTES, Mark, State};
-use clawk_plan::{Filesystem, Level, Obtained, Refusal};
+use clawk_plan::{Filesystem, Level, Obtained, Plan, Refusal};
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Launcher;
+use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -227,6 +228,28 @@ fn contents((file, size): (File, u64), path: &str) -> Result<Before, Stop> {
         return Ok(other("a file"));
     }
     Ok(String::from_utf8(bytes).map_or_else(|_| other("a binary file"), Before::Text))
+}
+
+/// The place that a write to `path` would reach, without links on the way; none: the tool will not get there.
+pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf> {
+    let apart = Apart::default();
+    let place = root::place(plan.filesystem(), &apart, workdir, path, true).ok()?; // silent-ok: the tool says why
+    let mut rest = vec![place.below.file_name()?.to_owned()];
+    let mut holder = place.below.parent().unwrap_or(Path::new(""));
+    loop {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        // silent-ok: the tool says why
+        if let Some(real) = place
+            .root
+            .open(holder, flags, false)
+            .ok()
+            .and_then(|fd| root::real_path(&fd).ok())
+        {
+            return Some(rest.iter().rev().fold(real, |path, name| path.join(name)));
+        }
+        rest.push(holder.file_name()?.to_owned());
+        holder = holder.parent()?;
+    }
 }
 
 /// Runs the tool where the plan's level wants it.

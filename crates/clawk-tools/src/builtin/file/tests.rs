@@ -121,6 +121,7 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
         serde_json::from_value(json!({"path": "f", "content": "new"})).expect("an object");
     let plan = open_plan();
     let call = Call {
+        request_id: "a-call",
         key: None,
         marks: &[],
         apart: &clawk_kernel::place::Apart::default(),

@@ -37,8 +37,9 @@ impl Facts {
     /// Of a declared tool.
     pub(super) fn of_tool(tool: &Tool, manifest: &Manifest, settings: &Settings) -> Self {
         let bound = settings.tools.tools.get(&tool.name);
-        let elsewhere = bound
-            .is_some_and(|bound| bound.command.is_some() || bound.http.is_some() || bound.wasm.is_some());
+        let elsewhere = bound.is_some_and(|bound| {
+            bound.command.is_some() || bound.http.is_some() || bound.wasm.is_some() || bound.a2a.is_some()
+        });
         let mut facts = if elsewhere || tool.composite || tool.mcp_source.is_some() {
             Self::default()
         } else {

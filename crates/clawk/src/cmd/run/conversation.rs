@@ -19,6 +19,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::{Approve, commands};
 use crate::compose::Agent;
+use crate::dry::{Approved, Recorder};
 use crate::out::Paint;
 use crate::terminal::input::{Input, Reply};
 use crate::terminal::show::Show;
@@ -71,8 +72,26 @@ pub(super) fn questions() -> (Ask, mpsc::Receiver<Elicited>) {
     (ask, asked)
 }
 
+/// Who answers the questions before a person is asked.
+#[derive(Debug, Default)]
+pub(crate) enum Script {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// A dry run: nothing that is asked about happens, so the answer is yes.
+    Dry {
+        /// Gathers the report.
+        recorder: Box<Recorder>,
+        /// Standard output is for the report alone.
+        quiet: bool,
+    },
+    /// A report that the person approved.
+    Plan(Approved),
+}
+
 /// A conversation with its terminal.
 pub(crate) struct Conversation<'a> {
+    pub(crate) script: Script,
     agent: &'a Agent,
     session: Session,
     input: Option<Input>,
@@ -101,6 +120,7 @@ impl<'a> Conversation<'a> {
         approve: Approve,
     ) -> Result<Self> {
         Ok(Self {
+            script: Script::Nobody,
             agent,
             session,
             input,
@@ -176,7 +196,18 @@ impl<'a> Conversation<'a> {
     }
 
     async fn take(&mut self, message: Option<MessageId>, notice: Notice) -> Result<Option<TurnEnd>> {
-        self.show.notice(&notice)?;
+        let mut quiet = false;
+        if let Script::Dry {
+            recorder,
+            quiet: only,
+        } = &mut self.script
+        {
+            recorder.see(&notice);
+            quiet = *only;
+        }
+        if !quiet {
+            self.show.notice(&notice)?;
+        }
         match notice {
             Notice::Asking(question) => self.answer(&question).await,
             Notice::Planned(plan) => self.answer_plan(&plan).await,
@@ -193,7 +224,30 @@ impl<'a> Conversation<'a> {
         Ok(None)
     }
 
+    /// The answer that nobody has to be asked for.
+    async fn scripted(&mut self, question: &Question) -> bool {
+        let (by, reason) = match &mut self.script {
+            Script::Dry { .. } => ("dry run", "nothing happens in a dry run"),
+            Script::Plan(approved) => match approved.takes(question) {
+                true => ("plan", "the approved plan has exactly this"),
+                false => return false,
+            },
+            Script::Nobody => return false,
+        };
+        let reply = clawk_kernel::Reply {
+            answer: Answer::Approve,
+            breadth: Breadth::Exact,
+            person: Person::admin(by, &person()),
+            reason: Some(reason.to_owned()),
+            seen: Seen::Whole(vec![question.sheet.digest()]),
+        };
+        self.agent.kernel.reply(&question.request_id, reply).await == Reception::Taken
+    }
+
     async fn answer(&mut self, question: &Question) {
+        if self.scripted(question).await {
+            return;
+        }
         let drawn = self.show.question(question);
         let no = |why: Option<String>| (Answer::Deny, Breadth::Exact, why);
         let (answer, breadth, reason) = match (self.approve, self.input.clone()) {

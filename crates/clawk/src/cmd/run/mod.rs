@@ -2,6 +2,7 @@
 
 mod commands;
 mod conversation;
+pub(crate) mod dry;
 
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::compose::{self, Agent};
 use crate::config::Outside;
 use crate::out::{self, Paint};
 use crate::terminal::{can_ask, input::Input};
-use conversation::{Conversation, Ended, Next, questions};
+use conversation::{Conversation, Ended, Next, Script, questions};
 
 /// Exit code after Ctrl-C in the middle of the one turn that was asked for.
 const INTERRUPTED: u8 = 130;
@@ -55,6 +56,9 @@ pub(crate) struct Args {
     pub(crate) trust: bool,
 
     #[command(flatten)]
+    pub(crate) dry: dry::Dry,
+
+    #[command(flatten)]
     pub(crate) outside: Outside,
 }
 
@@ -64,6 +68,9 @@ Examples:
   clawk run claw.yaml -m 'Sum up notes.txt'    one turn
   git diff | clawk run claw.yaml               standard input is one message
   clawk run claw.yaml --session last           go on where you left off
+  clawk run claw.yaml -m 'Tidy up' --dry-run --report plan.json
+                                               predict every change, make none
+  clawk run claw.yaml --plan plan.json         approve what was predicted, and do it
 
 The agent's words go to standard output, everything else to standard error.
 
@@ -98,6 +105,7 @@ pub(crate) fn forked(
             state: args.state.as_deref(),
             outside: args.outside,
             trust: args.trust,
+            dry: None,
         };
         let (ask, asked) = questions();
         let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
@@ -135,13 +143,21 @@ async fn fork_turn(
 }
 
 async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let message = one_message(args)?;
+    if args.dry.dry_run {
+        return dry::run(args, config).await;
+    }
+    let plan = args.dry.approved(&args.manifest)?;
+    let message = match &plan {
+        Some((said, _)) => Some(said.clone()),
+        None => one_message(args)?,
+    };
     let request = compose::Request {
         manifest: &args.manifest,
         config,
         state: args.state.as_deref(),
         outside: args.outside,
         trust: args.trust,
+        dry: None,
     };
     let (ask, asked) = questions();
     let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
@@ -160,6 +176,9 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     told_since(&agent, &[]).await?;
     let session = agent.session(args.session.as_deref()).await?;
     let mut conversation = Conversation::new(&agent, session, input, asked, args.approve)?;
+    if let Some((_, approved)) = plan {
+        conversation.script = Script::Plan(approved);
+    }
     let code = match message {
         Some(text) if !chatting => one_turn(&mut conversation, text).await?,
         first => chat(&mut conversation, first).await?,

@@ -78,6 +78,9 @@ pub(super) async fn open(args: &Args, launched: &Launched, host: &Host) -> Resul
     if let Some(url) = &args.redis {
         doors.redis(url, launched, host).await?;
     }
+    if launched.has_bus() {
+        doors.opened.push("working for the swarm, by its bus".to_owned());
+    }
     if args.mcp || !doors.opened.is_empty() {
         let kernel = host.start(None).await?;
         if !args.launched() {
@@ -169,7 +172,7 @@ async fn bind(address: std::net::SocketAddr, launched: &Launched, host: &Host) -
     settings.hosts.extend(names);
     crate::http::bind(
         address,
-        &settings,
+        (&settings, &blueprint.config.settings.egress.allow_private),
         &blueprint.resolver,
         host.clone(),
         launched.state(),

@@ -1,25 +1,32 @@
-//! `clawk trace show --task`: what became of a task of a swarm, with everything that was delegated below it, as one tree.
+//! `clawk trace show --task`: what became of a task of a swarm, with everything that was delegated below it, as one tree. Records
+//! of other hosts join it: a try that was sent to one stands below its task here.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::state::kept::Reader;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Recorded, Scan};
-use clawk_proto::SessionId;
+use clawk_proto::{RequestId, SessionId};
+use clawk_swarm::coord::derived;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::each;
 use crate::out::{self, Format};
 
+/// Tries of one task that are looked for on other hosts.
+const MAX_TRIES: u32 = 1000;
+/// Levels that are shown by indentation.
+const MAX_INDENT: usize = 40;
+
 /// One task of the tree.
 #[derive(Debug, Default, Serialize)]
 struct Branch {
     task_id: String,
     member: String,
-    host: &'static str,
+    host: String,
     session: Option<String>,
     status: String,
     events: Vec<Value>,
@@ -32,7 +39,11 @@ struct Known {
     parent: Option<String>,
     branch: Branch,
     order: usize,
+    attempts: u32,
 }
+
+/// What all records say, by task.
+type Tasks = BTreeMap<String, Known>;
 
 fn told(event: &Recorded) -> Value {
     let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
@@ -42,27 +53,28 @@ fn told(event: &Recorded) -> Value {
     })
 }
 
-/// Prints the tree of a run, or of one task.
-pub(crate) fn tree(state: &Path, task: &str, format: Format) -> Result<ExitCode> {
-    let reader = Reader::open(state)?;
-    let mut known: BTreeMap<String, Known> = BTreeMap::new();
-    each(&reader, |event| see(&mut known, event))?;
+/// Prints the tree of a run, or of one task, over all these records.
+pub(crate) fn tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -> Result<ExitCode> {
+    let mut known = of_state(state, "local")?;
+    for path in with {
+        let host = path.file_name().unwrap_or_default().to_string_lossy();
+        let host = host.trim_end_matches(".trace.jsonl");
+        let others = if path.is_dir() {
+            of_state(path, host)?
+        } else {
+            of_export(path, host)?
+        };
+        for (id, of) in others {
+            known.entry(id).or_insert(of);
+        }
+    }
+    join(&mut known);
     let Some(root) = known.get(task).map(|_| task.to_owned()) else {
         bail!(
             "no task {task} is in `{}`; `clawk swarm status` lists runs",
             state.display()
         );
     };
-    for of in known.values_mut() {
-        let session = of
-            .branch
-            .session
-            .as_ref()
-            .and_then(|id| id.parse::<SessionId>().ok()); // silent-ok: ids of ours always read
-        if let Some(session) = session {
-            of.branch.events.extend(events(&reader, session)?);
-        }
-    }
     let root = built(&mut known, &root);
     match format {
         Format::Json => out::json(&json!({"task_id": task, "root": root}))?,
@@ -71,8 +83,70 @@ pub(crate) fn tree(state: &Path, task: &str, format: Format) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-fn see(known: &mut BTreeMap<String, Known>, event: &Recorded) {
-    let told = told(event);
+/// The tasks of a state directory, each with the events of its session.
+fn of_state(state: &Path, host: &str) -> Result<Tasks> {
+    let reader = Reader::open(state)?;
+    let mut known = Tasks::new();
+    each(&reader, |event| see(&mut known, host, told(event)))?;
+    for of in known.values_mut() {
+        let session = of.branch.session.as_ref();
+        let session = session.and_then(|id| id.parse::<SessionId>().ok()); // silent-ok: ids of ours always read
+        if let Some(session) = session {
+            of.branch.events.extend(events(&reader, session)?);
+        }
+    }
+    Ok(known)
+}
+
+/// The same of an export.
+fn of_export(path: &Path, host: &str) -> Result<Tasks> {
+    let about = || format!("can't read `{}`", path.display());
+    let text = std::fs::read_to_string(path).with_context(about)?;
+    let mut known = Tasks::new();
+    let mut sessions: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let event: Value = serde_json::from_str(line).with_context(about)?;
+        let of = |name: &str| event.get(name).cloned().unwrap_or_default();
+        let kind = of("event_type");
+        let told = json!({
+            "type": kind, "timestamp": of("timestamp"), "session": of("session_id"), "sequence": of("sequence"),
+            "payload": of("payload"),
+        });
+        let session = told.get("session").and_then(Value::as_str).unwrap_or_default();
+        sessions.entry(session.to_owned()).or_default().push(told.clone());
+        if kind.as_str().is_some_and(|kind| kind.starts_with("ckp.swarm.")) {
+            see(&mut known, host, told);
+        }
+    }
+    for of in known.values_mut() {
+        let session = of
+            .branch
+            .session
+            .as_ref()
+            .and_then(|session| sessions.get(session));
+        of.branch.events.extend(session.into_iter().flatten().cloned());
+    }
+    Ok(known)
+}
+
+/// A try that another host knows as a task of its own stands below the task whose try it is.
+fn join(known: &mut Tasks) {
+    let tries = known.iter().flat_map(|(id, of)| {
+        let task = RequestId::parse(id).ok(); // silent-ok: what has no such id was sent nowhere
+        let tries = task.into_iter().flat_map(|task| {
+            (1..=of.attempts).map(move |attempt| derived(&task, &format!("try/{attempt}")).to_string())
+        });
+        tries.map(|sent| (sent, id.clone()))
+    });
+    let tries: Vec<(String, String)> = tries.collect();
+    for (sent, task) in tries {
+        if let Some(of) = known.get_mut(&sent) {
+            of.parent = Some(task);
+        }
+    }
+}
+
+fn see(known: &mut Tasks, host: &str, told: Value) {
     let text = |name: &str| {
         let payload = told.get("payload")?;
         payload.get(name).and_then(Value::as_str).map(str::to_owned)
@@ -82,7 +156,7 @@ fn see(known: &mut BTreeMap<String, Known>, event: &Recorded) {
     let of = known.entry(task.clone()).or_default();
     if of.branch.task_id.is_empty() {
         of.order = order;
-        of.branch.host = "local";
+        host.clone_into(&mut of.branch.host);
         of.branch.status = "running".to_owned();
     }
     of.branch.task_id.clone_from(&task);
@@ -92,7 +166,11 @@ fn see(known: &mut BTreeMap<String, Known>, event: &Recorded) {
         of.branch.member = member;
     }
     of.branch.session = text("peer_session").or(of.branch.session.take());
-    if matches!(event.kind.as_str(), "ckp.swarm.reported" | "ckp.swarm.ended") {
+    let attempt = told.pointer("/payload/attempt").and_then(Value::as_u64);
+    let attempt = attempt.and_then(|attempt| u32::try_from(attempt).ok()); // silent-ok: no task has as many tries
+    of.attempts = of.attempts.max(attempt.unwrap_or(0).min(MAX_TRIES));
+    let kind = told.get("type").and_then(Value::as_str).unwrap_or_default();
+    if matches!(kind, "ckp.swarm.reported" | "ckp.swarm.ended") {
         of.branch.status = text("status").unwrap_or_default();
     }
     of.branch.events.push(told);
@@ -132,7 +210,7 @@ fn built(known: &mut BTreeMap<String, Known>, task: &str) -> Branch {
 }
 
 fn print(branch: &Branch, depth: usize) -> Result<()> {
-    let indent = "  ".repeat(depth);
+    let indent = "  ".repeat(depth.min(MAX_INDENT));
     let member = if branch.member.is_empty() {
         "the swarm"
     } else {
@@ -140,8 +218,13 @@ fn print(branch: &Branch, depth: usize) -> Result<()> {
     };
     let status = &branch.status;
     out::line(&format!(
-        "{indent}{} {status}  {}",
+        "{indent}{}{} {status}  {}",
         out::harmless(member),
+        if branch.host == "local" {
+            String::new()
+        } else {
+            format!(" on {}", out::harmless(&branch.host))
+        },
         branch.task_id
     ))?;
     for event in &branch.events {

@@ -54,6 +54,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             state: args.state.clone(),
             session: None,
             trust: false,
+            dry: Default::default(),
             outside: args.outside,
         },
         config,

@@ -30,8 +30,18 @@ impl Said {
 
 impl Conversation<'_> {
     pub(super) async fn answer_plan(&mut self, plan: &Plan) {
-        let drawn = self.show.plan(plan);
         let mut plan = plan.clone();
+        let mut left = Vec::new();
+        for step in plan.steps {
+            if !self.scripted(&step).await {
+                left.push(step);
+            }
+        }
+        if left.is_empty() {
+            return;
+        }
+        plan.steps = left;
+        let drawn = self.show.plan(&plan);
         let said = match (self.approve, self.input.clone()) {
             (Approve::Never, _) => Said::no(Some(
                 "`--approve never` answers every question with no".to_owned(),

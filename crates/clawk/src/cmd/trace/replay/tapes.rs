@@ -47,12 +47,21 @@ pub(super) fn sessions(source: &Source, pick: Pick) -> Result<Sessions> {
         } else {
             (&mut found.served, &ASKED)
         };
+        if is_servers(&event) {
+            return Ok(());
+        }
         if inputs.contains(&event.event_type.as_str()) && !list.contains(&session) {
             list.push(session);
         }
         Ok(())
     })?;
     Ok(found)
+}
+
+/// An MCP server asked a model here. Its answer is part of the result of the call that it served, and is replayed with that.
+fn is_servers(event: &TraceEvent) -> bool {
+    event.event_type == kind::ACTION_REQUESTED
+        && event.payload.get("action_id").and_then(Value::as_str) == Some(clawk_kernel::SAMPLING)
 }
 
 /// How Atlases decided in the last run that had any.
@@ -94,6 +103,11 @@ pub(in crate::cmd) fn tape(
 ) -> Result<Tape> {
     let mut events = Vec::new();
     source.each(Pick::One(session), |event| {
+        if is_servers(&event) {
+            bail!(
+                "session {session} is a question of an MCP server; replay the session whose call it served"
+            );
+        }
         events.push(recorded(&event, reader)?);
         Ok(())
     })?;

@@ -1,0 +1,199 @@
+//! An answer while it is being written (C6): where messages can be edited, one message is sent after a moment and edited at the
+//! platform's pace. The outbox's delivery is its last edit; it alone decides what the answer is.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::Delivery;
+use clawk_kernel::{Notice, Watcher};
+use clawk_proto::MessageId;
+use tokio::time::Instant;
+
+use crate::adapter::{Adapter, Out};
+use crate::outlet::dress;
+use crate::split::length;
+
+/// A quicker answer is sent whole.
+const FIRST: Duration = Duration::from_millis(1_500);
+/// Between two edits; platforms allow about one a second.
+const PACE: Duration = Duration::from_millis(1_500);
+/// How long one edit may take.
+const EDIT: Duration = Duration::from_secs(10);
+/// How long a conversation is followed without anything new.
+const QUIET: Duration = Duration::from_secs(600);
+/// Conversations that are followed at a time, for each channel.
+const MAX_FOLLOWED: usize = 64;
+/// Answers of which is remembered that they were delivered.
+const REMEMBERED: usize = 1_024;
+
+#[derive(Debug, Default)]
+struct State {
+    /// Messages whose turns have not ended, by conversation.
+    waiting: HashMap<String, HashSet<MessageId>>,
+    /// The platform's ids of messages that are being written.
+    shown: HashMap<MessageId, String>,
+    /// Answers that the outbox has: they are edited by nobody else any more.
+    over: HashSet<MessageId>,
+}
+
+/// What is being written in one channel.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    state: Mutex<State>,
+    /// Held while the platform is told something: an edit never comes after the last one.
+    alone: tokio::sync::Mutex<()>,
+}
+
+/// What is written in one turn.
+#[derive(Debug)]
+struct Writing {
+    message: MessageId,
+    text: String,
+    /// What comes next begins a text of its own.
+    ended: bool,
+    changed: bool,
+    given_up: bool,
+    next: Instant,
+}
+
+impl Live {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message was accepted. `true`: nobody follows its conversation yet.
+    pub(crate) fn expect(&self, conversation: &str, message: MessageId) -> bool {
+        let mut state = self.state();
+        if let Some(waiting) = state.waiting.get_mut(conversation) {
+            waiting.insert(message);
+            return false;
+        }
+        if state.waiting.len() >= MAX_FOLLOWED {
+            return false;
+        }
+        state
+            .waiting
+            .insert(conversation.to_owned(), HashSet::from([message]));
+        true
+    }
+
+    /// The platform's id of the message in which an answer is being written. From here on, nobody else edits it.
+    pub(crate) async fn take(&self, message: MessageId) -> Option<String> {
+        let _alone = self.alone.lock().await;
+        let mut state = self.state();
+        if state.over.len() >= REMEMBERED {
+            state.over.clear();
+        }
+        state.over.insert(message);
+        state.shown.remove(&message)
+    }
+
+    /// Follows a session until all turns that are waited for have ended.
+    pub(crate) async fn follow(
+        &self,
+        watcher: Watcher,
+        adapter: Arc<dyn Adapter>,
+        conversation: String,
+        first: MessageId,
+    ) {
+        let begin = |message| Writing {
+            message,
+            text: String::new(),
+            ended: false,
+            changed: false,
+            given_up: false,
+            next: Instant::now() + FIRST,
+        };
+        // Its start may have been told before anybody watched.
+        let mut writing = begin(first);
+        loop {
+            let look = if writing.changed && !writing.given_up {
+                writing.next
+            } else {
+                Instant::now() + QUIET
+            };
+            tokio::select! {
+                notice = watcher.next() => match notice {
+                    None => break,
+                    Some(Notice::TurnStarted { message }) => writing = begin(message),
+                    Some(Notice::Delta(piece)) => {
+                        if std::mem::take(&mut writing.ended) {
+                            writing.text.clear();
+                        }
+                        writing.text.push_str(&piece);
+                        writing.changed = true;
+                    }
+                    Some(Notice::Said(_)) => writing.ended = true,
+                    Some(Notice::TurnEnded { message, .. }) => {
+                        let mut state = self.state();
+                        let waiting = state.waiting.entry(conversation.clone()).or_default();
+                        waiting.remove(&message);
+                        if waiting.is_empty() {
+                            break;
+                        }
+                    }
+                    Some(_) => {}
+                },
+                () = tokio::time::sleep_until(look) => {
+                    if !writing.changed {
+                        break;
+                    }
+                    self.show(&*adapter, &conversation, &mut writing).await;
+                }
+            }
+        }
+        self.state().waiting.remove(&conversation);
+    }
+
+    async fn show(&self, adapter: &dyn Adapter, conversation: &str, writing: &mut Writing) {
+        writing.changed = false;
+        let abilities = adapter.abilities();
+        let markdown = format!("{} …", writing.text);
+        let text = dress(&markdown, abilities.markup);
+        if writing.text.trim().is_empty() || length(&text, abilities.limit.1) > abilities.limit.0 {
+            return;
+        }
+        let _alone = self.alone.lock().await;
+        let known = {
+            let state = self.state();
+            if state.over.contains(&writing.message) {
+                writing.given_up = true;
+                return;
+            }
+            state.shown.get(&writing.message).cloned()
+        };
+        let out = Out {
+            id: format!("{}.live", writing.message),
+            conversation: conversation.to_owned(),
+            reply_to: None,
+            text,
+            markdown,
+            files: Vec::new(),
+        };
+        let told = async {
+            match &known {
+                Some(id) => adapter.edit(id, &out).await,
+                None => adapter.send(&out).await,
+            }
+        };
+        match tokio::time::timeout(EDIT, told).await {
+            Ok(Delivery::Delivered { platform_id }) => {
+                writing.next = Instant::now() + PACE;
+                match (known, platform_id) {
+                    (None, Some(id)) => {
+                        self.state().shown.insert(writing.message, id);
+                    }
+                    // A message that can't be named can't be edited.
+                    (None, None) => writing.given_up = true,
+                    (Some(_), _) => {}
+                }
+            }
+            Ok(Delivery::Retry { after_ms, .. }) => {
+                writing.changed = true;
+                writing.next = Instant::now() + after_ms.map_or(PACE * 4, Duration::from_millis).max(PACE);
+            }
+            Ok(Delivery::Unknown { .. } | Delivery::Failed { .. }) | Err(_) => writing.given_up = true,
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Schedules that the agent makes for itself in a conversation (the built-in tool `schedule`): durable, with an end and a number of
+//! runs, and never with more rights than the person has who was spoken with.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::time::{Clock, Timestamp};
+use clawk_kernel::{ChannelFact, Door, Kernel, Role};
+use clawk_proto::SessionId;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::adapter::Incoming;
+use crate::cursor::Cursor;
+use crate::inlet::Taken;
+use crate::service::Lane;
+use crate::timetable::Timetable;
+
+/// Schedules of one conversation, and of all.
+const MAX_OF_CONVERSATION: usize = 20;
+const MAX_ALL: usize = 500;
+/// Runs of one schedule.
+const MAX_RUNS: u32 = 1_000;
+/// The furthest end, days.
+const MAX_DAYS: i64 = 366;
+/// Characters of what a schedule says.
+const MAX_PROMPT: usize = 4_000;
+/// How often it is looked what is due.
+const LOOK: Duration = Duration::from_millis(500);
+const DAY_US: i64 = 86_400_000_000;
+
+/// What the tool is asked for.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "action", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Wanted {
+    /// A new schedule.
+    Create {
+        /// Five-field cron expression; either this or `at`.
+        #[serde(default)]
+        cron: Option<String>,
+        /// One time, RFC 3339.
+        #[serde(default)]
+        at: Option<String>,
+        /// IANA name for `cron`; UTC when absent.
+        #[serde(default)]
+        timezone: Option<String>,
+        /// What the agent is told when it is due.
+        prompt: String,
+        /// The end, RFC 3339; needed for `cron`.
+        #[serde(default)]
+        until: Option<String>,
+        /// How many runs there may be; needed for `cron`.
+        #[serde(default)]
+        max_runs: Option<u32>,
+    },
+    /// The schedules of this conversation.
+    List,
+    /// Ends a schedule of this conversation.
+    Cancel {
+        /// Its id.
+        id: String,
+    },
+}
+
+/// One schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Schedule {
+    id: String,
+    channel: String,
+    conversation: String,
+    direct: bool,
+    sender: String,
+    /// At most this role.
+    role: Role,
+    cron: Option<String>,
+    timezone: Option<String>,
+    prompt: String,
+    /// When it is due next, microseconds since 1970.
+    next: i64,
+    until: i64,
+    left: u32,
+}
+
+impl Schedule {
+    /// The time after this one; none: it was the last.
+    fn after(&self, now: Timestamp) -> Option<Timestamp> {
+        let cron = self.cron.as_deref()?;
+        let table = Timetable::new(cron, self.timezone.as_deref());
+        let table = table.ok()?; // silent-ok: it was read when the schedule was made
+        table.next(now).filter(|next| next.0 <= self.until)
+    }
+
+    fn shown(&self) -> Value {
+        json!({"id": self.id, "cron": self.cron, "next": Timestamp(self.next).to_string(), "until": Timestamp(self.until).to_string(),
+            "runs_left": self.left, "prompt": self.prompt})
+    }
+}
+
+/// All schedules of an agent.
+#[derive(Debug)]
+pub(crate) struct Schedules {
+    kernel: Kernel,
+    clock: Arc<dyn Clock>,
+    cursor: Cursor,
+    all: Mutex<Vec<Schedule>>,
+}
+
+impl Schedules {
+    /// Reads what was kept.
+    ///
+    /// # Errors
+    /// It can't be read: for people.
+    pub(crate) fn new(kernel: Kernel, clock: Arc<dyn Clock>, folder: &Path) -> Result<Self, String> {
+        // No channel has this name.
+        let cursor = Cursor::new(folder, "!schedules");
+        let all = match cursor.get().map_err(|error| error.to_string())? {
+            Some(text) => serde_json::from_str(&text).map_err(|error| error.to_string())?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            kernel,
+            clock,
+            cursor,
+            all: Mutex::new(all),
+        })
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Schedule>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the list, durably or not at all.
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Schedule>) -> Result<T, String>) -> Result<T, String> {
+        let mut all = self.all();
+        let before = all.clone();
+        let done = change(&mut all)?;
+        let text = serde_json::to_string(&*all).map_err(|error| error.to_string())?;
+        if let Err(error) = self.cursor.set(&text) {
+            *all = before;
+            return Err(format!("the schedules can't be kept: {error}"));
+        }
+        Ok(done)
+    }
+
+    async fn record(&self, schedule: &Schedule, what: &str, reason: Option<String>) {
+        let fact = ChannelFact::Run {
+            channel: schedule.channel.clone(),
+            what: what.to_owned(),
+            run: format!("schedule {}", schedule.id),
+            reason,
+        };
+        if let Err(error) = self.kernel.record_channel(&fact).await {
+            tracing::error!(%error, "what a schedule did could not be recorded");
+        }
+    }
+
+    /// Does what the tool asks for in the conversation of a session.
+    pub(crate) async fn ask(&self, session: SessionId, wanted: Wanted) -> Result<Value, String> {
+        let Some(Door::Channel {
+            channel,
+            conversation,
+            direct,
+            sender,
+            role,
+        }) = self.kernel.door_of(session)
+        else {
+            return Err(
+                "schedules are made in a channel's conversation, where their answers can go".to_owned(),
+            );
+        };
+        let here = |schedule: &Schedule| schedule.channel == channel && schedule.conversation == conversation;
+        match wanted {
+            Wanted::List => {
+                let all = self.all();
+                let shown: Vec<Value> = all
+                    .iter()
+                    .filter(|schedule| here(schedule))
+                    .map(Schedule::shown)
+                    .collect();
+                Ok(json!({ "schedules": shown }))
+            }
+            Wanted::Cancel { id } => {
+                let ended = self.change(|all| {
+                    let at = all
+                        .iter()
+                        .position(|schedule| schedule.id == id && here(schedule));
+                    let at = at.ok_or_else(|| "this conversation has no schedule of this id".to_owned())?;
+                    Ok(all.remove(at))
+                })?;
+                self.record(&ended, "cancelled", None).await;
+                Ok(json!({ "cancelled": ended.id }))
+            }
+            Wanted::Create {
+                cron,
+                at,
+                timezone,
+                prompt,
+                until,
+                max_runs,
+            } => {
+                let now = self.clock.now();
+                let (next, until, left) = times(
+                    now,
+                    cron.as_deref(),
+                    at.as_deref(),
+                    timezone.as_deref(),
+                    until.as_deref(),
+                    max_runs,
+                )?;
+                if prompt.trim().is_empty() || prompt.chars().count() > MAX_PROMPT {
+                    return Err(format!("`prompt` has 1 to {MAX_PROMPT} characters"));
+                }
+                let made = Schedule {
+                    id: self.clock.uuid().to_string(),
+                    channel: channel.clone(),
+                    conversation: conversation.clone(),
+                    direct,
+                    sender,
+                    // A schedule never answers questions, whoever asked for it.
+                    role: role.min(Role::User),
+                    cron,
+                    timezone,
+                    prompt,
+                    next: next.0,
+                    until: until.0,
+                    left,
+                };
+                let shown = made.shown();
+                self.change(|all| {
+                    if all.len() >= MAX_ALL
+                        || all.iter().filter(|schedule| here(schedule)).count() >= MAX_OF_CONVERSATION
+                    {
+                        return Err(format!(
+                            "there are too many schedules; a conversation has at most {MAX_OF_CONVERSATION}"
+                        ));
+                    }
+                    all.push(made.clone());
+                    Ok(())
+                })?;
+                self.record(&made, "scheduled", None).await;
+                Ok(shown)
+            }
+        }
+    }
+
+    /// Begins what is due until `over` fires.
+    pub(crate) async fn run(&self, lanes: &HashMap<String, Lane>, over: &CancellationToken) {
+        loop {
+            let now = self.clock.now();
+            let due: Vec<Schedule> = self
+                .all()
+                .iter()
+                .filter(|schedule| schedule.next <= now.0)
+                .cloned()
+                .collect();
+            for schedule in due {
+                self.begin(lanes, schedule, now).await;
+            }
+            tokio::select! {
+                () = over.cancelled() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+
+    async fn begin(&self, lanes: &HashMap<String, Lane>, due: Schedule, now: Timestamp) {
+        let Some(lane) = lanes.get(&due.channel) else {
+            self.drop_it(&due, "the agent has no channel of this name any more")
+                .await;
+            return;
+        };
+        if due.next > due.until {
+            self.drop_it(&due, "its end has passed").await;
+            return;
+        }
+        // The id of a run is its time: after a crash, the same run is taken once.
+        let incoming = Incoming {
+            ids: vec![format!("{RUN}{}:{}", due.id, due.next)],
+            conversation: due.conversation.clone(),
+            direct: due.direct,
+            mention: true,
+            sender: Some(due.sender.clone()),
+            text: format!(
+                "[This is due by schedule {}, which you made earlier.]\n{}",
+                due.id, due.prompt
+            ),
+            ..Incoming::default()
+        };
+        match lane.inlet.scheduled(incoming, due.role).await {
+            Taken::Later(reason) => {
+                tracing::warn!(reason, "a schedule's run could not be kept; it is tried again");
+                return;
+            }
+            Taken::Refused(reason) => {
+                self.drop_it(&due, &reason).await;
+                return;
+            }
+            Taken::Accepted { .. } | Taken::Ignored => {}
+        }
+        self.record(&due, "started", None).await;
+        // What was missed meanwhile is made up for by this one run.
+        let next = due.after(now).filter(|_| due.left > 1);
+        let kept = self.change(|all| {
+            match next {
+                Some(next) => {
+                    for schedule in all.iter_mut().filter(|schedule| schedule.id == due.id) {
+                        schedule.next = next.0;
+                        schedule.left -= 1;
+                    }
+                }
+                None => all.retain(|schedule| schedule.id != due.id),
+            }
+            Ok(())
+        });
+        match kept {
+            Ok(()) if next.is_none() => self.record(&due, "ended", None).await,
+            Ok(()) => {}
+            Err(reason) => tracing::warn!(reason, "a schedule could not be moved on; its run is known"),
+        }
+    }
+
+    async fn drop_it(&self, schedule: &Schedule, reason: &str) {
+        let dropped = self.change(|all| {
+            all.retain(|known| known.id != schedule.id);
+            Ok(())
+        });
+        if let Err(reason) = dropped {
+            tracing::warn!(reason, "a schedule could not be ended");
+        }
+        self.record(schedule, "ended", Some(reason.to_owned())).await;
+    }
+}
+
+/// What the id of a scheduled run begins with. It is no message of the platform that could be replied to.
+pub(crate) const RUN: &str = "schedule:";
+
+/// First run, end, and number of runs.
+fn times(
+    now: Timestamp,
+    cron: Option<&str>,
+    at: Option<&str>,
+    timezone: Option<&str>,
+    until: Option<&str>,
+    max_runs: Option<u32>,
+) -> Result<(Timestamp, Timestamp, u32), String> {
+    let read = |name: &str, text: &str| {
+        let time = Timestamp::parse(text)
+            .map_err(|_| format!("`{name}` is not RFC 3339 (example: `2027-01-31T09:00:00Z`)"))?; // silent-ok: said
+        if time <= now || time.0 - now.0 > MAX_DAYS * DAY_US {
+            return Err(format!(
+                "`{name}` lies in the future, at most {MAX_DAYS} days away"
+            ));
+        }
+        Ok(time)
+    };
+    match (cron, at) {
+        (None, Some(at)) => {
+            let at = read("at", at)?;
+            Ok((at, at, 1))
+        }
+        (Some(cron), None) => {
+            if cron.split_whitespace().count() != 5 {
+                return Err("`cron` has five fields: minute, hour, day, month, weekday".to_owned());
+            }
+            let until = read("until", until.ok_or("a `cron` schedule needs an end: `until`")?)?;
+            let left = max_runs.ok_or("a `cron` schedule needs a budget: `max_runs`")?;
+            if !(1..=MAX_RUNS).contains(&left) {
+                return Err(format!("`max_runs` is 1 to {MAX_RUNS}"));
+            }
+            let next = Timetable::new(cron, timezone)?
+                .next(now)
+                .filter(|next| *next <= until);
+            Ok((next.ok_or("it would never run before `until`")?, until, left))
+        }
+        _ => Err("either `cron` or `at` is wanted".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::time::Timestamp;
+
+    use super::times;
+
+    #[test]
+    fn a_schedule_has_an_end_and_a_number_of_runs() {
+        let now = Timestamp::parse("2026-11-23T12:00:30Z").unwrap();
+        let end = Some("2026-11-24T00:00:00Z");
+        let (next, until, left) = times(now, Some("*/5 * * * *"), None, None, end, Some(3)).unwrap();
+        assert_eq!(
+            (next.to_string().get(..19), left),
+            (Some("2026-11-23T12:05:00"), 3)
+        );
+        assert!(until > next);
+        assert_eq!(
+            times(now, None, Some("2026-11-23T13:00:00Z"), None, None, None)
+                .unwrap()
+                .2,
+            1
+        );
+        for (cron, at, until, runs) in [
+            (Some("* * * * *"), None, None, Some(3)),
+            (Some("* * * * *"), None, end, None),
+            (Some("* * * * *"), None, end, Some(0)),
+            (Some("* * * * *"), None, end, Some(1_001)),
+            (Some("* * * * * *"), None, end, Some(3)),
+            (Some("0 0 1 1 *"), None, end, Some(3)),
+            (Some("* * * * *"), None, Some("2028-11-24T00:00:00Z"), Some(3)),
+            (None, Some("2026-11-23T11:00:00Z"), None, None),
+            (Some("* * * * *"), Some("2026-11-23T13:00:00Z"), end, Some(3)),
+            (None, None, None, None),
+        ] {
+            assert!(
+                times(now, cron, at, None, until, runs).is_err(),
+                "{cron:?} {at:?} {until:?} {runs:?}"
+            );
+        }
+        assert!(times(now, Some("* * * * *"), None, Some("Mars/Base"), end, Some(3)).is_err());
+    }
+}

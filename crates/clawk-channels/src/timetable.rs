@@ -1,0 +1,48 @@
+//! Times of a cron expression in a time zone.
+
+use std::str::FromStr as _;
+
+use clawk_kernel::time::Timestamp;
+use croner::Cron as Pattern;
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+
+/// A cron expression and its zone.
+#[derive(Debug, Clone)]
+pub(crate) struct Timetable {
+    pattern: Pattern,
+    zone: TimeZone,
+}
+
+impl Timetable {
+    /// # Errors
+    /// For people: which of both is wrong.
+    pub(crate) fn new(schedule: &str, timezone: Option<&str>) -> Result<Self, String> {
+        let pattern = Pattern::from_str(schedule)
+            .map_err(|error| format!("`{schedule}` is not a schedule: {error}"))?;
+        let zone = match timezone {
+            None => TimeZone::UTC,
+            Some(name) => TimeZone::get(name)
+                .map_err(|error| format!("`timezone` `{name}` is not known on this machine: {error}"))?,
+        };
+        Ok(Self { pattern, zone })
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        self.pattern.as_str()
+    }
+
+    fn zoned(&self, at: Timestamp) -> Option<Zoned> {
+        let at = jiff::Timestamp::from_microsecond(at.0).ok()?; // silent-ok: no clock says such a time
+        Some(at.to_zoned(self.zone.clone()))
+    }
+
+    /// The next time after this one; none: there is none in centuries.
+    pub(crate) fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        let next = self
+            .pattern
+            .find_next_occurrence(&self.zoned(after)?, false)
+            .ok()?; // silent-ok: as above
+        Some(Timestamp(next.timestamp().as_microsecond()))
+    }
+}

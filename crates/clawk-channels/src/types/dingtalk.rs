@@ -1,0 +1,457 @@
+//! `dingtalk`: Stream (`websocket`), or HTTP callbacks (`webhook`), whose signature does not cover the body. Answers leave by the robot's API.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use clawk_egress::Url;
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::{Channel, Transport};
+use clawk_secrets::{Env, Secret};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{escaped, listening, own_host, secret, setting};
+use crate::adapter::{
+    Abilities, Adapter, Attachment, Content as Place, Ended, Hook, HookReply, Incoming, Markup, Out, Unit,
+};
+use crate::api::{Answer, Api, Fault, shown};
+use crate::config::ChannelConfig;
+use crate::genuine::{fresh, hmac_sha256, same};
+use crate::inlet::Inlet;
+use crate::remote::Remote;
+use crate::service::Parts;
+use crate::socket::{Heard, Socket};
+use crate::token::{NoToken, Tokens};
+
+const VENDOR: &str = "https://api.dingtalk.com";
+const HOST: &str = "dingtalk.com";
+/// Where files lie.
+const FILES: [&str; 2] = ["dingtalk.com", "aliyuncs.com"];
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Characters of one message.
+const MAX_TEXT: usize = 4_500;
+/// Characters of a message's title, which is what a notification shows.
+const MAX_TITLE: usize = 30;
+const TOKEN: HeaderName = HeaderName::from_static("x-acs-dingtalk-access-token");
+const TOPIC: &str = "/v1.0/im/bot/messages/get";
+/// The platform pings; silence for so long is a dead connection.
+const SILENCE: Duration = Duration::from_secs(120);
+/// A group's id as a conversation; a person's is their own id, which has no colon.
+const GROUP: &str = "group:";
+
+#[derive(Debug, Deserialize)]
+struct Frame {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    headers: Headers,
+    #[serde(default)]
+    data: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Headers {
+    message_id: String,
+    topic: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Message {
+    conversation_id: String,
+    conversation_type: String,
+    msg_id: String,
+    sender_id: String,
+    #[serde(default)]
+    sender_staff_id: Option<String>,
+    #[serde(default)]
+    sender_nick: Option<String>,
+    #[serde(default)]
+    is_in_at_list: bool,
+    msgtype: String,
+    #[serde(default)]
+    text: Option<Text>,
+    #[serde(default)]
+    content: Option<Content>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Text {
+    #[serde(default)]
+    content: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Content {
+    rich_text: Vec<RichPart>,
+    file_name: Option<String>,
+    download_code: String,
+    recognition: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RichPart {
+    #[serde(default)]
+    text: Option<String>,
+}
+
+/// The channel.
+#[derive(Debug)]
+pub(crate) struct Dingtalk {
+    api: Api,
+    base: Url,
+    client: String,
+    robot: String,
+    secret: Secret,
+    /// Of Stream.
+    env: Option<Box<Env>>,
+    tokens: Tokens,
+    files: Remote,
+}
+
+impl Dingtalk {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        let env = parts.secrets.env().clone();
+        let base = config.base_url.as_deref().unwrap_or(VENDOR);
+        let client = setting(config, "client_id")?;
+        let stream = match channel.transport {
+            Transport::Websocket => Some(Box::new(env.clone())),
+            Transport::Webhook => {
+                listening(parts)?;
+                None
+            }
+            Transport::Polling | Transport::Stdio => {
+                return Err("`dingtalk` has the transports `websocket` and `webhook`".to_owned());
+            }
+        };
+        Ok(Self {
+            api: Api::new(base, &env, PATIENCE)?,
+            base: Url::parse(base).map_err(|error| error.to_string())?,
+            robot: config.settings.get("robot_code").unwrap_or(&client).clone(),
+            client,
+            secret: secret(channel, parts)?,
+            env: stream,
+            tokens: Tokens::default(),
+            files: Remote::new(base, &env, &FILES)?,
+        })
+    }
+
+    async fn token(&self) -> Result<String, NoToken> {
+        let ask = || async {
+            let body = json!({"appKey": self.client, "appSecret": self.secret.expose().trim()});
+            let answer = self.api.post("v1.0/oauth2/accessToken", &body).await?;
+            let life = answer.body.get("expireIn").and_then(Value::as_u64);
+            match (answer.text("/accessToken"), life, answer.status.as_u16()) {
+                (Some(token), Some(life), 200) => Ok((token.to_owned(), life)),
+                (_, _, 429 | 500..=599) => Err(NoToken::Later {
+                    reason: said(&answer),
+                    after_ms: answer.retry_after_ms(),
+                }),
+                _ if limited(&answer) => Err(NoToken::Later {
+                    reason: said(&answer),
+                    after_ms: answer.retry_after_ms(),
+                }),
+                _ => Err(NoToken::Refused(format!(
+                    "the platform refuses the client id or secret ({})",
+                    said(&answer)
+                ))),
+            }
+        };
+        self.tokens.get(ask).await
+    }
+
+    /// POST with a token that counts; a lapsed one is asked for anew once.
+    async fn call(&self, path: &str, body: &Value) -> Result<Answer, Fault> {
+        loop {
+            let token = match self.token().await {
+                Ok(token) => token,
+                Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
+                    return Err(Fault::NotSent(reason));
+                }
+            };
+            let mut value = HeaderValue::from_str(&token)
+                .map_err(|_| Fault::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
+            value.set_sensitive(true);
+            let bytes = body.to_string().into_bytes();
+            let json = Some("application/json");
+            let answer = self
+                .api
+                .raw(Method::POST, path, json, bytes, &[(TOKEN, value)])
+                .await?;
+            if answer.status.as_u16() != 401 || !self.tokens.refused(&token).await {
+                return Ok(answer);
+            }
+        }
+    }
+
+    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+        self.tokens.lost.begin();
+        self.token().await.map_err(NoToken::ended)?;
+        let Some(env) = &self.env else {
+            inlet.ready();
+            over.cancelled().await;
+            return Ok(());
+        };
+        let subscriptions = json!([{"type": "CALLBACK", "topic": TOPIC}]);
+        let body = json!({"clientId": self.client, "clientSecret": self.secret.expose().trim(),
+            "subscriptions": subscriptions, "ua": "clawk"});
+        let opened = self.api.post("v1.0/gateway/connections/open", &body).await;
+        let opened = opened.map_err(|fault| Ended::broken(fault.reason()))?;
+        let (Some(endpoint), Some(ticket)) = (opened.text("/endpoint"), opened.text("/ticket")) else {
+            let told = format!("the platform opens no connection ({})", said(&opened));
+            return Err(match opened.status.as_u16() {
+                400 | 401 => Ended::fatal(told),
+                _ => Ended {
+                    after_ms: opened.retry_after_ms(),
+                    ..Ended::broken(told)
+                },
+            });
+        };
+        let mut url = own_host(endpoint, &self.base, HOST).map_err(Ended::broken)?;
+        url.set_query(Some(&format!("ticket={}", escaped(ticket))));
+        let socket = Socket::connect(&url, env).await.map_err(Ended::broken)?;
+        inlet.ready();
+        loop {
+            let heard = tokio::select! {
+                heard = socket.next(SILENCE) => heard.map_err(Ended::broken)?,
+                () = over.cancelled() => {
+                    socket.close(1000).await;
+                    return Ok(());
+                }
+            };
+            match heard {
+                Heard::Text(text) => self.frame(inlet, &socket, &text).await?,
+                Heard::Ping | Heard::Bytes(_) => {}
+                Heard::Closed(..) => return Err(Ended::broken("the platform ended the connection")),
+            }
+        }
+    }
+
+    async fn frame(&self, inlet: &Inlet, socket: &Socket, text: &str) -> Result<(), Ended> {
+        let Ok(frame) = serde_json::from_str::<Frame>(text) else {
+            tracing::warn!("a frame can't be read and is passed over");
+            return Ok(());
+        };
+        let data = match (frame.kind.as_str(), frame.headers.topic.as_str()) {
+            ("SYSTEM", "ping") => frame.data.clone(),
+            ("SYSTEM", "disconnect") => {
+                return Err(Ended {
+                    after_ms: Some(0),
+                    ..Ended::broken("the platform wants a new connection")
+                });
+            }
+            ("CALLBACK", TOPIC) => {
+                match serde_json::from_str::<Message>(&frame.data) {
+                    Ok(message) => {
+                        if !self.take(inlet, message, &frame.headers.message_id).await {
+                            return Err(Ended::broken("a message could not be kept"));
+                        }
+                    }
+                    Err(_) => tracing::warn!("a message can't be read and is passed over"),
+                }
+                json!({"response": null}).to_string()
+            }
+            ("EVENT", _) => json!({"status": "SUCCESS", "message": "OK"}).to_string(),
+            _ => json!({"response": null}).to_string(),
+        };
+        let ack = json!({"code": 200, "message": "OK", "data": data,
+            "headers": {"messageId": frame.headers.message_id, "contentType": "application/json"}});
+        socket.say(ack.to_string()).await.map_err(Ended::broken)
+    }
+
+    /// `false`: it is not kept and must come again. `push` is Stream's id of the frame.
+    async fn take(&self, inlet: &Inlet, message: Message, push: &str) -> bool {
+        // The encrypted id is all there is of people of other organizations.
+        let staff = message.sender_staff_id.filter(|id| !id.is_empty());
+        let sender = staff.unwrap_or(message.sender_id);
+        let direct = message.conversation_type == "1";
+        let content = message.content.unwrap_or_default();
+        let mut text = message.text.map(|text| text.content).unwrap_or_default();
+        let mut attachments = Vec::new();
+        match message.msgtype.as_str() {
+            "text" => {}
+            "richText" => {
+                let parts = content.rich_text.into_iter().filter_map(|part| part.text);
+                text = parts.collect::<Vec<_>>().join("\n");
+            }
+            kind => {
+                text = content.recognition.unwrap_or_default();
+                attachments.push(Attachment {
+                    name: content.file_name.unwrap_or_else(|| kind.to_owned()),
+                    media_type: if kind == "picture" { "image/jpeg" } else { kind }.to_owned(),
+                    size: None,
+                    content: Place::At(content.download_code),
+                });
+            }
+        }
+        let text = text.trim().to_owned();
+        if text.is_empty() && attachments.is_empty() {
+            return true;
+        }
+        let incoming = Incoming {
+            ids: [message.msg_id.as_str(), push]
+                .into_iter()
+                .filter(|id| !id.is_empty())
+                .map(str::to_owned)
+                .collect(),
+            conversation: if direct {
+                sender.clone()
+            } else {
+                format!("{GROUP}{}", message.conversation_id)
+            },
+            direct,
+            mention: message.is_in_at_list,
+            sender: Some(sender),
+            sender_name: message.sender_nick,
+            text,
+            attachments,
+            remembered_days: None,
+        };
+        inlet.message(incoming).await.settled()
+    }
+
+    fn outcome(&self, answer: &Answer) -> Delivery {
+        let listed = |name: &str| {
+            let list = answer.body.get(name).and_then(Value::as_array);
+            list.is_some_and(|list| !list.is_empty())
+        };
+        let reason = said(answer);
+        if answer.status.as_u16() == 401 {
+            return self
+                .tokens
+                .lost
+                .delivery("the platform refuses every token that it gives");
+        }
+        if limited(answer) {
+            return Delivery::Retry {
+                after_ms: answer.retry_after_ms(),
+                reason,
+            };
+        }
+        if answer.status.is_success() && listed("flowControlledStaffIdList") {
+            return Delivery::Retry {
+                after_ms: answer.retry_after_ms(),
+                reason: "the platform limits messages to this person".to_owned(),
+            };
+        }
+        if answer.status.is_success() && listed("invalidStaffIdList") {
+            return Delivery::Failed {
+                reason: "the platform knows no such person".to_owned(),
+            };
+        }
+        answer.delivery(answer.text("/processQueryKey").map(str::to_owned), false, &reason)
+    }
+
+    fn genuine(&self, inlet: &Inlet, hook: &Hook) -> bool {
+        let at = hook.header("timestamp").unwrap_or_default();
+        let given = hook.header("sign").unwrap_or_default();
+        let secret = self.secret.expose().trim().as_bytes();
+        let wanted = STANDARD.encode(hmac_sha256(secret, &[at.as_bytes(), b"\n", secret]));
+        // silent-ok: what is no number is no time
+        let at = at
+            .parse::<i64>()
+            .ok()
+            .and_then(|ms| ms.checked_mul(1_000))
+            .map(Timestamp);
+        same(given, &wanted) && at.is_some_and(|at| fresh(at, inlet.clock().now()))
+    }
+}
+
+/// Limits are told with 403 or 429, and a code.
+fn limited(answer: &Answer) -> bool {
+    let code = answer.text("/code").unwrap_or_default();
+    answer.status.as_u16() == 429 || code.contains("QpsLimit") || code.contains("Throttling")
+}
+
+fn said(answer: &Answer) -> String {
+    shown(&format!(
+        "{} {}",
+        answer.text("/code").unwrap_or_default(),
+        answer.text("/message").unwrap_or_default()
+    ))
+}
+
+impl Adapter for Dingtalk {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Markdown,
+            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            tokio::select! {
+                ended = self.listen(inlet, over) => match ended {
+                    Ok(()) => Ended::broken("the agent ends"),
+                    Err(ended) => ended,
+                },
+                ended = self.tokens.lost.wait() => ended,
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let first = out.markdown.lines().find(|line| !line.trim().is_empty());
+            let title: String = first.unwrap_or("answer").chars().take(MAX_TITLE).collect();
+            let param = json!({"title": title, "text": out.markdown}).to_string();
+            let (path, body) = match out.conversation.strip_prefix(GROUP) {
+                Some(group) => (
+                    "v1.0/robot/groupMessages/send",
+                    json!({"robotCode": self.robot, "openConversationId": group, "msgKey": "sampleMarkdown", "msgParam": param}),
+                ),
+                None => (
+                    "v1.0/robot/oToMessages/batchSend",
+                    json!({"robotCode": self.robot, "userIds": [out.conversation], "msgKey": "sampleMarkdown", "msgParam": param}),
+                ),
+            };
+            match self.call(path, &body).await {
+                Ok(answer) => self.outcome(&answer),
+                Err(fault) => fault.delivery(),
+            }
+        })
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(async move {
+            let body = json!({"downloadCode": at, "robotCode": self.robot});
+            let answer = self.call("v1.0/robot/messageFiles/download", &body).await;
+            let answer = answer.map_err(Fault::reason)?;
+            match answer.text("/downloadUrl") {
+                // The token is for the API alone.
+                Some(url) => self.files.get(url, HeaderMap::new(), max_bytes).await,
+                None => Err(said(&answer)),
+            }
+        })
+    }
+
+    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+        Box::pin(async move {
+            if self.env.is_some() {
+                return HookReply::refused(404, "this channel takes no requests");
+            }
+            if hook.method != Method::POST {
+                return HookReply::refused(405, "POST is wanted");
+            }
+            if !self.genuine(inlet, &hook) {
+                return HookReply::refused(401, "the signature is not right, or too old");
+            }
+            let Ok(message) = serde_json::from_slice::<Message>(&hook.body) else {
+                return HookReply::refused(400, "the body is not a message");
+            };
+            if self.take(inlet, message, "").await {
+                HookReply::empty(200)
+            } else {
+                HookReply::refused(503, "it could not be kept now")
+            }
+        })
+    }
+}

@@ -1,0 +1,500 @@
+//! `email`: threads over IMAP and SMTP; `imap`: each mail begins a run. A thread is a conversation, a mail's sender is only who the
+//! receiving server vouches for (C3a), and what a machine wrote is never answered.
+
+mod imap;
+mod letter;
+mod post;
+mod threads;
+mod vouched;
+mod wire;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::{Channel, Transport};
+use clawk_secrets::Env;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use self::imap::{Found, Mailbox, Position, Server};
+use self::letter::{Letter, Read, is_address, read};
+use self::threads::{Thread, Threads};
+use super::secret;
+use crate::adapter::{Abilities, Adapter, Ended, Incoming, Markup, Out, Unit};
+use crate::config::ChannelConfig;
+use crate::inlet::{Inlet, Taken};
+use crate::runs::{Begun, Event, Runs};
+use crate::service::Parts;
+
+/// Characters of one answer.
+const MAX_TEXT: usize = 1 << 20;
+/// Days for which a Message-ID is remembered (C1).
+const REMEMBERED_DAYS: u32 = 400;
+/// Mails of one correspondent that are answered within an hour: beyond, two machines may be talking.
+const MAX_AN_HOUR: usize = 30;
+const HOUR_US: i64 = 3_600_000_000;
+/// Correspondents whose mails are counted.
+const COUNTED: usize = 10_000;
+/// Bytes of a mail beside its attachments.
+const MAX_BODY_BYTES: u64 = 1 << 20;
+
+/// The mailbox, as both types read it.
+#[derive(Debug)]
+struct Inbox {
+    server: Server,
+    mailbox: String,
+    address: String,
+    authserv_id: Option<String>,
+    max_bytes: u64,
+    env: Env,
+}
+
+impl Inbox {
+    fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts, mailbox: &str) -> Result<Self, String> {
+        let url = config.url.as_deref().ok_or(
+            "`url` is missing in clawk.toml: the mail server (example: `imaps://agent%40example.org@mail.example.org`)",
+        )?;
+        let password = secret(channel, parts)?;
+        let server = Server::read("url", url, password, ("imap", 143), ("imaps", 993))?;
+        let address = config
+            .settings
+            .get("address")
+            .cloned()
+            .unwrap_or_else(|| server.user.clone());
+        Ok(Self {
+            server,
+            mailbox: mailbox.to_owned(),
+            address: address.to_lowercase(),
+            authserv_id: config.settings.get("authserv_id").cloned(),
+            // Base64 makes four bytes of three.
+            max_bytes: (u64::from(config.max_attachment_mb) << 20) / 3 * 4 + MAX_BODY_BYTES,
+            env: parts.secrets.env().clone(),
+        })
+    }
+
+    async fn open(&self) -> Result<Mailbox, Ended> {
+        Mailbox::open(&self.server, &self.mailbox, &self.env).await
+    }
+}
+
+/// What outlives the process.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    position: Position,
+    running: Vec<String>,
+}
+
+impl Kept {
+    fn read(inlet: &Inlet) -> Result<Option<Self>, Ended> {
+        let text = inlet.cursor().map_err(|error| Ended::broken(error.to_string()))?;
+        let Some(text) = text else { return Ok(None) };
+        match serde_json::from_str(&text) {
+            Ok(kept) => Ok(Some(kept)),
+            Err(error) => Err(Ended::fatal(format!(
+                "where the mailbox was read to can't be read: {error}"
+            ))),
+        }
+    }
+
+    fn write(&self, inlet: &Inlet) -> Result<(), String> {
+        let text = serde_json::to_string(self).map_err(|error| error.to_string())?;
+        inlet.set_cursor(&text).map_err(|error| error.to_string())
+    }
+}
+
+/// The position to begin with: what lay in the mailbox before the first start is not answered.
+fn first(mailbox: &Mailbox, now: Timestamp) -> Position {
+    Position {
+        validity: mailbox.validity,
+        uid: mailbox.next.saturating_sub(1),
+        newest: now.0,
+    }
+}
+
+/// What a mail at the server is; none when it is gone.
+async fn taken_up(
+    inbox: &Inbox,
+    mailbox: &mut Mailbox,
+    found: &Found,
+) -> Result<Option<(Read, Bytes)>, Ended> {
+    if found.bytes > inbox.max_bytes {
+        let reason = "the mail is too large";
+        let read = Read::Refused {
+            from: String::new(),
+            reason,
+        };
+        return Ok(Some((read, Bytes::new())));
+    }
+    let Some(raw) = mailbox.fetch(found.uid).await? else {
+        return Ok(None);
+    };
+    let read = read(&raw, &inbox.address, inbox.authserv_id.as_deref());
+    Ok(Some((read, Bytes::from(raw))))
+}
+
+/// `email`.
+pub(crate) struct Email {
+    inbox: Inbox,
+    smtp: Server,
+    threads: Threads,
+    counted: Mutex<HashMap<String, Vec<Timestamp>>>,
+}
+
+impl std::fmt::Debug for Email {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Email({})", self.inbox.address)
+    }
+}
+
+impl Email {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        if channel.transport != Transport::Polling {
+            return Err("`email` has the transport `polling`".to_owned());
+        }
+        let inbox = Inbox::new(channel, config, parts, "INBOX")?;
+        if !is_address(&inbox.address) {
+            return Err("`settings.address` is missing in clawk.toml: the agent's mail address".to_owned());
+        }
+        let smtp = config.smtp_url.as_deref().ok_or(
+            "`smtp_url` is missing in clawk.toml: where mail is handed in (example: `smtps://agent%40example.org@mail.example.org`)",
+        )?;
+        let password = secret(channel, parts)?;
+        Ok(Self {
+            inbox,
+            smtp: Server::read("smtp_url", smtp, password, ("smtp", 25), ("smtps", 465))?,
+            threads: Threads::new(parts.folder.join(format!("{}.threads", channel.name))),
+            counted: Mutex::default(),
+        })
+    }
+
+    /// Whether a correspondent wrote too often; counts this mail.
+    fn floods(&self, from: &str, now: Timestamp) -> bool {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if counted.len() >= COUNTED {
+            counted.retain(|_, times| times.last().is_some_and(|last| now.0 - last.0 < HOUR_US));
+        }
+        let times = counted.entry(from.to_owned()).or_default();
+        times.retain(|at| now.0 - at.0 < HOUR_US);
+        times.push(now);
+        times.len() > MAX_AN_HOUR
+    }
+
+    async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
+        let mut mailbox = self.inbox.open().await?;
+        let mut kept = match Kept::read(inlet)? {
+            Some(kept) => kept,
+            None => {
+                let kept = Kept {
+                    position: first(&mailbox, inlet.clock().now()),
+                    running: Vec::new(),
+                };
+                kept.write(inlet).map_err(Ended::broken)?;
+                kept
+            }
+        };
+        loop {
+            inlet.ready();
+            for found in mailbox.news(&kept.position).await? {
+                if let Some((read, _)) = taken_up(&self.inbox, &mut mailbox, &found).await? {
+                    self.take(inlet, read).await?;
+                    mailbox.seen(found.uid).await?;
+                }
+                kept.position.uid = found.uid;
+                kept.position.newest = kept.position.newest.max(found.arrived.0);
+                // A mailbox that was made anew is read to its end before its mark moves.
+                if kept.position.validity == mailbox.validity {
+                    kept.write(inlet).map_err(Ended::broken)?;
+                }
+            }
+            if kept.position.validity != mailbox.validity {
+                kept.position.validity = mailbox.validity;
+                kept.position.uid = mailbox.next.saturating_sub(1).max(kept.position.uid);
+                kept.write(inlet).map_err(Ended::broken)?;
+            }
+            mailbox.wait().await?;
+        }
+    }
+
+    async fn take(&self, inlet: &Inlet, read: Read) -> Result<(), Ended> {
+        let letter = match read {
+            Read::Letter(letter) => *letter,
+            Read::Refused { from, reason } => {
+                inlet.refused(&from, &from, reason).await;
+                return Ok(());
+            }
+            Read::Bounce { of, reason } => {
+                if self.is_ours(&of) {
+                    let reason = format!("a mail of this agent was not delivered: {reason}");
+                    crate::runs::record(inlet, &of, "bounced", Some(reason)).await;
+                } else {
+                    inlet
+                        .refused("", "", "a report about a mail that this agent did not send")
+                        .await;
+                }
+                return Ok(());
+            }
+        };
+        if self.floods(&letter.from, inlet.clock().now()) {
+            inlet
+                .refused(
+                    &letter.from,
+                    &letter.from,
+                    "the correspondent wrote more than 30 mails within an hour",
+                )
+                .await;
+            return Ok(());
+        }
+        let conversation = place(&letter);
+        // Before the mail is taken: its answer needs the thread.
+        let thread = Thread {
+            subject: letter.subject.clone(),
+            references: letter.references.clone(),
+        };
+        self.threads
+            .put(&conversation, thread)
+            .map_err(|error| Ended::broken(format!("a thread can't be kept: {error}")))?;
+        match inlet.message(incoming(letter, conversation)).await {
+            Taken::Later(reason) => Err(Ended::broken(format!("a mail could not be kept: {reason}"))),
+            Taken::Accepted { .. } | Taken::Refused(_) | Taken::Ignored => Ok(()),
+        }
+    }
+
+    fn domain(&self) -> &str {
+        self.inbox
+            .address
+            .rsplit_once('@')
+            .map_or("localhost", |(_, domain)| domain)
+    }
+
+    /// The Message-ID of an answer: always the same for the same answer.
+    fn id_of(&self, out: &str) -> String {
+        format!("clawk.{out}@{}", self.domain())
+    }
+
+    fn is_ours(&self, id: &str) -> bool {
+        id.strip_prefix("clawk.")
+            .and_then(|rest| rest.strip_suffix(&format!("@{}", self.domain())))
+            .is_some()
+    }
+
+    async fn post(&self, out: &Out) -> Delivery {
+        let (to, thread) = match out.conversation.split_once(' ') {
+            Some((_, address)) => (address, self.threads.get(&out.conversation)),
+            // A target that begins a thread.
+            None => (out.conversation.as_str(), None),
+        };
+        let known = thread.is_some();
+        let thread = thread.unwrap_or_default();
+        let mut references = thread.references;
+        if let Some(replied) = &out.reply_to
+            && !references.contains(replied)
+        {
+            references.push(replied.clone());
+        }
+        let subject = if !known {
+            let first = out.text.lines().next().unwrap_or_default();
+            first.chars().take(78).collect()
+        } else if thread.subject.to_lowercase().starts_with("re:") {
+            thread.subject
+        } else {
+            format!("Re: {}", thread.subject)
+        };
+        let mail = post::Outgoing {
+            from: &self.inbox.address,
+            to,
+            subject,
+            id: self.id_of(&out.id),
+            references,
+            text: out.text.clone(),
+            files: &out.files,
+        };
+        post::post(&self.smtp, &mail, &self.inbox.env).await
+    }
+}
+
+/// The conversation of a mail: the thread, and whom its answers go to.
+fn place(letter: &Letter) -> String {
+    format!("{} {}", letter.thread, letter.from)
+}
+
+fn incoming(letter: Letter, conversation: String) -> Incoming {
+    let text = if letter.subject.is_empty() {
+        letter.text
+    } else {
+        format!("Subject: {}\n\n{}", letter.subject, letter.text)
+    };
+    Incoming {
+        ids: vec![letter.id],
+        conversation,
+        direct: true,
+        mention: true,
+        sender: letter.vouched.then_some(letter.from),
+        sender_name: letter.name,
+        text,
+        attachments: letter.attachments,
+        remembered_days: Some(REMEMBERED_DAYS),
+    }
+}
+
+impl Adapter for Email {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Markdown,
+            // The same Message-ID in every attempt.
+            idempotent: true,
+            files: true,
+            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            tokio::select! {
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| Ended::broken("the mailbox ended")),
+                () = over.cancelled() => Ended::broken("the agent ends"),
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(self.post(out))
+    }
+}
+
+/// `imap`: each mail that comes begins a run.
+#[derive(Debug)]
+pub(crate) struct Imap {
+    inbox: Inbox,
+    runs: Runs,
+    kept: Mutex<Kept>,
+}
+
+impl Imap {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        let trigger = channel.trigger.clone().unwrap_or_default();
+        let mailbox = trigger.mailbox.unwrap_or_else(|| "INBOX".to_owned());
+        let dead = parts.folder.join(format!("{}.dead", channel.name));
+        Ok(Self {
+            inbox: Inbox::new(channel, config, parts, &mailbox)?,
+            runs: Runs::new(channel, config, dead),
+            kept: Mutex::default(),
+        })
+    }
+
+    fn save(&self, inlet: &Inlet) -> Result<(), String> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        kept.running = self.runs.running();
+        kept.write(inlet)
+    }
+
+    fn moved(&self, inlet: &Inlet, to: Position) -> Result<(), Ended> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).position = to;
+        self.save(inlet).map_err(Ended::broken)
+    }
+
+    async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
+        let mut mailbox = self.inbox.open().await?;
+        let kept = Kept::read(inlet)?;
+        let position = match kept {
+            Some(kept) => {
+                self.runs
+                    .restore(inlet, kept.running)
+                    .await
+                    .map_err(Ended::broken)?;
+                kept.position
+            }
+            None => first(&mailbox, inlet.clock().now()),
+        };
+        self.moved(inlet, position.clone())?;
+        let mut position = position;
+        loop {
+            inlet.ready();
+            let anew = position.validity != mailbox.validity;
+            for found in mailbox.news(&position).await? {
+                self.runs.place().await;
+                if let Some((read, raw)) = taken_up(&self.inbox, &mut mailbox, &found).await? {
+                    self.begin(inlet, read, &raw).await?;
+                    mailbox.seen(found.uid).await?;
+                }
+                position.newest = position.newest.max(found.arrived.0);
+                if !anew {
+                    position.uid = found.uid;
+                    self.moved(inlet, position.clone())?;
+                }
+            }
+            if anew {
+                position.validity = mailbox.validity;
+                position.uid = mailbox.next.saturating_sub(1);
+                self.moved(inlet, position.clone())?;
+            }
+            mailbox.wait().await?;
+        }
+    }
+
+    async fn begin(&self, inlet: &Inlet, read: Read, raw: &Bytes) -> Result<(), Ended> {
+        let letter = match read {
+            Read::Letter(letter) => *letter,
+            Read::Refused { from, reason } => {
+                inlet.refused(&from, &from, reason).await;
+                return Ok(());
+            }
+            Read::Bounce { of, .. } => {
+                return self
+                    .runs
+                    .dead_letter(inlet, &of, raw, "the mail is a delivery report")
+                    .await
+                    .map_err(Ended::broken);
+            }
+        };
+        let word = if letter.vouched {
+            "verified"
+        } else {
+            "not verified"
+        };
+        let text = format!(
+            "From: {} ({word})\nSubject: {}\n\n{}",
+            letter.from, letter.subject, letter.text
+        );
+        let event = Event {
+            ids: vec![letter.id],
+            text,
+            attachments: letter.attachments,
+        };
+        match self.runs.begin(inlet, event, || self.save(inlet)).await {
+            Begun::Kept => Ok(()),
+            Begun::Later(reason) => Err(Ended::broken(format!("a mail could not be kept: {reason}"))),
+        }
+    }
+}
+
+impl Adapter for Imap {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Markdown,
+            ..Abilities::plain(usize::MAX, Unit::Bytes)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            tokio::select! {
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| Ended::broken("the mailbox ended")),
+                () = over.cancelled() => Ended::broken("the agent ends"),
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, _out: &'a Out) -> Later<'a, Delivery> {
+        // `deliver_to` says where its answers go.
+        Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
+    }
+
+    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        self.runs.done(conversation);
+        Box::pin(std::future::ready(()))
+    }
+}

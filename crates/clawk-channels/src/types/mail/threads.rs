@@ -1,0 +1,119 @@
+//! What an answer needs to know of its thread, on disk: the subject and the ids. Losing it costs the subject, never the answer: whom
+//! it goes to stands in the conversation's own name.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// Threads that are kept; the ones longest without mail go first.
+const MAX_THREADS: usize = 2_000;
+
+/// One thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Thread {
+    pub(super) subject: String,
+    pub(super) references: Vec<String>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    next: u64,
+    threads: BTreeMap<String, (u64, Thread)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Threads {
+    path: PathBuf,
+    kept: Mutex<Option<Kept>>,
+}
+
+impl Threads {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            kept: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self) -> Kept {
+        let text = match std::fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!(%error, "the threads of the mailbox can't be read; their subjects are lost");
+                }
+                return Kept::default();
+            }
+        };
+        serde_json::from_str(&text).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the threads of the mailbox can't be read; their subjects are lost");
+            Kept::default()
+        })
+    }
+
+    pub(super) fn get(&self, conversation: &str) -> Option<Thread> {
+        let mut kept = self.lock();
+        let kept = kept.get_or_insert_with(|| self.read());
+        kept.threads.get(conversation).map(|(_, thread)| thread.clone())
+    }
+
+    /// Keeps a thread durably.
+    pub(super) fn put(&self, conversation: &str, thread: Thread) -> io::Result<()> {
+        let mut kept = self.lock();
+        let kept = kept.get_or_insert_with(|| self.read());
+        kept.next += 1;
+        kept.threads.insert(conversation.to_owned(), (kept.next, thread));
+        if kept.threads.len() > MAX_THREADS {
+            let oldest = kept.threads.iter().min_by_key(|(_, (at, _))| *at);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                kept.threads.remove(&oldest);
+            }
+        }
+        let text = serde_json::to_string(kept).map_err(io::Error::other)?;
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let fresh = self.path.with_extension("threads.new");
+        std::fs::write(&fresh, text)?;
+        std::fs::rename(&fresh, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_THREADS, Thread, Threads};
+
+    #[test]
+    fn threads_outlive_the_process_and_the_oldest_goes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mail.threads");
+        let threads = Threads::new(path.clone());
+        let thread = |n: usize| Thread {
+            subject: n.to_string(),
+            references: Vec::new(),
+        };
+        for n in 0..3 {
+            threads.put(&n.to_string(), thread(n)).unwrap();
+        }
+        assert_eq!(Threads::new(path).get("1"), Some(thread(1)));
+        for n in 3..=MAX_THREADS {
+            threads
+                .lock()
+                .as_mut()
+                .unwrap()
+                .threads
+                .insert(n.to_string(), (n as u64 + 10, thread(n)));
+        }
+        threads.put("last", thread(9)).unwrap();
+        assert_eq!(threads.get("0"), None);
+        assert_eq!(threads.get("last"), Some(thread(9)));
+    }
+}

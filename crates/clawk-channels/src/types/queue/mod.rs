@@ -1,0 +1,256 @@
+//! `queue`: each message of a queue begins a run (C11). The message is acknowledged once it is durable here; what has no place waits
+//! at the broker. NATS JetStream and Redis Streams.
+
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "redis")]
+mod redis;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use clawk_egress::Url;
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::Channel;
+use clawk_secrets::Env;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::secret;
+use crate::adapter::{Abilities, Adapter, Ended, Found, Markup, Out, Unit};
+use crate::config::ChannelConfig;
+use crate::inlet::Inlet;
+use crate::runs::{Begun, Event, Runs};
+use crate::service::Parts;
+
+/// Bytes of a message; a larger one is a dead letter.
+const MAX_BYTES: usize = 1 << 20;
+/// Bytes of a reply address, a correlation id or a producer's id.
+const MAX_NAME: usize = 512;
+
+/// Where a message's answer goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ReplyTo {
+    address: String,
+    correlation: Option<String>,
+}
+
+/// What outlives the process.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    running: Vec<String>,
+    replies: BTreeMap<String, ReplyTo>,
+}
+
+/// A message of a broker.
+#[derive(Debug, Default)]
+struct Message {
+    /// The broker's id of it; the same on every delivery.
+    id: String,
+    /// The producer's own id.
+    producer: Option<String>,
+    reply: Option<ReplyTo>,
+    body: Bytes,
+}
+
+/// Which broker.
+#[derive(Debug)]
+enum Broker {
+    #[cfg(feature = "nats")]
+    Nats(nats::Jet),
+    #[cfg(feature = "redis")]
+    Redis(redis::Streams),
+}
+
+/// The channel.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    broker: Broker,
+    runs: Runs,
+    replies: Mutex<BTreeMap<String, ReplyTo>>,
+}
+
+impl Queue {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        let url = config
+            .url
+            .as_deref()
+            .ok_or("`url` is missing in clawk.toml: the broker (`nats://HOST` or `redis://HOST`)")?;
+        let mut url = Url::parse(url).map_err(|error| format!("`url` is not a valid address: {error}"))?;
+        if url.password().is_some() {
+            return Err("`url` holds a password; name it by `auth.secret_ref`".to_owned());
+        }
+        if !url.username().is_empty() {
+            let password = secret(channel, parts)?;
+            url.set_password(Some(password.expose().trim()))
+                .map_err(|()| "the broker's address takes no password".to_owned())?;
+        }
+        let trigger = channel.trigger.clone().unwrap_or_default();
+        let queue = trigger.queue_name.unwrap_or_default();
+        let dead = parts.folder.join(format!("{}.dead", channel.name));
+        Ok(Self {
+            broker: broker(url, &queue, &channel.name, parts.secrets.env())?,
+            runs: Runs::new(channel, config, dead),
+            replies: Mutex::default(),
+        })
+    }
+
+    fn replies(&self) -> MutexGuard<'_, BTreeMap<String, ReplyTo>> {
+        self.replies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn save(&self, inlet: &Inlet) -> Result<(), String> {
+        let running = self.runs.running();
+        let replies = self.replies().clone();
+        let kept = Kept { running, replies };
+        let text = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
+        inlet.set_cursor(&text).map_err(|error| error.to_string())
+    }
+
+    async fn restore(&self, inlet: &Inlet) -> Result<(), Ended> {
+        let text = inlet.cursor().map_err(|error| Ended::broken(error.to_string()))?;
+        let Some(text) = text else { return Ok(()) };
+        let kept: Kept = serde_json::from_str(&text)
+            .map_err(|error| Ended::fatal(format!("which runs are under way can't be read: {error}")))?;
+        self.runs
+            .restore(inlet, kept.running)
+            .await
+            .map_err(Ended::broken)?;
+        let running = self.runs.running();
+        let mut replies = kept.replies;
+        replies.retain(|run, _| running.contains(run));
+        *self.replies() = replies;
+        Ok(())
+    }
+
+    async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
+        self.restore(inlet).await?;
+        match &self.broker {
+            #[cfg(feature = "nats")]
+            Broker::Nats(jet) => jet.listen(self, inlet).await,
+            #[cfg(feature = "redis")]
+            Broker::Redis(streams) => streams.listen(self, inlet).await,
+        }
+    }
+
+    /// Takes a message. When this returns `Ok`, it is durable, and the broker may be told so.
+    async fn take(&self, inlet: &Inlet, message: Message) -> Result<(), Ended> {
+        let poison = if message.body.len() > MAX_BYTES {
+            Some("the message is larger than 1 MiB")
+        } else if std::str::from_utf8(&message.body).is_err() {
+            Some("the message is not UTF-8")
+        } else {
+            None
+        };
+        if let Some(reason) = poison {
+            return self
+                .runs
+                .dead_letter(inlet, &message.id, &message.body, reason)
+                .await
+                .map_err(Ended::broken);
+        }
+        self.runs.place().await;
+        let run = message.id.clone();
+        let fits =
+            |text: &String| !text.is_empty() && text.len() <= MAX_NAME && !text.contains(char::is_control);
+        if let Some(reply) = message.reply.filter(|reply| fits(&reply.address)) {
+            self.replies().insert(run.clone(), reply);
+        }
+        let producer = message.producer.filter(fits).map(|id| format!("id:{id}"));
+        let event = Event {
+            ids: std::iter::once(message.id).chain(producer).collect(),
+            text: String::from_utf8_lossy(&message.body).into_owned(),
+            attachments: Vec::new(),
+        };
+        match self.runs.begin(inlet, event, || self.save(inlet)).await {
+            Begun::Kept => Ok(()),
+            Begun::Later(reason) => Err(Ended::broken(format!("a message could not be kept: {reason}"))),
+        }
+    }
+
+    async fn answer(&self, out: &Out) -> Delivery {
+        let reply = self.replies().get(&out.conversation).cloned();
+        let Some(reply) = reply else {
+            // Nobody asked for an answer: it is in the journal.
+            return Delivery::Delivered { platform_id: None };
+        };
+        match &self.broker {
+            #[cfg(feature = "nats")]
+            Broker::Nats(jet) => jet.answer(&reply, out).await,
+            #[cfg(feature = "redis")]
+            Broker::Redis(streams) => streams.answer(&reply, out).await,
+        }
+    }
+}
+
+/// The broker of an address.
+#[cfg_attr(
+    not(feature = "nats"),
+    expect(unused_variables, reason = "only NATS needs the channel's name")
+)]
+fn broker(url: Url, queue: &str, channel: &str, env: &Env) -> Result<Broker, String> {
+    match url.scheme() {
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => Ok(Broker::Nats(nats::Jet::new(url, queue, channel, env))),
+        #[cfg(feature = "redis")]
+        "redis" => Ok(Broker::Redis(redis::Streams::new(&url, queue)?)),
+        #[cfg(not(feature = "nats"))]
+        "nats" | "tls" => Err("this build has no NATS; build with `--features nats`".to_owned()),
+        #[cfg(not(feature = "redis"))]
+        "redis" => Err("this build has no Redis; build with `--features redis`".to_owned()),
+        "amqp" | "amqps" => {
+            Err("this version connects no AMQP broker; `nats://` and `redis://` work".to_owned())
+        }
+        other => Err(format!(
+            "`{other}://` is not a broker; `nats://` and `redis://` work"
+        )),
+    }
+}
+
+impl Adapter for Queue {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Markdown,
+            // A reply carries its id: in NATS as `Nats-Msg-Id`. In Redis it is looked for.
+            idempotent: match &self.broker {
+                #[cfg(feature = "nats")]
+                Broker::Nats(_) => true,
+                #[cfg(feature = "redis")]
+                Broker::Redis(_) => false,
+            },
+            ..Abilities::plain(MAX_BYTES, Unit::Bytes)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        Box::pin(async move {
+            tokio::select! {
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| Ended::broken("the queue ended")),
+                () = over.cancelled() => Ended::broken("the agent ends"),
+            }
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(self.answer(out))
+    }
+
+    fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
+        Box::pin(async move {
+            let reply = self.replies().get(&out.conversation).cloned();
+            match (&self.broker, reply) {
+                #[cfg(feature = "redis")]
+                (Broker::Redis(streams), Some(reply)) => streams.has(&reply, out).await,
+                _ => Found::No,
+            }
+        })
+    }
+
+    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        self.replies().remove(conversation);
+        self.runs.done(conversation);
+        Box::pin(std::future::ready(()))
+    }
+}

@@ -1,0 +1,648 @@
+//! `web`: a page of our own at `/channels/NAME`. People sign in with a token, which becomes a cookie; what is said comes as
+//! server-sent events. The page is three small files in this program.
+
+mod log;
+mod seats;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use clawk_kernel::ports::{Delivery, Later};
+use clawk_manifest::model::Channel;
+use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, COOKIE, REFERRER_POLICY, SET_COOKIE};
+use http::{HeaderName, HeaderValue, Method};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::log::{Entry, File, Log, Who};
+use self::seats::{Seats, SignedIn};
+use super::{listening, secret};
+use crate::adapter::{
+    Abilities, Adapter, Asking, Attachment, Content, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile,
+    Press, Served, Unit,
+};
+use crate::config::ChannelConfig;
+use crate::files::on_disk;
+use crate::inlet::{Inlet, Taken};
+use crate::service::Parts;
+
+/// Characters of one message.
+const MAX_TEXT: usize = 64 << 10;
+/// Pages that listen at a time.
+const MAX_STREAMS: usize = 64;
+/// Pieces that wait for a page that reads slowly, and how long it may not read.
+const BEHIND: usize = 16;
+const STALL: Duration = Duration::from_secs(15);
+/// How often a quiet stream shows that it lives.
+const ALIVE: Duration = Duration::from_secs(20);
+/// How long somebody is shown to be writing.
+const TYPING: Duration = Duration::from_secs(6);
+/// Files of one message, and bytes of one conversation's folder of files.
+const MAX_FILES: usize = 20;
+/// Who comes with the token of `auth.secret_ref`.
+const SHARED: &str = "user";
+
+const PAGE: &str = include_str!("page.html");
+const SCRIPT: &str = include_str!("app.js");
+const STYLE: &str = include_str!("app.css");
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+    form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// The channel.
+pub(crate) struct Web {
+    name: String,
+    seats: Seats,
+    log: Arc<Log>,
+    files: std::path::PathBuf,
+    streams: Arc<Semaphore>,
+    typing: Arc<Mutex<BTreeMap<String, Instant>>>,
+    secure: bool,
+}
+
+impl std::fmt::Debug for Web {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Web({})", self.name)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Login {
+    token: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Say {
+    id: String,
+    conversation: String,
+    text: String,
+    #[serde(default)]
+    attachments: Vec<Upload>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Upload {
+    name: String,
+    media_type: String,
+    data: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pressed {
+    question: String,
+    choice: String,
+    conversation: String,
+}
+
+/// What a page asks for: the query's first word, and its values.
+struct Asked {
+    what: String,
+    values: BTreeMap<String, String>,
+}
+
+impl Asked {
+    fn of(query: &str) -> Self {
+        let mut values = BTreeMap::new();
+        let mut what = String::new();
+        for (n, pair) in query.split('&').enumerate().take(8) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if n == 0 {
+                name.clone_into(&mut what);
+            }
+            values.insert(name.to_owned(), decoded(value));
+        }
+        Self { what, values }
+    }
+
+    fn value(&self, name: &str) -> &str {
+        self.values.get(name).map(String::as_str).unwrap_or_default()
+    }
+}
+
+/// A percent-encoded value; what is not valid UTF-8 matches nothing.
+fn decoded(value: &str) -> String {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes().iter().copied();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+        match (digit(rest.next()), digit(rest.next())) {
+            (Some(high), Some(low)) => bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?')),
+            _ => bytes.push(b'?'),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A conversation belongs to the person whose name it begins with.
+fn is_of(conversation: &str, user: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    conversation
+        .strip_prefix(user)
+        .and_then(|rest| rest.strip_prefix('/'))
+        .is_some_and(|tag| (1..=64).contains(&tag.len()) && tag.chars().all(plain))
+}
+
+impl Web {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+        listening(parts)?;
+        let mut people = vec![(SHARED.to_owned(), secret(channel, parts)?)];
+        for (name, reference) in &config.users {
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '@');
+            if name.is_empty() || name.len() > 64 || name == SHARED || !name.chars().all(plain) {
+                return Err(format!(
+                    "`users.{name}` is not a valid name (letters, digits, `-`, `_`, `.`, `@`; not `{SHARED}`)"
+                ));
+            }
+            let token = parts
+                .secrets
+                .resolve(reference)
+                .map_err(|error| error.to_string())?;
+            people.push((name.clone(), token));
+        }
+        Ok(Self {
+            name: channel.name.clone(),
+            seats: Seats::new(people)?,
+            log: Arc::new(Log::new(parts.folder.join(format!("{}.web", channel.name)))),
+            files: parts.folder.join(format!("{}.files", channel.name)),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            typing: Arc::default(),
+            secure: config
+                .public_url
+                .as_deref()
+                .is_some_and(|url| url.starts_with("https://")),
+        })
+    }
+
+    fn typing(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.typing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cookie(&self) -> String {
+        format!("clawk-{}", self.name)
+    }
+
+    /// Who a request is from: by the cookie.
+    fn user(&self, hook: &Hook) -> Option<String> {
+        let name = self.cookie();
+        let cookies = hook.headers.get_all(COOKIE).iter();
+        let mut values = cookies
+            .filter_map(|header| header.to_str().ok()) // silent-ok: such a cookie is not ours
+            .flat_map(|header| header.split(';'))
+            .filter_map(|pair| pair.trim().split_once('='))
+            .filter(|(known, _)| *known == name)
+            .map(|(_, value)| value);
+        let (value, None) = (values.next()?, values.next()) else {
+            return None;
+        };
+        self.seats.whose(value)
+    }
+
+    fn set_cookie(&self, value: &str, seconds: u64) -> Option<(HeaderName, HeaderValue)> {
+        let secure = if self.secure { "; Secure" } else { "" };
+        let text = format!(
+            "{}={value}; Path=/channels/{}; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}",
+            self.cookie(),
+            self.name
+        );
+        let value = HeaderValue::from_str(&text).ok()?; // silent-ok: a name that fits no header gets no cookie
+        Some((SET_COOKIE, value))
+    }
+
+    async fn answer(&self, inlet: &Inlet, hook: Hook) -> Served {
+        let asked = Asked::of(&hook.query);
+        if hook.method == Method::GET {
+            match (asked.what.as_str(), asked.value("asset")) {
+                ("", _) => return page("text/html; charset=utf-8", PAGE),
+                ("asset", "app.js") => return page("text/javascript; charset=utf-8", SCRIPT),
+                ("asset", "app.css") => return page("text/css; charset=utf-8", STYLE),
+                _ => {}
+            }
+        } else if hook.method != Method::POST {
+            return HookReply::refused(405, "GET or POST is wanted").into();
+        } else if hook.header("content-type") != Some("application/json") {
+            return HookReply::refused(415, "a body of type `application/json` is wanted").into();
+        }
+        if asked.what == "login" && hook.method == Method::POST {
+            return self.login(inlet, &hook);
+        }
+        let Some(user) = self.user(&hook) else {
+            return HookReply::refused(401, "sign in first").into();
+        };
+        let post = hook.method == Method::POST;
+        match (post, asked.what.as_str()) {
+            (false, "me") => HookReply::json(200, &json!({ "user": user })).into(),
+            (false, "list") => match self.log.list(&user) {
+                Ok(all) => HookReply::json(200, &json!({ "conversations": all })).into(),
+                Err(error) => broken(&error).into(),
+            },
+            (false, "events") => self.events(inlet, &user, &asked),
+            (false, "file") => self.file(&user, &asked),
+            (true, "logout") => {
+                self.seats.leave(&hook_cookie(&hook, &self.cookie()));
+                let mut served: Served = HookReply::json(200, &json!({})).into();
+                served.headers.extend(self.set_cookie("", 0));
+                served
+            }
+            (true, "say") => self.say(inlet, &user, &hook.body).await.into(),
+            (true, "press") => self.press(inlet, &user, &hook.body).await.into(),
+            _ => HookReply::refused(404, "no such request").into(),
+        }
+    }
+
+    fn login(&self, inlet: &Inlet, hook: &Hook) -> Served {
+        let Ok(login) = serde_json::from_slice::<Login>(&hook.body) else {
+            return HookReply::refused(400, "the body is wrong").into();
+        };
+        match self.seats.sign_in(&login.token, inlet.clock().now()) {
+            SignedIn::Yes {
+                user,
+                cookie,
+                seconds,
+            } => {
+                let mut served: Served = HookReply::json(200, &json!({ "user": user })).into();
+                served.headers.extend(self.set_cookie(&cookie, seconds));
+                served
+            }
+            SignedIn::Wrong => HookReply::refused(403, "the token is not right").into(),
+            SignedIn::Closed => {
+                HookReply::refused(429, "too many wrong tokens; none is looked at for a minute").into()
+            }
+            SignedIn::Failed => HookReply::refused(503, "nobody can sign in now").into(),
+        }
+    }
+
+    async fn say(&self, inlet: &Inlet, user: &str, body: &[u8]) -> HookReply {
+        let Ok(say) = serde_json::from_slice::<Say>(body) else {
+            return HookReply::refused(400, "the body is wrong");
+        };
+        let id_fits =
+            (8..=64).contains(&say.id.len()) && say.id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if !id_fits || !is_of(&say.conversation, user) || say.attachments.len() > MAX_FILES {
+            return HookReply::refused(400, "the body is wrong");
+        }
+        let mut attachments = Vec::new();
+        for upload in say.attachments {
+            let Ok(data) = STANDARD.decode(upload.data) else {
+                return HookReply::refused(400, "a file is not base64");
+            };
+            attachments.push(Attachment {
+                name: upload.name,
+                media_type: upload.media_type,
+                size: u64::try_from(data.len()).ok(), // silent-ok: no body is larger
+                content: Content::Here(data.into()),
+            });
+        }
+        let names: Vec<String> = attachments
+            .iter()
+            .map(|file| crate::inlet::harmless(&file.name))
+            .collect();
+        let mut shown = say.text.clone();
+        for name in names {
+            shown.push_str(&format!("\n[{name}]"));
+        }
+        let taken = inlet
+            .message(Incoming {
+                ids: vec![format!("{user}:{}", say.id)],
+                conversation: say.conversation.clone(),
+                direct: true,
+                mention: true,
+                sender: Some(user.to_owned()),
+                text: say.text,
+                attachments,
+                ..Incoming::default()
+            })
+            .await;
+        let entry = entry(&say.id, Who::You, shown);
+        match taken {
+            Taken::Accepted { .. } | Taken::Ignored => match self.log.put(&say.conversation, entry) {
+                Ok(()) => HookReply::json(202, &json!({ "accepted": true })),
+                Err(error) => {
+                    tracing::warn!(%error, "a page can't show what was said");
+                    HookReply::json(202, &json!({ "accepted": true }))
+                }
+            },
+            Taken::Refused(reason) => HookReply::refused(403, &reason),
+            Taken::Later(_) => HookReply::refused(503, "it could not be kept now; send it again"),
+        }
+    }
+
+    async fn press(&self, inlet: &Inlet, user: &str, body: &[u8]) -> HookReply {
+        match serde_json::from_slice::<Pressed>(body) {
+            Ok(pressed) if is_of(&pressed.conversation, user) => {
+                let told = inlet
+                    .press(&Press {
+                        question: pressed.question,
+                        choice: pressed.choice,
+                        sender: user.to_owned(),
+                        conversation: pressed.conversation,
+                    })
+                    .await;
+                HookReply::json(200, &json!({ "told": told }))
+            }
+            Ok(_) | Err(_) => HookReply::refused(400, "the body is wrong"),
+        }
+    }
+
+    /// The conversation as it changes.
+    fn events(&self, inlet: &Inlet, user: &str, asked: &Asked) -> Served {
+        let conversation = asked.value("conversation").to_owned();
+        let (true, Ok(after)) = (is_of(&conversation, user), asked.value("after").parse::<u64>()) else {
+            return HookReply::refused(400, "the query is wrong").into();
+        };
+        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
+            return HookReply::refused(429, "too many pages are open").into();
+        };
+        let (send, stream) = mpsc::channel(BEHIND);
+        let (log, typing, seats) = (
+            Arc::clone(&self.log),
+            Arc::clone(&self.typing),
+            self.seats.clone(),
+        );
+        let user = user.to_owned();
+        inlet.spawn(async move {
+            let _place = place;
+            let mut rev = after;
+            let mut changed = log.watch();
+            loop {
+                changed.mark_unchanged();
+                let entries = match log.after(&conversation, rev) {
+                    Ok(entries) => entries,
+                    Err(error) => {
+                        tracing::warn!(%error, "a conversation can't be shown");
+                        return;
+                    }
+                };
+                let mut events = Vec::new();
+                for entry in entries {
+                    rev = rev.max(entry.rev);
+                    match serde_json::to_string(&entry) {
+                        Ok(text) => events.push(format!("event: entry\ndata: {text}\n\n")),
+                        Err(error) => tracing::warn!(%error, "an entry can't be shown"),
+                    }
+                }
+                let writes = {
+                    let typing = typing.lock().unwrap_or_else(PoisonError::into_inner);
+                    typing
+                        .get(&conversation)
+                        .is_some_and(|until| *until > Instant::now())
+                };
+                if events.is_empty() {
+                    events.push(if writes {
+                        "event: typing\ndata: {}\n\n".to_owned()
+                    } else {
+                        ": alive\n\n".to_owned()
+                    });
+                }
+                for event in events {
+                    match tokio::time::timeout(STALL, send.send(Bytes::from(event))).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(_)) | Err(_) => return, // silent-ok: the page went, or does not read
+                    }
+                }
+                // silent-ok: quiet for so long: a sign of life is sent
+                let _changed = tokio::time::timeout(ALIVE, changed.changed()).await;
+                if !seats.sits(&user) {
+                    return;
+                }
+            }
+        });
+        Served {
+            reply: HookReply {
+                status: 200,
+                content_type: Some("text/event-stream"),
+                body: String::new(),
+            },
+            headers: Vec::new(),
+            stream: Some(stream),
+        }
+    }
+
+    /// A file that the agent sent, only ever as a download.
+    fn file(&self, user: &str, asked: &Asked) -> Served {
+        let (id, conversation) = (asked.value("file"), asked.value("conversation"));
+        let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if !is_of(conversation, user) || id.is_empty() || id.starts_with('.') || !id.chars().all(plain) {
+            return HookReply::refused(404, "no such file").into();
+        }
+        let entries = self.log.after(conversation, 0);
+        let known = entries.is_ok_and(|entries| {
+            entries
+                .iter()
+                .any(|entry| entry.files.iter().any(|file| file.id == id))
+        });
+        let data = if known {
+            std::fs::read(self.files.join(id))
+        } else {
+            Err(std::io::ErrorKind::NotFound.into())
+        };
+        let Ok(data) = data else {
+            return HookReply::refused(404, "no such file").into();
+        };
+        let (send, stream) = mpsc::channel(1);
+        // silent-ok: there is room for one
+        let _sent = send.try_send(Bytes::from(data));
+        Served {
+            reply: HookReply {
+                status: 200,
+                content_type: Some("application/octet-stream"),
+                body: String::new(),
+            },
+            headers: vec![(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"))],
+            stream: Some(stream),
+        }
+    }
+
+    fn kept_files(&self, files: &[OutFile]) -> std::io::Result<Vec<File>> {
+        let mut kept = Vec::new();
+        for file in files.iter().take(MAX_FILES) {
+            let id = on_disk(&file.name, &file.data);
+            std::fs::create_dir_all(&self.files)?;
+            std::fs::write(self.files.join(&id), &file.data)?;
+            kept.push(File {
+                id,
+                name: file.name.clone(),
+            });
+        }
+        Ok(kept)
+    }
+
+    fn shows(&self, out: &Out, asking: Option<&Asking>) -> Delivery {
+        if !out.conversation.contains('/') {
+            return Delivery::Failed {
+                reason: "a conversation of a page is `PERSON/NAME`".to_owned(),
+            };
+        }
+        self.typing().remove(&out.conversation);
+        let shown = self.kept_files(&out.files).and_then(|files| {
+            let entry = Entry {
+                question: asking.map(|asking| asking.question.clone()),
+                choices: asking.map(|asking| asking.choices.clone()).unwrap_or_default(),
+                files,
+                ..entry(&out.id, Who::Agent, out.text.clone())
+            };
+            self.log.put(&out.conversation, entry)
+        });
+        match shown {
+            Ok(()) => Delivery::Delivered {
+                platform_id: Some(out.id.clone()),
+            },
+            Err(error) => Delivery::Retry {
+                after_ms: None,
+                reason: format!("the conversation can't be written: {error}"),
+            },
+        }
+    }
+}
+
+fn entry(id: &str, who: Who, text: String) -> Entry {
+    Entry {
+        rev: 0,
+        id: id.to_owned(),
+        who,
+        text,
+        question: None,
+        choices: Vec::new(),
+        files: Vec::new(),
+    }
+}
+
+fn hook_cookie(hook: &Hook, name: &str) -> String {
+    let pairs = hook.header("cookie").unwrap_or_default().split(';');
+    let mut ours = pairs
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(known, _)| *known == name);
+    ours.next().map(|(_, value)| value.to_owned()).unwrap_or_default()
+}
+
+fn broken(error: &std::io::Error) -> HookReply {
+    tracing::warn!(%error, "a page's conversations can't be read");
+    HookReply::refused(503, "the conversations can't be read now")
+}
+
+/// A file of the page.
+fn page(kind: &'static str, body: &str) -> Served {
+    Served {
+        reply: HookReply {
+            status: 200,
+            content_type: Some(kind),
+            body: body.to_owned(),
+        },
+        headers: vec![
+            (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+            (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        ],
+        stream: None,
+    }
+}
+
+impl Adapter for Web {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            markup: Markup::Html,
+            // The same id is the same entry.
+            idempotent: true,
+            buttons: true,
+            edits: true,
+            typing: true,
+            files: true,
+            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+        }
+    }
+
+    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+        inlet.ready();
+        Box::pin(async move {
+            over.cancelled().await;
+            Ended::broken("the agent ends")
+        })
+    }
+
+    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move { self.shows(out, None) })
+    }
+
+    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let known = self.log.get(&out.conversation, of);
+            if !known.is_ok_and(|known| known.is_some_and(|entry| entry.who == Who::Agent)) {
+                return Delivery::Failed {
+                    reason: "the page has no such message any more".to_owned(),
+                };
+            }
+            let changed = Out {
+                id: of.to_owned(),
+                ..out.clone()
+            };
+            self.shows(&changed, None)
+        })
+    }
+
+    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+        Box::pin(async move { self.shows(&asking.out, Some(asking)) })
+    }
+
+    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+        Box::pin(async move {
+            {
+                let mut typing = self.typing();
+                typing.retain(|_, until| *until > Instant::now());
+                typing.insert(conversation.to_owned(), Instant::now() + TYPING);
+            }
+            self.log.wake();
+        })
+    }
+
+    fn serve<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, Served> {
+        Box::pin(self.answer(inlet, hook))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Asked, is_of};
+
+    #[test]
+    fn a_conversation_is_its_persons_alone() {
+        assert!(is_of("ann/main", "ann"));
+        for other in [
+            "annika/main",
+            "ann",
+            "ann/",
+            "bob/main",
+            "ann/../bob/main",
+            "ann/a b",
+            "/main",
+        ] {
+            assert!(!is_of(other, "ann"), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_read_by_its_first_word() {
+        let asked = Asked::of("events&conversation=ann%2Fmain&after=3");
+        assert_eq!(
+            (
+                asked.what.as_str(),
+                asked.value("conversation"),
+                asked.value("after")
+            ),
+            ("events", "ann/main", "3")
+        );
+        assert_eq!(Asked::of("").what, "");
+        assert_eq!(Asked::of("file=%2").value("file"), "?");
+    }
+}

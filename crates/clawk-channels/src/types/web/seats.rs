@@ -1,0 +1,200 @@
+//! Who is signed in: a token is compared in constant time with every person's, then a random cookie stands for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::time::Timestamp;
+use clawk_secrets::Secret;
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use crate::genuine::{hex, same};
+use crate::pairing::Guesses;
+
+/// How long somebody stays signed in.
+const STAYS: Duration = Duration::from_secs(43_200);
+/// People who are signed in at a time; the ones who came first go first.
+const MAX_SEATS: usize = 1_000;
+
+/// What became of a token.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum SignedIn {
+    Yes {
+        user: String,
+        cookie: String,
+        seconds: u64,
+    },
+    Wrong,
+    /// Too many wrong tokens within a minute.
+    Closed,
+    /// No random bytes can be had.
+    Failed,
+}
+
+#[derive(Debug, Clone)]
+struct Seat {
+    user: String,
+    since: Instant,
+}
+
+/// The people of a channel; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Seats {
+    /// Name and token.
+    people: Arc<Vec<(String, Secret)>>,
+    /// By the digest of the cookie: the cookie itself is nowhere.
+    taken: Arc<Mutex<HashMap<String, Seat>>>,
+    guesses: Arc<Mutex<Guesses>>,
+}
+
+impl Seats {
+    /// # Errors
+    /// A token is empty, or two people have the same.
+    pub(super) fn new(people: Vec<(String, Secret)>) -> Result<Self, String> {
+        for (n, (name, token)) in people.iter().enumerate() {
+            if token.expose().trim().is_empty() {
+                return Err(format!("the token of `{name}` is empty"));
+            }
+            let twice = people
+                .iter()
+                .skip(n + 1)
+                .find(|(_, other)| other.expose().trim() == token.expose().trim());
+            if let Some((other, _)) = twice {
+                return Err(format!(
+                    "`{name}` and `{other}` have the same token; give each person one of their own"
+                ));
+            }
+        }
+        Ok(Self {
+            people: Arc::new(people),
+            taken: Arc::default(),
+            guesses: Arc::default(),
+        })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<String, Seat>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn guesses<T>(&self, with: impl FnOnce(&mut Guesses) -> T) -> T {
+        with(&mut self.guesses.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn sign_in(&self, token: &str, now: Timestamp) -> SignedIn {
+        if !self.guesses(|guesses| guesses.open(now)) {
+            return SignedIn::Closed;
+        }
+        // Digests are of one length, so that the comparison takes one time.
+        let given = digest(token.trim());
+        let mut found = None;
+        for (name, known) in self.people.iter() {
+            if same(&given, &digest(known.expose().trim())) {
+                found = Some(name.clone());
+            }
+        }
+        let Some(user) = found else {
+            self.guesses(|guesses| guesses.wrong(now));
+            return SignedIn::Wrong;
+        };
+        let mut random = [0_u8; 32];
+        if getrandom::fill(&mut random).is_err() {
+            return SignedIn::Failed;
+        }
+        let cookie = hex(&random);
+        let mut taken = self.taken();
+        taken.retain(|_, seat| seat.since.elapsed() < STAYS);
+        if taken.len() >= MAX_SEATS {
+            let oldest = taken
+                .iter()
+                .min_by_key(|(_, seat)| seat.since)
+                .map(|(digest, _)| digest.clone());
+            if let Some(oldest) = oldest {
+                taken.remove(&oldest);
+            }
+        }
+        taken.insert(
+            digest(&cookie),
+            Seat {
+                user: user.clone(),
+                since: Instant::now(),
+            },
+        );
+        SignedIn::Yes {
+            user,
+            cookie,
+            seconds: STAYS.as_secs(),
+        }
+    }
+
+    /// Whose cookie this is.
+    pub(super) fn whose(&self, cookie: &str) -> Option<String> {
+        let taken = self.taken();
+        let seat = taken.get(&digest(cookie))?;
+        (seat.since.elapsed() < STAYS).then(|| seat.user.clone())
+    }
+
+    /// Whether somebody is signed in.
+    pub(super) fn sits(&self, user: &str) -> bool {
+        self.taken()
+            .values()
+            .any(|seat| seat.user == user && seat.since.elapsed() < STAYS)
+    }
+
+    pub(super) fn leave(&self, cookie: &str) {
+        self.taken().remove(&digest(cookie));
+    }
+}
+
+fn digest(text: &str) -> String {
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::time::Timestamp;
+    use clawk_secrets::Secret;
+
+    use super::{Seats, SignedIn};
+
+    #[test]
+    fn a_token_becomes_a_cookie_and_guessing_is_slow() {
+        let seats = Seats::new(vec![
+            ("ann".to_owned(), Secret::new("A", "token-a")),
+            ("bob".to_owned(), Secret::new("B", "token-b")),
+        ])
+        .unwrap();
+        let now = Timestamp(1_790_000_000_000_000);
+        let SignedIn::Yes { user, cookie, .. } = seats.sign_in("token-b", now) else {
+            panic!("not let in");
+        };
+        assert_eq!(user, "bob");
+        assert_eq!(seats.whose(&cookie).as_deref(), Some("bob"));
+        assert_eq!(seats.whose("other"), None);
+        assert!(!seats.sits("ann"));
+        seats.leave(&cookie);
+        assert_eq!(seats.whose(&cookie), None);
+        for _ in 0..5 {
+            assert_eq!(seats.sign_in("guess", now), SignedIn::Wrong);
+        }
+        assert_eq!(
+            seats.sign_in("token-b", now),
+            SignedIn::Closed,
+            "the right one neither"
+        );
+        assert!(matches!(
+            seats.sign_in("token-b", now.plus_millis(61_000)),
+            SignedIn::Yes { .. }
+        ));
+    }
+
+    #[test]
+    fn two_people_never_share_a_token() {
+        let same = vec![
+            ("ann".to_owned(), Secret::new("A", "t")),
+            ("bob".to_owned(), Secret::new("B", "t")),
+        ];
+        assert!(Seats::new(same).is_err());
+        assert!(Seats::new(vec![("ann".to_owned(), Secret::new("A", " "))]).is_err());
+    }
+}

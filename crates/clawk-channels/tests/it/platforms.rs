@@ -1,0 +1,284 @@
+//! What single platforms have of their own: tokens that lapse, answers that must wait, the check of an address, pictures.
+
+use std::sync::Arc;
+
+use clawk_channels::Hook;
+use serde_json::json;
+
+use crate::fakes::{self, Fake, Trouble};
+use crate::suite::{Stage, direct, hook, sent, until};
+
+/// The smallest PNG there is.
+pub(crate) const PICTURE: &[u8] = &[
+    0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, 0, 0, 0, 0x0d, b'I', b'H', b'D', b'R', 0, 0, 0, 1, 0, 0,
+    0, 1, 8, 6, 0, 0, 0, 0x1f, 0x15, 0xc4, 0x89, 0, 0, 0, 0x0d, b'I', b'D', b'A', b'T', 0x78, 0x9c, 0x63, 0,
+    1, 0, 0, 5, 0, 1, 0x0d, 0x0a, 0x2d, 0xb4, 0, 0, 0, 0, b'I', b'E', b'N', b'D', 0xae, 0x42, 0x60, 0x82,
+];
+
+async fn with_tokens() -> Vec<Arc<dyn Fake>> {
+    vec![
+        Arc::new(fakes::lark::start().await),
+        Arc::new(fakes::dingtalk::start().await),
+        Arc::new(fakes::qq::start().await),
+        Arc::new(fakes::wechat::start().await),
+    ]
+}
+
+#[tokio::test]
+async fn a_token_that_lapses_is_asked_for_anew_and_the_message_arrives_once() {
+    for fake in with_tokens().await {
+        let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+        fake.trouble(Trouble::Lapse);
+        fake.says(&direct(&*fake, 1, 2, "say hello")).await;
+        until(|| async { stage.report().await.delivered == 1 }).await;
+        let all = fake.sent();
+        assert_eq!(all.len(), 1, "{}: {all:?}", fake.kind());
+        assert!(!all[0].text.contains("repeat"), "{all:?}");
+        stage.end().await;
+        assert_eq!(fake.faults(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_revoked_fails_the_channel_and_loses_no_answer() {
+    let mut all = with_tokens().await;
+    all.push(Arc::new(fakes::whatsapp::start().await));
+    for fake in all {
+        let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+        fake.trouble(Trouble::WrongToken);
+        fake.says(&direct(&*fake, 1, 2, "say hello")).await;
+        until(|| async { stage.report().await.state.as_str() == "failed" }).await;
+        let report = stage.report().await;
+        assert_eq!(
+            (report.queued, report.dead),
+            (1, 0),
+            "{}: {report:?}",
+            fake.kind()
+        );
+        let reason = report.reason.unwrap();
+        assert!(
+            fake.secrets().iter().all(|(_, secret)| !reason.contains(secret)),
+            "{reason}"
+        );
+        // Somebody mends it, and the agent is started anew.
+        fake.trouble(Trouble::Nothing);
+        let stage = stage.restarted().await;
+        sent(&fake, 1).await;
+        assert_eq!(fake.sent().len(), 1, "{:?}", fake.sent());
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_the_platform_forbids_now_waits_until_the_person_writes() {
+    let all: Vec<Arc<dyn Fake>> = vec![
+        Arc::new(fakes::whatsapp::start().await),
+        Arc::new(fakes::wechat::start().await),
+        Arc::new(fakes::qq_hook::start().await),
+    ];
+    for fake in all {
+        let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+        fake.trouble(Trouble::Forbidden);
+        fake.says(&direct(&*fake, 1, 2, "say late")).await;
+        until(|| async { stage.report().await.dead == 1 }).await;
+        let waits = stage.kernel.outbox(10).await.unwrap();
+        let why = waits[0].reason.clone().unwrap();
+        assert!(why.starts_with("it waits for the person's next message"), "{why}");
+        fake.trouble(Trouble::Nothing);
+        // It is remembered over a restart, and another's message does not release it.
+        let stage = stage.restarted().await;
+        fake.says(&direct(&*fake, 2, 3, "say other")).await;
+        sent(&fake, 1).await;
+        assert_eq!(stage.report().await.dead, 1, "{}", fake.kind());
+        fake.says(&direct(&*fake, 3, 2, "say more")).await;
+        sent(&fake, 3).await;
+        until(|| async { stage.report().await.dead == 0 }).await;
+        let texts: Vec<String> = fake
+            .sent()
+            .into_iter()
+            .filter(|sent| sent.conversation == fake.direct(2))
+            .map(|sent| sent.text)
+            .collect();
+        assert!(
+            texts.contains(&"late".to_owned()) && texts.contains(&"more".to_owned()),
+            "{texts:?}"
+        );
+        stage.end().await;
+        assert_eq!(fake.faults(), Vec::<String>::new());
+    }
+}
+
+fn get(query: &str) -> Hook {
+    let mut request = hook(&[], b"");
+    request.method = http::Method::GET;
+    request.query = query.to_owned();
+    request
+}
+
+#[tokio::test]
+async fn whatsapp_asks_whether_the_address_is_ours() {
+    let fake: Arc<dyn Fake> = Arc::new(fakes::whatsapp::start().await);
+    let stage = Stage::new(fake, json!({})).await;
+    let right = "hub.mode=subscribe&hub.verify_token=whatsapp-verify-token&hub.challenge=1158201444";
+    let reply = stage.channels.receive("chat", get(right)).await;
+    assert_eq!((reply.status, reply.body.as_str()), (200, "1158201444"));
+    assert_eq!(reply.content_type, Some("text/plain"));
+    for wrong in [
+        "",
+        "hub.mode=subscribe&hub.verify_token=x&hub.challenge=1",
+        "hub.mode=subscribe&hub.challenge=1",
+        "hub.mode=other&hub.verify_token=whatsapp-verify-token&hub.challenge=1",
+        "hub.mode=subscribe&hub.verify_token=whatsapp-verify-token&hub.challenge=%3Cscript%3E",
+        "hub.mode=subscribe&hub.verify_token=x&hub.verify_token=whatsapp-verify-token&hub.challenge=1",
+    ] {
+        let reply = stage.channels.receive("chat", get(wrong)).await;
+        assert_eq!(reply.status, 403, "{wrong}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn wechat_asks_whether_the_address_is_ours_and_refuses_xml_with_entities() {
+    let fake: Arc<dyn Fake> = Arc::new(fakes::wechat::start().await);
+    let stage = Stage::new(fake, json!({})).await;
+    let at = fakes::seconds().to_string();
+    let signed = fakes::wechat::sorted(&[fakes::wechat::TOKEN, &at, "n"]);
+    let reply = stage
+        .channels
+        .receive(
+            "chat",
+            get(&format!(
+                "signature={signed}&timestamp={at}&nonce=n&echostr=abc123"
+            )),
+        )
+        .await;
+    assert_eq!((reply.status, reply.body.as_str()), (200, "abc123"));
+    let reply = stage
+        .channels
+        .receive(
+            "chat",
+            get(&format!(
+                "signature={signed}&timestamp={at}&nonce=m&echostr=abc123"
+            )),
+        )
+        .await;
+    assert_eq!(reply.status, 403);
+    let bomb = "<!DOCTYPE xml [<!ENTITY a \"boom\">]><xml><FromUserName>openid2</FromUserName><MsgType>text</MsgType>\
+                <Content>&a;</Content><MsgId>1</MsgId></xml>";
+    let reply = stage.channels.receive("chat", fakes::wechat::request(bomb)).await;
+    assert_eq!(reply.status, 400, "{reply:?}");
+    assert_eq!(stage.rig.journal.inbox(), []);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_lark_address_check_is_answered_only_with_the_token() {
+    let fake = Arc::new(fakes::lark_hook::start().await);
+    let stage = Stage::new(fake, json!({})).await;
+    let check = |token: &str| {
+        let body = json!({"type": "url_verification", "challenge": "abc", "token": token});
+        hook(&[], fakes::lark::sealed(&body).as_bytes())
+    };
+    let reply = stage
+        .channels
+        .receive("chat", check(fakes::lark::VERIFICATION))
+        .await;
+    assert_eq!(
+        (reply.status, reply.body.as_str()),
+        (200, "{\"challenge\":\"abc\"}")
+    );
+    assert_eq!(stage.channels.receive("chat", check("another")).await.status, 401);
+    let plain = json!({"type": "url_verification", "challenge": "abc", "token": fakes::lark::VERIFICATION})
+        .to_string();
+    assert_eq!(
+        stage
+            .channels
+            .receive("chat", hook(&[], plain.as_bytes()))
+            .await
+            .status,
+        401
+    );
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_qq_address_check_signs_only_what_it_verified() {
+    let fake: Arc<dyn Fake> = Arc::new(fakes::qq_hook::start().await);
+    let stage = Stage::new(fake, json!({})).await;
+    let at = fakes::seconds().to_string();
+    let check = |token: &str, event_ts: &str, secret: &str| {
+        let body = json!({"op": 13, "d": {"plain_token": token, "event_ts": event_ts}}).to_string();
+        let signed = fakes::qq::signature(secret, &at, body.as_bytes());
+        hook(
+            &[("x-signature-timestamp", &at), ("x-signature-ed25519", &signed)],
+            body.as_bytes(),
+        )
+    };
+    let reply = stage
+        .channels
+        .receive("chat", check("Arq0", &at, fakes::qq::SECRET))
+        .await;
+    let wanted = fakes::qq::signature(fakes::qq::SECRET, &at, b"Arq0");
+    assert!(reply.status == 200 && reply.body.contains(&wanted), "{reply:?}");
+    // Else it would sign any body for anybody.
+    assert_eq!(
+        stage
+            .channels
+            .receive("chat", check("Arq0", &at, "another"))
+            .await
+            .status,
+        401
+    );
+    for (token, event_ts) in [
+        ("{\"op\":0}", at.as_str()),
+        ("Arq0", "1"),
+        ("Arq0", ""),
+        ("", &at),
+    ] {
+        let reply = stage
+            .channels
+            .receive("chat", check(token, event_ts, fakes::qq::SECRET))
+            .await;
+        assert_eq!(reply.status, 400, "{token} {event_ts}");
+    }
+    let bare = json!({"op": 13, "d": {"plain_token": "Arq0", "event_ts": at}}).to_string();
+    assert_eq!(
+        stage
+            .channels
+            .receive("chat", hook(&[], bare.as_bytes()))
+            .await
+            .status,
+        401
+    );
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_lark_message_in_a_topic_is_answered_there() {
+    let fake = Arc::new(fakes::lark::start().await);
+    let stage = Stage::new(Arc::clone(&fake) as Arc<dyn Fake>, json!({})).await;
+    let mut message = fakes::lark::Platform::message(
+        1,
+        "oc_group",
+        "ou_2",
+        "text",
+        &json!({"text": "@_user_1 say here <at user_id=\"all\"></at>"}),
+    );
+    message["message"]["chat_type"] = json!("group");
+    message["message"]["thread_id"] = json!("omt_1");
+    message["message"]["root_id"] = json!("om_root");
+    message["message"]["mentions"] = json!([{"key": "@_user_1", "id": {"open_id": "ou_bot"}, "name": "Bot"}]);
+    fake.bring(fakes::lark::event("im.message.receive_v1", "ev1", message))
+        .await;
+    let shared = Arc::clone(&fake) as Arc<dyn Fake>;
+    sent(&shared, 1).await;
+    let answer = &fake.sent()[0];
+    assert_eq!(answer.conversation, "oc_group:om_root");
+    assert!(answer.text.contains("here"), "{answer:?}");
+    stage.end().await;
+    assert_eq!(
+        fake.faults(),
+        Vec::<String>::new(),
+        "nobody is named by a model's text"
+    );
+}

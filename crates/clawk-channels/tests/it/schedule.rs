@@ -1,0 +1,150 @@
+//! The tool `schedule`: made in a conversation, due by the clock, with an end, a budget and no more rights than the person has.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use clawk_channels::{Channels, Wanted};
+use clawk_kernel::testing::Rig;
+use clawk_kernel::time::Clock as _;
+use clawk_kernel::{Door, Kernel, Role};
+use clawk_proto::SessionId;
+use serde_json::{Value, json};
+
+use crate::suite::{hook, parrot, start, until};
+
+fn rig(allowed: &[&str]) -> Rig {
+    parrot(
+        json!([{"name": "hooks", "type": "webhook", "transport": "webhook", "auth": {"secret_ref": "TOKEN"},
+        "access_control": {"mode": "allowlist", "allowed_ids": allowed}}]),
+    )
+}
+
+async fn on(rig: &Rig, folder: &Path) -> (Kernel, Channels) {
+    let kernel = rig.start().await;
+    let config = json!({"admins": ["boss"]});
+    let configs = BTreeMap::from([("hooks".to_owned(), serde_json::from_value(config).unwrap())]);
+    let channels = start(rig, kernel.clone(), configs, &[("TOKEN", "secret")], folder).await;
+    (kernel, channels)
+}
+
+async fn says(channels: &Channels, id: &str, text: &str) {
+    let body =
+        json!({"id": id, "conversation": "room", "direct": true, "sender": {"id": "boss"}, "text": text})
+            .to_string();
+    let headers = [
+        ("authorization", "Bearer secret"),
+        ("content-type", "application/json"),
+    ];
+    assert_eq!(
+        channels
+            .receive("hooks", hook(&headers, body.as_bytes()))
+            .await
+            .status,
+        202
+    );
+}
+
+fn wanted(value: Value) -> Wanted {
+    serde_json::from_value(value).unwrap()
+}
+
+fn session(kernel: &Kernel) -> SessionId {
+    let sessions = kernel.sessions();
+    sessions
+        .into_iter()
+        .find(|(_, door)| matches!(door, Door::Channel { .. }))
+        .unwrap()
+        .0
+}
+
+fn runs(rig: &Rig, what: &str) -> usize {
+    let trace = rig.journal.trace();
+    let facts = trace.iter().filter(|event| event.event_type == "ckp.channel.run");
+    facts.filter(|event| event.payload["what"] == what).count()
+}
+
+#[tokio::test]
+async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an_admin() {
+    let rig = rig(&["boss"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (kernel, channels) = on(&rig, folder.path()).await;
+    says(&channels, "1", "say hi").await;
+    until(|| async { rig.journal.inbox().len() == 1 }).await;
+    let until_time = rig.clock.now().plus_millis(86_400_000).to_string();
+    let create = json!({"action": "create", "cron": "* * * * *", "prompt": "say tick", "until": until_time, "max_runs": 2});
+    let made = channels.schedule(session(&kernel), wanted(create)).await.unwrap();
+    let listed = channels.schedule(session(&kernel), Wanted::List).await.unwrap();
+    assert_eq!(listed["schedules"][0]["id"], made["id"]);
+    rig.clock.advance_ms(61_000);
+    until(|| async { runs(&rig, "started") == 1 }).await;
+    channels.close().await;
+    kernel.shutdown("test", 1_000).await;
+    rig.clock.advance_ms(10 * 61_000);
+    let (kernel, channels) = on(&rig, folder.path()).await;
+    until(|| async { runs(&rig, "ended") == 1 }).await;
+    rig.clock.advance_ms(10 * 61_000);
+    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    assert_eq!(
+        runs(&rig, "started"),
+        2,
+        "its budget is two runs; what was missed is one of them"
+    );
+    assert_eq!(rig.journal.inbox().len(), 3);
+    let roles: Vec<Value> = rig
+        .journal
+        .trace()
+        .iter()
+        .filter(|event| event.event_type == "ckp.message.accepted")
+        .map(|event| event.payload["role"].clone())
+        .collect();
+    assert_eq!(
+        roles,
+        [json!("admin"), json!("user"), json!("user")],
+        "{:?}",
+        Role::User
+    );
+    let listed = channels.schedule(session(&kernel), Wanted::List).await;
+    assert_eq!(listed.unwrap()["schedules"], json!([]));
+    channels.close().await;
+}
+
+#[tokio::test]
+async fn a_schedule_is_cancelled_in_its_conversation_and_ends_with_its_persons_admission() {
+    let rig = rig(&["boss"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (kernel, channels) = on(&rig, folder.path()).await;
+    says(&channels, "1", "say hi").await;
+    until(|| async { rig.journal.inbox().len() == 1 }).await;
+    let at = rig.clock.now().plus_millis(60_000).to_string();
+    let create = || wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
+    let made = channels.schedule(session(&kernel), create()).await.unwrap();
+    let cancel = |id: &Value| Wanted::Cancel {
+        id: id.as_str().unwrap().to_owned(),
+    };
+    assert!(
+        channels
+            .schedule(session(&kernel), cancel(&json!("other")))
+            .await
+            .is_err()
+    );
+    channels
+        .schedule(session(&kernel), cancel(&made["id"]))
+        .await
+        .unwrap();
+    channels.schedule(session(&kernel), create()).await.unwrap();
+    channels.close().await;
+    kernel.shutdown("test", 1_000).await;
+    // The person is not listed any more.
+    let other = Rig {
+        manifest: self::rig(&["somebody"]).manifest,
+        ..rig.clone()
+    };
+    let kernel = other.start().await;
+    let configs = BTreeMap::from([("hooks".to_owned(), serde_json::from_value(json!({})).unwrap())]);
+    let channels = start(&other, kernel, configs, &[("TOKEN", "secret")], folder.path()).await;
+    rig.clock.advance_ms(61_000);
+    until(|| async { runs(&rig, "ended") == 1 }).await;
+    assert_eq!((runs(&rig, "cancelled"), runs(&rig, "started")), (1, 0));
+    assert_eq!(rig.journal.inbox().len(), 1);
+    channels.close().await;
+}

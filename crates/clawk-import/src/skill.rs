@@ -1,0 +1,438 @@
+//! A `SKILL.md` folder, as the ecosystem shares skills, as a Skill with the tools that its scripts are.
+//!
+//! Frontmatter that a Skill has no member for is kept as annotations and named. A script becomes a tool of its own, so that
+//! each of its runs is decided, boxed and recorded like any other call.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::ImportError;
+use crate::draft::fit;
+use crate::emit::yaml;
+use crate::settings::text_of;
+use crate::workspace::{files_below, frontmatter};
+
+/// The label that names tools which the agent lacks; the kernel refuses the skill until it has them.
+pub const REQUIRES: &str = "requires-tools";
+/// The largest folder that is copied, bytes.
+const MAX_BYTES: u64 = 64 << 20;
+/// Members of the frontmatter that have a place of their own.
+const KNOWN: [&str; 5] = ["name", "description", "license", "allowed-tools", "metadata"];
+
+/// What the ecosystem's runtimes call their tools, and what they are called here.
+const NAMES: [(&str, &str); 14] = [
+    ("bash", "shell"),
+    ("shell", "shell"),
+    ("read", "file-read"),
+    ("write", "file-write"),
+    ("edit", "file-edit"),
+    ("multiedit", "file-edit"),
+    ("glob", "file-list"),
+    ("ls", "file-list"),
+    ("grep", "file-search"),
+    ("webfetch", "web-fetch"),
+    ("web_fetch", "web-fetch"),
+    ("read_file", "file-read"),
+    ("write_file", "file-write"),
+    ("askuserquestion", "ask-user"),
+];
+
+/// Relative paths and contents.
+type Files = Vec<(PathBuf, Vec<u8>)>;
+
+/// A skill, ready to be written.
+#[derive(Debug)]
+pub struct SkillImport {
+    /// Its name.
+    pub name: String,
+    /// Paths beside the output file, and contents. The Skill itself is not among them.
+    pub files: Vec<(PathBuf, Vec<u8>)>,
+    /// The Skill as YAML.
+    pub skill: String,
+    /// What `claw.yaml` must name besides: files of tools, relative to the output's folder.
+    pub tools: Vec<PathBuf>,
+    /// What `clawk.toml` must say: `[tools.NAME]`.
+    pub config: String,
+    /// Frontmatter that was kept as annotations.
+    pub kept: Vec<String>,
+    /// Tools that it needs and the agent lacks; all that it names where no agent is known.
+    pub lacks: Vec<String>,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// Reads the `SKILL.md` in `folder`. `output`: the file that the Skill will be, absolute. `agent`: the names of the agent's tools,
+/// where one is known.
+///
+/// # Errors
+/// There is no `SKILL.md`, or a file can't be read.
+pub fn skill(
+    folder: &Path,
+    output: &Path,
+    agent: Option<&BTreeSet<String>>,
+) -> Result<SkillImport, ImportError> {
+    let source = folder.join("SKILL.md");
+    if !source.is_file() {
+        return Err(ImportError::NotThere {
+            runtime: "a skill",
+            path: folder.to_owned(),
+            looked_for: "`SKILL.md`".to_owned(),
+        });
+    }
+    let text = text_of(&source)?;
+    let (front, body, malformed) = front(&text);
+    let given = |key: &str| front.get(key).and_then(plain);
+    let stem = folder.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = fit(&given("name").or(stem).unwrap_or_default());
+    let mut notes = Vec::new();
+    if malformed {
+        notes.push("its frontmatter is not valid YAML; it was read line by line".to_owned());
+    }
+    let shelf = output.parent().unwrap_or(Path::new("/"));
+    let (home, files) = at_home(folder, output, shelf, &mut notes)?;
+    let (own, config) = own_tools(folder, &home, &name, &mut notes);
+    let (required, lacks) = needed(&own, front.get("allowed-tools"), agent, &mut notes);
+    let (skill, kept) = document(&name, &front, body, (&required, &lacks));
+    let tools: Vec<PathBuf> = own
+        .iter()
+        .map(|(tool, _)| PathBuf::from(format!("{name}.tools")).join(format!("{tool}.yaml")))
+        .collect();
+    let mut files = files;
+    for ((_, tool), path) in own.iter().zip(&tools) {
+        files.push((path.clone(), yaml(tool).into_bytes()));
+    }
+    Ok(SkillImport {
+        name,
+        files,
+        skill: yaml(&skill),
+        tools,
+        config,
+        kept,
+        lacks,
+        notes,
+    })
+}
+
+/// The tools that the skill brings along, and their bindings.
+fn own_tools(
+    folder: &Path,
+    home: &Path,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> (Vec<(String, Value)>, String) {
+    let mut own = vec![reader(name)];
+    let mut config = binding(&format!("{name}-read"), &["cat", "--"], Some(home));
+    for script in scripts(folder, notes) {
+        let (tool, binding) = script_tool(name, home, &script, notes);
+        if own.iter().any(|known| known.0 == tool.0) {
+            notes.push(format!(
+                "`{}` is left out: another script has its name",
+                script.display()
+            ));
+            continue;
+        }
+        own.push(tool);
+        config.push_str(&binding);
+    }
+    (own, config)
+}
+
+/// The tools that the skill may use, and those that it wants and the agent lacks.
+fn needed(
+    own: &[(String, Value)],
+    wanted: Option<&Value>,
+    agent: Option<&BTreeSet<String>>,
+    notes: &mut Vec<String>,
+) -> (Vec<String>, Vec<String>) {
+    let (named, narrowed) = allowed(wanted);
+    if !narrowed.is_empty() {
+        notes.push(format!(
+            "`allowed-tools` narrows {} by a pattern; a Skill has none: use `blocked_commands` of the sandbox or a policy rule",
+            narrowed.join(", ")
+        ));
+    }
+    let mut required: Vec<String> = own.iter().map(|(tool, _)| tool.clone()).collect();
+    let mut lacks = Vec::new();
+    for tool in &named {
+        match agent {
+            Some(agent) if agent.contains(tool) => required.push(tool.clone()),
+            Some(_) | None => lacks.push(tool.clone()),
+        }
+    }
+    if let (Some(agent), None) = (agent, wanted) {
+        required.extend(
+            agent
+                .iter()
+                .filter(|tool| !own.iter().any(|(own, _)| own == *tool))
+                .cloned(),
+        );
+        notes.push("it names no `allowed-tools`: it may use every tool that the agent has now".to_owned());
+    }
+    notes.push("it has no `permissions`: the agent's policies alone bound what its tools do; add `permissions` to bound it further".to_owned());
+    (required, lacks)
+}
+
+/// The frontmatter, the instructions, and whether the YAML could not be read.
+fn front(text: &str) -> (Map<String, Value>, &str, bool) {
+    let (lines, body) = frontmatter(text);
+    let raw = text
+        .strip_prefix("---")
+        .and_then(|rest| rest.split_once('\n'))
+        .and_then(|(_, rest)| rest.split_once("\n---"))
+        .map(|(front, _)| front);
+    match raw.map(serde_saphyr::from_str::<Map<String, Value>>) {
+        Some(Ok(front)) => (front, body, false),
+        // silent-ok: said in the notes, and read line by line
+        Some(Err(_)) => {
+            let lines = lines
+                .into_iter()
+                .map(|(name, value)| (name, Value::String(value)));
+            (lines.collect(), body, true)
+        }
+        None => (Map::new(), body, false),
+    }
+}
+
+/// A value as text.
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+        Value::Null => None,
+        other => Some(other.to_string()),
+    }
+}
+
+/// Tools by the names that they have here, and those that a pattern narrows.
+fn allowed(given: Option<&Value>) -> (Vec<String>, Vec<String>) {
+    let text = match given {
+        Some(Value::Array(list)) => list.iter().filter_map(plain).collect::<Vec<_>>().join(","),
+        Some(other) => plain(other).unwrap_or_default(),
+        None => String::new(),
+    };
+    let (mut named, mut narrowed) = (Vec::new(), Vec::new());
+    let mut depth = 0_u32;
+    let words = text.split(|c: char| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && (c == ',' || c.is_whitespace())
+    });
+    for word in words.map(str::trim).filter(|word| !word.is_empty()) {
+        let (bare, pattern) = word
+            .split_once('(')
+            .map_or((word, None), |(bare, rest)| (bare, Some(rest)));
+        let known = NAMES.iter().find(|(theirs, _)| bare.eq_ignore_ascii_case(theirs));
+        let tool = known.map_or_else(|| fit(bare), |(_, ours)| (*ours).to_owned());
+        if pattern.is_some() {
+            narrowed.push(format!("`{word}`"));
+        }
+        if !named.contains(&tool) {
+            named.push(tool);
+        }
+    }
+    (named, narrowed)
+}
+
+/// The Skill as a document, and the members of the frontmatter that became annotations.
+fn document(
+    name: &str,
+    front: &Map<String, Value>,
+    body: &str,
+    (required, lacks): (&[String], &[String]),
+) -> (Value, Vec<String>) {
+    let mut annotations = Map::new();
+    let mut kept = Vec::new();
+    for (key, value) in front {
+        let Some(text) = plain(value) else { continue };
+        match key.as_str() {
+            "name" | "description" => {}
+            "metadata" if value.is_object() => {
+                for (key, value) in value.as_object().into_iter().flatten() {
+                    annotations
+                        .extend(plain(value).map(|text| (format!("skill-md/metadata.{key}"), text.into())));
+                }
+            }
+            _ => {
+                annotations.insert(format!("skill-md/{key}"), text.into());
+                if !KNOWN.contains(&key.as_str()) {
+                    kept.push(key.clone());
+                }
+            }
+        }
+    }
+    let mut metadata = Map::from_iter([("name".to_owned(), Value::from(name))]);
+    if !lacks.is_empty() {
+        metadata.insert("labels".to_owned(), json!({REQUIRES: lacks.join(" ")}));
+    }
+    if !annotations.is_empty() {
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
+    }
+    let description = front.get("description").and_then(plain);
+    let description = description.unwrap_or_else(|| format!("The skill {name}"));
+    let body = body.trim();
+    let instruction = if body.is_empty() {
+        description.as_str()
+    } else {
+        body
+    };
+    let instruction = format!(
+        "{instruction}\n\n[The files of this skill: read them with `{name}-read`, by their paths below the skill's folder.]"
+    );
+    let skill = json!({
+        "claw": "0.3.0",
+        "kind": "Skill",
+        "metadata": metadata,
+        "spec": {"description": description, "tools_required": required, "instruction": instruction},
+    });
+    (skill, kept)
+}
+
+/// Where the skill's files will lie: where they are, if that is below the output's folder; else copies beside it.
+fn at_home(
+    folder: &Path,
+    output: &Path,
+    shelf: &Path,
+    notes: &mut Vec<String>,
+) -> Result<(PathBuf, Files), ImportError> {
+    let unread = |path: &Path, cause| ImportError::Read {
+        path: path.to_owned(),
+        cause,
+    };
+    let here = folder.canonicalize().map_err(|cause| unread(folder, cause))?;
+    if here.starts_with(shelf) {
+        return Ok((here, Vec::new()));
+    }
+    let stem = output.file_stem().map(PathBuf::from).unwrap_or_default();
+    let below = PathBuf::from(format!("{}.files", stem.display()));
+    let (mut files, mut total) = (Vec::new(), 0_u64);
+    for path in files_below(folder) {
+        let bytes = fs::read(&path).map_err(|cause| unread(&path, cause))?;
+        total = total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        if total > MAX_BYTES {
+            return Err(ImportError::TooLarge {
+                path: folder.to_owned(),
+                limit: MAX_BYTES,
+            });
+        }
+        files.push((below.join(path.strip_prefix(folder).unwrap_or(&path)), bytes));
+    }
+    notes.push(format!(
+        "its {} files are copied to `{}`",
+        files.len(),
+        below.display()
+    ));
+    Ok((shelf.join(below), files))
+}
+
+/// The tool that reads the skill's files.
+fn reader(name: &str) -> (String, Value) {
+    let tool = format!("{name}-read");
+    let document = json!({
+        "claw": "0.3.0",
+        "kind": "Tool",
+        "metadata": {"name": tool, "labels": {"category": "filesystem"}},
+        "spec": {
+            "description": format!("Reads one file of the skill `{name}`, by its path below the skill's folder."),
+            "input_schema": {
+                "type": "object", "required": ["path"], "additionalProperties": false,
+                "properties": {"path": {"type": "string"}},
+            },
+            "annotations": {"readOnlyHint": true, "idempotentHint": true, "openWorldHint": false},
+        },
+    });
+    (tool, document)
+}
+
+/// Files below `scripts`, relative to the folder.
+fn scripts(folder: &Path, notes: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = files_below(&folder.join("scripts"))
+        .into_iter()
+        .filter_map(|path| Some(path.strip_prefix(folder).ok()?.to_owned())) // silent-ok: it lies below
+        .collect();
+    found.sort();
+    found.retain(|path| {
+        let module = path.file_name().is_some_and(|name| name == "__init__.py");
+        let runs = program_of(path).is_some() || is_executable(&folder.join(path));
+        if !runs && !module {
+            notes.push(format!(
+                "`{}` is no script that can be started; it can be read",
+                path.display()
+            ));
+        }
+        runs && !module
+    });
+    found
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o111 != 0)
+}
+
+/// What starts a script of this name.
+fn program_of(path: &Path) -> Option<&'static str> {
+    match path.extension()?.to_str()? {
+        "py" => Some("python3"),
+        "sh" => Some("sh"),
+        "bash" => Some("bash"),
+        "js" | "mjs" | "cjs" => Some("node"),
+        _ => None,
+    }
+}
+
+/// A script as a tool, and its binding.
+fn script_tool(name: &str, home: &Path, script: &Path, notes: &mut Vec<String>) -> ((String, Value), String) {
+    let below = script
+        .strip_prefix("scripts")
+        .unwrap_or(script)
+        .with_extension("");
+    let tool = fit(&format!("{name}-{}", below.to_string_lossy()));
+    let shown = script.display().to_string();
+    let document = json!({
+        "claw": "0.3.0",
+        "kind": "Tool",
+        // Nobody knows what a script does: it counts as a command line.
+        "metadata": {"name": tool, "labels": {"category": "shell"}},
+        "spec": {
+            "description": format!("Runs `{shown}` of the skill `{name}` in the working directory."),
+            "input_schema": {
+                "type": "object", "additionalProperties": false,
+                "properties": {
+                    "args": {"type": "array", "items": {"type": "string"}, "description": "Its arguments, one each"},
+                    "stdin": {"type": "string", "description": "Its standard input"},
+                },
+            },
+        },
+    });
+    let path = home.join(script).to_string_lossy().into_owned();
+    let binding = match program_of(script) {
+        Some(program) => command(&tool, &[program, &path], None, Some(home)),
+        None => command(&tool, &[&path], None, Some(home)),
+    };
+    notes.push(format!("`{shown}` is the tool `{tool}`"));
+    ((tool, document), binding)
+}
+
+/// `[tools.NAME]` of a command that starts in a folder.
+fn binding(tool: &str, words: &[&str], start_in: Option<&Path>) -> String {
+    command(tool, words, start_in, None)
+}
+
+fn command(tool: &str, words: &[&str], start_in: Option<&Path>, reads: Option<&Path>) -> String {
+    let quoted = |text: &str| Value::from(text).to_string();
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    let mut lines = format!("[tools.{tool}]\ncommand = [{}]\nargv = true\n", words.join(", "));
+    if let Some(folder) = start_in {
+        lines.push_str(&format!("start_in = {}\n", quoted(&folder.to_string_lossy())));
+    }
+    if let Some(folder) = reads {
+        lines.push_str(&format!("read_paths = [{}]\n", quoted(&folder.to_string_lossy())));
+    }
+    lines.push('\n');
+    lines
+}

@@ -1,0 +1,59 @@
+//! `skill-NAME`: what a model calls to invoke a skill. Its calls take the one path; it has no effect of its own.
+
+use std::sync::Arc;
+
+use clawk_manifest::model::{Manifest, Skill, Tool};
+use clawk_policy::Closed;
+use serde_json::{Map, Value, json};
+
+use super::Entry;
+use super::plans::Plans;
+use crate::skill;
+
+/// The category by which rules match invocations of skills.
+const CATEGORY: &str = "skill";
+
+/// One for each skill; where a tool has the name, the tool is meant.
+pub(super) fn entries(manifest: &Manifest, plans: &Plans) -> Vec<Arc<Entry>> {
+    let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
+    let one = |skill: &Skill| {
+        let mut entry = Entry::new(spec(skill), &plans.without(sandbox.clone(), &Closed::default()));
+        entry.joins = Some(Arc::new(skill.clone()));
+        Arc::new(entry)
+    };
+    let skills = manifest.skills.iter();
+    skills
+        .filter(|skill| manifest.tool(&skill::name_of(skill)).is_none())
+        .map(one)
+        .collect()
+}
+
+fn spec(skill: &Skill) -> Tool {
+    let mut labels = skill.labels.clone();
+    labels
+        .entry("category".to_owned())
+        .or_insert_with(|| CATEGORY.to_owned());
+    let hints = [("readOnlyHint", true), ("openWorldHint", false)];
+    let hints = hints.map(|(name, value)| (name.to_owned(), Value::Bool(value)));
+    Tool {
+        name: skill::name_of(skill),
+        version: skill.version.clone(),
+        labels,
+        description: Some(skill::description(skill)),
+        input_schema: Some(
+            skill
+                .input_schema
+                .clone()
+                .unwrap_or_else(|| json!({"type": "object"})),
+        ),
+        output_schema: None,
+        sandbox_ref: None,
+        policy_ref: None,
+        mcp_source: None,
+        annotations: Map::from_iter(hints),
+        composite: false,
+        skill_ref: None,
+        timeout_ms: None,
+        retry: None,
+    }
+}

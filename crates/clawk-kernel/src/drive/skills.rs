@@ -1,0 +1,186 @@
+//! Skills in a turn: their invocation by the one path, their result, and what they took.
+
+use std::sync::Arc;
+
+use clawk_manifest::model::Skill;
+use clawk_proto::Digest;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::Run;
+use crate::call::call;
+use crate::event::{canonical, digest, kind};
+use crate::prompt;
+use crate::roles;
+use crate::skill::{self, Ceiling, Estimated, Joined};
+use crate::turn::{Effect, End, Event, Turn};
+
+/// `ckp.skill.invoked`. Fields of all three in alphabetical order, as in every payload.
+#[derive(Debug, Serialize)]
+struct SkillInvoked<'a> {
+    arguments_hash: Digest,
+    call_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimates: Option<Estimated>,
+    is_error: bool,
+    request_id: &'a str,
+    skill: &'a str,
+    text_hash: Digest,
+    turn: Uuid,
+}
+
+/// `ckp.skill.repaired`; its content is what the model is told.
+#[derive(Debug, Serialize)]
+struct SkillRepaired<'a> {
+    skill: &'a str,
+    text_hash: Digest,
+    turn: Uuid,
+}
+
+/// `ckp.skill.finished`.
+#[derive(Debug, Serialize)]
+struct SkillFinished<'a> {
+    calls: usize,
+    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimates: Option<Estimated>,
+    fits: Option<bool>,
+    repaired: bool,
+    skill: &'a str,
+    tokens: u64,
+    turn: Uuid,
+}
+
+impl Run<'_> {
+    /// The skill that this name invokes here.
+    pub(crate) fn skill(&self, name: &str) -> Option<Arc<Skill>> {
+        if !self.skills || !roles::triggers(self.role) || self.calls.catalog.get(name).is_some() {
+            return None;
+        }
+        self.calls.catalog.of_skill(name)?.joins.clone()
+    }
+
+    /// A skill joins the turn: its instructions as the answer; its tools and permissions as a ceiling from here on.
+    pub(super) async fn invoke(
+        &mut self,
+        call_id: String,
+        skill: Arc<Skill>,
+        arguments: Map<String, Value>,
+    ) -> Event {
+        let name = skill::name_of(&skill);
+        let arguments_hash = digest(&canonical(&arguments));
+        let request_id = self.request_id(&call_id);
+        let (caller, request) = self.request(call_id.clone(), name.clone(), arguments, request_id.clone());
+        let outcome = call(self.calls, &caller, request, self.cancel).await;
+        let told = prompt::result_text(&outcome, skill::shown(self.calls, &name));
+        let is_error = told.is_error;
+        if !is_error {
+            let (now, started_us) = (self.calls.scribe.now(), self.calls.clock().monotonic_us());
+            self.ceilings.push(Ceiling::of(&skill));
+            self.purse = self.calls.purses.skill(&self.purse, &skill.name, now);
+            self.joined.push(Joined::new(Arc::clone(&skill), started_us));
+        }
+        let payload = SkillInvoked {
+            arguments_hash,
+            call_id: &call_id,
+            estimates: Estimated::of(&skill),
+            is_error,
+            request_id: request_id.as_str(),
+            skill: &skill.name,
+            text_hash: digest(told.text.as_bytes()),
+            turn: self.turn_id,
+        };
+        let scribe = &self.calls.scribe;
+        let draft = scribe.entry(&self.thread, kind::SKILL_INVOKED, &payload);
+        let draft = draft.content(payload.text_hash, told.text.clone().into_bytes());
+        if let Err(error) = scribe.write(vec![draft]).await {
+            return Event::Failed(error.to_string());
+        }
+        Event::CallDone {
+            call_id,
+            text: told.text,
+            is_error,
+        }
+    }
+
+    /// The turn is about to end, and the skills in it. The last one with an `output_schema` owes a result that fits it: where the
+    /// answer is none, the model is asked once more.
+    ///
+    /// # Errors
+    /// The turn's end; `Ok`: what is to be done before it ends.
+    pub(super) async fn close_skills(&mut self, turn: &mut Turn, end: End) -> Result<Vec<Effect>, End> {
+        if self.joined.is_empty() || end == End::Cancelled {
+            return Err(end);
+        }
+        let owing = self
+            .joined
+            .iter()
+            .rposition(|joined| joined.skill.output_schema.is_some());
+        let owing = owing.filter(|_| end == End::Answered && !turn.declined());
+        let mut fits = None;
+        let mut end = end;
+        if let Some(joined) = owing.and_then(|at| self.joined.get_mut(at))
+            && let Some(schema) = &joined.skill.output_schema
+        {
+            let found = skill::result(schema, turn.said());
+            fits = Some(found.is_ok());
+            if let Err(fault) = found {
+                if !joined.repaired {
+                    joined.repaired = true;
+                    let skill = Arc::clone(&joined.skill);
+                    return self.repair(turn, &skill, &fault).await;
+                }
+                end = End::Failed(format!(
+                    "the result of the skill `{}` does not fit its `output_schema`, after one more try: {fault}",
+                    joined.skill.name
+                ));
+            }
+        }
+        for (at, joined) in self.joined.iter().enumerate() {
+            self.finished(joined, turn, fits.filter(|_| owing == Some(at)));
+        }
+        Err(end)
+    }
+
+    async fn repair(&self, turn: &mut Turn, skill: &Skill, fault: &str) -> Result<Vec<Effect>, End> {
+        let text = skill::repair(skill, fault);
+        let payload = SkillRepaired {
+            skill: &skill.name,
+            text_hash: digest(text.as_bytes()),
+            turn: self.turn_id,
+        };
+        let scribe = &self.calls.scribe;
+        let draft = scribe.entry(&self.thread, kind::SKILL_REPAIRED, &payload);
+        let draft = draft.content(payload.text_hash, text.clone().into_bytes());
+        match scribe.write(vec![draft]).await {
+            Ok(()) => Ok(turn.again(text)),
+            Err(error) => Err(End::Failed(error.to_string())),
+        }
+    }
+
+    /// What a skill took, beside what it was said to take.
+    fn finished(&self, joined: &Joined, turn: &Turn, fits: Option<bool>) {
+        let (tokens, calls) = joined.took(turn);
+        let since_us = self
+            .calls
+            .clock()
+            .monotonic_us()
+            .saturating_sub(joined.started_us);
+        let payload = SkillFinished {
+            calls,
+            duration_ms: since_us / 1000,
+            estimates: Estimated::of(&joined.skill),
+            fits,
+            repaired: joined.repaired,
+            skill: &joined.skill.name,
+            tokens,
+            turn: self.turn_id,
+        };
+        let scribe = &self.calls.scribe;
+        let draft = scribe.entry(&self.thread, kind::SKILL_FINISHED, &payload);
+        if let Err(error) = scribe.submit(vec![draft]) {
+            tracing::warn!(%error, "what a skill took could not be recorded");
+        }
+    }
+}

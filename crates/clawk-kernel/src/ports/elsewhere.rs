@@ -1,0 +1,111 @@
+//! Members of a swarm that work elsewhere: in another process, on another host, in another implementation of the protocol.
+
+use std::fmt;
+use std::sync::Arc;
+
+use clawk_proto::RequestId;
+use clawk_proto::method::{Acknowledged, ReportParams, TaskLimits};
+use clawk_swarm::coord::Lost;
+
+use super::Later;
+use crate::error::KernelError;
+
+/// How an identity is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It is an agent of its own, bound in `clawk.toml`.
+    Peer,
+    /// Its tasks lie in a queue, from which any host that serves it takes them.
+    Bus,
+}
+
+/// One try of a task, as it crosses to another process.
+#[derive(Debug, Clone)]
+pub struct Errand {
+    /// The swarm.
+    pub swarm: String,
+    /// The member.
+    pub member: String,
+    /// The name of its identity.
+    pub identity: String,
+    /// The try's id: what the other side knows as `task_id`. The same after a restart.
+    pub id: RequestId,
+    /// The id of the request: the same after a restart, so that it is taken once.
+    pub request_id: RequestId,
+    /// What is to be done, with all that came from others in it, marked as data.
+    pub text: String,
+    /// At most this.
+    pub limits: TaskLimits,
+    /// Who reports the task shows it.
+    pub report_token: String,
+}
+
+/// How an errand ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Worked {
+    /// The member answered by itself, without a report.
+    Answered {
+        /// Its last text.
+        text: String,
+        /// Tokens that it says it used.
+        tokens: Option<u64>,
+    },
+    /// It may be tried again.
+    Lost {
+        /// Why.
+        why: Lost,
+        /// For people.
+        message: String,
+    },
+    /// The other side refused it for good.
+    Refused {
+        /// A stable word.
+        reason: String,
+        /// For people.
+        message: String,
+    },
+}
+
+/// Takes reports that come in by a connection or a bus.
+pub trait Reports: fmt::Debug + Send + Sync {
+    /// Whether the try of this id was sent from here.
+    fn knows(&self, task: &RequestId) -> bool;
+
+    /// Takes one. `bound`: the member to which the connection belongs that it came by; none: only the token counts.
+    ///
+    /// # Errors
+    /// It is not readable, or can't be recorded.
+    fn report<'a>(
+        &'a self,
+        bound: Option<&'a str>,
+        params: ReportParams,
+    ) -> Later<'a, Result<Acknowledged, KernelError>>;
+}
+
+/// Where members work that are not in this process.
+pub trait Elsewhere: fmt::Debug + Send + Sync {
+    /// How the identity of this name is reached; none: it is not elsewhere.
+    fn place(&self, identity: &str) -> Option<Place>;
+
+    /// The last attempt to reach it failed.
+    fn is_gone(&self, identity: &str) -> bool;
+
+    /// How long one try may take there, milliseconds, where that is its own.
+    fn timeout_ms(&self, identity: &str) -> Option<u64>;
+
+    /// At most these tools.
+    fn tools(&self, identity: &str) -> Option<Vec<String>>;
+
+    /// Works on a try. Reports go to `reports`; the first one that counts ends the try, and this future is dropped.
+    fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked>;
+}
+
+/// What report tokens are made of: 256 bits that never leave the state directory.
+#[derive(Clone, Default)]
+pub struct TokenKey(pub [u8; 32]);
+
+impl fmt::Debug for TokenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenKey(…)")
+    }
+}

@@ -1,0 +1,279 @@
+//! MCP sampling: a server that serves a call asks the agent's model a question of its own (`sampling/createMessage`).
+//!
+//! Off unless the operator allows it for the server. The question is a governed call of the tool `mcp-sampling` in a session of its
+//! own: policies decide on it, the calling session's purse pays, and the trace has it. The server's words are data: the model sees
+//! neither the agent's identity nor its tools, and its answer goes to the server alone.
+
+use std::sync::Arc;
+
+use clawk_manifest::model::Tool;
+use clawk_plan::Obtained;
+use clawk_proto::content::ContentBlock;
+use clawk_proto::{RequestId, SessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::call::{Caller, Calls, Permit, Rank, Request, call};
+use crate::door::Door;
+use crate::event::Thread;
+use crate::infer::{NoAnswer, Site, infer};
+use crate::ports::{InferRequest, Message, RunError, RunOutcome, Sampler, StopReason};
+use crate::purse::{Amount, Purse};
+use crate::session::{Opening, Session, Sessions};
+use crate::watch::Notices;
+
+/// The name by which policies and the trace know it. No manifest declares it, and no model or client is offered it.
+pub const NAME: &str = "mcp-sampling";
+/// The door of the call.
+const DOOR: &str = "mcp";
+/// Messages of one question.
+const MAX_MESSAGES: usize = 64;
+/// Bytes of one question, the system prompt included.
+const MAX_BYTES: usize = 256 << 10;
+
+/// A server's question to a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The server, as the operator knows it.
+    pub server: String,
+    /// The manifest's provider that answers; none: the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The system prompt that the server wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// The conversation, at most 64 messages; the last one is the user's.
+    pub messages: Vec<SampleMessage>,
+    /// Output tokens at most.
+    pub max_tokens: u64,
+}
+
+/// One message of a server's question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleMessage {
+    /// Whose words these are.
+    pub role: SampleRole,
+    /// The words.
+    pub text: String,
+}
+
+/// Whose words a [`SampleMessage`] holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SampleRole {
+    /// Said to the model.
+    User,
+    /// Said by the model.
+    Assistant,
+}
+
+/// A model's answer to a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampled {
+    /// Its words.
+    pub text: String,
+    /// The model, as its server names it.
+    pub model: String,
+    /// The text was cut at `max_tokens`.
+    pub cut: bool,
+}
+
+/// The way of a server's question to a model, for what runs the servers. It does not keep the agent alive.
+pub(crate) fn sampler(sessions: &Arc<Sessions>) -> Sampler {
+    let sessions = Arc::downgrade(sessions);
+    Arc::new(move |session, asked, cancel| {
+        let sessions = sessions.upgrade();
+        Box::pin(async move {
+            let sessions = sessions.ok_or_else(|| "the agent has ended".to_owned())?;
+            sample(&sessions, session, &asked, &cancel).await
+        })
+    })
+}
+
+/// Puts the question, and waits for the answer.
+///
+/// # Errors
+/// Why there is no answer, in words that the server may read: a policy or a person refused, a budget is used up, the session has
+/// ended, no provider answered.
+async fn sample(
+    sessions: &Arc<Sessions>,
+    session: SessionId,
+    sample: &Sample,
+    cancel: &CancellationToken,
+) -> Result<Sampled, String> {
+    let calls = &sessions.calls;
+    let Some(state) = calls.table.get(session) else {
+        return Err("the session of this call has ended".to_owned());
+    };
+    let role = state.door.role();
+    let opening = Opening {
+        id: None,
+        door: Door::Rpc {
+            client: format!("MCP server {}", sample.server),
+            role,
+        },
+        provider: calls.models.primary().to_owned(),
+        goal: format!("{NAME} for session {session}"),
+        history: Vec::new(),
+        under: Some(state.purse.clone()),
+        spent: Amount::default(),
+        surface: false,
+        peer_messages: Vec::new(),
+        member: None,
+    };
+    let own = Session::open(sessions, opening).await;
+    let id = own.map_err(|error| error.to_string())?.id;
+    let caller = Caller {
+        thread: Thread::of(id),
+        door: DOOR,
+        turn: None,
+        call_id: None,
+        ceilings: Vec::new(),
+        depth: 0,
+        role,
+        notices: Notices::default(),
+        pends: false,
+        purse: calls.table.purse_of(id),
+        context: Arc::default(),
+        member: None,
+        rank: Rank::default(),
+    };
+    let request = Request {
+        tool: NAME.to_owned(),
+        arguments: json!(sample).as_object().cloned().unwrap_or_default(),
+        request_id: RequestId::from(calls.clock().uuid()),
+        identity: calls.manifest.identity.name.clone(),
+        sandbox: None,
+        policy: None,
+        under: None,
+    };
+    let ended = call(calls, &caller, request, cancel).await;
+    sessions.end_session(id, "the server has its answer").await;
+    let result = ended.map_err(|error| error.to_string())?;
+    let texts = result.content.iter().map(ContentBlock::as_model_text);
+    let text: String = texts.collect();
+    if result.is_error {
+        return Err(text);
+    }
+    let answer = result.structured_content.unwrap_or_default();
+    serde_json::from_value(answer).map_err(|_| text) // silent-ok: screening changed its shape; the text says so
+}
+
+/// Whether this caller may resolve the tool: only a server's question has such a caller.
+pub(crate) fn may(caller: &Caller) -> bool {
+    caller.door == DOOR
+}
+
+/// Asks the model. The server's words are the whole prompt.
+pub(crate) async fn run(
+    calls: &Calls,
+    caller: &Caller,
+    permit: &Permit,
+    purse: &Purse,
+    cancel: &CancellationToken,
+) -> Result<RunOutcome, RunError> {
+    let arguments = Value::Object(permit.arguments().clone());
+    let sample: Sample = match serde_json::from_value(arguments) {
+        Ok(sample) => sample,
+        Err(error) => return Ok(told(format!("bad question: {error}"), None)),
+    };
+    if let Err(reason) = check(&sample) {
+        return Ok(told(reason, None));
+    }
+    let provider = sample.provider.as_deref().unwrap_or(calls.models.primary());
+    let turn = calls.clock().uuid();
+    let site = Site {
+        thread: caller.thread.child(turn),
+        turn,
+        notices: &caller.notices,
+        purse,
+        member: None,
+    };
+    let messages = sample.messages.iter().map(|message| match message.role {
+        SampleRole::User => Message::User {
+            text: message.text.clone(),
+            images: Vec::new(),
+        },
+        SampleRole::Assistant => Message::Assistant {
+            text: message.text.clone(),
+            calls: Vec::new(),
+        },
+    });
+    let request = InferRequest {
+        system: sample.system.clone().unwrap_or_default(),
+        messages: messages.collect(),
+        tools: Vec::new(),
+        max_output_tokens: sample.max_tokens,
+    };
+    match infer(&calls.models, site, provider, request, cancel).await {
+        Ok(completion) => {
+            let sampled = Sampled {
+                text: completion.text,
+                model: completion.model,
+                cut: completion.stop == StopReason::Length,
+            };
+            Ok(told(sampled.text.clone(), Some(json!(sampled))))
+        }
+        Err(NoAnswer::Cancelled) => Err(RunError::Cancelled),
+        Err(NoAnswer::Failed(reason) | NoAnswer::Quota(reason)) => Ok(told(reason, None)),
+    }
+}
+
+fn check(sample: &Sample) -> Result<(), String> {
+    let texts = sample.messages.iter().map(|message| message.text.len());
+    let bytes = texts.sum::<usize>() + sample.system.as_deref().map_or(0, str::len);
+    if sample.messages.is_empty() || sample.messages.len() > MAX_MESSAGES {
+        return Err(format!("a question has 1 to {MAX_MESSAGES} messages"));
+    }
+    if bytes > MAX_BYTES {
+        return Err(format!("a question has at most {MAX_BYTES} bytes"));
+    }
+    match sample.messages.last() {
+        Some(last) if last.role == SampleRole::User => Ok(()),
+        _ => Err("the last message of a question is the user's".to_owned()),
+    }
+}
+
+fn told(text: String, structured: Option<Value>) -> RunOutcome {
+    RunOutcome {
+        content: vec![ContentBlock::text(text)],
+        is_error: structured.is_none(),
+        structured,
+        obtained: Obtained::in_process("provider"),
+    }
+}
+
+/// The tool as the catalog has it.
+pub(crate) fn tool() -> Tool {
+    let hints = json!({"readOnlyHint": false, "destructiveHint": false, "idempotentHint": false, "openWorldHint": true});
+    let text = |about: &str| json!({"type": "string", "description": about});
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "server": text("The MCP server that asks."),
+            "provider": text("The provider that answers."),
+            "system": text("The system prompt that the server wants."),
+            "messages": {"type": "array", "items": {"type": "object"}},
+            "max_tokens": {"type": "integer", "minimum": 1},
+        },
+        "required": ["server", "messages", "max_tokens"],
+        "additionalProperties": false,
+    });
+    Tool {
+        name: NAME.to_owned(),
+        version: None,
+        labels: Default::default(),
+        description: Some("An MCP server asks the agent's model a question.".to_owned()),
+        input_schema: Some(schema),
+        output_schema: None,
+        sandbox_ref: None,
+        policy_ref: None,
+        mcp_source: None,
+        annotations: hints.as_object().cloned().unwrap_or_default(),
+        composite: false,
+        skill_ref: None,
+        timeout_ms: None,
+        retry: None,
+    }
+}

@@ -1,0 +1,409 @@
+//! A try that another process works on: it crosses as `claw.swarm.delegate`, and ends with the first report that counts. What
+//! comes back is a peer's text: data, whatever it says.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use clawk_manifest::model::{Autonomy, Role};
+use clawk_proto::RequestId;
+use clawk_proto::method::{Acknowledged, ReportParams, TaskLimits};
+use clawk_swarm::coord::{Kind, Lost, Start, TaskId, TryEnd, Used, Wish, derived};
+use clawk_swarm::plan::identity_name;
+use clawk_swarm::{Fault, Who};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::tries::{self, Try};
+use super::{Peers, lock, thread};
+use crate::error::{CallError, KernelError};
+use crate::event::{SwarmEvent, Thread, kind};
+use crate::judge;
+use crate::ports::{Elsewhere, Errand, JournalError, Later, Place, Reports, Worked};
+use crate::purse::{Amount, Reservation, SWARM_COST, SWARM_TOKENS, Share};
+use crate::screen::{Look, Spot};
+use crate::team::Origin;
+use crate::watch::Notices;
+
+/// The longest text that a member may answer, bytes.
+const MAX_TEXT: usize = 1 << 20;
+/// Tries that ended and are remembered, so that what comes late is known as such.
+const ENDED: usize = 4096;
+
+/// A try that somebody else works on, or has.
+#[derive(Debug, Clone)]
+pub(super) struct Sent {
+    /// The task here.
+    pub(super) task: TaskId,
+    pub(super) attempt: u32,
+    pub(super) member: String,
+    token: String,
+    /// A report counted, or the try is over.
+    taken: CancellationToken,
+    used: Arc<std::sync::Mutex<(Option<u64>, Option<u64>)>>,
+}
+
+/// Tries by the ids under which others know them.
+#[derive(Debug, Default)]
+pub(super) struct SentTries {
+    by_id: HashMap<RequestId, Sent>,
+    order: VecDeque<RequestId>,
+}
+
+impl SentTries {
+    fn put(&mut self, id: RequestId, sent: Sent) {
+        if self.by_id.insert(id.clone(), sent).is_none() {
+            self.order.push_back(id);
+        }
+        while self.order.len() > ENDED {
+            if let Some(old) = self.order.pop_front() {
+                self.by_id.remove(&old);
+            }
+        }
+    }
+
+    /// Whose report this is: the try, and whether who sends it may report it.
+    pub(super) fn of(&self, params: &ReportParams, bound: Option<&str>) -> Option<(Sent, bool)> {
+        let sent = self.by_id.get(&params.task_id)?;
+        let shown = params
+            .report_token
+            .as_ref()
+            .is_some_and(|shown| same(shown, &sent.token));
+        // Who shows a wrong token is nobody's member, whichever connection it comes by.
+        let wrong = params.report_token.is_some() && !shown;
+        let own = shown || (bound == Some(sent.member.as_str()) && !wrong);
+        Some((sent.clone(), own))
+    }
+}
+
+impl Sent {
+    /// Its report counts: the try ends.
+    pub(super) fn take(&self, params: &ReportParams) {
+        *lock(&self.used) = (params.token_usage, params.cost_microusd);
+        self.taken.cancel();
+    }
+}
+
+/// In constant time.
+fn same(a: &str, b: &str) -> bool {
+    let differ = a.bytes().zip(b.bytes()).fold(0_u8, |sum, (a, b)| sum | (a ^ b));
+    a.len() == b.len() && differ == 0
+}
+
+/// Where a try's member is, if that is not here.
+pub(super) fn of<'a>(
+    peers: &'a Peers,
+    start: &Start,
+    origin: Origin,
+) -> Option<(&'a Arc<dyn Elsewhere>, String, Place)> {
+    let there = peers.elsewhere.as_ref()?;
+    let team = peers.calls.team.as_ref()?;
+    let identity = team.look(|coord| {
+        coord
+            .plan()
+            .seat(start.who)
+            .map(|seat| identity_name(&seat.identity))
+    })?;
+    let place = there.place(&identity)?;
+    // Who gives work to others, asks or judges does so where its run is; what came by a bus is worked on where it arrived.
+    let plain = start.kind == Kind::Work && start.below.is_empty() && start.askable.is_empty();
+    let crosses = match place {
+        Place::Peer => start.who != Who::Claw,
+        Place::Bus => plain && !origin.from_afar,
+    };
+    crosses.then_some((there, identity, place))
+}
+
+/// The token of a try: nobody who does not know the key can make it.
+fn token(peers: &Peers, id: &RequestId) -> String {
+    let mut hash = Sha256::new();
+    hash.update(b"clawk report token\0");
+    hash.update(peers.token_key.0);
+    hash.update(id.as_str().as_bytes());
+    hash.finalize()
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn lost(why: Lost, message: impl Into<String>) -> TryEnd {
+    TryEnd::Lost {
+        why,
+        message: message.into(),
+    }
+}
+
+/// Works on a try by sending it there; none: it was cancelled, or the agent ended first.
+pub(super) async fn attempt(
+    peers: &Arc<Peers>,
+    (start, running): (&Start, &Try),
+    origin: Origin,
+    (there, identity, place): (&Arc<dyn Elsewhere>, String, Place),
+) -> Option<(TryEnd, Used)> {
+    if origin.from_afar && place == Place::Peer {
+        let message = "a task that came from another host is not passed on to a third one";
+        return Some((lost(Lost::Unreached, message), Used::default()));
+    }
+    let spoken = peers
+        .calls
+        .team
+        .as_ref()
+        .is_some_and(|team| team.look(|coord| coord.has_word(&start.task)));
+    if start.resumed && spoken {
+        // Its report counted before this start.
+        return Some((TryEnd::Said { text: String::new() }, Used::default()));
+    }
+    let purse = tries::purse(peers, start, origin);
+    let share = match peers
+        .calls
+        .purses
+        .afar(&purse, wanted(peers, start), peers.scribe.now())
+    {
+        Ok(share) => share,
+        Err(error) => return Some((no_room(&error), Used::default())),
+    };
+    let (errand, sent) = prepared(peers, start, origin, (there, identity), &share);
+    lock(&peers.sent).put(errand.id.clone(), sent.clone());
+    if let Some(team) = &peers.calls.team {
+        let Ok(_durable) = team.act(None, |coord, now_ms| {
+            Ok::<_, std::convert::Infallible>(coord.crosses(&start.task, now_ms))
+        });
+    }
+    let reports: Arc<dyn Reports> = Arc::new(Desk(Arc::downgrade(peers)));
+    let worked = tokio::select! {
+        biased;
+        () = sent.taken.cancelled() => None,
+        () = running.cancel.cancelled() => return None,
+        () = peers.life.stop.cancelled() => return None,
+        worked = there.work(errand, reports) => Some(worked),
+    };
+    let (tokens, cost) = match &worked {
+        None => *lock(&sent.used),
+        Some(Worked::Answered { tokens, .. }) => (*tokens, None),
+        Some(Worked::Lost { .. } | Worked::Refused { .. }) => (Some(0), Some(0)),
+    };
+    let used = settle(peers, (start, origin), share, (tokens, cost)).await;
+    let end = match worked {
+        // The report is the task's word; its text is known from there.
+        None => TryEnd::Said { text: String::new() },
+        Some(Worked::Answered { text, .. }) if text.len() > MAX_TEXT => lost(
+            Lost::Garbage,
+            format!("its answer has more than {MAX_TEXT} bytes"),
+        ),
+        Some(Worked::Answered { text, .. }) => TryEnd::Said {
+            text: screened(peers, origin, text).await,
+        },
+        Some(Worked::Lost { why, message }) => lost(why, message),
+        Some(Worked::Refused { reason, message }) => TryEnd::Over {
+            fault: Fault::failed(&reason, message),
+            run: false,
+        },
+    };
+    Some((end, used))
+}
+
+/// What is set aside of a limited purse: a task with a wish gets that, another one its part.
+fn wanted(peers: &Peers, start: &Start) -> (Option<u64>, Option<u64>, u64) {
+    let parallel = peers
+        .calls
+        .team
+        .as_ref()
+        .map_or(1, |team| team.look(|coord| coord.plan().limits.max_parallel));
+    let parts = u64::try_from(parallel).unwrap_or(u64::MAX).max(1);
+    (start.wish.tokens, start.wish.cost_microusd, parts)
+}
+
+fn no_room(error: &CallError) -> TryEnd {
+    let name = match error {
+        CallError::Quota { limit_name, .. } => limit_name.as_str(),
+        _ => "",
+    };
+    let (reason, run) = match name {
+        SWARM_TOKENS => ("swarm_tokens", true),
+        SWARM_COST => ("swarm_cost", true),
+        _ => ("quota", false),
+    };
+    TryEnd::Over {
+        fault: Fault::spent(reason, error.to_string()),
+        run,
+    }
+}
+
+fn prepared(
+    peers: &Peers,
+    start: &Start,
+    origin: Origin,
+    (there, identity): (&Arc<dyn Elsewhere>, String),
+    share: &Share,
+) -> (Errand, Sent) {
+    let id = derived(&start.task, &format!("try/{}", start.attempt));
+    let token = token(peers, &id);
+    let swarm = peers
+        .calls
+        .team
+        .as_ref()
+        .map(|team| team.look(|coord| coord.plan().swarm.clone()))
+        .unwrap_or_default();
+    let errand = Errand {
+        swarm,
+        member: start.member.clone(),
+        request_id: derived(&id, "request"),
+        text: start.text.clone(),
+        limits: TaskLimits {
+            role: Some(origin.role.0.as_str().to_owned()),
+            autonomy: Some(peers.calls.manifest.identity.autonomy.as_str().to_owned()),
+            tools: tools(start, there.tools(&identity)),
+            tokens: share.tokens,
+            cost_microusd: share.cost_microusd,
+            timeout_ms: start.wish.timeout_ms.or_else(|| there.timeout_ms(&identity)),
+        },
+        report_token: token.clone(),
+        identity,
+        id,
+    };
+    let sent = Sent {
+        task: start.task.clone(),
+        attempt: start.attempt,
+        member: start.member.clone(),
+        token,
+        taken: CancellationToken::new(),
+        used: Arc::default(),
+    };
+    (errand, sent)
+}
+
+/// The narrower of what the asker gives and what this host gives the peer; a judge gets none.
+fn tools(start: &Start, own: Option<Vec<String>>) -> Option<Vec<String>> {
+    if matches!(start.kind, Kind::Judge { .. }) {
+        return Some(Vec::new());
+    }
+    match (start.wish.tools.clone(), own) {
+        (Some(given), Some(own)) => Some(given.into_iter().filter(|tool| own.contains(tool)).collect()),
+        (given, own) => given.or(own),
+    }
+}
+
+/// Counts what the other side says it used, at most what was set aside; who says nothing has used all of it.
+async fn settle(
+    peers: &Peers,
+    (start, origin): (&Start, Origin),
+    share: Share,
+    (tokens, cost): (Option<u64>, Option<u64>),
+) -> Used {
+    let within = |said: Option<u64>, most: Option<u64>| match (said, most) {
+        (Some(said), Some(most)) => said.min(most),
+        (said, most) => said.or(most).unwrap_or(0),
+    };
+    let used = Used {
+        tokens: within(tokens, share.tokens),
+        cost_microusd: within(cost, share.cost_microusd),
+    };
+    let took = Amount {
+        tokens: used.tokens,
+        cost_microusd: used.cost_microusd,
+        ..Amount::default()
+    };
+    let reservation: Reservation = share.reservation;
+    let settled = reservation.settle(took, peers.scribe.now());
+    if settled.spent.is_empty() {
+        return used;
+    }
+    let swarm = peers
+        .calls
+        .manifest
+        .swarm
+        .as_ref()
+        .map(|swarm| swarm.name.clone());
+    let payload = SwarmEvent {
+        attempt: Some(start.attempt),
+        cost_microusd: Some(used.cost_microusd),
+        member: Some(&start.member),
+        run: Some(start.run.as_str()),
+        state: Some("settled"),
+        swarm: swarm.as_deref().unwrap_or_default(),
+        task_id: Some(start.task.as_str()),
+        ..SwarmEvent::default()
+    };
+    let thread = Thread::of(origin.session).child(peers.scribe.clock().uuid());
+    let draft = peers.scribe.entry(&thread, kind::SWARM_TRY, &payload);
+    if let Err(error) = peers.scribe.account(vec![draft], settled.spent, Vec::new()) {
+        tracing::error!(%error, "what a peer used can't be recorded");
+    }
+    used
+}
+
+/// A peer's text without the secrets that the policies take out of what comes in.
+async fn screened(peers: &Peers, origin: Origin, text: String) -> String {
+    let mut look = Look::new(
+        &peers.calls.screens,
+        thread(peers, origin.session),
+        Spot::Peer,
+        "report",
+        &Notices::default(),
+    );
+    let mut value = Value::String(text);
+    judge::peer_value(&mut look, &mut value).await;
+    if !look.drafts.is_empty()
+        && let Err(error) = peers.scribe.write(look.drafts).await
+    {
+        tracing::error!(%error, "what was screened of a peer's answer can't be recorded");
+    }
+    match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+/// Takes reports for as long as the agent lives.
+#[derive(Debug)]
+struct Desk(Weak<Peers>);
+
+impl Reports for Desk {
+    fn knows(&self, task: &RequestId) -> bool {
+        self.0
+            .upgrade()
+            .is_some_and(|peers| lock(&peers.sent).by_id.contains_key(task))
+    }
+
+    fn report<'a>(
+        &'a self,
+        bound: Option<&'a str>,
+        params: ReportParams,
+    ) -> Later<'a, Result<Acknowledged, KernelError>> {
+        Box::pin(async move {
+            let gone = || JournalError::Unwritable("the agent has ended".to_owned());
+            let peers = self.0.upgrade().ok_or_else(gone)?;
+            let session = peers.life.root.session;
+            super::wire::report_as(&peers, session, bound, params).await
+        })
+    }
+}
+
+/// The desk at which reports are taken that come in beside any try of this process.
+pub(crate) fn desk(peers: &Arc<Peers>) -> Arc<dyn Reports> {
+    Arc::new(Desk(Arc::downgrade(peers)))
+}
+
+/// Whoever is asked by a host of the swarm has at most the rights that it names.
+pub(super) fn at_most(role: Role, limits: Option<&TaskLimits>) -> Role {
+    let said = limits.and_then(|limits| limits.role.as_deref());
+    // A word that is not known is the least role.
+    said.map_or(role, |word| role.min(Role::parse(word).unwrap_or(Role::Viewer)))
+}
+
+/// The autonomy that it names; a word that is not known is the least.
+pub(super) fn autonomy(limits: &TaskLimits) -> Option<Autonomy> {
+    let word = limits.autonomy.as_deref()?;
+    Some(Autonomy::parse(word).unwrap_or(Autonomy::Observer))
+}
+
+/// What is left of the task's own wishes.
+pub(super) fn wish(limits: &TaskLimits) -> Wish {
+    Wish {
+        tools: limits.tools.clone(),
+        timeout_ms: limits.timeout_ms,
+        tokens: limits.tokens,
+        cost_microusd: limits.cost_microusd,
+    }
+}

@@ -1,0 +1,97 @@
+//! What an undo says in the record: a person's act, beside the session whose calls it takes back.
+
+use std::sync::Arc;
+
+use clawk_proto::{Digest, SessionId};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::event::{Scribe, Thread, digest, kind};
+use crate::ports::{Journal, JournalError};
+use crate::time::Clock;
+
+/// `ckp.undo.started`. Fields of both in alphabetical order, as in every payload.
+#[derive(Debug, Serialize)]
+struct UndoStarted<'a> {
+    by: &'a str,
+    calls: usize,
+    list_hash: Digest,
+    places: usize,
+    undo: Uuid,
+    without: usize,
+}
+
+/// `ckp.undo.ended`.
+#[derive(Debug, Serialize)]
+struct UndoEnded {
+    done: usize,
+    failed: usize,
+    undo: Uuid,
+}
+
+/// An undo under way.
+#[derive(Debug)]
+pub struct Undoing {
+    scribe: Scribe,
+    thread: Thread,
+    id: Uuid,
+}
+
+/// What it comes to.
+#[derive(Debug, Clone, Copy)]
+pub struct Sums<'a> {
+    /// Who does it.
+    pub by: &'a str,
+    /// Calls that are put back whole.
+    pub calls: usize,
+    /// Places that are put back.
+    pub places: usize,
+    /// Calls or places that are not.
+    pub without: usize,
+}
+
+/// Records that an undo begins; durable when this returns. `list`: every place and every reason, kept as content.
+///
+/// # Errors
+/// The journal takes it not: nothing may be undone.
+pub async fn begin(
+    (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
+    session: SessionId,
+    sums: Sums<'_>,
+    list: Vec<u8>,
+) -> Result<Undoing, JournalError> {
+    let scribe = Scribe::new(journal, clock);
+    let id = scribe.clock().uuid();
+    let thread = Thread {
+        session,
+        span: id,
+        parent: Some(session.0),
+    };
+    let payload = UndoStarted {
+        by: sums.by,
+        calls: sums.calls,
+        list_hash: digest(&list),
+        places: sums.places,
+        undo: id,
+        without: sums.without,
+    };
+    let draft = scribe.entry(&thread, kind::UNDO_STARTED, &payload);
+    scribe.write(vec![draft.content(payload.list_hash, list)]).await?;
+    Ok(Undoing { scribe, thread, id })
+}
+
+impl Undoing {
+    /// Records its end.
+    ///
+    /// # Errors
+    /// The journal takes it not.
+    pub async fn end(self, done: usize, failed: usize) -> Result<(), JournalError> {
+        let payload = UndoEnded {
+            done,
+            failed,
+            undo: self.id,
+        };
+        let draft = self.scribe.entry(&self.thread, kind::UNDO_ENDED, &payload);
+        self.scribe.write(vec![draft]).await
+    }
+}

@@ -1,0 +1,107 @@
+//! What went wrong, without secrets: a URL or a password is never part of a message.
+
+use clawk_kernel::ports::MemoryError;
+use tokio_postgres::error::SqlState;
+
+/// Why the server can't be used as configured. Nothing was connected.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SetupError(pub(crate) String);
+
+/// Why an operation failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No connection: to where, and why.
+    Away { server: String, why: String },
+    /// All connections are in use.
+    Busy { connections: usize },
+    /// It took longer than it may.
+    Late { milliseconds: u128 },
+    /// The server refused, or the connection broke.
+    Database(tokio_postgres::Error),
+    /// The connection broke while a commit was on its way: it may have happened.
+    Unknown(String),
+    /// Somebody else wrote the same key at the same time.
+    Conflict(String),
+    /// An entry does not fit the store.
+    Entry { index: usize, reason: String },
+    /// Our tables were made by a later version, or hold what we can't read.
+    Schema(String),
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let state = error.code();
+        let race = [
+            &SqlState::T_R_SERIALIZATION_FAILURE,
+            &SqlState::T_R_DEADLOCK_DETECTED,
+        ];
+        if state.is_some_and(|state| race.contains(&state)) {
+            return Self::Conflict("the same entries".to_owned());
+        }
+        Self::Database(error)
+    }
+}
+
+impl Failure {
+    /// The words for a person.
+    fn text(&self) -> String {
+        match self {
+            Self::Away { server, why } => {
+                format!("the PostgreSQL server at {server} can't be used: {why}")
+            }
+            Self::Busy { connections } => format!(
+                "all {connections} connections to PostgreSQL are in use; raise `[postgres] connections`, or ask less at once"
+            ),
+            Self::Late { milliseconds } => {
+                format!("PostgreSQL did not answer in {milliseconds} ms (`[postgres] operation_timeout_ms`)")
+            }
+            Self::Database(error) => told(error),
+            Self::Unknown(why) => format!(
+                "the connection to PostgreSQL broke at the commit, so it may or may not be written; the same request again is safe: {why}"
+            ),
+            Self::Conflict(what) => format!(
+                "another writer changed {what} at the same time: nothing was written; read it and store again"
+            ),
+            Self::Entry { reason, .. } => reason.clone(),
+            Self::Schema(why) => why.clone(),
+        }
+    }
+
+    /// As the port has it; `writes`: the operation was to change something.
+    pub(crate) fn of_memory(self, writes: bool) -> MemoryError {
+        let text = self.text();
+        match self {
+            Self::Entry { index, reason } => MemoryError::Entry { index, reason },
+            Self::Conflict(_) => MemoryError::Conflict(text),
+            Self::Database(error) if !writes && error.as_db_error().is_some() => MemoryError::Query(text),
+            Self::Away { .. }
+            | Self::Busy { .. }
+            | Self::Late { .. }
+            | Self::Database(_)
+            | Self::Unknown(_)
+            | Self::Schema(_) => MemoryError::Backend(text),
+        }
+    }
+}
+
+/// A server's or a connection's error in one line. A message of the server names tables and users, never what was sent.
+pub(crate) fn told(error: &tokio_postgres::Error) -> String {
+    if let Some(database) = error.as_db_error() {
+        return format!(
+            "PostgreSQL says: {} ({})",
+            database.message(),
+            database.code().code()
+        );
+    }
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,87 @@
+//! Keeping entries: all or none, once, and never over what somebody else wrote in the meantime.
+
+use std::collections::BTreeMap;
+
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::Store;
+use clawk_recall::compact::replaces;
+
+use super::rows::{self, NewRow};
+use super::{parts, retain};
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Keeps entries in a part; then retention, and compaction where it is due.
+pub(super) async fn keep(
+    session: &Session,
+    part: i64,
+    store: &Store,
+    new: Vec<NewRow>,
+    at: Timestamp,
+) -> Result<Vec<String>, Failure> {
+    let keys: Vec<&str> = if replaces(store.kind) {
+        new.iter().filter_map(|row| row.key.as_deref()).collect()
+    } else {
+        Vec::new()
+    };
+    let seen = written(session, part, &keys).await?;
+    parts::lock(session, part).await?;
+    // INVARIANT: whoever waited for the lock compares with what it saw before; a write in between is never overwritten unseen.
+    if let Some(key) = changed_key(&seen, &written(session, part, &keys).await?) {
+        return Err(Failure::Conflict(format!(
+            "`{}` in the store `{}`",
+            key.chars().take(64).collect::<String>(),
+            store.name
+        )));
+    }
+    check_size(session, part, store, &new).await?;
+    for row in &new {
+        if rows::is_kept(session, part, &row.id).await? {
+            continue;
+        }
+        if let (true, Some(key)) = (replaces(store.kind), &row.key) {
+            let sql = "SELECT n FROM memory WHERE part = $1 AND key = $2";
+            let old = rows::numbers(&session.rows(sql, &[&part, key]).await?)?;
+            rows::delete(session, part, &old).await?;
+        }
+        rows::insert(session, part, row, at).await?;
+    }
+    retain::apply(session, part, store, at).await?;
+    Ok(new.into_iter().map(|row| row.id).collect())
+}
+
+/// The entry that each key has now.
+async fn written(session: &Session, part: i64, keys: &[&str]) -> Result<BTreeMap<String, i64>, Failure> {
+    if keys.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let sql = "SELECT key, max(n) FROM memory WHERE part = $1 AND key = ANY ($2) GROUP BY key";
+    let rows = session.rows(sql, &[&part, &keys]).await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+        .collect()
+}
+
+fn changed_key<'a>(seen: &'a BTreeMap<String, i64>, now: &'a BTreeMap<String, i64>) -> Option<&'a str> {
+    let other = |key: &&String| seen.get(*key) != now.get(*key);
+    seen.keys().chain(now.keys()).find(other).map(String::as_str)
+}
+
+/// `max_size_mb` holds for all scopes of the store together.
+async fn check_size(session: &Session, part: i64, store: &Store, new: &[NewRow]) -> Result<(), Failure> {
+    let Some(limit_mb) = store.max_size_mb else {
+        return Ok(());
+    };
+    let there = parts::bytes(session, part).await?;
+    let more: u64 = new.iter().map(NewRow::bytes).sum();
+    if there.saturating_add(more) <= limit_mb.saturating_mul(1024 * 1024) {
+        return Ok(());
+    }
+    Err(Failure::Entry {
+        index: 0,
+        reason: format!(
+            "store `{}` holds {there} bytes and may hold {limit_mb} MiB (`max_size_mb`); forget or compact something",
+            store.name
+        ),
+    })
+}

@@ -1,0 +1,377 @@
+//! Memory stores on PostgreSQL (CKP §5.6, §9.3.4; R21): the same answers as on SQLite, for several processes at once.
+//!
+//! A part is one store's entries for one scope. Whoever changes a part locks its row first, so its entries are numbered in the
+//! order of their commits, and vectors that were read once are never read again.
+
+mod keep;
+mod parts;
+mod retain;
+mod rows;
+mod search;
+mod undo;
+mod vectors;
+
+use std::sync::Arc;
+
+use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::{Store, StoreBackend};
+use clawk_recall::compact::Summary;
+use clawk_recall::entry::{Found, Hit, New, Whose};
+
+use crate::error::Failure;
+use crate::pool::{Database, Mode, Transaction};
+use parts::Part;
+use vectors::Vectors;
+
+/// Memory stores of one agent in a database.
+#[derive(Debug, Clone)]
+pub struct PgMemory {
+    database: Database,
+    /// The agent's name: two agents in one database do not share a store.
+    agent: Arc<str>,
+    vectors: Arc<Vectors>,
+}
+
+impl PgMemory {
+    /// The stores of the agent with this name.
+    #[must_use]
+    pub fn new(database: Database, agent: &str) -> Self {
+        Self {
+            database,
+            agent: agent.into(),
+            vectors: Arc::default(),
+        }
+    }
+
+    /// Brings back what compaction set aside of a place: one entry or what a summary stands for, or everything. Returns how many
+    /// entries came back.
+    ///
+    /// # Errors
+    /// The server is away, or does not take it: nothing came back.
+    pub async fn restore(&self, store: &Store, place: &Scope, id: Option<&str>) -> Result<u64, MemoryError> {
+        let work = async {
+            let tx = self.begin(store, Mode::Write).await?;
+            let done = async {
+                let Some(part) = self.locked(&tx, store, place).await? else {
+                    return Ok(0);
+                };
+                undo::restore(&tx, part, store, id).await
+            }
+            .await;
+            tx.end(done).await
+        };
+        self.database
+            .within(work)
+            .await
+            .map_err(|failure| failure.of_memory(true))
+    }
+
+    async fn begin(&self, store: &Store, mode: Mode) -> Result<Transaction, Failure> {
+        let tx = self.database.begin(mode).await?;
+        if store.backend == Some(StoreBackend::Pgvector) && tx.vector().is_none() {
+            let missing = Failure::Schema(format!(
+                "store `{}` is on `pgvector`, and the database lacks the extension `vector`: its owner runs `CREATE EXTENSION vector`, \
+                 or the store says `backend: postgresql`",
+                store.name
+            ));
+            return tx.end(Err(missing)).await;
+        }
+        Ok(tx)
+    }
+
+    /// The part, if it is there, locked until the end of the transaction.
+    async fn locked(&self, tx: &Transaction, store: &Store, place: &Scope) -> Result<Option<Part>, Failure> {
+        match parts::find(tx, &self.agent, &store.name, &place.part(store)).await? {
+            Some(part) => parts::lock(tx, part.id).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn found(&self, store: &Store, place: &Scope, ask: Ask) -> Result<Found, Failure> {
+        let tx = self.begin(store, Mode::Read).await?;
+        let done = async {
+            let scope = place.part(store);
+            match parts::find(&tx, &self.agent, &store.name, &scope).await? {
+                None => Ok(Found::default()),
+                Some(part) => {
+                    let search = search::Search {
+                        tx: &tx,
+                        store,
+                        part,
+                        whose: &ask.whose,
+                        limit: ask.limit,
+                        vectors: &self.vectors,
+                    };
+                    search.run(&ask.query, ask.vector.as_ref()).await
+                }
+            }
+        }
+        .await;
+        tx.end(done).await
+    }
+
+    async fn kept(
+        &self,
+        store: &Store,
+        place: &Scope,
+        entries: Vec<New>,
+        at: Timestamp,
+    ) -> Result<Vec<String>, Failure> {
+        let rows = rows::rows_of(store, entries)?;
+        let tx = self.begin(store, Mode::Write).await?;
+        let done = async {
+            let id = parts::make(&tx, &self.agent, &store.name, &place.part(store)).await?;
+            keep::keep(&tx, id, store, rows, at).await
+        }
+        .await;
+        tx.end(done).await
+    }
+
+    async fn compacted(
+        &self,
+        store: &Store,
+        place: &Scope,
+        at: Timestamp,
+        summary: Option<Summary>,
+    ) -> Result<(u64, u64), Failure> {
+        let tx = self.begin(store, Mode::Write).await?;
+        let done = async {
+            let Some(part) = self.locked(&tx, store, place).await? else {
+                return Ok((0, 0));
+            };
+            retain::apply(&tx, part.id, store, at).await?;
+            retain::compact(&tx, part.id, store, at, summary.as_ref()).await?;
+            let after = parts::count(&tx, part.id).await?;
+            Ok((part.count(), after))
+        }
+        .await;
+        tx.end(done).await
+    }
+
+    /// Each part in a transaction of its own: no two parts are ever locked together.
+    async fn retained(&self, store: &Store, at: Timestamp) -> Result<u64, Failure> {
+        let tx = self.begin(store, Mode::Read).await?;
+        let all = parts::all(&tx, &self.agent, &store.name).await;
+        let all = tx.end(all).await?;
+        let mut gone = 0;
+        for id in all {
+            let tx = self.begin(store, Mode::Write).await?;
+            let done = async {
+                let before = parts::lock(&tx, id).await?;
+                retain::apply(&tx, id, store, at).await?;
+                let after = parts::count(&tx, id).await?;
+                Ok(before.count().saturating_sub(after))
+            }
+            .await;
+            gone += tx.end(done).await?;
+        }
+        Ok(gone)
+    }
+
+    async fn removed(
+        &self,
+        store: &Store,
+        place: &Scope,
+        whose: Whose,
+        id: String,
+    ) -> Result<Option<Hit>, Failure> {
+        if id.contains('\0') {
+            return Ok(None); // no id that was kept has one
+        }
+        let tx = self.begin(store, Mode::Write).await?;
+        let done = async {
+            let Some(part) = self.locked(&tx, store, place).await? else {
+                return Ok(None);
+            };
+            undo::remove(&tx, part, store, &whose, &id).await
+        }
+        .await;
+        let hit = tx.end(done).await?;
+        Ok(hit)
+    }
+
+    async fn lacks(&self, store: &Store, model: &str, limit: usize) -> Result<Vec<Lacking>, Failure> {
+        let tx = self.begin(store, Mode::Read).await?;
+        let lacking = vectors::lacking(&tx, &self.agent, &store.name, model, limit).await;
+        tx.end(lacking).await
+    }
+
+    async fn added(
+        &self,
+        store: &Store,
+        model: &str,
+        vectors: Vec<(String, Vec<f32>)>,
+    ) -> Result<(), Failure> {
+        let tx = self.begin(store, Mode::Read).await?;
+        let all = parts::all(&tx, &self.agent, &store.name).await;
+        for id in tx.end(all).await? {
+            let tx = self.begin(store, Mode::Write).await?;
+            let done = async {
+                parts::lock(&tx, id).await?;
+                vectors::add_all(&tx, id, model, &vectors).await
+            }
+            .await;
+            tx.end(done).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what this back end can't do, at start rather than in the middle of the work.
+fn check(store: &Store) -> Result<(), MemoryError> {
+    let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
+    match store.backend {
+        None | Some(StoreBackend::Postgresql | StoreBackend::Pgvector) => {}
+        Some(
+            other @ (StoreBackend::Sqlite
+            | StoreBackend::SqliteVec
+            | StoreBackend::Filesystem
+            | StoreBackend::Qdrant
+            | StoreBackend::Custom),
+        ) => return refuse(format!("backend `{}` is not kept in PostgreSQL", other.as_str())),
+    }
+    if store.encryption {
+        return refuse(
+            "`encryption: true` is not served on PostgreSQL; nothing is written unencrypted instead"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+impl Memory for PgMemory {
+    fn check(&self, store: &Store) -> Result<(), MemoryError> {
+        check(store)
+    }
+
+    fn ask<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        ask: Ask,
+    ) -> Later<'a, Result<Found, MemoryError>> {
+        Box::pin(async move {
+            check(store)?;
+            let found = self.database.within(self.found(store, place, ask)).await;
+            found.map_err(|failure| failure.of_memory(false))
+        })
+    }
+
+    fn keep<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        entries: Vec<New>,
+        at: Timestamp,
+        record: Batch,
+    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+        Box::pin(async move {
+            check(store)?;
+            if !record.entries.is_empty() {
+                return Err(MemoryError::Backend("PostgreSQL keeps no journal".to_owned()));
+            }
+            let kept = self.database.within(self.kept(store, place, entries, at)).await;
+            kept.map_err(|failure| failure.of_memory(true))
+        })
+    }
+
+    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+        Box::pin(async move {
+            check(store)?;
+            let work = async {
+                let tx = self.begin(store, Mode::Read).await?;
+                let scope = place.part(store);
+                let done = async {
+                    match parts::find(&tx, &self.agent, &store.name, &scope).await? {
+                        Some(part) => retain::old(&tx, part.id, store).await,
+                        None => Ok(Vec::new()),
+                    }
+                }
+                .await;
+                tx.end(done).await
+            };
+            let old = self.database.within(work).await;
+            let old = old.map_err(|failure| failure.of_memory(false))?;
+            Ok(old.into_iter().map(|(_, hit)| hit).collect())
+        })
+    }
+
+    fn compact<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        at: Timestamp,
+        summary: Option<Summary>,
+    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        Box::pin(async move {
+            check(store)?;
+            let done = self
+                .database
+                .within(self.compacted(store, place, at, summary))
+                .await;
+            done.map_err(|failure| failure.of_memory(true))
+        })
+    }
+
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+        Box::pin(async move {
+            check(store)?;
+            let done = self.database.within(self.retained(store, at)).await;
+            done.map_err(|failure| failure.of_memory(true))
+        })
+    }
+
+    fn remove<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        whose: Whose,
+        id: String,
+    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+        Box::pin(async move {
+            check(store)?;
+            let done = self.database.within(self.removed(store, place, whose, id)).await;
+            done.map_err(|failure| failure.of_memory(true))
+        })
+    }
+
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+        Box::pin(async move {
+            check(store)?;
+            let work = async {
+                let tx = self.begin(store, Mode::Read).await?;
+                let scope = place.part(store);
+                let part = parts::find(&tx, &self.agent, &store.name, &scope).await;
+                tx.end(part).await
+            };
+            let part = self.database.within(work).await;
+            let part = part.map_err(|failure| failure.of_memory(false))?;
+            Ok(part.map_or(0, |part| part.count()))
+        })
+    }
+
+    fn lacking<'a>(
+        &'a self,
+        store: &'a Store,
+        model: &'a str,
+        limit: usize,
+    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+        Box::pin(async move {
+            let done = self.database.within(self.lacks(store, model, limit)).await;
+            done.map_err(|failure| failure.of_memory(false))
+        })
+    }
+
+    fn add_vectors<'a>(
+        &'a self,
+        store: &'a Store,
+        model: &'a str,
+        vectors: Vec<(String, Vec<f32>)>,
+    ) -> Later<'a, Result<(), MemoryError>> {
+        Box::pin(async move {
+            let done = self.database.within(self.added(store, model, vectors)).await;
+            done.map_err(|failure| failure.of_memory(true))
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! Parts of stores: whose entries, how many, how large. Their rows are the locks of everything that changes them.
+
+use tokio_postgres::Row;
+
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// One store's entries for one scope.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) id: i64,
+    pub(super) entries: i64,
+}
+
+impl Part {
+    pub(super) fn count(self) -> u64 {
+        u64::try_from(self.entries).unwrap_or_default() // silent-ok: a count is never below 0
+    }
+
+    fn of(row: &Row) -> Result<Self, Failure> {
+        Ok(Self {
+            id: row.try_get(0)?,
+            entries: row.try_get(1)?,
+        })
+    }
+}
+
+pub(super) async fn find(
+    session: &Session,
+    agent: &str,
+    store: &str,
+    scope: &str,
+) -> Result<Option<Part>, Failure> {
+    let sql = "SELECT id, entries FROM memory_parts WHERE agent = $1 AND store = $2 AND scope = $3";
+    let row = session.first(sql, &[&agent, &store, &scope]).await?;
+    row.as_ref().map(Part::of).transpose()
+}
+
+/// The part's number; made when it is missing. It is not locked yet.
+pub(super) async fn make(session: &Session, agent: &str, store: &str, scope: &str) -> Result<i64, Failure> {
+    if let Some(part) = find(session, agent, store, scope).await? {
+        return Ok(part.id);
+    }
+    let sql = "INSERT INTO memory_parts (agent, store, scope) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+    session.run(sql, &[&agent, &store, &scope]).await?;
+    match find(session, agent, store, scope).await? {
+        Some(part) => Ok(part.id),
+        None => Err(Failure::Conflict(format!("the store `{store}`"))),
+    }
+}
+
+/// Waits for others that change the part, and keeps them waiting until the end of the transaction.
+pub(super) async fn lock(session: &Session, id: i64) -> Result<Part, Failure> {
+    let sql = "SELECT id, entries FROM memory_parts WHERE id = $1 FOR UPDATE";
+    match session.first(sql, &[&id]).await? {
+        Some(row) => Part::of(&row),
+        None => Err(Failure::Conflict("the store".to_owned())),
+    }
+}
+
+/// The parts of a store, of every scope.
+pub(super) async fn all(session: &Session, agent: &str, store: &str) -> Result<Vec<i64>, Failure> {
+    let sql = "SELECT id FROM memory_parts WHERE agent = $1 AND store = $2 ORDER BY id";
+    let rows = session.rows(sql, &[&agent, &store]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+pub(super) async fn count(session: &Session, id: i64) -> Result<u64, Failure> {
+    let entries: i64 = session
+        .value("SELECT entries FROM memory_parts WHERE id = $1", &[&id])
+        .await?;
+    Ok(Part { id, entries }.count())
+}
+
+/// Bytes of the entries of all scopes of the store that this part belongs to.
+pub(super) async fn bytes(session: &Session, id: i64) -> Result<u64, Failure> {
+    let sql = "SELECT coalesce(sum(p.bytes), 0)::bigint FROM memory_parts p \
+               JOIN memory_parts own ON own.agent = p.agent AND own.store = p.store WHERE own.id = $1";
+    let bytes: i64 = session.value(sql, &[&id]).await?;
+    Ok(u64::try_from(bytes).unwrap_or_default()) // silent-ok: never below 0
+}
+
+/// So many entries and bytes more, or fewer.
+pub(super) async fn changed(session: &Session, id: i64, entries: i64, bytes: i64) -> Result<(), Failure> {
+    let sql = "UPDATE memory_parts SET entries = entries + $2, bytes = greatest(0, bytes + $3) WHERE id = $1";
+    session.run(sql, &[&id, &entries, &bytes]).await?;
+    Ok(())
+}

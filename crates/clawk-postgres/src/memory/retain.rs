@@ -1,0 +1,105 @@
+//! Retention and compaction: what goes, and what is set aside. The part is locked by whoever calls.
+
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::{CompactionStrategy, Duration, Retention, Store, StoreType};
+use clawk_recall::compact::{self, Summary};
+use clawk_recall::entry::Hit;
+
+use super::parts;
+use super::rows::{self, COLUMNS, delete, hit, insert, numbers, rows_of, set_aside};
+use crate::connect::Session;
+use crate::error::Failure;
+
+fn integer(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Removes for good what is too old or too much; what was set aside is too old at the same age.
+pub(super) async fn apply(session: &Session, part: i64, store: &Store, at: Timestamp) -> Result<(), Failure> {
+    let Retention { max_age, max_entries } = store.retention;
+    let snapshots = store.checkpoint.clone().unwrap_or_default();
+    let is_checkpoint = store.kind == StoreType::Checkpoint;
+    for age in [max_age, snapshots.ttl.filter(|_| is_checkpoint)]
+        .into_iter()
+        .flatten()
+    {
+        let oldest = before(age, at).0;
+        let sql = "SELECT n FROM memory WHERE part = $1 AND at < $2";
+        let old = numbers(&session.rows(sql, &[&part, &oldest]).await?)?;
+        delete(session, part, &old).await?;
+        session
+            .run(
+                "DELETE FROM memory_aside WHERE part = $1 AND at < $2",
+                &[&part, &oldest],
+            )
+            .await?;
+    }
+    if let Some(max) = snapshots.max_snapshots.filter(|_| is_checkpoint) {
+        let sql = "SELECT n FROM (SELECT n, row_number() OVER (PARTITION BY key ORDER BY n DESC) AS place \
+                   FROM memory WHERE part = $1) AS placed WHERE place > $2";
+        let old = numbers(&session.rows(sql, &[&part, &integer(max)]).await?)?;
+        delete(session, part, &old).await?;
+    }
+    let Some(max) = max_entries else { return Ok(()) };
+    if compact::is_due(store, parts::count(session, part).await?) {
+        compact(session, part, store, at, None).await?;
+    }
+    let more = parts::count(session, part).await?.saturating_sub(max);
+    let old: Vec<i64> = oldest(session, part, more)
+        .await?
+        .iter()
+        .map(|(n, _)| *n)
+        .collect();
+    delete(session, part, &old).await
+}
+
+fn before(age: Duration, at: Timestamp) -> Timestamp {
+    at.plus_millis(integer(age.as_secs()).saturating_mul(1000).saturating_neg())
+}
+
+/// The entries that compaction would put aside now, the oldest first.
+pub(super) async fn old(session: &Session, part: i64, store: &Store) -> Result<Vec<(i64, Hit)>, Failure> {
+    let entries = parts::count(session, part).await?;
+    oldest(session, part, compact::goes(store, entries)).await
+}
+
+async fn oldest(session: &Session, part: i64, how_many: u64) -> Result<Vec<(i64, Hit)>, Failure> {
+    if how_many == 0 {
+        return Ok(Vec::new());
+    }
+    let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 ORDER BY at, n LIMIT $2");
+    let rows = session.rows(&sql, &[&part, &integer(how_many)]).await?;
+    rows.iter().map(|row| Ok((row.try_get(6)?, hit(row)?))).collect()
+}
+
+/// Sets the oldest aside: `truncate` and `sliding-window` leave the newest, `summarize` puts one entry in their place.
+pub(super) async fn compact(
+    session: &Session,
+    part: i64,
+    store: &Store,
+    at: Timestamp,
+    summary: Option<&Summary>,
+) -> Result<(), Failure> {
+    let old = old(session, part, store).await?;
+    let numbers: Vec<i64> = old.iter().map(|(n, _)| *n).collect();
+    let Some(last) = numbers.last().copied() else {
+        return Ok(());
+    };
+    if compact::strategy(store) != Some(CompactionStrategy::Summarize) {
+        return set_aside(session, part, &numbers, "", at).await;
+    }
+    let hits: Vec<Hit> = old.into_iter().map(|(_, hit)| hit).collect();
+    let mut new = compact::summary(&hits, summary, &at.to_string());
+    while rows::is_kept(session, part, &new.id).await? {
+        new.id.push('+');
+    }
+    // It takes the time of the last entry that it stands for, so that order is kept.
+    let when: i64 = session
+        .value("SELECT at FROM memory WHERE n = $1", &[&last])
+        .await?;
+    set_aside(session, part, &numbers, &new.id, at).await?;
+    for row in rows_of(store, vec![new])? {
+        insert(session, part, &row, Timestamp(when)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Rows of memory: what is written, what is read.
+
+use clawk_kernel::time::Timestamp;
+use clawk_manifest::model::Store;
+use clawk_proto::method::MemoryEntry;
+use clawk_recall::compact::model_of;
+use clawk_recall::entry::{Hit, Mark, New, number};
+use clawk_recall::{table, words};
+use icu_normalizer::DecomposingNormalizerBorrowed;
+use serde_json::Value;
+use tokio_postgres::Row;
+
+use super::parts::changed;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// The longest key and id that an index takes, bytes.
+const MAX_NAME_BYTES: usize = 1024;
+
+/// What [`hit`] reads, from the first column on.
+pub(super) const COLUMNS: &str = "id, key, content, metadata, at, mark";
+
+/// An entry ready to be written.
+#[derive(Debug)]
+pub(super) struct NewRow {
+    pub(super) id: String,
+    pub(super) key: Option<String>,
+    pub(super) content: String,
+    pub(super) metadata: Option<String>,
+    bytes: usize,
+    pub(super) mark: String,
+    pub(super) whose: i64,
+    /// Folded words; the server makes them lexemes.
+    pub(super) words: String,
+    pub(super) vector: Option<Vec<f32>>,
+}
+
+impl NewRow {
+    pub(super) fn bytes(&self) -> u64 {
+        u64::try_from(self.bytes).unwrap_or(u64::MAX)
+    }
+}
+
+/// Entries as rows; or which one does not fit the store, and what would mend it.
+pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, Failure> {
+    let embeds = model_of(store).as_deref() == Some(table::NAME);
+    let row = |(index, new): (usize, New)| {
+        let refuse = |reason| Failure::Entry { index, reason };
+        let bytes = new.fits(store).map_err(refuse)?;
+        let New { id, entry, mark } = new;
+        if let Some(reason) = fault(&id, entry.key.as_deref()) {
+            return Err(refuse(reason));
+        }
+        // JSON text holds no character 0, which PostgreSQL does not take: it is written as an escape.
+        let metadata = entry.metadata.as_ref().map(ToString::to_string);
+        let content = entry.content.to_string();
+        let text = words::text_of(&entry.content, entry.key.as_deref());
+        Ok(NewRow {
+            id,
+            key: entry.key,
+            content,
+            metadata,
+            bytes,
+            whose: number(&mark.whose),
+            mark: serde_json::to_string(&mark).unwrap_or_default(), // silent-ok: plain members always serialise
+            words: folded(&text),
+            vector: table::embed(&text).filter(|_| embeds),
+        })
+    };
+    entries.into_iter().enumerate().map(row).collect()
+}
+
+/// Names that an index of the server does not take.
+fn fault(id: &str, key: Option<&str>) -> Option<String> {
+    for (what, name) in [("id", Some(id)), ("key", key)] {
+        let Some(name) = name else { continue };
+        if name.contains('\0') {
+            return Some(format!(
+                "its {what} holds a character 0, which PostgreSQL does not keep"
+            ));
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return Some(format!(
+                "its {what} has {} bytes; at most {MAX_NAME_BYTES}",
+                name.len()
+            ));
+        }
+    }
+    None
+}
+
+/// A text's words in lower case and without accents, parted by blanks: nothing in it is syntax.
+pub(super) fn folded(text: &str) -> String {
+    let plain: String = DecomposingNormalizerBorrowed::new_nfd()
+        .normalize(text)
+        .chars()
+        .filter(|c| !('\u{300}'..='\u{36f}').contains(c))
+        .collect();
+    words::words(&plain).collect::<Vec<_>>().join(" ")
+}
+
+/// An entry of this id is there.
+pub(super) async fn is_kept(session: &Session, part: i64, id: &str) -> Result<bool, Failure> {
+    session
+        .value(
+            "SELECT EXISTS (SELECT 1 FROM memory WHERE part = $1 AND id = $2)",
+            &[&part, &id],
+        )
+        .await
+}
+
+/// Writes an entry with its words and the built-in table's vector; how the part counts it.
+pub(super) async fn insert(session: &Session, part: i64, row: &NewRow, at: Timestamp) -> Result<(), Failure> {
+    let sql = "INSERT INTO memory (part, id, key, content, metadata, at, mark, whose, words) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, to_tsvector('clawk_words', $9)) RETURNING n";
+    let n: i64 = session
+        .value(
+            sql,
+            &[
+                &part,
+                &row.id,
+                &row.key,
+                &row.content,
+                &row.metadata,
+                &at.0,
+                &row.mark,
+                &row.whose,
+                &row.words,
+            ],
+        )
+        .await?;
+    if let Some(vector) = &row.vector {
+        super::vectors::add(session, (n, part, row.whose), table::NAME, vector).await?;
+    }
+    changed(session, part, 1, i64::try_from(row.bytes()).unwrap_or(i64::MAX)).await
+}
+
+/// Removes entries with their words and vectors.
+pub(super) async fn delete(session: &Session, part: i64, rows: &[i64]) -> Result<(), Failure> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let sql = "WITH gone AS (DELETE FROM memory WHERE part = $1 AND n = ANY ($2) \
+               RETURNING octet_length(content) + coalesce(octet_length(metadata), 0) AS size) \
+               SELECT count(*), coalesce(sum(size), 0)::bigint FROM gone";
+    let Some(row) = session.first(sql, &[&part, &rows]).await? else {
+        return Ok(());
+    };
+    let (count, bytes): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    changed(session, part, -count, -bytes).await
+}
+
+/// Moves entries out of sight: `instead` is the id of the entry that stands for them, or empty.
+pub(super) async fn set_aside(
+    session: &Session,
+    part: i64,
+    rows: &[i64],
+    instead: &str,
+    at: Timestamp,
+) -> Result<(), Failure> {
+    let sql = "INSERT INTO memory_aside (n, part, id, key, content, metadata, at, mark, whose, instead, since) \
+               SELECT n, part, id, key, content, metadata, at, mark, whose, $3, $4 FROM memory WHERE part = $1 AND n = ANY ($2)";
+    session.run(sql, &[&part, &rows, &instead, &at.0]).await?;
+    delete(session, part, rows).await
+}
+
+/// Numbers, in the first column.
+pub(super) fn numbers(rows: &[Row]) -> Result<Vec<i64>, Failure> {
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// The content as it was stored.
+pub(super) fn json(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text)
+        .map_err(|error| Failure::Schema(format!("an entry in PostgreSQL is not valid JSON: {error}")))
+}
+
+/// An entry as [`COLUMNS`] has it.
+pub(super) fn hit(row: &Row) -> Result<Hit, Failure> {
+    let (content, metadata): (&str, Option<&str>) = (row.try_get(2)?, row.try_get(3)?);
+    let mark = serde_json::from_str::<Mark>(row.try_get(5)?);
+    Ok(Hit {
+        entry: MemoryEntry {
+            id: row.try_get(0)?,
+            key: row.try_get(1)?,
+            content: json(content)?,
+            metadata: metadata.map(json).transpose()?,
+            timestamp: Some(Timestamp(row.try_get(4)?).to_string()),
+            score: None,
+        },
+        // A mark that can't be read says nothing good of the entry.
+        mark: mark.unwrap_or_else(|_| Mark {
+            untrusted: true,
+            ..Mark::default()
+        }),
+    })
+}

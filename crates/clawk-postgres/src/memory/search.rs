@@ -1,0 +1,262 @@
+//! Finding entries: by words with the server's full-text index, by meaning, or both (as on SQLite: same terms, weights, fusion).
+//!
+//! Each word brings its newest [`PER_TERM`] entries, pairs of the rarest words and all words together bring theirs; these few
+//! hundred candidates are ranked by the weight of the words that they hold. The questions go to the server at once, not one after
+//! the other.
+
+use std::collections::HashMap;
+
+use clawk_kernel::ports::StoreQuery;
+use clawk_manifest::model::{Store, StoreType};
+use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
+use clawk_recall::way;
+use clawk_recall::words::{self, Term};
+use futures::future::try_join_all;
+
+use super::parts::Part;
+use super::rows::{COLUMNS, folded, hit, json, numbers};
+use super::vectors::{Near, Vectors};
+use crate::error::Failure;
+use crate::pool::Transaction;
+
+/// Candidates that one word, or one combination, brings.
+const PER_TERM: usize = 64;
+
+/// Candidates whose text is looked at.
+const MAX_RANKED: usize = 256;
+
+/// A question of one part of a store.
+#[derive(Debug)]
+pub(super) struct Search<'a> {
+    pub(super) tx: &'a Transaction,
+    pub(super) store: &'a Store,
+    pub(super) part: Part,
+    pub(super) whose: &'a Whose,
+    pub(super) limit: usize,
+    pub(super) vectors: &'a Vectors,
+}
+
+impl Search<'_> {
+    pub(super) async fn run(&self, query: &StoreQuery, vector: Option<&Vector>) -> Result<Found, Failure> {
+        let part = self.part.id;
+        let whose = self.numbers();
+        let bound = integer(self.limit);
+        let mine = "($2::bigint[] IS NULL OR whose = 0 OR whose = ANY ($2))";
+        let rows = match query {
+            StoreQuery::Text(text) => return self.by_text(text, vector).await,
+            StoreQuery::Key(key) if key.contains('\0') => Vec::new(), // no key that was kept has one
+            StoreQuery::Key(key) => {
+                let named = if self.store.kind == StoreType::KeyValue {
+                    "key = $3"
+                } else {
+                    "(key = $3 OR id = $3)"
+                };
+                let sql = format!(
+                    "SELECT {COLUMNS} FROM memory WHERE part = $1 AND {mine} AND {named} ORDER BY n DESC LIMIT $4"
+                );
+                self.tx.rows(&sql, &[&part, &whose, key, &bound]).await?
+            }
+            StoreQuery::Between(from, to) => {
+                let sql = format!(
+                    "SELECT {COLUMNS} FROM memory WHERE part = $1 AND {mine} AND at BETWEEN $3 AND $4 ORDER BY at, n LIMIT $5"
+                );
+                self.tx
+                    .rows(&sql, &[&part, &whose, &from.0, &to.0, &bound])
+                    .await?
+            }
+        };
+        let hits = rows.iter().map(hit).collect::<Result<Vec<_>, _>>()?;
+        Ok(Found {
+            hits: hits.into_iter().filter(|hit| self.counts(hit)).collect(),
+            ..Found::default()
+        })
+    }
+
+    /// Two conversations may share a number: the name decides.
+    fn counts(&self, hit: &Hit) -> bool {
+        self.whose.holds(&hit.mark.whose)
+    }
+
+    fn numbers(&self) -> Option<Vec<i64>> {
+        match self.whose {
+            Whose::All => None,
+            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+        }
+    }
+
+    async fn by_text(&self, text: &str, vector: Option<&Vector>) -> Result<Found, Failure> {
+        let Some(way) = way::near(self.store, text, vector) else {
+            let ranked = self.by_words(text, self.limit).await?;
+            return self.found(&ranked, Used::FullText).await;
+        };
+        let depth = way::depth(self.limit);
+        let near = self.by_vector(&way, depth).await?;
+        let ranked = if way.only {
+            near
+        } else {
+            way.fused(&self.by_words(text, depth).await?, &near)
+        };
+        self.found(&ranked, way.used).await
+    }
+
+    async fn by_vector(&self, way: &way::Near, depth: usize) -> Result<Vec<(i64, f64)>, Failure> {
+        let whose = self.numbers();
+        let near = Near {
+            part: self.part.id,
+            model: &way.model,
+            query: &way.query,
+            whose: whose.as_deref(),
+            limit: depth,
+        };
+        let extension = self.tx.vector();
+        let mut ranked = self.vectors.nearest(self.tx, extension, near).await?;
+        if extension.is_none() && ranked.len() == depth && self.there(&ranked).await? < self.limit {
+            // Much of what was in memory is gone from the store.
+            self.vectors.forget(self.part.id).await;
+            ranked = self.vectors.nearest(self.tx, extension, near).await?;
+        }
+        ranked.retain(|(_, score)| *score >= way.floor);
+        Ok(ranked)
+    }
+
+    async fn there(&self, ranked: &[(i64, f64)]) -> Result<usize, Failure> {
+        let all: Vec<i64> = ranked.iter().map(|(n, _)| *n).collect();
+        let sql = "SELECT count(*) FROM memory WHERE part = $1 AND n = ANY ($2)";
+        let there: i64 = self.tx.value(sql, &[&self.part.id, &all]).await?;
+        Ok(usize::try_from(there).unwrap_or_default()) // silent-ok: a count is never below 0
+    }
+
+    async fn by_words(&self, question: &str, limit: usize) -> Result<Vec<(i64, f64)>, Failure> {
+        let sql = "SELECT min(n), max(n) FROM memory WHERE part = $1";
+        let Some(row) = self.tx.first(sql, &[&self.part.id]).await? else {
+            return Ok(Vec::new());
+        };
+        let (Some(oldest), Some(newest)) = (row.try_get(0)?, row.try_get(1)?) else {
+            return Ok(Vec::new());
+        };
+        let asked = words::terms(question);
+        let singles = try_join_all(asked.iter().map(|text| self.newest_with(folded(text)))).await?;
+        let mut found: HashMap<i64, f64> = HashMap::new();
+        let mut terms = Vec::new();
+        for (text, rows) in asked.into_iter().zip(singles) {
+            let weight = rarity(self.part.entries, &rows, (oldest, newest));
+            for n in rows {
+                *found.entry(n).or_default() += weight;
+            }
+            terms.push(Term { text, weight });
+        }
+        terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+        let groups = combinations(&terms);
+        let joined = groups.iter().map(|group| {
+            let texts: Vec<&str> = group.iter().map(|term| term.text.as_str()).collect();
+            self.newest_with(folded(&texts.join(" ")))
+        });
+        for (rows, group) in try_join_all(joined).await?.into_iter().zip(&groups) {
+            let weight: f64 = group.iter().map(|term| term.weight).sum();
+            for n in rows {
+                let known = found.entry(n).or_default();
+                *known = known.max(weight);
+            }
+        }
+        self.rank(&terms, found, limit).await
+    }
+
+    /// The newest entries that hold all these words.
+    async fn newest_with(&self, words: String) -> Result<Vec<i64>, Failure> {
+        if words.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = "SELECT n FROM memory WHERE part = $1 AND ($2::bigint[] IS NULL OR whose = 0 OR whose = ANY ($2)) \
+                   AND words @@ plainto_tsquery('clawk_words', $3) ORDER BY n DESC LIMIT $4";
+        let rows = self
+            .tx
+            .rows(sql, &[&self.part.id, &self.numbers(), &words, &integer(PER_TERM)])
+            .await?;
+        numbers(&rows)
+    }
+
+    async fn rank(
+        &self,
+        terms: &[Term],
+        found: HashMap<i64, f64>,
+        limit: usize,
+    ) -> Result<Vec<(i64, f64)>, Failure> {
+        let mut likely: Vec<(i64, f64)> = found.into_iter().collect();
+        // Equal weights: the newer first, so that the answer is the same every time.
+        likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
+        likely.truncate(MAX_RANKED.max(limit));
+        let all: Vec<i64> = likely.iter().map(|(n, _)| *n).collect();
+        let sql = "SELECT n, key, content FROM memory WHERE n = ANY ($1)";
+        let rows = self.tx.rows(sql, &[&all]).await?;
+        let known: HashMap<i64, f64> = likely.into_iter().collect();
+        let mut ranked = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let n: i64 = row.try_get(0)?;
+            let text = words::text_of(&json(row.try_get(2)?)?, row.try_get(1)?);
+            let weight = known.get(&n).copied().unwrap_or_default(); // silent-ok: every number was asked for
+            ranked.push((n, words::score(terms, &text, weight)));
+        }
+        ranked.sort_by(|a: &(i64, f64), b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
+        ranked.truncate(limit);
+        Ok(ranked)
+    }
+
+    /// The entries of these numbers that are there and count, with their scores, at most the limit.
+    async fn found(&self, ranked: &[(i64, f64)], used: Used) -> Result<Found, Failure> {
+        let all: Vec<i64> = ranked.iter().map(|(n, _)| *n).collect();
+        let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 AND n = ANY ($2)");
+        let mut there = HashMap::new();
+        for row in &self.tx.rows(&sql, &[&self.part.id, &all]).await? {
+            let n: i64 = row.try_get(6)?;
+            there.insert(n, hit(row)?);
+        }
+        let hits = ranked.iter().filter_map(|(n, score)| {
+            let mut hit = there.remove(n).filter(|hit| self.counts(hit))?;
+            hit.entry.score = Some(*score);
+            Some(hit)
+        });
+        Ok(Found {
+            hits: hits.take(self.limit).collect(),
+            used: Some(used),
+            compared_here: used != Used::FullText && self.tx.vector().is_none(),
+        })
+    }
+}
+
+fn integer(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// BM25's weight of a word, from an estimate of how many entries hold it: how far back its newest entries reach.
+fn rarity(entries: i64, rows: &[i64], (oldest, newest): (i64, i64)) -> f64 {
+    let total = real(entries.max(1));
+    let held = match rows.last() {
+        Some(last) if rows.len() == PER_TERM => {
+            let reach = real(newest - last + 1) / real(newest - oldest + 1);
+            (real(integer(PER_TERM)) / reach.max(f64::EPSILON)).min(total)
+        }
+        _ => real(integer(rows.len())),
+    };
+    words::rarity(total, held)
+}
+
+/// All words together, and pairs of the four rarest.
+fn combinations(terms: &[Term]) -> Vec<Vec<&Term>> {
+    if terms.len() < 2 {
+        return Vec::new();
+    }
+    let mut groups = vec![terms.iter().collect::<Vec<_>>()];
+    if terms.len() > 2 {
+        let rarest: Vec<&Term> = terms.iter().take(4).collect();
+        for (index, first) in rarest.iter().enumerate() {
+            groups.extend(rarest.iter().skip(index + 1).map(|second| vec![*first, *second]));
+        }
+    }
+    groups
+}
+
+/// Counts here are far below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+const fn real(count: i64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,134 @@
+//! What compaction set aside comes back; what is forgotten takes with it everything that was made of it. The part is locked.
+
+use clawk_manifest::model::Store;
+use clawk_recall::compact::model_of;
+use clawk_recall::entry::{Hit, Whose};
+use clawk_recall::{table, words};
+
+use super::parts::{Part, changed};
+use super::rows::{COLUMNS, delete, folded, hit, is_kept, json, numbers};
+use super::vectors;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Erases an entry, in sight or set aside, what was set aside for it, and every summary that was made from it. What else such a
+/// summary stood for comes back.
+pub(super) async fn remove(
+    session: &Session,
+    part: Part,
+    store: &Store,
+    whose: &Whose,
+    id: &str,
+) -> Result<Option<Hit>, Failure> {
+    let sql = format!(
+        "SELECT {COLUMNS}, n, '' AS instead FROM memory WHERE part = $1 AND id = $2 UNION ALL \
+         SELECT {COLUMNS}, n, instead FROM memory_aside WHERE part = $1 AND id = $2"
+    );
+    let rows = session.rows(&sql, &[&part.id, &id]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let hit = hit(row)?;
+    if !whose.holds(&hit.mark.whose) {
+        return Ok(None);
+    }
+    let (n, instead): (i64, String) = (row.try_get(6)?, row.try_get(7)?);
+    delete(session, part.id, &[n]).await?;
+    session
+        .run(
+            "DELETE FROM memory_aside WHERE part = $1 AND (n = $2 OR instead = $3)",
+            &[&part.id, &n, &id],
+        )
+        .await?;
+    let mut summaries: Vec<String> = if instead.is_empty() {
+        Vec::new()
+    } else {
+        vec![instead]
+    };
+    while let Some(summary) = summaries.pop() {
+        // The summary may itself have been summarised.
+        let sql = "DELETE FROM memory_aside WHERE part = $1 AND id = $2 RETURNING instead";
+        for row in session.rows(sql, &[&part.id, &summary]).await? {
+            let above: String = row.try_get(0)?;
+            summaries.extend(Some(above).filter(|above| !above.is_empty()));
+        }
+        undo(session, part, store, &summary).await?;
+    }
+    Ok(Some(hit))
+}
+
+/// A summary goes, and what it stood for comes back; how many entries came back.
+async fn undo(session: &Session, part: Part, store: &Store, summary: &str) -> Result<u64, Failure> {
+    let sql = "SELECT n FROM memory WHERE part = $1 AND id = $2";
+    let own = numbers(&session.rows(sql, &[&part.id, &summary]).await?)?;
+    delete(session, part.id, &own).await?;
+    let sql = "SELECT n FROM memory_aside WHERE part = $1 AND instead = $2 ORDER BY n";
+    let old = numbers(&session.rows(sql, &[&part.id, &summary]).await?)?;
+    bring_back(session, part, store, &old).await
+}
+
+/// Brings back one entry, or what the summary with this id stands for, or everything.
+pub(super) async fn restore(
+    session: &Session,
+    part: Part,
+    store: &Store,
+    id: Option<&str>,
+) -> Result<u64, Failure> {
+    let mut back = 0;
+    if let Some(id) = id {
+        let sql = "SELECT n FROM memory_aside WHERE part = $1 AND id = $2 ORDER BY n";
+        let own = numbers(&session.rows(sql, &[&part.id, &id]).await?)?;
+        back += bring_back(session, part, store, &own).await?;
+        let sql = "SELECT EXISTS (SELECT 1 FROM memory_aside WHERE part = $1 AND instead = $2)";
+        if session.value(sql, &[&part.id, &id]).await? {
+            back += undo(session, part, store, id).await?;
+        }
+        return Ok(back);
+    }
+    loop {
+        let sql = "SELECT n, instead FROM memory_aside WHERE part = $1 ORDER BY since DESC, n DESC LIMIT 1";
+        let Some(row) = session.first(sql, &[&part.id]).await? else {
+            return Ok(back);
+        };
+        let (n, instead): (i64, String) = (row.try_get(0)?, row.try_get(1)?);
+        let came = if instead.is_empty() {
+            bring_back(session, part, store, &[n]).await?
+        } else {
+            undo(session, part, store, &instead).await?
+        };
+        if came == 0 {
+            return Ok(back);
+        }
+        back += came;
+    }
+}
+
+/// Brings entries back as they were, with their words; vectors of the built-in table are made anew, those of a provider are asked
+/// for again.
+async fn bring_back(session: &Session, part: Part, store: &Store, rows: &[i64]) -> Result<u64, Failure> {
+    let embeds = model_of(store).as_deref() == Some(table::NAME);
+    let mut count = 0;
+    for n in rows {
+        let sql = "SELECT id, key, content, whose, (octet_length(content) + coalesce(octet_length(metadata), 0))::bigint \
+                   FROM memory_aside WHERE n = $1";
+        let Some(row) = session.first(sql, &[n]).await? else {
+            continue;
+        };
+        let (id, key, content): (&str, Option<&str>, &str) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let (whose, bytes): (i64, i64) = (row.try_get(3)?, row.try_get(4)?);
+        if is_kept(session, part.id, id).await? {
+            continue; // a later entry has its id: what is newer stays
+        }
+        let text = words::text_of(&json(content)?, key);
+        let sql = "INSERT INTO memory (n, part, id, key, content, metadata, at, mark, whose, words) \
+                   SELECT n, part, id, key, content, metadata, at, mark, whose, to_tsvector('clawk_words', $2) \
+                   FROM memory_aside WHERE n = $1";
+        session.run(sql, &[n, &folded(&text)]).await?;
+        session.run("DELETE FROM memory_aside WHERE n = $1", &[n]).await?;
+        if let Some(vector) = table::embed(&text).filter(|_| embeds) {
+            vectors::add(session, (*n, part.id, whose), table::NAME, &vector).await?;
+        }
+        changed(session, part.id, 1, bytes).await?;
+        count += 1;
+    }
+    Ok(count)
+}

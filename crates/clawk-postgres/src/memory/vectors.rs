@@ -1,0 +1,183 @@
+//! Vectors: compared by the extension `vector` where the database has it, and exactly in this process where it does not.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use clawk_kernel::ports::Lacking;
+use clawk_recall::packed::{Matrix, pack};
+use clawk_recall::words;
+use tokio::sync::Mutex;
+
+use super::rows::json;
+use crate::connect::Session;
+use crate::error::Failure;
+
+/// Bytes of vectors that are kept in memory. What is beyond is read again for each question.
+const MAX_BYTES: usize = 384 * 1024 * 1024;
+
+/// Vectors that are read at a time.
+const PAGE: i64 = 4096;
+
+/// Which vectors are compared, and with what.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Near<'a> {
+    pub(super) part: i64,
+    pub(super) model: &'a str,
+    pub(super) query: &'a [f32],
+    /// Numbers of the conversations that count, besides everybody's; `None`: all.
+    pub(super) whose: Option<&'a [i64]>,
+    pub(super) limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    matrix: Matrix,
+    /// The last `v` that is in it.
+    upto: i64,
+    bytes: usize,
+}
+
+/// The vectors of each part by model, as far as they were read.
+#[derive(Debug, Default)]
+pub(super) struct Vectors {
+    parts: Mutex<HashMap<(i64, String), Arc<Mutex<Known>>>>,
+}
+
+impl Vectors {
+    /// The nearest entries, the nearest first, with their cosine within 0..1. Every vector of the part is looked at. Entries that
+    /// are gone may be among them.
+    pub(super) async fn nearest(
+        &self,
+        session: &Session,
+        extension: Option<&str>,
+        near: Near<'_>,
+    ) -> Result<Vec<(i64, f64)>, Failure> {
+        match extension {
+            Some(schema) => by_extension(session, schema, near).await,
+            None => self.here(session, near).await,
+        }
+    }
+
+    async fn here(&self, session: &Session, near: Near<'_>) -> Result<Vec<(i64, f64)>, Failure> {
+        let known = {
+            let mut parts = self.parts.lock().await;
+            let held = parts
+                .values()
+                .filter_map(|known| known.try_lock().ok().map(|known| known.bytes));
+            if held.sum::<usize>() > MAX_BYTES {
+                parts.clear();
+            }
+            let key = (near.part, near.model.to_owned());
+            Arc::clone(parts.entry(key).or_default())
+        };
+        let mut known = known.lock().await;
+        known.catch_up(session, near.part, near.model).await?;
+        let keep = |whose: i64| whose == 0 || near.whose.is_none_or(|known| known.contains(&whose));
+        Ok(known.matrix.nearest(near.query, near.limit, keep))
+    }
+
+    /// Reads a part anew at the next question: too much of it is gone.
+    pub(super) async fn forget(&self, part: i64) {
+        self.parts.lock().await.retain(|(known, _), _| *known != part);
+    }
+}
+
+impl Known {
+    async fn catch_up(&mut self, session: &Session, part: i64, model: &str) -> Result<(), Failure> {
+        let sql = "SELECT v, n, whose, vector FROM memory_vectors WHERE part = $1 AND model = $2 AND v > $3 ORDER BY v LIMIT $4";
+        loop {
+            let rows = session.rows(sql, &[&part, &model, &self.upto, &PAGE]).await?;
+            for row in &rows {
+                let values: Vec<f32> = row.try_get(3)?;
+                let packed = pack(&values);
+                self.bytes += packed.len();
+                self.matrix.add(row.try_get(1)?, row.try_get(2)?, &packed);
+                self.upto = row.try_get(0)?;
+            }
+            if rows.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn by_extension(session: &Session, schema: &str, near: Near<'_>) -> Result<Vec<(i64, f64)>, Failure> {
+    let schema = schema.replace('"', "\"\"");
+    let vector = format!("\"{schema}\".vector");
+    // Vectors of another length, which an earlier configuration made, are no candidates. No index: nothing is missed.
+    let sql = format!(
+        "SELECT n, 1 - far AS near FROM (SELECT n, vector::{vector} OPERATOR(\"{schema}\".<=>) $3::real[]::{vector} AS far \
+         FROM (SELECT n, vector FROM memory_vectors WHERE part = $1 AND model = $2 AND cardinality(vector) = cardinality($3::real[]) \
+         AND ($4::bigint[] IS NULL OR whose = 0 OR whose = ANY ($4)) OFFSET 0) AS same) AS compared \
+         ORDER BY far, n DESC LIMIT $5"
+    );
+    let limit = i64::try_from(near.limit).unwrap_or(i64::MAX);
+    let rows = session
+        .rows(&sql, &[&near.part, &near.model, &near.query, &near.whose, &limit])
+        .await?;
+    let scored = rows.iter().map(|row| {
+        let score: f64 = row.try_get(1)?;
+        Ok((
+            row.try_get(0)?,
+            if score.is_nan() {
+                0.0
+            } else {
+                score.clamp(0.0, 1.0)
+            },
+        ))
+    });
+    scored.collect()
+}
+
+/// Keeps the vector of an entry (its number, its part, whose it is), instead of one by the same model.
+pub(super) async fn add(
+    session: &Session,
+    (n, part, whose): (i64, i64, i64),
+    model: &str,
+    vector: &[f32],
+) -> Result<(), Failure> {
+    let sql = "INSERT INTO memory_vectors (n, part, whose, model, vector) VALUES ($1, $2, $3, $4, $5) \
+               ON CONFLICT (n, model) DO NOTHING";
+    session.run(sql, &[&n, &part, &whose, &model, &vector]).await?;
+    Ok(())
+}
+
+/// Keeps vectors for entries of this part that are still there.
+pub(super) async fn add_all(
+    session: &Session,
+    part: i64,
+    model: &str,
+    vectors: &[(String, Vec<f32>)],
+) -> Result<(), Failure> {
+    for (handle, vector) in vectors {
+        let Ok(n) = handle.parse::<i64>() else { continue };
+        let sql = "SELECT whose FROM memory WHERE part = $1 AND n = $2";
+        if let Some(row) = session.first(sql, &[&part, &n]).await? {
+            add(session, (n, part, row.try_get(0)?), model, vector).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Entries of every scope that have no vector of this model, the newest first.
+pub(super) async fn lacking(
+    session: &Session,
+    agent: &str,
+    store: &str,
+    model: &str,
+    limit: usize,
+) -> Result<Vec<Lacking>, Failure> {
+    let sql = "SELECT m.n, m.key, m.content FROM memory m JOIN memory_parts p ON p.id = m.part \
+               WHERE p.agent = $1 AND p.store = $2 AND NOT EXISTS \
+               (SELECT 1 FROM memory_vectors v WHERE v.n = m.n AND v.model = $3) ORDER BY m.n DESC LIMIT $4";
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = session.rows(sql, &[&agent, &store, &model, &limit]).await?;
+    let lacking = rows.iter().map(|row| {
+        let n: i64 = row.try_get(0)?;
+        Ok(Lacking {
+            handle: n.to_string(),
+            text: words::text_of(&json(row.try_get(2)?)?, row.try_get(1)?),
+        })
+    });
+    lacking.collect()
+}

@@ -1,0 +1,172 @@
+//! A database: a bounded number of connections, each used by one operation at a time.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_secrets::Env;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::connect::{Session, Target};
+use crate::error::{Failure, SetupError};
+use crate::migrate::{self, Extension};
+use crate::options::Options;
+use crate::tls::{self, Tls};
+
+/// How long a connection that lay idle has to answer, before a new one is made.
+const WAKE: Duration = Duration::from_secs(2);
+
+/// A PostgreSQL database with our schema. Clones share its connections.
+#[derive(Debug, Clone)]
+pub struct Database {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: Target,
+    options: Options,
+    places: Arc<Semaphore>,
+    idle: Mutex<Vec<Session>>,
+    /// The schema is ours and of this version; what the server can do for us.
+    ready: OnceCell<Extension>,
+}
+
+/// What an operation is about to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// All its statements see one state.
+    Read,
+    /// Each statement sees what was committed before it; a part is locked by whoever changes it.
+    Write,
+}
+
+impl Mode {
+    const fn begin(self) -> &'static str {
+        match self {
+            Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Self::Write => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+        }
+    }
+}
+
+impl Database {
+    /// Checks the options. Nothing is connected before the first operation, so a server that is away keeps no agent from starting.
+    ///
+    /// # Errors
+    /// The options contradict themselves, the URL is not valid, or a certificate's file is not usable.
+    pub fn new(options: Options, env: &Env) -> Result<Self, SetupError> {
+        if let Some(fault) = options.fault() {
+            return Err(SetupError(fault));
+        }
+        let tls = Tls(tls::config(options.tls, options.ca_file.as_deref(), env)?);
+        let target = Target::new(&options, tls)?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                target,
+                places: Arc::new(Semaphore::new(options.connections)),
+                idle: Mutex::default(),
+                ready: OnceCell::new(),
+                options,
+            }),
+        })
+    }
+
+    /// Runs one operation within its deadline. What is dropped at the deadline is rolled back by the server.
+    pub(crate) async fn within<T>(
+        &self,
+        operation: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let limit = self.shared.options.operation_timeout;
+        match timeout(limit, operation).await {
+            Ok(done) => done,
+            Err(_) => Err(Failure::Late {
+                milliseconds: limit.as_millis(),
+            }),
+        }
+    }
+
+    /// A transaction on a connection of its own.
+    pub(crate) async fn begin(&self, mode: Mode) -> Result<Transaction, Failure> {
+        let shared = &self.shared;
+        let waiting = timeout(
+            shared.options.connect_timeout,
+            Arc::clone(&shared.places).acquire_owned(),
+        );
+        let Ok(Ok(place)) = waiting.await else {
+            return Err(Failure::Busy {
+                connections: shared.options.connections,
+            });
+        };
+        while let Some(session) = self.take_idle() {
+            if !session.is_open() {
+                continue;
+            }
+            if let Ok(Ok(())) = timeout(WAKE, session.batch(mode.begin())).await {
+                return Ok(self.transaction(session, place));
+            }
+            // One that is dead tells that the others are, too: they are older.
+            self.idle().clear();
+        }
+        let session = shared.target.connect().await?;
+        let prepare = || migrate::prepare(&session, &shared.options.schema, shared.options.pgvector);
+        shared.ready.get_or_try_init(prepare).await?;
+        session.batch(mode.begin()).await?;
+        Ok(self.transaction(session, place))
+    }
+
+    fn transaction(&self, session: Session, place: OwnedSemaphorePermit) -> Transaction {
+        Transaction {
+            database: self.clone(),
+            session,
+            _place: place,
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_idle(&self) -> Option<Session> {
+        self.idle().pop()
+    }
+}
+
+/// A transaction. Dropped without [`Transaction::end`], its connection is closed and the server rolls back.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    database: Database,
+    session: Session,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Deref for Transaction {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Transaction {
+    /// The schema of the extension `vector`, where it may be used.
+    pub(crate) fn vector(&self) -> Option<&str> {
+        let ready = self.database.shared.ready.get()?;
+        ready.vector.as_deref()
+    }
+
+    /// Commits what was done, or rolls it back.
+    pub(crate) async fn end<T>(self, done: Result<T, Failure>) -> Result<T, Failure> {
+        let word = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        match (self.session.batch(word).await, done) {
+            (Ok(()), done) => {
+                self.database.idle().push(self.session);
+                done
+            }
+            (Err(_), Err(failure)) => Err(failure), // silent-ok: the connection is closed, which rolls back as well
+            (Err(error), Ok(_)) if error.as_db_error().is_some() => Err(error.into()),
+            (Err(error), Ok(_)) => Err(Failure::Unknown(crate::error::told(&error))),
+        }
+    }
+}

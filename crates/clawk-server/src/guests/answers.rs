@@ -1,0 +1,397 @@
+//! Answers to calls of a queue or a folder, kept seven days under their request ids (R19): what is delivered again gets the answer
+//! that it had, however late. One file a day, of lines; which line is whose is in memory, 48 bytes each.
+//!
+//! The kernel keeps answers of every door for five minutes; this is what lies behind them. A file is written without waiting for
+//! the disk: after a power failure the latest answers may be missing, and their calls are answered with `outcome_unknown`.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use clawk_kernel::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+/// Days that answers are kept, besides the present one.
+const KEPT_DAYS: i64 = 7;
+const DAY_MS: i64 = 86_400_000;
+/// Bytes of all files together; beyond, the oldest day goes early.
+const MAX_BYTES: u64 = 1 << 30;
+/// Answers that are known; beyond, the oldest day goes early.
+const MAX_ANSWERS: usize = 1_000_000;
+/// Bytes of one answer; a longer one is not kept.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// Whose request it is: the client, the method and the request id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key([u8; 16]);
+
+/// A request that does something.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Act {
+    /// The message's id as JSON text.
+    pub(crate) id: String,
+    method: String,
+    request_id: Option<String>,
+    /// Of the method and the arguments.
+    digest: [u8; 32],
+}
+
+impl Act {
+    /// Of a message whose params are this JSON text.
+    pub(crate) fn new(id: String, method: &str, params: &str) -> Self {
+        // silent-ok: params that are no JSON are refused where they are read, and are not kept
+        let params: serde_json::Value = serde_json::from_str(params).unwrap_or_default();
+        let named = ["/context/request_id", "/request_id", "/task_id"]
+            .iter()
+            .find_map(|place| params.pointer(place));
+        Self {
+            id,
+            method: method.to_owned(),
+            request_id: named.and_then(serde_json::Value::as_str).map(str::to_owned),
+            digest: Sha256::digest(format!("{method} {params}").as_bytes()).into(),
+        }
+    }
+
+    /// Under which its answer is kept; none where it has no request id.
+    pub(crate) fn key(&self, client: &str) -> Option<Key> {
+        let id = self.request_id.as_deref()?;
+        let digest = Sha256::digest(format!("{}:{client} {} {id}", client.len(), self.method).as_bytes());
+        digest.first_chunk::<16>().map(|half| Key(*half))
+    }
+}
+
+/// What is known of a request.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Known {
+    /// Its answer: a result or an error, as JSON members.
+    Answer(Answer),
+    /// The same request id had other arguments.
+    Reused,
+}
+
+/// An answer without its id.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Box<RawValue>>,
+}
+
+impl PartialEq for Answer {
+    fn eq(&self, other: &Self) -> bool {
+        let text = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().to_owned());
+        text(&self.result) == text(&other.result) && text(&self.error) == text(&other.error)
+    }
+}
+
+impl Answer {
+    /// The line that answers a message of this id.
+    pub(crate) fn line(&self, id: &str) -> Vec<u8> {
+        let member = |name: &str, raw: &Option<Box<RawValue>>| {
+            raw.as_ref()
+                .map(|raw| format!(",\"{name}\":{}", raw.get()))
+                .unwrap_or_default()
+        };
+        let (result, error) = (member("result", &self.result), member("error", &self.error));
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id}{result}{error}}}").into_bytes()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    key: String,
+    request: String,
+    answer: Answer,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    day: i64,
+    at: u64,
+    length: u32,
+}
+
+/// The kept answers of one door.
+#[derive(Debug)]
+pub(super) struct Answers {
+    folder: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    known: HashMap<Key, Place>,
+    /// The files, by day, with their lengths.
+    days: std::collections::BTreeMap<i64, (File, u64)>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Key> {
+    let number = u128::from_str_radix(text, 16).ok()?; // silent-ok: a line that is not ours
+    (text.len() == 32).then(|| Key(number.to_be_bytes()))
+}
+
+impl Answers {
+    /// Reads what is kept in this folder; it is made.
+    ///
+    /// # Errors
+    /// It can't be made or read.
+    pub(super) fn open(folder: PathBuf, now: Timestamp) -> io::Result<Self> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)?;
+        let mut inner = Inner::default();
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let day = path
+                .file_stem()
+                .and_then(|name| name.to_str())
+                .and_then(|name| name.parse().ok());
+            if let Some(day) = day {
+                inner.read(&path, day)?;
+            }
+        }
+        inner.expire(&folder, day_of(now));
+        Ok(Self {
+            folder,
+            inner: Mutex::new(inner),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of this request.
+    pub(super) fn find(&self, client: &str, act: &Act, now: Timestamp) -> Option<Known> {
+        let key = act.key(client)?;
+        let mut inner = self.lock();
+        inner.expire(&self.folder, day_of(now));
+        let place = *inner.known.get(&key)?;
+        let (file, _) = inner.days.get(&place.day)?;
+        let mut bytes = vec![0; usize::try_from(place.length).ok()?]; // silent-ok: a u32 is a usize
+        let read = file
+            .read_exact_at(&mut bytes, place.at)
+            .map_err(|error| error.to_string());
+        let line: Result<Line, String> =
+            read.and_then(|()| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+        match line {
+            Ok(line) if line.request == hex(&act.digest) => Some(Known::Answer(line.answer)),
+            Ok(_) => Some(Known::Reused),
+            Err(error) => {
+                tracing::warn!(%error, "a kept answer can't be read");
+                None
+            }
+        }
+    }
+
+    /// Keeps an answer. The first one of a request stays.
+    pub(super) fn keep(&self, client: &str, act: &Act, line: &[u8], now: Timestamp) {
+        let Some(key) = act.key(client).filter(|_| line.len() <= MAX_ANSWER_BYTES) else {
+            return;
+        };
+        let answer: Answer = match serde_json::from_slice(line) {
+            Ok(answer) => answer,
+            Err(error) => return tracing::warn!(%error, "an answer can't be kept"),
+        };
+        if !is_kept(&answer) {
+            return;
+        }
+        let line = Line {
+            key: hex(&key.0),
+            request: hex(&act.digest),
+            answer,
+        };
+        let mut inner = self.lock();
+        if inner.known.contains_key(&key) {
+            return;
+        }
+        if let Err(error) = inner.append(&self.folder, day_of(now), key, &line) {
+            tracing::warn!(%error, "an answer is not kept: a call that comes again later is not known");
+        }
+    }
+}
+
+/// Answers that say what became of a request: results, and refusals after it was judged. What was refused before that (not
+/// initialized, no such method) may be asked again.
+fn is_kept(answer: &Answer) -> bool {
+    #[derive(Deserialize)]
+    struct Code {
+        code: i64,
+    }
+    let code = answer
+        .error
+        .as_ref()
+        .and_then(|error| serde_json::from_str::<Code>(error.get()).ok()); // silent-ok: no code
+    answer.result.is_some() || code.is_some_and(|Code { code }| (-32021..=-32010).contains(&code))
+}
+
+fn day_of(now: Timestamp) -> i64 {
+    now.as_millis().div_euclid(DAY_MS)
+}
+
+impl Inner {
+    fn read(&mut self, path: &Path, day: i64) -> io::Result<()> {
+        let file = OpenOptions::new().read(true).append(true).open(path)?;
+        let mut reader = BufReader::new(&file);
+        let (mut at, mut line) = (0, Vec::new());
+        loop {
+            line.clear();
+            let read = reader.read_until(b'\n', &mut line)?;
+            // A line that a crash cut off: the rest of the file is nobody's.
+            if read == 0 || line.last() != Some(&b'\n') {
+                break;
+            }
+            let key = serde_json::from_slice::<Line>(&line)
+                .ok()
+                .and_then(|line| unhex(&line.key)); // silent-ok: not ours
+            if let (Some(key), Ok(length)) = (key, u32::try_from(read)) {
+                self.known.entry(key).or_insert(Place { day, at, length });
+            }
+            at += u64::try_from(read).unwrap_or(0);
+        }
+        drop(reader);
+        file.set_len(at)?;
+        self.days.insert(day, (file, at));
+        Ok(())
+    }
+
+    fn append(&mut self, folder: &Path, day: i64, key: Key, line: &Line) -> io::Result<()> {
+        self.expire(folder, day);
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        let (file, length) = match self.days.entry(day) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
+                let path = folder.join(format!("{day}.jsonl"));
+                let file = OpenOptions::new()
+                    .read(true)
+                    .append(true)
+                    .create(true)
+                    .mode(0o600)
+                    .open(path)?;
+                let length = file.metadata()?.len();
+                new.insert((file, length))
+            }
+        };
+        let at = *length;
+        file.write_all(&bytes)?;
+        *length += u64::try_from(bytes.len()).unwrap_or(0);
+        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        self.known.insert(key, Place { day, at, length });
+        Ok(())
+    }
+
+    /// Drops days that are over, and the oldest ones where there is too much.
+    fn expire(&mut self, folder: &Path, today: i64) {
+        loop {
+            let bytes: u64 = self.days.values().map(|(_, length)| length).sum();
+            let Some(oldest) = self.days.keys().next().copied() else {
+                return;
+            };
+            let full = (bytes > MAX_BYTES || self.known.len() > MAX_ANSWERS) && oldest < today;
+            if oldest >= today - KEPT_DAYS && !full {
+                return;
+            }
+            self.days.remove(&oldest);
+            self.known.retain(|_, place| place.day != oldest);
+            if let Err(error) = fs::remove_file(folder.join(format!("{oldest}.jsonl"))) {
+                tracing::warn!(%error, "answers of a day that is over can't be removed");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clawk_kernel::time::Timestamp;
+
+    use super::{Act, Answers, DAY_MS, Known};
+
+    const RESULT: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#;
+
+    fn at(days: i64) -> Timestamp {
+        Timestamp(1_700_000_000_000_000).plus_millis(days * DAY_MS)
+    }
+
+    fn act(id: &str, request: &str, more: &str) -> Act {
+        let params =
+            format!(r#"{{"name":"t","context":{{"request_id":"{request}"}},"arguments":{{"n":{more}}}}}"#);
+        Act::new(id.to_owned(), "claw.tool.call", &params)
+    }
+
+    #[test]
+    fn an_answer_is_found_for_seven_days_over_a_restart_and_only_by_who_asked_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let answers = Answers::open(folder.path().join("a"), at(0)).unwrap();
+        let asked = act("1", "r", "1");
+        assert_eq!(answers.find("ann", &asked, at(0)), None);
+        answers.keep("ann", &asked, RESULT, at(0));
+        answers.keep(
+            "ann",
+            &asked,
+            br#"{"jsonrpc":"2.0","id":2,"result":{"other":true}}"#,
+            at(0),
+        );
+        drop(answers);
+        // A line that a crash cut off.
+        let file = std::fs::read_dir(folder.path().join("a"))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path();
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes.extend_from_slice(br#"{"key":"00"#);
+        std::fs::write(&file, bytes).unwrap();
+
+        let answers = Answers::open(folder.path().join("a"), at(6)).unwrap();
+        let again = act("\"again\"", "r", "1");
+        let Some(Known::Answer(found)) = answers.find("ann", &again, at(6)) else {
+            panic!()
+        };
+        let line = String::from_utf8(found.line(&again.id)).unwrap();
+        assert_eq!(line, r#"{"jsonrpc":"2.0","id":"again","result":{"content":[]}}"#);
+        assert_eq!(
+            answers.find("ann", &act("1", "r", "2"), at(6)),
+            Some(Known::Reused)
+        );
+        assert_eq!(answers.find("bob", &again, at(6)), None, "another client's");
+        assert_eq!(answers.find("ann", &act("1", "s", "1"), at(6)), None);
+        answers.keep("ann", &act("1", "late", "1"), RESULT, at(6));
+        assert_eq!(answers.find("ann", &again, at(8)), None, "eight days later");
+        assert!(answers.find("ann", &act("1", "late", "1"), at(8)).is_some());
+        assert_eq!(std::fs::read_dir(folder.path().join("a")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_was_refused_before_it_was_judged_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let answers = Answers::open(folder.path().join("a"), at(0)).unwrap();
+        let error =
+            |code: i64| format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m"}}}}"#);
+        for (request, code, kept) in [
+            ("a", -32600, false),
+            ("b", -32602, false),
+            ("c", -32011, true),
+            ("d", -32603, false),
+        ] {
+            let asked = act("1", request, "1");
+            answers.keep("ann", &asked, error(code).as_bytes(), at(0));
+            assert_eq!(answers.find("ann", &asked, at(0)).is_some(), kept, "{code}");
+        }
+        let nameless = Act::new("1".to_owned(), "claw.tool.call", r#"{"name":"t"}"#);
+        answers.keep("ann", &nameless, RESULT, at(0));
+        assert_eq!(answers.find("ann", &nameless, at(0)), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! Asking the issuer about a token (RFC 7662). What it says is remembered for a minute, by the token's digest.
+
+use std::collections::HashMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clawk_egress::{Client, EgressError, Request};
+use clawk_kernel::time::Timestamp;
+use clawk_secrets::Env;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Mutex, Semaphore};
+
+use super::{Fault, Introspection, client, jwt};
+
+/// How long an answer holds, milliseconds: a token that is revoked is used no longer than this.
+const KEPT_MS: i64 = 60_000;
+/// Answers that are remembered.
+const MAX_KEPT: usize = 1_024;
+/// Questions at the same time.
+const MAX_ASKED: usize = 16;
+
+type Answers = HashMap<[u8; 32], (Timestamp, Option<Value>)>;
+
+/// Asks about tokens.
+pub(super) struct Asking {
+    whom: Introspection,
+    client: Client,
+    kept: Mutex<Answers>,
+    places: Semaphore,
+}
+
+impl Asking {
+    pub(super) fn new(whom: Introspection, env: &Env) -> Result<Self, EgressError> {
+        Ok(Self {
+            client: client(&whom.url, env)?,
+            whom,
+            kept: Mutex::default(),
+            places: Semaphore::new(MAX_ASKED),
+        })
+    }
+
+    /// The claims of an active token.
+    pub(super) async fn claims(&self, token: &str, now: Timestamp) -> Result<Value, Fault> {
+        let visible = |byte: u8| byte.is_ascii_graphic();
+        if token.is_empty() || token.len() > jwt::MAX_BYTES || !token.bytes().all(visible) {
+            return Err(Fault::Token("it is not a token"));
+        }
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        let holds = |(at, _): &(Timestamp, Option<Value>)| now.as_millis() - at.as_millis() < KEPT_MS;
+        let known = self
+            .kept
+            .lock()
+            .await
+            .get(&digest)
+            .filter(|kept| holds(kept))
+            .cloned();
+        let claims = match known {
+            Some((_, claims)) => claims,
+            None => {
+                let Ok(_place) = self.places.acquire().await else {
+                    return Err(Fault::Issuer("too many questions".to_owned()));
+                };
+                let claims = self.ask(token).await.map_err(Fault::Issuer)?;
+                let mut kept = self.kept.lock().await;
+                kept.retain(|_, kept| holds(kept));
+                if kept.len() < MAX_KEPT {
+                    kept.insert(digest, (now, claims.clone()));
+                }
+                claims
+            }
+        };
+        claims.ok_or(Fault::Token("the issuer says that it is not active"))
+    }
+
+    async fn ask(&self, token: &str) -> Result<Option<Value>, String> {
+        let percent = |text: &str| -> String { form(text) };
+        let (id, secret) = (
+            percent(&self.whom.client_id),
+            percent(self.whom.secret.expose().trim()),
+        );
+        let basic = format!("Basic {}", STANDARD.encode(format!("{id}:{secret}")));
+        let mut basic = HeaderValue::from_str(&basic).map_err(|error| error.to_string())?;
+        basic.set_sensitive(true);
+        let headers = HeaderMap::from_iter([
+            (AUTHORIZATION, basic),
+            (
+                CONTENT_TYPE,
+                HeaderValue::from_static("application/x-www-form-urlencoded"),
+            ),
+            (ACCEPT, HeaderValue::from_static("application/json")),
+        ]);
+        let request = Request {
+            method: Method::POST,
+            url: self.whom.url.clone(),
+            headers,
+            body: format!("token={}&token_type_hint=access_token", percent(token)).into(),
+        };
+        let answer = self
+            .client
+            .send(request)
+            .await
+            .map_err(|error| error.to_string())?;
+        if !answer.status().is_success() {
+            return Err(format!("it answers with {}", answer.status()));
+        }
+        let body = answer.bytes().await.map_err(|error| error.to_string())?;
+        let said: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        Ok((said.get("active") == Some(&Value::Bool(true))).then_some(said))
+    }
+}
+
+/// Text as `application/x-www-form-urlencoded` has it.
+fn form(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}

@@ -1,0 +1,232 @@
+//! A JSON Web Token: read, and verified by one of the issuer's keys. The algorithm is one that the operator allows and that fits
+//! the key's own type; what the token says of itself decides nothing more.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Fault;
+
+/// Bytes of a token.
+pub(crate) const MAX_BYTES: usize = 16 << 10;
+
+/// A signature that is taken. There is no `none`, and nothing with a shared secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Algorithm {
+    /// RSA, PKCS #1 v1.5, SHA-256.
+    RS256,
+    /// RSA, PKCS #1 v1.5, SHA-384.
+    RS384,
+    /// RSA, PKCS #1 v1.5, SHA-512.
+    RS512,
+    /// RSA, PSS, SHA-256.
+    PS256,
+    /// RSA, PSS, SHA-384.
+    PS384,
+    /// RSA, PSS, SHA-512.
+    PS512,
+    /// ECDSA, P-256, SHA-256.
+    ES256,
+    /// ECDSA, P-384, SHA-384.
+    ES384,
+    /// Ed25519.
+    #[serde(rename = "EdDSA")]
+    EdDsa,
+}
+
+/// A public key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Material {
+    Rsa { n: Vec<u8>, e: Vec<u8> },
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+    Ed25519(Vec<u8>),
+}
+
+/// A key as the issuer publishes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) id: Option<String>,
+    /// The only algorithm that it is for.
+    algorithm: Option<Algorithm>,
+    material: Material,
+}
+
+#[derive(Debug, Deserialize)]
+struct Jwk {
+    kty: String,
+    #[serde(default)]
+    kid: Option<String>,
+    #[serde(default)]
+    r#use: Option<String>,
+    #[serde(default)]
+    alg: Option<String>,
+    #[serde(default)]
+    crv: Option<String>,
+    #[serde(default)]
+    n: Option<String>,
+    #[serde(default)]
+    e: Option<String>,
+    #[serde(default)]
+    x: Option<String>,
+    #[serde(default)]
+    y: Option<String>,
+}
+
+fn decode(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok() // silent-ok: what can't be read is no key and no token
+}
+
+impl Key {
+    /// A key of a set; `None` for one that signs nothing that is taken here.
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        let jwk: Jwk = serde_json::from_value(value.clone()).ok()?; // silent-ok: other keys of the set may do
+        if jwk.r#use.as_deref().is_some_and(|r#use| r#use != "sig") {
+            return None;
+        }
+        let part = |text: &Option<String>| decode(text.as_deref()?);
+        let material = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
+            ("RSA", _) => Material::Rsa {
+                n: part(&jwk.n)?,
+                e: part(&jwk.e)?,
+            },
+            ("EC", Some(curve @ ("P-256" | "P-384"))) => {
+                let half = if curve == "P-256" { 32 } else { 48 };
+                let (x, y) = (part(&jwk.x)?, part(&jwk.y)?);
+                if x.len() != half || y.len() != half {
+                    return None;
+                }
+                let point = [&[4][..], &x, &y].concat();
+                if half == 32 {
+                    Material::P256(point)
+                } else {
+                    Material::P384(point)
+                }
+            }
+            ("OKP", Some("Ed25519")) => Material::Ed25519(part(&jwk.x)?),
+            _ => return None,
+        };
+        let algorithm = match jwk.alg {
+            None => None,
+            Some(name) => Some(serde_json::from_value(Value::String(name)).ok()?), // silent-ok: it is for another use
+        };
+        Some(Self {
+            id: jwk.kid,
+            algorithm,
+            material,
+        })
+    }
+
+    /// The type of this key is the algorithm's.
+    fn fits(&self, algorithm: Algorithm) -> bool {
+        use Algorithm::{ES256, ES384, EdDsa, PS256, PS384, PS512, RS256, RS384, RS512};
+        let of_type = match (&self.material, algorithm) {
+            (Material::Rsa { .. }, RS256 | RS384 | RS512 | PS256 | PS384 | PS512)
+            | (Material::P256(_), ES256)
+            | (Material::P384(_), ES384)
+            | (Material::Ed25519(_), EdDsa) => true,
+            (Material::Rsa { .. }, ES256 | ES384 | EdDsa)
+            | (Material::P256(_) | Material::P384(_) | Material::Ed25519(_), _) => false,
+        };
+        of_type && self.algorithm.is_none_or(|only| only == algorithm)
+    }
+
+    fn verifies(&self, algorithm: Algorithm, message: &[u8], mark: &[u8]) -> bool {
+        let by = |how: &'static dyn signature::VerificationAlgorithm, key: &[u8]| {
+            UnparsedPublicKey::new(how, key).verify(message, mark).is_ok()
+        };
+        match &self.material {
+            Material::Rsa { n, e } => {
+                let how = match algorithm {
+                    Algorithm::RS256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+                    Algorithm::RS384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+                    Algorithm::RS512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+                    Algorithm::PS256 => &signature::RSA_PSS_2048_8192_SHA256,
+                    Algorithm::PS384 => &signature::RSA_PSS_2048_8192_SHA384,
+                    Algorithm::PS512 => &signature::RSA_PSS_2048_8192_SHA512,
+                    Algorithm::ES256 | Algorithm::ES384 | Algorithm::EdDsa => return false,
+                };
+                RsaPublicKeyComponents { n, e }.verify(how, message, mark).is_ok()
+            }
+            Material::P256(point) => by(&signature::ECDSA_P256_SHA256_FIXED, point),
+            Material::P384(point) => by(&signature::ECDSA_P384_SHA384_FIXED, point),
+            Material::Ed25519(point) => by(&signature::ED25519, point),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    alg: String,
+    #[serde(default)]
+    kid: Option<String>,
+    #[serde(default)]
+    typ: Option<String>,
+    #[serde(default)]
+    crit: Option<Value>,
+}
+
+/// A token whose form is right and whose signature nobody has looked at.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    algorithm: Algorithm,
+    /// Which key it says it is signed by.
+    pub(super) key: Option<String>,
+    signed: Vec<u8>,
+    claims: Vec<u8>,
+    mark: Vec<u8>,
+}
+
+impl Parsed {
+    /// Reads a token's three parts.
+    pub(crate) fn read(token: &str, allowed: &[Algorithm]) -> Result<Self, Fault> {
+        const FORM: Fault = Fault::Token("it is not a JSON Web Token");
+        if token.len() > MAX_BYTES {
+            return Err(Fault::Token("it is too long"));
+        }
+        let (signed, mark) = token.rsplit_once('.').ok_or(FORM)?;
+        let (head, claims) = signed.split_once('.').ok_or(FORM)?;
+        if claims.contains('.') {
+            return Err(FORM);
+        }
+        let part = |text: &str| decode(text).ok_or(FORM);
+        let header: Header = serde_json::from_slice(&part(head)?).map_err(|_| FORM)?; // silent-ok: nobody is told more
+        if header.crit.is_some() {
+            return Err(Fault::Token("it asks for an extension that is not known here"));
+        }
+        let kind = header.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
+        if !["jwt", "at+jwt", "application/at+jwt"].contains(&kind.as_str()) {
+            return Err(Fault::Token("it is not an access token"));
+        }
+        // `none` and shared secrets are no names of the table.
+        let algorithm = serde_json::from_value(Value::String(header.alg)).ok(); // silent-ok: an unknown one is not allowed
+        let algorithm = algorithm.filter(|algorithm| allowed.contains(algorithm));
+        Ok(Self {
+            algorithm: algorithm.ok_or(Fault::Token("its signature is not of an allowed kind"))?,
+            key: header.kid,
+            signed: signed.as_bytes().to_vec(),
+            claims: part(claims)?,
+            mark: part(mark)?,
+        })
+    }
+
+    /// Whether this key could have signed it.
+    pub(super) fn may_be_of(&self, key: &Key) -> bool {
+        let named = self.key.is_none() || self.key == key.id;
+        named && key.fits(self.algorithm)
+    }
+
+    /// Its claims, once one of `keys` verifies it.
+    pub(super) fn verified(&self, keys: &[Key]) -> Result<Value, Fault> {
+        let verifies =
+            |key: &Key| self.may_be_of(key) && key.verifies(self.algorithm, &self.signed, &self.mark);
+        if !keys.iter().any(verifies) {
+            return Err(Fault::Token("no key of the issuer verifies it"));
+        }
+        let claims: Value =
+            serde_json::from_slice(&self.claims).map_err(|_| Fault::Token("its claims can't be read"))?; // silent-ok: as above
+        Ok(claims)
+    }
+}

@@ -1,0 +1,151 @@
+//! The issuer's keys: fetched at first need, kept for an hour, fetched again when a token names one that is not known.
+
+use clawk_egress::{Client, EgressError, Request, Url};
+use clawk_kernel::time::Timestamp;
+use clawk_secrets::Env;
+use http::{HeaderMap, Method};
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use super::jwt::{Key, Parsed};
+use super::{Fault, OAuthOptions, client};
+
+/// How long keys are used without looking again, milliseconds.
+const FRESH_MS: i64 = 3_600_000;
+/// How long keys are used when the issuer can't be reached, milliseconds.
+const STALE_MS: i64 = 2 * FRESH_MS;
+/// Between two looks, whatever tokens say, milliseconds: a forged token makes no flood of requests.
+const PAUSE_MS: i64 = 30_000;
+/// Keys of a set.
+const MAX_KEYS: usize = 64;
+
+/// The keys of one issuer.
+pub(super) struct Keys {
+    /// Where they are; none: where the issuer's metadata says.
+    place: Option<Url>,
+    issuer: String,
+    client: Client,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    keys: Vec<Key>,
+    /// When they came, and when they were asked for.
+    came: Option<Timestamp>,
+    tried: Option<Timestamp>,
+}
+
+impl Keys {
+    pub(super) fn new(options: &OAuthOptions, env: &Env) -> Result<Self, EgressError> {
+        let issuer = Url::parse(&options.issuer)
+            .map_err(|error| EgressError::Setup(format!("the issuer `{}`: {error}", options.issuer)))?;
+        Ok(Self {
+            client: client(options.jwks.as_ref().unwrap_or(&issuer), env)?,
+            place: options.jwks.clone(),
+            issuer: options.issuer.clone(),
+            kept: Mutex::default(),
+        })
+    }
+
+    /// Keys that may have signed the token.
+    pub(super) async fn fitting(&self, parsed: &Parsed, now: Timestamp) -> Result<Vec<Key>, Fault> {
+        // One look at a time: others wait for it and find what it found.
+        let mut kept = self.kept.lock().await;
+        let age =
+            |since: Option<Timestamp>| since.map_or(i64::MAX, |since| now.as_millis() - since.as_millis());
+        let known = kept.keys.iter().any(|key| parsed.may_be_of(key));
+        let wanted = !known || age(kept.came) > FRESH_MS;
+        if wanted && age(kept.tried) > PAUSE_MS {
+            kept.tried = Some(now);
+            match self.fetch().await {
+                Ok(keys) => (kept.keys, kept.came) = (keys, Some(now)),
+                Err(reason) => {
+                    tracing::warn!(%reason, issuer = self.issuer, "the issuer's keys could not be fetched");
+                    if kept.keys.is_empty() {
+                        kept.tried = None;
+                        return Err(Fault::Issuer(reason));
+                    }
+                }
+            }
+        }
+        if age(kept.came) > STALE_MS {
+            return Err(Fault::Issuer(
+                "its keys are too old, and it does not answer".to_owned(),
+            ));
+        }
+        Ok(kept
+            .keys
+            .iter()
+            .filter(|key| parsed.may_be_of(key))
+            .cloned()
+            .collect())
+    }
+
+    async fn fetch(&self) -> Result<Vec<Key>, String> {
+        let place = match &self.place {
+            Some(place) => place.clone(),
+            None => self.discovered().await?,
+        };
+        let set = self.get(place).await?;
+        let all = set
+            .get("keys")
+            .and_then(Value::as_array)
+            .ok_or("it has no `keys`")?;
+        let keys: Vec<Key> = all.iter().take(MAX_KEYS).filter_map(Key::read).collect();
+        if keys.is_empty() {
+            return Err("it publishes no key that can be used here".to_owned());
+        }
+        Ok(keys)
+    }
+
+    /// The `jwks_uri` of the issuer's metadata (RFC 8414, OpenID Connect Discovery).
+    async fn discovered(&self) -> Result<Url, String> {
+        let issuer = Url::parse(&self.issuer).map_err(|error| error.to_string())?;
+        let path = issuer.path().trim_end_matches('/').to_owned();
+        let places = [
+            format!("/.well-known/oauth-authorization-server{path}"),
+            format!("/.well-known/openid-configuration{path}"),
+            format!("{path}/.well-known/openid-configuration"),
+        ];
+        let mut last = String::new();
+        for place in places {
+            let mut url = issuer.clone();
+            url.set_path(&place);
+            match self.get(url).await {
+                Ok(metadata) if metadata.get("issuer").and_then(Value::as_str) == Some(&self.issuer) => {
+                    let keys = metadata.get("jwks_uri").and_then(Value::as_str);
+                    let keys = keys.ok_or("its metadata has no `jwks_uri`")?;
+                    let keys = Url::parse(keys).map_err(|error| error.to_string())?;
+                    // What the issuer names must be as safe as the issuer.
+                    if keys.scheme() != issuer.scheme() {
+                        return Err("its `jwks_uri` has another scheme than the issuer".to_owned());
+                    }
+                    return Ok(keys);
+                }
+                Ok(_) => last = format!("the metadata at {place} is of another issuer"),
+                Err(reason) => last = reason,
+            }
+        }
+        Err(last)
+    }
+
+    async fn get(&self, url: Url) -> Result<Value, String> {
+        let request = Request {
+            method: Method::GET,
+            url,
+            headers: HeaderMap::new(),
+            body: bytes::Bytes::new(),
+        };
+        let answer = self
+            .client
+            .send(request)
+            .await
+            .map_err(|error| error.to_string())?;
+        if !answer.status().is_success() {
+            return Err(format!("it answers with {}", answer.status()));
+        }
+        let body = answer.bytes().await.map_err(|error| error.to_string())?;
+        serde_json::from_slice(&body).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,53 @@
+//! `/.well-known/oauth-protected-resource` (RFC 9728): where a client gets a token for this server.
+
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use http::Uri;
+use serde_json::{Value, json};
+
+use super::DOORS;
+use crate::http::{ApiError, App};
+
+/// Its path; below it, the path of a door.
+pub(crate) const PATH: &str = "/.well-known/oauth-protected-resource";
+
+/// The routes.
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route(PATH, get(show))
+        .route("/.well-known/oauth-protected-resource/{*door}", get(show))
+}
+
+/// The door that a request's path belongs to; empty for the server itself.
+pub(super) fn door(path: &str) -> &'static str {
+    let fits = |door: &&&str| {
+        path == **door
+            || path
+                .strip_prefix(**door)
+                .is_some_and(|rest| rest.starts_with('/'))
+    };
+    let longest = DOORS.iter().filter(fits).max_by_key(|door| door.len());
+    longest.copied().unwrap_or_default()
+}
+
+async fn show(State(app): State<App>, uri: Uri) -> Result<Json<Value>, ApiError> {
+    let below = uri
+        .path()
+        .strip_prefix(PATH)
+        .unwrap_or_default()
+        .trim_end_matches('/');
+    let oauth = app.options.oauth.as_ref();
+    let oauth = oauth.filter(|_| below.is_empty() || DOORS.contains(&below));
+    let options = &oauth
+        .ok_or_else(|| ApiError::not_found("no such path"))?
+        .0
+        .options;
+    let scopes: Vec<&String> = options.scopes.keys().collect();
+    Ok(Json(json!({
+        "resource": format!("{}{below}", options.resource),
+        "authorization_servers": [options.issuer],
+        "scopes_supported": scopes,
+        "bearer_methods_supported": ["header"],
+    })))
+}

@@ -1,0 +1,380 @@
+//! A peer over a connection of ours, on whatever transport the client has. A peer that serves `claw.swarm.*` is given the task
+//! and reports it; any other is sent it as a message and answers. What it asks of us beside reports is refused.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as Plain, PoisonError};
+use std::time::Duration;
+
+use clawk_client::{Client, ClientError, Notice, Options, Target};
+use clawk_kernel::ports::{Errand, Lost, Reports, Worked};
+use clawk_proto::message::SEND;
+use clawk_proto::method::{Method, ReportParams};
+use clawk_proto::{ErrorCode, RequestId, RpcError};
+use clawk_secrets::Secret;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, broadcast};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::delegate;
+use crate::error::ckp as error;
+
+/// A peer that has not reported is asked again so often: the same request, which it takes once.
+const ASK_AGAIN: Duration = Duration::from_secs(15);
+/// How long an acknowledgement may take.
+const ACKNOWLEDGE: Duration = Duration::from_secs(30);
+/// How long a broken connection is made again before the try is lost.
+const RECONNECT: Duration = Duration::from_secs(5);
+/// Messages without effect (duplicates, what is nobody's, requests that are refused) that one connection may send in
+/// [`PATIENCE`]; then it is closed.
+const USELESS: u32 = 64;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a peer is reached.
+#[derive(Clone)]
+pub struct LinkOptions {
+    /// Where.
+    pub target: Target,
+    /// By which name it knows us.
+    pub name: String,
+    /// The token that it wants.
+    pub token: Option<Secret>,
+    /// At most these tools.
+    pub tools: Option<Vec<String>>,
+    /// Of one try, milliseconds.
+    pub timeout_ms: Option<u64>,
+}
+
+impl fmt::Debug for LinkOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LinkOptions({})", self.target)
+    }
+}
+
+/// One peer.
+pub(super) struct Link {
+    identity: String,
+    options: LinkOptions,
+    open: Mutex<Option<Open>>,
+    gone: AtomicBool,
+    /// Members that work on tries now, by the try.
+    members: Arc<Plain<HashMap<RequestId, String>>>,
+}
+
+/// A connection.
+#[derive(Clone)]
+struct Open {
+    client: Client,
+    /// It was closed because of what it sent.
+    flooded: CancellationToken,
+}
+
+/// The rights of a task that a message can't carry.
+const NOT_CONVEYED: &str = "the peer serves no `claw.swarm.*`, and a message can't tell it to use less than it has; declare the Swarm there, or give the task with a wider role and without `tools`";
+
+impl Link {
+    pub(super) fn new(identity: String, options: LinkOptions) -> Arc<Self> {
+        Arc::new(Self {
+            identity,
+            options,
+            open: Mutex::default(),
+            gone: AtomicBool::new(false),
+            members: Arc::default(),
+        })
+    }
+
+    pub(super) const fn options(&self) -> &LinkOptions {
+        &self.options
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub(super) async fn close(&self) {
+        let open = self.open.lock().await.take();
+        if let Some(open) = open {
+            open.client.close().await;
+        }
+    }
+
+    /// The connection; a new one where there is none.
+    async fn connected(&self, reports: &Arc<dyn Reports>) -> Result<Open, ClientError> {
+        let mut open = self.open.lock().await;
+        if let Some(open) = open.as_ref().filter(|open| !open.flooded.is_cancelled()) {
+            return Ok(open.clone());
+        }
+        let options = Options {
+            token: self.options.token.clone(),
+            capabilities: json!({"swarm": {}, "messages": {}}),
+            reconnect: RECONNECT,
+            ..Options::named(&self.options.name)
+        };
+        let client = Client::connect(self.options.target.clone(), options).await?;
+        let fresh = Open {
+            client,
+            flooded: CancellationToken::new(),
+        };
+        let desk = Desk {
+            identity: self.identity.clone(),
+            open: fresh.clone(),
+            reports: Arc::clone(reports),
+            members: Arc::clone(&self.members),
+            useless: 0,
+            since: Instant::now(),
+        };
+        let notices = fresh.client.notices();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "ends with the connection, whose notices it reads"
+        )]
+        tokio::spawn(desk.sit(notices));
+        *open = Some(fresh.clone());
+        Ok(fresh)
+    }
+
+    /// The connection is of no use any more.
+    async fn broken(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        self.open.lock().await.take();
+    }
+
+    /// Gives the peer a try and waits, for as long as nobody drops this.
+    pub(super) async fn work(&self, errand: &Errand, reports: &Arc<dyn Reports>) -> Worked {
+        let open = match self.connected(reports).await {
+            Ok(open) => open,
+            Err(error) => {
+                self.broken().await;
+                return lost(Lost::Unreached, &error);
+            }
+        };
+        self.gone.store(false, Ordering::Relaxed);
+        let _bound = Bound::new(&self.members, errand);
+        let serves = |group: &str| {
+            let agent = open.client.agent();
+            agent.pointer(&format!("/capabilities/{group}")).is_some()
+        };
+        let worked = tokio::select! {
+            () = open.flooded.cancelled() => Worked::Lost {
+                why: Lost::Garbage,
+                message: format!("`{}` sent more than {USELESS} useless messages within {} s", self.identity, PATIENCE.as_secs()),
+            },
+            worked = async {
+                if serves("swarm") {
+                    given(&open.client, errand).await
+                } else if serves("messages") {
+                    asked(&open.client, errand).await
+                } else {
+                    Worked::Refused {
+                        reason: "no_swarm".to_owned(),
+                        message: format!("`{}` serves neither `claw.swarm.*` nor `{SEND}`", self.identity),
+                    }
+                }
+            } => worked,
+        };
+        if matches!(worked, Worked::Lost { .. }) {
+            self.broken().await;
+        }
+        worked
+    }
+}
+
+fn lost(why: Lost, error: &ClientError) -> Worked {
+    Worked::Lost {
+        why,
+        message: error.to_string(),
+    }
+}
+
+/// Delegates, again and again with the same id, until the report has come and this is dropped.
+async fn given(client: &Client, errand: &Errand) -> Worked {
+    let mut greeted = client.greeted();
+    loop {
+        greeted.mark_unchanged();
+        let call = client.call(Method::SwarmDelegate.name(), delegate(errand));
+        match timeout(ACKNOWLEDGE, call).await {
+            Ok(Ok(answer)) if answer.get("acknowledged") == Some(&Value::Bool(true)) => {}
+            Ok(Ok(_)) => {
+                return Worked::Refused {
+                    reason: "not_acknowledged".to_owned(),
+                    message: "the peer did not take the task".to_owned(),
+                };
+            }
+            Ok(Err(ClientError::Rpc(error))) => return refused(&error),
+            Ok(Err(error)) => return lost(Lost::Crashed, &error),
+            Err(_) => return lost(Lost::Crashed, &ClientError::Silent(ACKNOWLEDGE)), // silent-ok: the deadline is the whole cause
+        }
+        // A new connection may be to a peer that has forgotten, or that owes the report.
+        tokio::select! {
+            _ = greeted.changed() => {}
+            () = tokio::time::sleep(ASK_AGAIN) => {}
+        }
+    }
+}
+
+/// Says the task as a message, and takes the answer.
+async fn asked(client: &Client, errand: &Errand) -> Worked {
+    let narrow = errand.limits.tools.is_some() || errand.limits.role.as_deref() == Some("viewer");
+    if narrow {
+        return Worked::Refused {
+            reason: "rights_not_conveyed".to_owned(),
+            message: NOT_CONVEYED.to_owned(),
+        };
+    }
+    let params = json!({"request_id": errand.request_id, "conversation": errand.id, "text": errand.text});
+    match client.call(SEND, params).await {
+        Ok(answer) => told(&answer),
+        Err(ClientError::Rpc(error)) => refused(&error),
+        Err(error) => lost(Lost::Crashed, &error),
+    }
+}
+
+/// What a `claw.message.send` was answered.
+fn told(answer: &Value) -> Worked {
+    let parts = answer.get("parts").and_then(Value::as_array);
+    let texts = parts
+        .into_iter()
+        .flatten()
+        .filter_map(|part| part.get("text")?.as_str());
+    let text = texts.collect::<Vec<_>>().join("\n");
+    let tokens = answer.get("usage").map(|usage| {
+        ["input", "output", "input_tokens", "output_tokens"]
+            .iter()
+            .filter_map(|name| usage.get(*name)?.as_u64())
+            .fold(0_u64, u64::saturating_add)
+    });
+    match answer.get("stop").and_then(Value::as_str) {
+        Some("answered") => Worked::Answered { text, tokens },
+        Some(other) => Worked::Refused {
+            reason: other.chars().take(32).collect(),
+            message: "the peer's turn did not answer".to_owned(),
+        },
+        None => Worked::Lost {
+            why: Lost::Garbage,
+            message: "its answer says not how it ended".to_owned(),
+        },
+    }
+}
+
+/// An error of the peer's. Whether it may be tried again is what its code says.
+fn refused(error: &RpcError) -> Worked {
+    let again = [ErrorCode::PeerUnreachable, ErrorCode::ProviderUnavailable];
+    let message: String = error.message.chars().take(300).collect();
+    if let Some(code) = again.iter().find(|code| code.code() == error.code) {
+        let why = if *code == ErrorCode::PeerUnreachable {
+            Lost::Unreached
+        } else {
+            Lost::NoProvider
+        };
+        return Worked::Lost { why, message };
+    }
+    let reason = error.data.as_ref().and_then(|data| data.get("reason")?.as_str());
+    Worked::Refused {
+        reason: reason.unwrap_or("refused").chars().take(64).collect(),
+        message,
+    }
+}
+
+/// A member works on a try, until this is dropped.
+struct Bound<'a> {
+    members: &'a Plain<HashMap<RequestId, String>>,
+    id: RequestId,
+}
+
+impl<'a> Bound<'a> {
+    fn new(members: &'a Plain<HashMap<RequestId, String>>, errand: &Errand) -> Self {
+        let mut known = members.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(errand.id.clone(), errand.member.clone());
+        drop(known);
+        Self {
+            members,
+            id: errand.id.clone(),
+        }
+    }
+}
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&self.id);
+    }
+}
+
+/// Takes what a peer sends unasked.
+struct Desk {
+    identity: String,
+    open: Open,
+    reports: Arc<dyn Reports>,
+    members: Arc<Plain<HashMap<RequestId, String>>>,
+    useless: u32,
+    since: Instant,
+}
+
+impl Desk {
+    async fn sit(mut self, mut notices: broadcast::Receiver<Notice>) {
+        loop {
+            let notice = match notices.recv().await {
+                Ok(notice) => notice,
+                // What was missed is repeated until it is acknowledged.
+                Err(broadcast::error::RecvError::Lagged(_)) => {
+                    self.useless = self.useless.saturating_add(USELESS);
+                    if self.is_flooded() {
+                        return;
+                    }
+                    continue;
+                }
+                Err(broadcast::error::RecvError::Closed) => return,
+            };
+            if notice.id.is_null() {
+                continue;
+            }
+            let (outcome, useful) = self.answer(&notice).await;
+            if !useful {
+                self.useless = self.useless.saturating_add(1);
+            }
+            if self.is_flooded() || self.open.client.answer(notice.id, outcome).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Closes the connection of a peer that sends too much to no purpose.
+    fn is_flooded(&mut self) -> bool {
+        if self.since.elapsed() > PATIENCE {
+            (self.useless, self.since) = (0, Instant::now());
+        }
+        if self.useless <= USELESS {
+            return false;
+        }
+        tracing::warn!(peer = %self.identity, "the peer sends too much to no purpose: its connection is closed");
+        self.open.flooded.cancel();
+        true
+    }
+
+    /// The answer, and whether what was asked had an effect.
+    async fn answer(&self, notice: &Notice) -> (Result<Value, RpcError>, bool) {
+        if notice.method != Method::SwarmReport.name() {
+            let message = format!(
+                "`{}` is not for a peer to ask",
+                notice.method.chars().take(64).collect::<String>()
+            );
+            return (Err(RpcError::new(ErrorCode::MethodNotFound, message)), false);
+        }
+        let params: ReportParams = match error::decode(Method::SwarmReport.name(), &notice.params.to_string())
+        {
+            Ok(params) => params,
+            Err(error) => return (Err(error), false),
+        };
+        let member = {
+            let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+            members.get(&params.task_id).cloned()
+        };
+        let bound = member.as_deref();
+        match self.reports.report(bound, params).await {
+            Ok(answer) => (Ok(json!(answer)), bound.is_some() && answer.acknowledged),
+            Err(fault) => (Err(error::from_kernel(&fault)), false),
+        }
+    }
+}

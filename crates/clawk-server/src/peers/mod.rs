@@ -1,0 +1,153 @@
+//! Members of a swarm that work elsewhere: agents of their own over a connection ([`link`]), or whoever takes tasks out of a bus
+//! ([`bus`]). Both are the kernel's port [`Elsewhere`].
+
+mod bus;
+mod link;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::Kernel;
+use clawk_kernel::ports::{Elsewhere, Errand, Later, Lost, Place, Reports, Worked};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use bus::{BusKind, BusOptions};
+pub use link::LinkOptions;
+
+use crate::queue::QueueError;
+use bus::Carries;
+use link::Link;
+
+/// How long the end waits for connections to say good-bye.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// All members that are elsewhere.
+pub struct Peers {
+    links: BTreeMap<String, Arc<Link>>,
+    bus: Option<Arc<dyn Carries>>,
+    tasks: TaskTracker,
+    over: CancellationToken,
+    /// Of the agent's present run.
+    current: Mutex<CancellationToken>,
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peers({:?}, bus: {})", self.links.keys(), self.bus.is_some())
+    }
+}
+
+impl Peers {
+    /// Peers by the names of their identities, and the swarm's bus, which must be reached now.
+    ///
+    /// # Errors
+    /// The bus can't be reached.
+    pub async fn new(
+        links: BTreeMap<String, LinkOptions>,
+        bus: Option<BusOptions>,
+    ) -> Result<Arc<Self>, QueueError> {
+        let bus = match bus {
+            Some(options) => Some(bus::open(options).await?),
+            None => None,
+        };
+        let links = links
+            .into_iter()
+            .map(|(name, options)| (name.clone(), Link::new(name, options)));
+        Ok(Arc::new(Self {
+            links: links.collect(),
+            bus,
+            tasks: TaskTracker::new(),
+            over: CancellationToken::new(),
+            current: Mutex::default(),
+        }))
+    }
+
+    /// Tasks come by a bus.
+    #[must_use]
+    pub fn has_bus(&self) -> bool {
+        self.bus.is_some()
+    }
+
+    /// An agent has started: its reports are taken out of the bus, and it works for the bus.
+    pub async fn attach(&self, kernel: &Kernel) {
+        if let Some(bus) = &self.bus {
+            // Whoever worked for an earlier run of the agent ends.
+            let fresh = self.over.child_token();
+            let earlier = {
+                let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::replace(&mut *current, fresh.clone())
+            };
+            earlier.cancel();
+            Arc::clone(bus).attach(kernel.clone(), &self.tasks, &fresh).await;
+        }
+    }
+
+    /// Ends all connections.
+    pub async fn close(&self) {
+        self.over.cancel();
+        self.tasks.close();
+        let farewell = async {
+            for link in self.links.values() {
+                link.close().await;
+            }
+            self.tasks.wait().await;
+        };
+        if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
+            tracing::warn!("a peer did not say good-bye in time");
+        }
+    }
+}
+
+impl Elsewhere for Peers {
+    fn place(&self, identity: &str) -> Option<Place> {
+        if self.links.contains_key(identity) {
+            return Some(Place::Peer);
+        }
+        let carried = self.bus.as_ref().is_some_and(|bus| bus.carries(identity));
+        carried.then_some(Place::Bus)
+    }
+
+    fn is_gone(&self, identity: &str) -> bool {
+        match self.links.get(identity) {
+            Some(link) => link.is_gone(),
+            None => self.bus.as_ref().is_some_and(|bus| bus.is_gone()),
+        }
+    }
+
+    fn timeout_ms(&self, identity: &str) -> Option<u64> {
+        self.links.get(identity)?.options().timeout_ms
+    }
+
+    fn tools(&self, identity: &str) -> Option<Vec<String>> {
+        self.links.get(identity)?.options().tools.clone()
+    }
+
+    fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked> {
+        Box::pin(async move {
+            match (self.links.get(&errand.identity), &self.bus) {
+                (Some(link), _) => link.work(&errand, &reports).await,
+                (None, Some(bus)) => bus.work(&errand).await,
+                (None, None) => Worked::Lost {
+                    why: Lost::Unreached,
+                    message: format!("`{}` is bound nowhere", errand.identity),
+                },
+            }
+        })
+    }
+}
+
+/// The params of `claw.swarm.delegate` for an errand.
+fn delegate(errand: &Errand) -> Value {
+    json!({
+        "task_id": errand.id,
+        "task": {"description": errand.text},
+        "context": {
+            "request_id": errand.request_id, "swarm": errand.swarm, "member": errand.member,
+            "report_token": errand.report_token, "limits": errand.limits,
+        },
+    })
+}

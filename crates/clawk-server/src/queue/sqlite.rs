@@ -1,0 +1,268 @@
+//! A queue in a file, for several processes of one host: SQLite in WAL mode.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::time::Clock;
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+
+use super::{Broker, KEPT, Lane, Parcel, QueueError, broker};
+
+/// How often an empty queue is looked at.
+const LOOK: Duration = Duration::from_millis(25);
+/// How often, before a look ends without any message.
+const LOOKS: u32 = 40;
+/// How long another process may hold the file.
+const BUSY: Duration = Duration::from_secs(10);
+/// The longest message, bytes.
+const MOST: usize = 64 << 20;
+
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, client TEXT NOT NULL, message BLOB NOT NULL,
+    own_id TEXT NOT NULL, added_ms INTEGER NOT NULL, visible_ms INTEGER NOT NULL, tries INTEGER NOT NULL DEFAULT 0,
+    reason TEXT
+);
+CREATE INDEX IF NOT EXISTS waiting ON messages (queue, visible_ms);
+CREATE UNIQUE INDEX IF NOT EXISTS once ON messages (queue, own_id);
+CREATE TABLE IF NOT EXISTS readers (
+    queue TEXT NOT NULL, reader TEXT NOT NULL, after INTEGER NOT NULL, PRIMARY KEY (queue, reader)
+);
+CREATE TABLE IF NOT EXISTS sent (queue TEXT NOT NULL, own_id TEXT NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (queue, own_id));
+CREATE TABLE IF NOT EXISTS held (
+    queue TEXT NOT NULL, reader TEXT NOT NULL, id INTEGER NOT NULL, visible_ms INTEGER NOT NULL, tries INTEGER NOT NULL,
+    PRIMARY KEY (queue, reader, id)
+);";
+
+/// One client of the file.
+pub(crate) struct File {
+    clock: Arc<dyn Clock>,
+    connection: Arc<Mutex<Connection>>,
+    lane: Lane,
+}
+
+impl File {
+    /// Opens the file, and makes it if there is none.
+    pub(crate) fn open(clock: &Arc<dyn Clock>, path: &Path, lane: Lane) -> Result<Self, QueueError> {
+        let connection = Connection::open(path).map_err(broker)?;
+        connection.busy_timeout(BUSY).map_err(broker)?;
+        connection
+            .pragma_update(None, "journal_mode", "wal")
+            .map_err(broker)?;
+        connection
+            .pragma_update(None, "synchronous", "full")
+            .map_err(broker)?;
+        connection.execute_batch(SCHEMA).map_err(broker)?;
+        // What is there already is not news to a new reader.
+        if lane.shared {
+            let join = "INSERT OR IGNORE INTO readers SELECT ?1, ?2, coalesce(max(id), 0) FROM messages WHERE queue = ?1";
+            connection
+                .execute(join, params![lane.take, lane.group])
+                .map_err(broker)?;
+        }
+        Ok(Self {
+            clock: Arc::clone(clock),
+            connection: Arc::new(Mutex::new(connection)),
+            lane,
+        })
+    }
+
+    fn now_ms(&self) -> i64 {
+        self.clock.now().0 / 1000
+    }
+
+    /// Runs something in one transaction, on a thread that may wait for the disk.
+    async fn with<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, QueueError> {
+        let connection = Arc::clone(&self.connection);
+        let acted = tokio::task::spawn_blocking(move || {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = act(&transaction)?;
+            transaction.commit()?;
+            Ok::<T, rusqlite::Error>(done)
+        });
+        acted.await.map_err(broker)?.map_err(broker)
+    }
+
+    async fn take(&self) -> Result<Option<Parcel<i64>>, QueueError> {
+        let (lane, now) = (self.lane.clone(), self.now_ms());
+        let found = self.with(move |on| {
+            if lane.shared {
+                read(on, &lane, now)
+            } else {
+                claim(on, &lane, now)
+            }
+        });
+        Ok(found.await?.map(|found| Parcel {
+            client: found.client,
+            reply_to: None,
+            message: found.message,
+            tries: found.tries,
+            age: Duration::from_millis(u64::try_from(now.saturating_sub(found.added_ms)).unwrap_or(0)),
+            receipt: found.id,
+        }))
+    }
+}
+
+struct Found {
+    id: i64,
+    client: String,
+    message: Vec<u8>,
+    added_ms: i64,
+    tries: u64,
+}
+
+fn wait_ms(lane: &Lane) -> i64 {
+    i64::try_from(lane.ack_wait.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
+    let tries: i64 = row.get(4)?;
+    Ok(Found {
+        id: row.get(0)?,
+        client: row.get(1)?,
+        message: row.get(2)?,
+        added_ms: row.get(3)?,
+        tries: u64::try_from(tries).unwrap_or(0).saturating_add(1),
+    })
+}
+
+/// The next message that nobody holds.
+fn claim(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Result<Option<Found>> {
+    let next = "SELECT id, client, message, added_ms, tries FROM messages WHERE queue = ?1 AND visible_ms <= ?2 ORDER BY id LIMIT 1";
+    let next = on.query_row(next, params![lane.take, now], found).optional()?;
+    if let Some(next) = &next {
+        on.execute(
+            "UPDATE messages SET visible_ms = ?1, tries = tries + 1 WHERE id = ?2",
+            params![now + wait_ms(lane), next.id],
+        )?;
+    }
+    Ok(next)
+}
+
+/// The next message that this reader has not read, or has read and not acknowledged in time.
+fn read(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Result<Option<Found>> {
+    let again =
+        "SELECT m.id, m.client, m.message, m.added_ms, h.tries FROM held h JOIN messages m ON m.id = h.id
+        WHERE h.queue = ?1 AND h.reader = ?2 AND h.visible_ms <= ?3 ORDER BY m.id LIMIT 1";
+    let again = on
+        .query_row(again, params![lane.take, lane.group, now], found)
+        .optional()?;
+    let next = match again {
+        Some(again) => Some(again),
+        None => {
+            let next = "SELECT id, client, message, added_ms, 0 FROM messages WHERE queue = ?1
+                AND id > (SELECT after FROM readers WHERE queue = ?1 AND reader = ?2) ORDER BY id LIMIT 1";
+            on.query_row(next, params![lane.take, lane.group], found)
+                .optional()?
+        }
+    };
+    if let Some(next) = &next {
+        let until = now + wait_ms(lane);
+        let tries = i64::try_from(next.tries).unwrap_or(i64::MAX);
+        on.execute(
+            "INSERT OR REPLACE INTO held VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![lane.take, lane.group, next.id, until, tries],
+        )?;
+        on.execute(
+            "UPDATE readers SET after = max(after, ?3) WHERE queue = ?1 AND reader = ?2",
+            params![lane.take, lane.group, next.id],
+        )?;
+    }
+    Ok(next)
+}
+
+impl Broker for File {
+    /// The message's number.
+    type Receipt = i64;
+
+    async fn next(&self) -> Result<Vec<Parcel<i64>>, QueueError> {
+        for _ in 0..LOOKS {
+            if let Some(parcel) = self.take().await? {
+                return Ok(vec![parcel]);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(Vec::new())
+    }
+
+    async fn publish(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
+        if line.len() > MOST {
+            return Err(QueueError::TooLong(MOST));
+        }
+        let (to, client, line, id) = (to.to_owned(), client.to_owned(), line.to_vec(), id.to_owned());
+        let now = self.now_ms();
+        let old = now.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX));
+        let removed = self
+            .lane
+            .puts
+            .iter()
+            .any(|(queue, removed)| *removed && *queue == to);
+        self.with(move |on| {
+            if removed {
+                // The same again, also after it was taken, is put there once.
+                on.execute("DELETE FROM sent WHERE at_ms < ?1", params![old])?;
+                let new = on.execute(
+                    "INSERT OR IGNORE INTO sent VALUES (?1, ?2, ?3)",
+                    params![to, id, now],
+                )?;
+                if new == 0 {
+                    return Ok(());
+                }
+            }
+            let put = "INSERT OR IGNORE INTO messages (queue, client, message, own_id, added_ms, visible_ms)
+                VALUES (?1, ?2, ?3, ?4, ?5, 0)";
+            on.execute(put, params![to, client, line, id, now])?;
+            if !removed {
+                on.execute(
+                    "DELETE FROM messages WHERE queue = ?1 AND added_ms < ?2",
+                    params![to, old],
+                )?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn done(&self, receipt: &i64) -> Result<(), QueueError> {
+        let (id, lane) = (*receipt, self.lane.clone());
+        self.with(move |on| {
+            if lane.shared {
+                let held = "DELETE FROM held WHERE queue = ?1 AND reader = ?2 AND id = ?3";
+                on.execute(held, params![lane.take, lane.group, id])
+            } else {
+                on.execute("DELETE FROM messages WHERE id = ?1", params![id])
+            }
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn progress(&self, receipt: &i64) -> Result<(), QueueError> {
+        let (id, until) = (*receipt, self.now_ms().saturating_add(wait_ms(&self.lane)));
+        self.with(move |on| {
+            on.execute(
+                "UPDATE messages SET visible_ms = ?1 WHERE id = ?2",
+                params![until, id],
+            )
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn bury(&self, parcel: &Parcel<i64>, reason: &str) -> Result<(), QueueError> {
+        let (id, dead, reason) = (parcel.receipt, self.lane.dead.clone(), reason.to_owned());
+        self.with(move |on| {
+            on.execute(
+                "UPDATE messages SET queue = ?1, reason = ?2, visible_ms = 9223372036854775807 WHERE id = ?3",
+                params![dead, reason, id],
+            )
+        })
+        .await
+        .map(drop)
+    }
+}

@@ -1,0 +1,228 @@
+//! `claw.swarm.report` to whoever delegated: a request of ours, repeated with the same content until it is answered. A client
+//! that comes back and delegates the same again is told again.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::RunResult;
+use clawk_proto::RequestId;
+use clawk_proto::method::{Method, TaskStatus};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::Pulse;
+use crate::transport::outbox::Outbox;
+
+/// Before a report is repeated the first time, and at most.
+const FIRST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(60);
+/// Reports that one client may be owed at once; what is beyond is told when it delegates the same again.
+const MOST: usize = 10_000;
+/// What the ids of our requests begin with.
+const PREFIX: &str = "report-";
+
+/// What one client is owed.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    reports: Mutex<BTreeMap<RequestId, Report>>,
+    bell: Notify,
+}
+
+#[derive(Debug)]
+struct Report {
+    token: Option<String>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nobody waits for its end yet.
+    New,
+    /// Its end is waited for.
+    Waiting,
+    /// To be said.
+    Said {
+        line: String,
+        due: Instant,
+        wait: Duration,
+    },
+}
+
+impl Owed {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RequestId, Report>> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client has delegated this.
+    pub(crate) fn owe(&self, task: RequestId, token: Option<String>) {
+        let mut reports = self.lock();
+        if reports.len() >= MOST && !reports.contains_key(&task) {
+            return tracing::warn!("a client is owed too many reports; one more is told when it asks again");
+        }
+        let report = reports.entry(task).or_insert(Report {
+            token,
+            state: State::New,
+        });
+        // Asked again: it is said again at once.
+        if let State::Said { due, wait, .. } = &mut report.state {
+            (*due, *wait) = (Instant::now(), FIRST);
+        }
+        drop(reports);
+        self.bell.notify_one();
+    }
+
+    /// Whether this line is the client's answer to a report; it is not repeated then.
+    pub(crate) fn answered(&self, line: &[u8]) -> bool {
+        #[derive(Deserialize)]
+        struct Answer {
+            id: String,
+        }
+        let id = serde_json::from_slice::<Answer>(line).ok(); // silent-ok: it answers something else
+        let task = id.and_then(|answer| RequestId::parse(answer.id.strip_prefix(PREFIX)?).ok()); // silent-ok: as above
+        let Some(task) = task else { return false };
+        let mut reports = self.lock();
+        match reports.get(&task).map(|report| &report.state) {
+            Some(State::Said { .. }) => reports.remove(&task).is_some(),
+            Some(State::New | State::Waiting) | None => false,
+        }
+    }
+
+    fn fresh(&self) -> Vec<RequestId> {
+        let mut fresh = Vec::new();
+        for (task, report) in self.lock().iter_mut() {
+            if matches!(report.state, State::New) {
+                report.state = State::Waiting;
+                fresh.push(task.clone());
+            }
+        }
+        fresh
+    }
+
+    fn ended(&self, task: &RequestId, result: Option<&RunResult>) {
+        let mut reports = self.lock();
+        let Some(result) = result else {
+            reports.remove(task);
+            return;
+        };
+        if let Some(report) = reports.get_mut(task) {
+            report.state = State::Said {
+                line: text(task, result, report.token.as_deref()),
+                due: Instant::now(),
+                wait: FIRST,
+            };
+        }
+    }
+
+    /// What is to be said now, and when there is more.
+    fn due(&self) -> (Vec<String>, Option<Instant>) {
+        let now = Instant::now();
+        let (mut lines, mut next) = (Vec::new(), None);
+        for report in self.lock().values_mut() {
+            let State::Said { line, due, wait } = &mut report.state else {
+                continue;
+            };
+            if *due <= now {
+                lines.push(line.clone());
+                *due = now + *wait;
+                *wait = (*wait * 2).min(LONGEST);
+            }
+            next = Some(next.map_or(*due, |next: Instant| next.min(*due)));
+        }
+        (lines, next)
+    }
+}
+
+/// The report of a run, as a request.
+pub(crate) fn text(task: &RequestId, result: &RunResult, token: Option<&str>) -> String {
+    let id = format!("{PREFIX}{task}");
+    let request = json!({"jsonrpc": "2.0", "id": id, "method": Method::SwarmReport.name(), "params": params(task, result, token)});
+    request.to_string()
+}
+
+/// What a report says: the answer, and for a run of several members their answers, too.
+pub(crate) fn params(task: &RequestId, result: &RunResult, token: Option<&str>) -> Value {
+    let mut answer = json!({"text": result.text});
+    if let Some(data) = &result.data {
+        set(&mut answer, "data", data.clone());
+    }
+    if result.answers.len() > 1 {
+        set(&mut answer, "answers", json!(result.answers));
+    }
+    if let Some(fault) = result
+        .error
+        .as_ref()
+        .filter(|_| result.status == TaskStatus::Failed)
+    {
+        if result.text.is_empty() {
+            set(&mut answer, "text", json!(fault.message));
+        }
+        set(
+            &mut answer,
+            "error",
+            json!({"code": fault.code, "reason": fault.reason}),
+        );
+    }
+    let mut params = json!({
+        "task_id": task, "status": result.status, "result": answer, "token_usage": result.tokens,
+        "cost_microusd": result.cost_microusd, "duration_ms": result.duration_ms,
+    });
+    if let Some(token) = token {
+        set(&mut params, "report_token", json!(token));
+    }
+    params
+}
+
+fn set(object: &mut Value, member: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(member.to_owned(), value);
+    }
+}
+
+/// Tells the client of the run that `pulse` names what it is owed, until the connection ends.
+pub(crate) async fn follow(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &Outbox) {
+    loop {
+        let run = pulse.borrow_and_update().clone();
+        let Some((kernel, owed)) = run.and_then(|run| Some((run.kernel, run.owed?))) else {
+            if pulse.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let mut ends = FuturesUnordered::new();
+        loop {
+            for task in owed.fresh() {
+                let kernel = kernel.clone();
+                ends.push(async move { (kernel.swarm_result(&task).await, task) });
+            }
+            let (lines, next) = owed.due();
+            for line in lines {
+                outbox.room().await;
+                let mut line = line.into_bytes();
+                line.push(b'\n');
+                outbox.take(&mut line);
+            }
+            tokio::select! {
+                biased;
+                changed = pulse.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return, // silent-ok: the connection is over
+                },
+                () = owed.bell.notified() => {}
+                Some((result, task)) = ends.next(), if !ends.is_empty() => owed.ended(&task, result.as_ref()),
+                () = until(next) => {}
+            }
+        }
+    }
+}
+
+async fn until(next: Option<Instant>) {
+    match next {
+        Some(next) => tokio::time::sleep_until(next).await,
+        None => std::future::pending().await,
+    }
+}

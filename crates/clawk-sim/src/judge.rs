@@ -1,0 +1,153 @@
+//! What must hold, at any time and at the end.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use clawk_kernel::kind;
+use serde_json::Value;
+
+use crate::host::{Host, RUN_TOKENS};
+use crate::world::{FORGED, World};
+
+/// What must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Invariant {
+    /// Every task that was given ends.
+    EveryTaskEnds,
+    /// A task is reported once, and a run ends once.
+    ReportedOnce,
+    /// No host does an effect twice.
+    NoEffectTwice,
+    /// A run uses no more than its purse holds.
+    PurseHolds,
+    /// Only who has the task reports it.
+    OwnReportsOnly,
+    /// Every chain verifies.
+    ChainsValid,
+}
+
+/// An invariant that did not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// Which.
+    pub invariant: Invariant,
+    /// What was seen.
+    pub seen: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.invariant, self.seen)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+fn broken<T>(invariant: Invariant, seen: String) -> Result<T, Broken> {
+    Err(Broken { invariant, seen })
+}
+
+/// Payloads of one type of a host's events.
+fn payloads(host: &Host, kinds: &[&str]) -> Vec<(String, Value)> {
+    let events = host.rig.journal.events().into_iter();
+    events
+        .filter(|event| kinds.contains(&event.kind.as_str()))
+        .map(|event| {
+            (
+                event.kind,
+                serde_json::from_str(&event.payload).unwrap_or_default(),
+            )
+        }) // silent-ok: payloads of ours always read
+        .collect()
+}
+
+fn word<'a>(payload: &'a Value, name: &str) -> &'a str {
+    payload.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Runs of the leader that have ended, each with how often.
+fn ended(world: &World) -> BTreeMap<String, usize> {
+    let mut ended = BTreeMap::new();
+    for (_, payload) in world
+        .hosts
+        .first()
+        .map(|leader| payloads(leader, &[kind::SWARM_ENDED]))
+        .unwrap_or_default()
+    {
+        *ended.entry(word(&payload, "task_id").to_owned()).or_default() += 1;
+    }
+    ended
+}
+
+/// Every task has ended at the leader.
+pub(crate) fn all_ended(world: &World) -> bool {
+    let ended = ended(world);
+    world
+        .tasks
+        .iter()
+        .all(|(task, _)| ended.contains_key(task.as_str()))
+}
+
+/// What holds at any time.
+pub(crate) fn always(world: &World) -> Result<(), Broken> {
+    for (at, host) in world.hosts.iter().enumerate() {
+        let verified = clawk_trace::verify_events(host.rig.journal.trace());
+        if !verified.valid {
+            return broken(Invariant::ChainsValid, format!("host {at}: {:?}", verified.fault));
+        }
+        let mut reported: BTreeMap<String, usize> = BTreeMap::new();
+        for (name, payload) in payloads(host, &[kind::SWARM_REPORTED, kind::SWARM_ENDED]) {
+            if payload.get("orphan") != Some(&Value::Bool(true)) {
+                *reported
+                    .entry(format!("{name} {}", word(&payload, "task_id")))
+                    .or_default() += 1;
+            }
+            let tokens = payload.get("run_tokens").and_then(Value::as_u64).unwrap_or(0);
+            if tokens > RUN_TOKENS {
+                return broken(Invariant::PurseHolds, format!("host {at}: {tokens} tokens"));
+            }
+        }
+        if let Some((what, times)) = reported.iter().find(|(_, times)| **times > 1) {
+            return broken(
+                Invariant::ReportedOnce,
+                format!("host {at}: {what} {times} times"),
+            );
+        }
+        let mut effects: BTreeMap<String, usize> = BTreeMap::new();
+        for (_, arguments) in host.rig.runner.runs() {
+            let arguments = Value::Object(arguments).to_string();
+            *effects.entry(arguments).or_default() += 1;
+        }
+        if let Some((what, times)) = effects.iter().find(|(_, times)| **times > 1) {
+            return broken(
+                Invariant::NoEffectTwice,
+                format!("host {at}: {what} {times} times"),
+            );
+        }
+        let forged = host.rig.journal.events().into_iter().any(|event| {
+            let ours = event.kind == kind::SWARM_ENDED;
+            let said = event
+                .content
+                .is_some_and(|content| String::from_utf8_lossy(&content.bytes).contains(FORGED));
+            ours && said
+        });
+        if forged {
+            return broken(
+                Invariant::OwnReportsOnly,
+                format!("host {at} took a forged report"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What holds once the faults are over and there was time enough.
+pub(crate) fn at_the_end(world: &World) -> Result<(), Broken> {
+    let ended = ended(world);
+    for (task, text) in &world.tasks {
+        if !ended.contains_key(task.as_str()) {
+            return broken(Invariant::EveryTaskEnds, format!("`{text}` has not"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,25 @@
+//! Deterministic simulation of a swarm over hosts: real kernels on journals in memory, a network that delays, repeats and loses,
+//! crashes at any step, forged reports, and one seed for all of it. The same seed gives the same bytes.
+//!
+//! *Owns:* the simulated world and what must hold in it.
+//! *Depends on:* the kernel with its testing parts, manifest, proto, trace.
+//! *Must not know:* the binary, files, sockets, real clocks.
+//! *Start reading at:* [`run`], then [`World`], then [`Invariant`].
+//!
+//! What is not simulated: SQLite and PostgreSQL (the journal is the testing one), brokers (the network behaves as one that delivers at
+//! least once), HTTP and the sandbox. A crash loses a host's tasks and memory at the next step's end; what its journal has taken stays.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a simulation that can't go on should fail loudly"
+)]
+
+mod host;
+mod judge;
+mod net;
+mod rng;
+mod world;
+
+pub use judge::{Broken, Invariant};
+pub use world::{Report, World, run};

@@ -1,0 +1,87 @@
+//! The network: messages on their way between hosts.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawk_kernel::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
+use clawk_proto::method::{DelegateParams, ReportParams};
+use serde_json::json;
+
+/// A message on its way.
+#[derive(Debug, Clone)]
+pub(crate) enum Packet {
+    /// From the leader to a worker.
+    Task(Box<DelegateParams>),
+    /// From a worker to the leader.
+    Report(Box<ReportParams>),
+}
+
+/// All that is on its way, in the order in which it was sent. A message stays until it is told done.
+#[derive(Clone, Default)]
+pub(crate) struct Net(Arc<Mutex<VecDeque<Packet>>>);
+
+impl fmt::Debug for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Net({})", self.lock().len())
+    }
+}
+
+impl Net {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Packet>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn send(&self, packet: Packet) {
+        self.lock().push_back(packet);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// A copy of one of them.
+    pub(crate) fn look(&self, at: usize) -> Option<Packet> {
+        self.lock().get(at).cloned()
+    }
+
+    /// It has arrived for good.
+    pub(crate) fn drop_at(&self, at: usize) {
+        self.lock().remove(at);
+    }
+}
+
+/// The leader's side of the bus: every identity but its own is elsewhere.
+#[derive(Debug)]
+pub(crate) struct Bus(pub(crate) Net);
+
+impl Elsewhere for Bus {
+    fn place(&self, identity: &str) -> Option<Place> {
+        (identity == "hand").then_some(Place::Bus)
+    }
+
+    fn is_gone(&self, _identity: &str) -> bool {
+        false
+    }
+
+    fn timeout_ms(&self, _identity: &str) -> Option<u64> {
+        None
+    }
+
+    fn tools(&self, _identity: &str) -> Option<Vec<String>> {
+        None
+    }
+
+    fn work<'a>(&'a self, errand: Errand, _reports: Arc<dyn Reports>) -> Later<'a, Worked> {
+        Box::pin(async move {
+            let params = json!({
+                "task_id": errand.id, "task": {"description": errand.text},
+                "context": {"request_id": errand.request_id, "swarm": errand.swarm, "member": errand.member,
+                    "report_token": errand.report_token, "limits": errand.limits},
+            });
+            let params = serde_json::from_value(params).expect("what is sent can be read");
+            self.0.send(Packet::Task(Box::new(params)));
+            std::future::pending().await
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! Around a call: what it may overwrite is kept before, and what it changed is noted after.
+
+use std::sync::Arc;
+
+use clawk_kernel::call::Permit;
+use clawk_kernel::ports::Look;
+use clawk_plan::Level;
+use serde_json::Value;
+
+use crate::builtin::{Builtin, reaches};
+use crate::runner::Binding;
+use crate::undo::{Open, Reach, Record, Undo, trees};
+
+/// What a call may overwrite here: files that are named, or whatever its sandbox lets it.
+enum Kind {
+    File,
+    Program,
+}
+
+fn kind(binding: &Binding) -> Option<Kind> {
+    match binding {
+        Binding::Builtin(Builtin::FileWrite | Builtin::FileEdit) => Some(Kind::File),
+        Binding::Builtin(Builtin::Shell) => Some(Kind::Program),
+        Binding::Command(command) if !command.guest => Some(Kind::Program),
+        Binding::Builtin(_)
+        | Binding::Extra(_)
+        | Binding::Command(_)
+        | Binding::Http(_)
+        | Binding::Mcp(_) => None,
+    }
+}
+
+/// Keeps what the call may overwrite. A call is not held up by what can't be kept: that is said in its record, or logged.
+pub(crate) async fn before(undo: Option<&Arc<Undo>>, binding: &Binding, permit: &Permit) -> Option<Open> {
+    let (undo, kind) = (Arc::clone(undo?), kind(binding)?);
+    let record = Record::new(permit.session(), permit.request_id().clone(), permit.tool());
+    let (plan, workdir) = (Arc::clone(permit.plan()), permit.workdir().to_owned());
+    let named = permit
+        .arguments()
+        .get("path")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    let work = move || {
+        let reach = match kind {
+            Kind::File => Ok(Reach::Places(vec![reaches(&plan, &workdir, &named?)?])),
+            Kind::Program if plan.level() == Level::None => {
+                Err("its sandbox has level `none`: it may write anywhere".to_owned())
+            }
+            Kind::Program => match trees(plan.filesystem(), &workdir) {
+                Ok(trees) if trees.is_empty() => return None,
+                found => found.map(Reach::Trees),
+            },
+        };
+        Some(undo.begin(record, reach))
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(None) => None,
+        Ok(Some(Ok(open))) => Some(open),
+        Ok(Some(Err(error))) => {
+            tracing::warn!(%error, "what a call overwrites can't be kept; it can't be undone");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%error, "what a call overwrites can't be kept; it can't be undone");
+            None
+        }
+    }
+}
+
+/// Notes what the call changed.
+pub(crate) async fn after(undo: Option<&Arc<Undo>>, open: Option<Open>) {
+    let (Some(undo), Some(open)) = (undo.cloned(), open) else {
+        return;
+    };
+    let noted = tokio::task::spawn_blocking(move || undo.end(open)).await;
+    let why = match noted {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(%why, "what a call changed can't be looked at; it can't be undone");
+}
+
+/// What a person should know before they say yes: that there is no undo.
+pub(crate) async fn told(undo: Option<&Arc<Undo>>, binding: &Binding, look: &Look<'_>) -> Option<String> {
+    let (undo, Kind::Program) = (Arc::clone(undo?), kind(binding)?) else {
+        return None;
+    };
+    if look.plan.level() == Level::None {
+        return Some("no undo: its sandbox has level `none`".to_owned());
+    }
+    let (plan, workdir) = (Arc::clone(look.plan), look.workdir.to_owned());
+    let work = move || undo.too_much(plan.filesystem(), &workdir);
+    // silent-ok: the run looks again, and its record says why nothing is kept
+    tokio::task::spawn_blocking(work).await.ok().flatten()
+}

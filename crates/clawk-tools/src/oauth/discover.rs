@@ -1,0 +1,226 @@
+//! Where a server's tokens come from: its protected-resource metadata (RFC 9728), then the authorization server's (RFC 8414,
+//! OpenID Connect Discovery). What they say of each other must agree.
+
+use clawk_egress::Url;
+use http::header::WWW_AUTHENTICATE;
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+
+use super::OAuthError;
+use super::wire::Web;
+
+/// A server, and who gives tokens for it.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// What a token is asked for.
+    pub resource: String,
+    /// The authorization server.
+    pub issuer: String,
+    /// What to ask for, where the server says it.
+    pub scope: Option<String>,
+    pub(super) authorization_endpoint: Option<String>,
+    pub(super) token_endpoint: String,
+    pub(super) registration_endpoint: Option<String>,
+    pub(super) device_endpoint: Option<String>,
+    /// How clients say who they are.
+    pub(super) methods: Vec<String>,
+    /// The answer of the browser names the issuer.
+    pub(super) names_issuer: bool,
+    /// It can do PKCE with SHA-256.
+    pub(super) has_s256: bool,
+    /// A refresh token is asked for by this scope.
+    pub(super) offline: bool,
+}
+
+/// Looks where tokens for the MCP server at `server` come from. `None`: it wants none.
+///
+/// # Errors
+/// It or its authorization server can't be reached, or says what can't be followed.
+pub(super) async fn discover(web: &Web, server: &Url) -> Result<Option<Place>, OAuthError> {
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "clawk", "version": env!("CARGO_PKG_VERSION")}}});
+    let answer = web.post_json(server.clone(), &hello).await?;
+    if answer.status != StatusCode::UNAUTHORIZED {
+        return Ok(None);
+    }
+    let challenge = Challenge::read(&answer.headers);
+    let found = resource(web, server, challenge.metadata.as_deref()).await?;
+    let (issuer, resource, listed) = match &found {
+        Some(metadata) => of_resource(metadata, server)?,
+        // Servers of 2025-03-26 are their own authorization servers.
+        None => (server.origin().ascii_serialization(), canonical(server), None),
+    };
+    let metadata = authorization(web, &issuer, found.is_some()).await?;
+    let text = |name: &str| metadata.get(name).and_then(Value::as_str).map(str::to_owned);
+    let list = |name: &str| {
+        let all = metadata.get(name).and_then(Value::as_array).into_iter().flatten();
+        all.filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let lacks = || OAuthError::Protocol(format!("the metadata of `{issuer}` names no token endpoint"));
+    let names_issuer =
+        metadata.get("authorization_response_iss_parameter_supported") == Some(&Value::Bool(true));
+    Ok(Some(Place {
+        token_endpoint: text("token_endpoint").ok_or_else(lacks)?,
+        authorization_endpoint: text("authorization_endpoint"),
+        registration_endpoint: text("registration_endpoint"),
+        device_endpoint: text("device_authorization_endpoint"),
+        methods: list("token_endpoint_auth_methods_supported"),
+        has_s256: list("code_challenge_methods_supported")
+            .iter()
+            .any(|method| method == "S256"),
+        offline: list("scopes_supported")
+            .iter()
+            .any(|scope| scope == "offline_access"),
+        names_issuer,
+        scope: challenge.scope.or(listed),
+        resource,
+        issuer,
+    }))
+}
+
+/// What a 401 says (RFC 6750, RFC 9728).
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Challenge {
+    pub(super) metadata: Option<String>,
+    pub(super) scope: Option<String>,
+}
+
+impl Challenge {
+    pub(super) fn read(headers: &HeaderMap) -> Self {
+        let values = headers.get_all(WWW_AUTHENTICATE).iter();
+        let values = values.filter_map(|value| value.to_str().ok()); // silent-ok: an unreadable one says nothing
+        let bearer = values.filter_map(|value| {
+            let (scheme, rest) = value.split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case("bearer ").then_some(rest)
+        });
+        let mut challenge = Self::default();
+        for (name, value) in bearer.flat_map(parameters) {
+            match name.as_str() {
+                "resource_metadata" => challenge.metadata = Some(value),
+                "scope" => challenge.scope = Some(value),
+                _ => {}
+            }
+        }
+        challenge
+    }
+}
+
+/// `name="value", name=value`; a quoted value may hold commas.
+fn parameters(mut text: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    while let Some((name, rest)) = text.split_once('=') {
+        let name = name.trim_matches([' ', ',']).to_ascii_lowercase();
+        let (value, after) = match rest.strip_prefix('"') {
+            Some(quoted) => match quoted.split_once('"') {
+                Some((value, after)) => (value, after),
+                None => (quoted, ""),
+            },
+            None => rest.split_once(',').unwrap_or((rest, "")),
+        };
+        all.push((name, value.trim().to_owned()));
+        text = after;
+    }
+    all
+}
+
+/// A server's address without what is no part of it.
+pub(super) fn canonical(server: &Url) -> String {
+    let mut url = server.clone();
+    url.set_fragment(None);
+    let text = url.to_string();
+    match url.path() {
+        "/" if url.query().is_none() => text.trim_end_matches('/').to_owned(),
+        _ => text,
+    }
+}
+
+/// The server's metadata: where it says, else at the well-known places.
+async fn resource(web: &Web, server: &Url, told: Option<&str>) -> Result<Option<Value>, OAuthError> {
+    const PATH: &str = "/.well-known/oauth-protected-resource";
+    if let Some(told) = told {
+        let url = web.safe(told)?;
+        // A server that names another's metadata could have tokens made for that one.
+        if url.origin() != server.origin() {
+            return Err(OAuthError::Protocol(format!(
+                "`{told}` is not at the server's origin"
+            )));
+        }
+        let found = web.get(url).await?;
+        return found
+            .map(Some)
+            .ok_or_else(|| OAuthError::Protocol(format!("there is no metadata at `{told}`")));
+    }
+    let path = server.path().trim_end_matches('/');
+    for place in [format!("{PATH}{path}"), PATH.to_owned()] {
+        let mut url = server.clone();
+        url.set_path(&place);
+        url.set_query(None);
+        if let Some(found) = web.get(url).await? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Issuer, resource and scopes of a server's metadata.
+fn of_resource(metadata: &Value, server: &Url) -> Result<(String, String, Option<String>), OAuthError> {
+    let resource = metadata.get("resource").and_then(Value::as_str);
+    let resource =
+        resource.ok_or_else(|| OAuthError::Protocol("the server's metadata has no `resource`".to_owned()))?;
+    let named =
+        Url::parse(resource).map_err(|error| OAuthError::Protocol(format!("`{resource}`: {error}")))?;
+    let (whole, part) = (
+        server.path().trim_end_matches('/'),
+        named.path().trim_end_matches('/'),
+    );
+    let below = whole == part || whole.strip_prefix(part).is_some_and(|rest| rest.starts_with('/'));
+    if named.origin() != server.origin() || !below {
+        return Err(OAuthError::Protocol(format!(
+            "the server's metadata is of another resource, `{resource}`: a token for that one is not asked for"
+        )));
+    }
+    let servers = metadata.get("authorization_servers").and_then(Value::as_array);
+    let issuer = servers.and_then(|all| all.first()).and_then(Value::as_str);
+    let issuer =
+        issuer.ok_or_else(|| OAuthError::Protocol("the server names no authorization server".to_owned()))?;
+    let scopes = metadata
+        .get("scopes_supported")
+        .and_then(Value::as_array)
+        .map(|all| {
+            let all: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+            all.join(" ")
+        });
+    Ok((
+        issuer.to_owned(),
+        resource.to_owned(),
+        scopes.filter(|scopes| !scopes.is_empty()),
+    ))
+}
+
+/// The authorization server's metadata, which must be its own.
+async fn authorization(web: &Web, issuer: &str, named: bool) -> Result<Value, OAuthError> {
+    let base = web.safe(issuer)?;
+    let path = base.path().trim_end_matches('/').to_owned();
+    let places = [
+        format!("/.well-known/oauth-authorization-server{path}"),
+        format!("/.well-known/openid-configuration{path}"),
+        format!("{path}/.well-known/openid-configuration"),
+    ];
+    for place in places {
+        let mut url = base.clone();
+        url.set_path(&place);
+        let Some(metadata) = web.get(url).await? else {
+            continue;
+        };
+        let says = metadata.get("issuer").and_then(Value::as_str).unwrap_or_default();
+        if named && says.trim_end_matches('/') != issuer.trim_end_matches('/') {
+            return Err(OAuthError::Protocol(format!(
+                "the metadata of `{issuer}` says that it is `{says}`"
+            )));
+        }
+        return Ok(metadata);
+    }
+    Err(OAuthError::Protocol(format!("`{issuer}` publishes no metadata")))
+}

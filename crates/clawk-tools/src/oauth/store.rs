@@ -1,0 +1,230 @@
+//! Tokens at rest: one sealed file per server in the state directory (ChaCha20-Poly1305), under a key of its own beside the key
+//! that signs the journal. Who can read that key can read the tokens; who gets the files alone can't.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::OAuthError;
+
+const KEY_BYTES: usize = 32;
+/// Bytes of a sealed file.
+const MAX_BYTES: u64 = 256 << 10;
+
+/// By which this program is known to an authorization server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Registration {
+    /// The authorization server.
+    pub(crate) issuer: String,
+    /// What tokens are asked for.
+    pub(crate) resource: String,
+    /// Where tokens are.
+    pub(crate) token_endpoint: String,
+    pub(crate) id: String,
+    pub(crate) secret: Option<Hidden>,
+    /// The secret goes into the form, not into a header.
+    pub(crate) in_form: bool,
+}
+
+/// A text that no debug output shows.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Hidden(pub(crate) String);
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hidden")
+    }
+}
+
+/// What is kept of one agreement.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The server.
+    pub resource: String,
+    pub(crate) client: Registration,
+    pub(crate) access_token: String,
+    pub(crate) refresh_token: Option<String>,
+    /// When the access token is over, seconds since 1970; none: nobody said.
+    pub until_s: Option<i64>,
+    /// What was agreed to, as the authorization server says.
+    pub scope: Option<String>,
+}
+
+impl Entry {
+    /// The authorization server.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        &self.client.issuer
+    }
+
+    /// It renews itself.
+    #[must_use]
+    pub const fn is_renewable(&self) -> bool {
+        self.refresh_token.is_some()
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({}, {})", self.resource, self.client.issuer)
+    }
+}
+
+/// The sealed files of a state directory.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: PathBuf,
+    key: PathBuf,
+}
+
+impl Store {
+    /// Below this state directory. Nothing is made yet.
+    #[must_use]
+    pub fn of_state(state: &Path) -> Self {
+        Self {
+            folder: state.join("oauth"),
+            key: state.join("keys").join("oauth.key"),
+        }
+    }
+
+    fn file(&self, resource: &str) -> PathBuf {
+        let digest: String = Sha256::digest(resource.as_bytes())
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        self.folder.join(format!("{digest}.sealed"))
+    }
+
+    /// What is kept for a server.
+    ///
+    /// # Errors
+    /// It can't be read, or was not sealed here for this server.
+    pub fn read(&self, resource: &str) -> Result<Option<Entry>, OAuthError> {
+        let file = self.file(resource);
+        match fs::metadata(&file) {
+            Ok(facts) if facts.len() <= MAX_BYTES => {}
+            Ok(_) => return Err(kept("a file is too large")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(kept(error)),
+        }
+        let mut sealed = fs::read(&file).map_err(kept)?;
+        let broken = || kept(format!("`{}` was not sealed here; log in anew", file.display()));
+        if sealed.len() < NONCE_LEN {
+            return Err(broken());
+        }
+        let mut text = sealed.split_off(NONCE_LEN);
+        let nonce = Nonce::try_assume_unique_for_key(&sealed).map_err(|_| broken())?; // silent-ok: only ever its length
+        let key = self.key(false)?.ok_or_else(broken)?;
+        let opened = key.open_in_place(nonce, Aad::from(resource.as_bytes()), &mut text);
+        let opened = opened.map_err(|_| broken())?; // silent-ok: it has no reason to tell
+        let entry: Entry = serde_json::from_slice(opened).map_err(kept)?;
+        Ok(Some(entry))
+    }
+
+    /// Keeps it, in the place of what was kept for that server.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write(&self, entry: &Entry) -> Result<(), OAuthError> {
+        private(&self.folder)?;
+        let key = self.key(true)?.ok_or_else(|| kept("there is no key"))?;
+        let mut nonce = [0; NONCE_LEN];
+        random(&mut nonce)?;
+        let mut text = serde_json::to_vec(entry).map_err(kept)?;
+        let aad = Aad::from(entry.resource.as_bytes());
+        let sealed = key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut text);
+        sealed.map_err(|_| kept("it can't be sealed"))?; // silent-ok: it has no reason to tell
+        replace(&self.file(&entry.resource), &[&nonce[..], &text].concat())
+    }
+
+    /// Forgets what is kept for a server. `false`: nothing was.
+    ///
+    /// # Errors
+    /// It can't be removed.
+    pub fn forget(&self, resource: &str) -> Result<bool, OAuthError> {
+        match fs::remove_file(self.file(resource)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(kept(error)),
+        }
+    }
+
+    fn key(&self, make: bool) -> Result<Option<LessSafeKey>, OAuthError> {
+        let bytes = match fs::read(&self.key) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && make => self.make_key()?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(kept(error)),
+        };
+        let open = fs::metadata(&self.key).map_err(kept)?.permissions().mode() & 0o077;
+        if open != 0 {
+            return Err(kept(format!(
+                "others may read the key `{}`: `chmod 600`",
+                self.key.display()
+            )));
+        }
+        let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes);
+        let key = key.map_err(|_| kept(format!("`{}` is not a key", self.key.display())))?; // silent-ok: only ever its length
+        Ok(Some(LessSafeKey::new(key)))
+    }
+
+    /// Two processes at once end with one key: whoever links it second takes the first one's.
+    fn make_key(&self) -> Result<Vec<u8>, OAuthError> {
+        private(self.key.parent().unwrap_or(&self.key))?;
+        let mut bytes = vec![0; KEY_BYTES];
+        random(&mut bytes)?;
+        let mut file = fs::OpenOptions::new();
+        match file.write(true).create_new(true).mode(0o600).open(&self.key) {
+            Ok(mut file) => {
+                file.write_all(&bytes)
+                    .and_then(|()| file.sync_all())
+                    .map_err(kept)?;
+                Ok(bytes)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                fs::read(&self.key).map_err(kept)
+            }
+            Err(error) => Err(kept(error)),
+        }
+    }
+}
+
+fn kept(cause: impl ToString) -> OAuthError {
+    OAuthError::Kept(cause.to_string())
+}
+
+/// Bytes that nobody can guess.
+pub(super) fn random(bytes: &mut [u8]) -> Result<(), OAuthError> {
+    SystemRandom::new()
+        .fill(bytes)
+        .map_err(|_| OAuthError::Protocol("the system gives no random bytes".to_owned())) // silent-ok: it has no reason to tell
+}
+
+fn private(folder: &Path) -> Result<(), OAuthError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(kept)
+}
+
+fn replace(file: &Path, bytes: &[u8]) -> Result<(), OAuthError> {
+    let next = file.with_extension("next");
+    let _left = fs::remove_file(&next); // silent-ok: of a write that was cut off, if there is one
+    let mut open = fs::OpenOptions::new();
+    let mut out = open
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&next)
+        .map_err(kept)?;
+    out.write_all(bytes).and_then(|()| out.sync_all()).map_err(kept)?;
+    fs::rename(&next, file).map_err(kept)
+}

@@ -1,0 +1,269 @@
+//! Requests to servers and authorization servers. Their addresses are told by others: each is judged by rules, and is https or a
+//! place of the own network that the operator opens.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clawk_egress::{Client, Deadlines, EgressError, HostPattern, Request, Rules, Url};
+use clawk_kernel::time::Clock;
+use clawk_secrets::Env;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::OAuthError;
+use super::store::{Entry, Hidden, Registration};
+
+const MAX_ANSWER_BYTES: u64 = 256 << 10;
+const ANSWER_MS: u64 = 15_000;
+
+/// Asks for metadata and tokens. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Web {
+    client: Client,
+    rules: Rules,
+}
+
+/// What an authorization server grants.
+#[derive(Deserialize)]
+pub(super) struct Granted {
+    access_token: String,
+    token_type: String,
+    #[serde(default)]
+    refresh_token: Option<String>,
+    #[serde(default)]
+    expires_in: Option<i64>,
+    #[serde(default)]
+    scope: Option<String>,
+}
+
+impl Granted {
+    /// As it is kept. A refresh token that is not replaced goes on.
+    pub(super) fn entry(
+        self,
+        client: Registration,
+        resource: &str,
+        refresh: Option<String>,
+        clock: &dyn Clock,
+    ) -> Entry {
+        let now_s = clock.now().as_millis() / 1000;
+        Entry {
+            resource: resource.to_owned(),
+            client,
+            access_token: self.access_token,
+            refresh_token: self.refresh_token.or(refresh),
+            until_s: self.expires_in.map(|left| now_s.saturating_add(left.max(0))),
+            scope: self.scope,
+        }
+    }
+}
+
+/// An answer that is none of the errors of this crate.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// `null` where it is not JSON.
+    pub(super) body: Value,
+}
+
+impl Web {
+    /// `private`: places inside the own network that the operator opens.
+    ///
+    /// # Errors
+    /// Root certificates are not usable.
+    pub fn new(private: &[HostPattern], env: &Env) -> Result<Self, EgressError> {
+        let everywhere = "*".to_owned().try_into();
+        let everywhere =
+            everywhere.map_err(|error: clawk_egress::PatternError| EgressError::Setup(error.to_string()))?;
+        let rules = Rules {
+            hosts: vec![everywhere],
+            allow_private: private.to_vec(),
+            any_port: true,
+            max_redirects: 0,
+            max_response_bytes: MAX_ANSWER_BYTES,
+            ..Rules::default()
+        };
+        let deadlines = Deadlines {
+            connect_ms: ANSWER_MS,
+            first_byte_ms: ANSWER_MS,
+            idle_ms: ANSWER_MS,
+            total_ms: ANSWER_MS,
+        };
+        Ok(Self {
+            client: Client::guarded(rules.clone(), env, deadlines)?,
+            rules,
+        })
+    }
+
+    /// An address that may be sent secrets: https, or an opened place of the own network.
+    pub(super) fn safe(&self, text: &str) -> Result<Url, OAuthError> {
+        let bad = |why: String| {
+            OAuthError::Protocol(format!(
+                "`{}` can't be used: {why}",
+                text.chars().take(200).collect::<String>()
+            ))
+        };
+        let url = Url::parse(text).map_err(|error| bad(error.to_string()))?;
+        let target = self
+            .rules
+            .judge(&url)
+            .map_err(|refusal| bad(refusal.to_string()))?;
+        if url.scheme() != "https" && !target.private {
+            return Err(bad("it is not https".to_owned()));
+        }
+        Ok(url)
+    }
+
+    pub(super) async fn send(&self, request: Request) -> Result<Answer, OAuthError> {
+        let place = format!(
+            "{}{}",
+            request.url.host_str().unwrap_or_default(),
+            request.url.path()
+        );
+        let wire = |cause| OAuthError::Wire {
+            place: place.clone(),
+            cause,
+        };
+        let answer = self.client.send(request).await.map_err(wire)?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let stream = headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let body = if stream {
+            bytes::Bytes::new()
+        } else {
+            answer.beginning(256 << 10).await
+        };
+        // silent-ok: whoever wants JSON sees that there is none
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        Ok(Answer {
+            status,
+            headers,
+            body,
+        })
+    }
+
+    pub(super) async fn get(&self, url: Url) -> Result<Option<Value>, OAuthError> {
+        let request = Request {
+            method: Method::GET,
+            url,
+            headers: HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]),
+            body: bytes::Bytes::new(),
+        };
+        let answer = self.send(request).await?;
+        Ok((answer.status.is_success() && answer.body.is_object()).then_some(answer.body))
+    }
+
+    pub(super) async fn post_json(&self, url: Url, body: &Value) -> Result<Answer, OAuthError> {
+        let mut request = Request::post(url, "application/json", body.to_string());
+        request.headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("application/json, text/event-stream"),
+        );
+        self.send(request).await
+    }
+
+    /// A form to one of the authorization server's endpoints, by this client.
+    pub(super) async fn post_form(
+        &self,
+        endpoint: &str,
+        client: &Registration,
+        form: &[(&str, &str)],
+    ) -> Result<Answer, OAuthError> {
+        let url = self.safe(endpoint)?;
+        let mut pairs = url::form(form);
+        let mut headers = HeaderMap::from_iter([
+            (
+                CONTENT_TYPE,
+                HeaderValue::from_static("application/x-www-form-urlencoded"),
+            ),
+            (ACCEPT, HeaderValue::from_static("application/json")),
+        ]);
+        match &client.secret {
+            Some(Hidden(secret)) if !client.in_form => {
+                let pair = format!("{}:{}", url::percent(&client.id), url::percent(secret));
+                let value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair)));
+                let mut value = value.map_err(|error| OAuthError::Protocol(error.to_string()))?;
+                value.set_sensitive(true);
+                headers.insert(AUTHORIZATION, value);
+            }
+            secret => {
+                pairs.push_str(&format!("&client_id={}", url::percent(&client.id)));
+                if let Some(Hidden(secret)) = secret {
+                    pairs.push_str(&format!("&client_secret={}", url::percent(secret)));
+                }
+            }
+        }
+        self.send(Request {
+            method: Method::POST,
+            url,
+            headers,
+            body: pairs.into(),
+        })
+        .await
+    }
+
+    /// A request to the token endpoint.
+    pub(super) async fn token(
+        &self,
+        client: &Registration,
+        form: &[(&str, &str)],
+    ) -> Result<Granted, OAuthError> {
+        let answer = self.post_form(&client.token_endpoint, client, form).await?;
+        granted(&answer)
+    }
+}
+
+/// The grant in an answer of a token endpoint.
+pub(super) fn granted(answer: &Answer) -> Result<Granted, OAuthError> {
+    if !answer.status.is_success() {
+        return Err(OAuthError::Refused(reason(answer)));
+    }
+    let granted: Granted = serde_json::from_value(answer.body.clone())
+        .map_err(|_| OAuthError::Protocol("the answer holds no access token".to_owned()))?; // silent-ok: its reason may quote it
+    if !granted.token_type.eq_ignore_ascii_case("bearer") {
+        return Err(OAuthError::Protocol("the token is not a bearer token".to_owned()));
+    }
+    Ok(granted)
+}
+
+/// An error of the protocol in words: its code, and what is said of it.
+pub(super) fn reason(answer: &Answer) -> String {
+    let text = |name: &str| answer.body.get(name).and_then(Value::as_str).unwrap_or_default();
+    let words = format!("{} {}", text("error"), text("error_description"));
+    let words: String = words
+        .trim()
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(300)
+        .collect();
+    match words.is_empty() {
+        true => format!("it answers with {}", answer.status),
+        false => words,
+    }
+}
+
+/// Texts in addresses and forms.
+pub(super) mod url {
+    /// A text as one value of a form.
+    pub(in crate::oauth) fn percent(text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        for byte in text.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                out.push(char::from(byte));
+            } else {
+                out.push_str(&format!("%{byte:02X}"));
+            }
+        }
+        out
+    }
+
+    /// Pairs as a form.
+    pub(in crate::oauth) fn form(pairs: &[(&str, &str)]) -> String {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| format!("{}={}", percent(name), percent(value)));
+        pairs.collect::<Vec<_>>().join("&")
+    }
+}

@@ -1,0 +1,297 @@
+//! What calls overwrite, kept so that `clawk undo` can put it back: contents by digest, modes and modification times.
+//!
+//! A file tool keeps the file that it names. A program keeps its sandbox's writable mounts, up to a limit. The record of a call is
+//! there before the call begins; what changed is found by looking again when it has ended.
+
+mod back;
+mod look;
+mod record;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clawk_plan::plan::{Filesystem, FsMode};
+use clawk_proto::SessionId;
+
+pub use back::{Back, Conflict, Step, apply, plan};
+pub use look::State;
+use look::{Look, Seen};
+pub use record::{Change, Place, Record};
+
+/// Entries of writable mounts that are looked at before a call, at most.
+const MAX_ENTRIES: usize = 20_000;
+/// Files whose digests are remembered between calls.
+const MAX_KNOWN: usize = 50_000;
+
+/// `[undo]`, as the runner takes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of one call that are kept at most: of the file that it overwrites, or of its sandbox's writable mounts.
+    pub call_bytes: u64,
+    /// Bytes that all records keep at most; the oldest calls are forgotten first.
+    pub total_bytes: u64,
+}
+
+/// Keeps what calls overwrite, in a folder of the state.
+#[derive(Debug)]
+pub struct Undo {
+    root: PathBuf,
+    limits: Limits,
+    /// Digests of files that were kept and have not changed since.
+    known: Mutex<HashMap<Seen, String>>,
+    running: Arc<AtomicU64>,
+    begun: AtomicU64,
+}
+
+/// What a call may change.
+#[derive(Debug, Clone)]
+pub(crate) enum Reach {
+    /// These places alone.
+    Places(Vec<PathBuf>),
+    /// Everything below these folders.
+    Trees(Vec<PathBuf>),
+}
+
+/// A call that is under way.
+#[derive(Debug)]
+pub(crate) struct Open {
+    record: Record,
+    before: BTreeMap<PathBuf, Look>,
+    reach: Reach,
+    since: SystemTime,
+    begun: u64,
+    alone: bool,
+    running: Running,
+}
+
+/// Counts a call that is under way, however it ends.
+#[derive(Debug)]
+struct Running(Arc<AtomicU64>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Undo {
+    /// In this folder, which is made when something is kept. Forgets the oldest calls where they are too much.
+    ///
+    /// # Errors
+    /// What is kept there can't be read.
+    pub fn new(root: PathBuf, limits: Limits) -> io::Result<Self> {
+        record::prune(&root, limits.total_bytes)?;
+        Ok(Self {
+            root,
+            limits,
+            known: Mutex::default(),
+            running: Arc::default(),
+            begun: AtomicU64::new(0),
+        })
+    }
+
+    /// Why a program in this sandbox could not be undone; for people. Looks at sizes alone.
+    pub(crate) fn too_much(&self, filesystem: &Filesystem, workdir: &Path) -> Option<String> {
+        let megabytes = self.limits.call_bytes >> 20;
+        match trees(filesystem, workdir) {
+            Err(why) => Some(format!("no undo: {why}")),
+            Ok(trees) => {
+                let fits = look::size(&trees, &self.root, self.limits.call_bytes, MAX_ENTRIES);
+                let why = format!(
+                    "no undo: its writable folders hold more than {megabytes} MB (`[undo] max_mb` of clawk.toml) or {MAX_ENTRIES} entries"
+                );
+                (!fits).then_some(why)
+            }
+        }
+    }
+
+    /// Keeps what the call may overwrite. Blocking.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time is compared with the file system's own stamps, which no port gives"
+    )]
+    pub(crate) fn begin(&self, call: Record, reach: Result<Reach, String>) -> io::Result<Open> {
+        let since = SystemTime::now();
+        let alone = self.running.fetch_add(1, Ordering::SeqCst) == 0;
+        let begun = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut call = call;
+        if call.at_ns == 0 {
+            let at = since.duration_since(UNIX_EPOCH).unwrap_or_default(); // silent-ok: a clock before 1970 orders nothing
+            call.at_ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        }
+        let mut open = Open {
+            record: call,
+            before: BTreeMap::new(),
+            reach: Reach::Places(Vec::new()),
+            since,
+            begun,
+            alone,
+            running: Running(Arc::clone(&self.running)),
+        };
+        match reach.and_then(|reach| Ok((self.looked(&reach, since)?, reach))) {
+            Ok((before, reach)) => (open.before, open.reach) = (before, reach),
+            Err(why) => open.record.why = Some(why),
+        }
+        // Before the call begins: what is cut off is known to have been under way.
+        record::write(&self.root, &open.record)?;
+        Ok(open)
+    }
+
+    /// Everything that the call may change, with contents kept.
+    fn looked(&self, reach: &Reach, now: SystemTime) -> Result<BTreeMap<PathBuf, Look>, String> {
+        let found = match reach {
+            Reach::Places(places) => look::places(places),
+            Reach::Trees(trees) => look::trees(trees, &self.root, self.limits.call_bytes, MAX_ENTRIES)?,
+        };
+        let mut looks = found.map_err(|error| format!("it can't be looked at: {error}"))?;
+        let mut left = self.limits.call_bytes;
+        for (path, look) in &mut looks {
+            let State::File { digest, size, .. } = &mut look.state else {
+                continue;
+            };
+            let rest = left.checked_sub(*size);
+            left = rest.ok_or_else(|| {
+                format!(
+                    "more than {} MB would have to be kept (`[undo] max_mb`)",
+                    self.limits.call_bytes >> 20
+                )
+            })?;
+            *digest = self
+                .kept(path, &look.seen, now)
+                .map_err(|error| format!("`{}` can't be kept: {error}", path.display()))?;
+        }
+        Ok(looks)
+    }
+
+    /// The digest of a file whose content is kept now.
+    fn kept(&self, path: &Path, seen: &Seen, now: SystemTime) -> io::Result<String> {
+        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.is_settled(now)
+            && let Some(digest) = lock().get(seen)
+            && record::blob(&self.root, digest).is_file()
+        {
+            return Ok(digest.clone());
+        }
+        let digest = record::keep(&self.root, &look::open(path)?)?;
+        if seen.is_settled(now) {
+            let mut known = lock();
+            if known.len() >= MAX_KNOWN {
+                known.clear();
+            }
+            known.insert(*seen, digest.clone());
+        }
+        Ok(digest)
+    }
+
+    /// Notes what the call changed. Blocking.
+    pub(crate) fn end(&self, open: Open) -> io::Result<()> {
+        let alone = open.alone && self.begun.load(Ordering::SeqCst) == open.begun;
+        let Open {
+            mut record,
+            before,
+            reach,
+            since,
+            running,
+            ..
+        } = open;
+        drop(running);
+        record.ended = true;
+        record.alone = alone;
+        if record.why.is_none() {
+            let after = match &reach {
+                Reach::Places(_) => look::again(before.keys())?,
+                Reach::Trees(trees) => {
+                    let all = look::trees(trees, &self.root, u64::MAX, usize::MAX);
+                    all.map_err(io::Error::other)??
+                }
+            };
+            record.changes = changes(before, after, since)?;
+        }
+        record::write(&self.root, &record)
+    }
+}
+
+/// The kept calls of a session, newest first.
+///
+/// # Errors
+/// A record can't be read.
+pub fn records(root: &Path, session: SessionId) -> io::Result<Vec<Record>> {
+    record::of_session(root, session)
+}
+
+/// The ids of a session's calls that were undone before.
+///
+/// # Errors
+/// The file system's.
+pub fn undone_before(root: &Path, session: SessionId) -> io::Result<Vec<String>> {
+    record::undone_before(root, session)
+}
+
+/// Notes that a call is undone: it is not undone again.
+///
+/// # Errors
+/// The file system's.
+pub fn undone(root: &Path, record: &Record) -> io::Result<()> {
+    record::undone(root, record)
+}
+
+fn changes(
+    before: BTreeMap<PathBuf, Look>,
+    after: BTreeMap<PathBuf, Look>,
+    since: SystemTime,
+) -> io::Result<Vec<Change>> {
+    let mut after = after;
+    let mut found = Vec::new();
+    for (path, was) in before {
+        let now = after.remove(&path).unwrap_or_default();
+        // The clock of a file system is coarse: what was touched about then is compared by its content.
+        if was.seen == now.seen && (was.seen.is_settled(since) || !was.state.is_file()) {
+            continue;
+        }
+        let now = now.state.hashed(&path)?;
+        if was.state != now {
+            found.push(Change::new(path, was.state, now));
+        }
+    }
+    for (path, now) in after {
+        if now.state != State::Absent {
+            let now = now.state.hashed(&path)?;
+            found.push(Change::new(path, State::Absent, now));
+        }
+    }
+    Ok(found)
+}
+
+/// The folders that a program in this sandbox may write to, resolved.
+///
+/// # Errors
+/// There is no bound on them.
+pub(crate) fn trees(filesystem: &Filesystem, workdir: &Path) -> Result<Vec<PathBuf>, String> {
+    match filesystem.mode {
+        FsMode::Deny | FsMode::ReadOnly => return Ok(Vec::new()),
+        FsMode::Full => return Err("its sandbox shows the whole machine writable".to_owned()),
+        FsMode::Scoped => {}
+    }
+    let mut all: Vec<PathBuf> = filesystem
+        .mounts
+        .iter()
+        .filter(|mount| mount.writable)
+        // silent-ok: what is not there is not mounted
+        .filter_map(|mount| workdir.join(&mount.path).canonicalize().ok())
+        .collect();
+    all.sort();
+    let mut roots: Vec<PathBuf> = Vec::new();
+    for path in all {
+        if !roots.iter().any(|root| path.starts_with(root)) {
+            roots.push(path);
+        }
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! What stands at a path: looked at without following links.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// A change within so long may leave the same time stamp: file systems' clocks are coarse.
+const COARSE: Duration = Duration::from_secs(2);
+
+/// What stands at a path. Times are seconds and nanoseconds since 1970.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum State {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// A regular file.
+    File {
+        /// SHA-256 of its content, lower-case hex; empty until it was read.
+        digest: String,
+        /// Permission bits.
+        mode: u32,
+        /// Bytes.
+        size: u64,
+        /// When it was modified.
+        modified: (i64, i64),
+    },
+    /// A folder.
+    Folder {
+        /// Permission bits.
+        mode: u32,
+        /// When it was modified.
+        modified: (i64, i64),
+    },
+    /// A symbolic link.
+    Link {
+        /// Where it leads, as bytes.
+        target: Vec<u8>,
+        /// When it was modified.
+        modified: (i64, i64),
+    },
+    /// A pipe, a socket, a device.
+    Other,
+}
+
+impl State {
+    pub(super) const fn is_file(&self) -> bool {
+        matches!(self, Self::File { .. })
+    }
+
+    /// In a word.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Absent => "nothing",
+            Self::File { .. } => "file",
+            Self::Folder { .. } => "folder",
+            Self::Link { .. } => "link",
+            Self::Other => "special file",
+        }
+    }
+
+    /// With the digest of the content.
+    pub(super) fn hashed(self, path: &Path) -> io::Result<Self> {
+        match self {
+            Self::File {
+                mode, size, modified, ..
+            } => Ok(Self::File {
+                digest: digest_of(open(path)?)?,
+                mode,
+                size,
+                modified,
+            }),
+            other => Ok(other),
+        }
+    }
+}
+
+/// What tells a file from a changed one without reading it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Seen {
+    dev: u64,
+    ino: u64,
+    size: u64,
+    mode: u32,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Seen {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            dev: meta.dev(),
+            ino: meta.ino(),
+            size: meta.size(),
+            mode: meta.mode(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// Its last change lies so far before `at` that a later one has another time stamp.
+    pub(super) fn is_settled(&self, at: SystemTime) -> bool {
+        let at = at.duration_since(UNIX_EPOCH).unwrap_or_default(); // silent-ok: before 1970 nothing is settled
+        let at = at.saturating_sub(COARSE).as_secs();
+        u64::try_from(self.changed.0).is_ok_and(|changed| changed < at)
+    }
+}
+
+/// One look.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Look {
+    pub(super) state: State,
+    pub(super) seen: Seen,
+}
+
+pub(super) fn at(path: &Path) -> io::Result<Look> {
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Look::default());
+        }
+        Err(error) => return Err(error),
+    };
+    let (mode, modified) = (meta.mode() & 0o7777, (meta.mtime(), meta.mtime_nsec()));
+    let kind = meta.file_type();
+    let state = if kind.is_file() {
+        State::File {
+            digest: String::new(),
+            mode,
+            size: meta.size(),
+            modified,
+        }
+    } else if kind.is_dir() {
+        State::Folder { mode, modified }
+    } else if kind.is_symlink() {
+        let target = fs::read_link(path)?;
+        State::Link {
+            target: target.into_os_string().into_vec(),
+            modified,
+        }
+    } else {
+        debug_assert!(kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device());
+        State::Other
+    };
+    Ok(Look {
+        state,
+        seen: Seen::of(&meta),
+    })
+}
+
+/// These places, and each folder above them whose entries would change.
+pub(super) fn places(places: &[PathBuf]) -> io::Result<BTreeMap<PathBuf, Look>> {
+    let mut found = BTreeMap::new();
+    for place in places {
+        let mut path: &Path = place;
+        loop {
+            let look = at(path)?;
+            let exists = look.state != State::Absent;
+            found.insert(path.to_owned(), look);
+            match path.parent() {
+                Some(parent) if path == place || !exists => path = parent,
+                Some(_) | None => break,
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The same places once more.
+pub(super) fn again<'a>(places: impl Iterator<Item = &'a PathBuf>) -> io::Result<BTreeMap<PathBuf, Look>> {
+    places.map(|path| Ok((path.clone(), at(path)?))).collect()
+}
+
+/// Everything below these folders, and the folders; nothing below `own`. The outer error: it is more than the limits.
+pub(super) fn trees(
+    roots: &[PathBuf],
+    own: &Path,
+    max_bytes: u64,
+    max_entries: usize,
+) -> Result<io::Result<BTreeMap<PathBuf, Look>>, String> {
+    let mut found = BTreeMap::new();
+    let mut bytes = 0_u64;
+    let mut todo: Vec<PathBuf> = roots.to_vec();
+    // The state holds what is kept: it is no tool's to change.
+    let state = own.parent().unwrap_or(own);
+    while let Some(path) = todo.pop() {
+        if path == state {
+            continue;
+        }
+        let look = match at(&path) {
+            Ok(look) => look,
+            Err(error) => return Ok(Err(error)),
+        };
+        if let State::File { size, .. } = &look.state {
+            bytes = bytes.saturating_add(*size);
+        }
+        if bytes > max_bytes || found.len() >= max_entries {
+            return Err(format!(
+                "its writable folders hold more than {} MB (`[undo] max_mb`) or {max_entries} entries",
+                max_bytes >> 20
+            ));
+        }
+        if matches!(look.state, State::Folder { .. }) {
+            match fs::read_dir(&path)
+                .and_then(|all| all.map(|one| Ok(one?.path())).collect::<io::Result<Vec<_>>>())
+            {
+                Ok(below) => todo.extend(below),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        found.insert(path, look);
+    }
+    Ok(Ok(found))
+}
+
+/// Whether they are within the limits; sizes alone are looked at.
+pub(super) fn size(roots: &[PathBuf], own: &Path, max_bytes: u64, max_entries: usize) -> bool {
+    matches!(trees(roots, own, max_bytes, max_entries), Ok(Ok(_)))
+}
+
+/// A regular file at an absolute path, for reading. No link on the way is followed.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat2(
+        rustix::fs::CWD,
+        path,
+        flags,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    )?;
+    let file = File::from(fd);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    Ok(file)
+}
+
+/// SHA-256, lower-case hex.
+pub(super) fn digest_of(mut file: File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut piece = vec![0_u8; 64 << 10];
+    loop {
+        let read = file.read(&mut piece)?;
+        match piece.get(..read) {
+            Some([]) | None => break,
+            Some(bytes) => hash.update(bytes),
+        }
+    }
+    Ok(clawk_proto::Digest(hash.finalize().into()).to_hex())
+}
+
+/// A path's bytes.
+pub(super) fn bytes_of(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+/// The path of these bytes.
+pub(super) fn path_of(bytes: Vec<u8>) -> PathBuf {
+    OsString::from_vec(bytes).into()
+}

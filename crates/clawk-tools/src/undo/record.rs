@@ -1,0 +1,274 @@
+//! Records of calls and kept contents, as files: `SESSION/REQUEST.json`, `blobs/ab/HEX`.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clawk_proto::{RequestId, SessionId};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::look::{self, State};
+
+/// A path in a record: text, or bytes where it is no UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Place {
+    /// UTF-8.
+    Text(String),
+    /// Anything else.
+    Bytes(Vec<u8>),
+}
+
+impl Place {
+    fn new(path: &Path) -> Self {
+        path.to_str().map_or_else(
+            || Self::Bytes(look::bytes_of(path).to_vec()),
+            |text| Self::Text(text.to_owned()),
+        )
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Text(text) => PathBuf::from(text),
+            Self::Bytes(bytes) => look::path_of(bytes.clone()),
+        }
+    }
+}
+
+/// One place that a call changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Absolute.
+    pub place: Place,
+    /// What stood there.
+    pub before: State,
+    /// What the call left there.
+    pub after: State,
+}
+
+impl Change {
+    pub(super) fn new(path: PathBuf, before: State, after: State) -> Self {
+        Self {
+            place: Place::new(&path),
+            before,
+            after,
+        }
+    }
+}
+
+/// One call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its session.
+    pub session: SessionId,
+    /// Its id.
+    pub request_id: RequestId,
+    /// The tool.
+    pub tool: String,
+    /// When it began, nanoseconds since 1970.
+    pub at_ns: u64,
+    /// It came to its end, and `changes` is all that it changed within its reach.
+    pub ended: bool,
+    /// No other call that keeps something ran meanwhile.
+    pub alone: bool,
+    /// Why nothing is kept.
+    pub why: Option<String>,
+    /// What it changed.
+    pub changes: Vec<Change>,
+}
+
+impl Record {
+    /// Of a call that is about to begin.
+    pub(crate) fn new(session: SessionId, request_id: RequestId, tool: &str) -> Self {
+        Self {
+            session,
+            request_id,
+            tool: tool.to_owned(),
+            at_ns: 0,
+            ended: false,
+            alone: false,
+            why: None,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Bytes that it keeps; contents that several records share count in each.
+    fn bytes(&self) -> u64 {
+        let size = |change: &Change| match &change.before {
+            State::File { size, .. } => *size,
+            State::Absent | State::Folder { .. } | State::Link { .. } | State::Other => 0,
+        };
+        self.changes.iter().map(size).sum()
+    }
+
+    fn digests(&self) -> impl Iterator<Item = &str> {
+        self.changes.iter().filter_map(|change| match &change.before {
+            State::File { digest, .. } => Some(digest.as_str()),
+            State::Absent | State::Folder { .. } | State::Link { .. } | State::Other => None,
+        })
+    }
+}
+
+fn folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn file_of(root: &Path, record: &Record) -> PathBuf {
+    let (session, id) = (record.session.to_string(), record.request_id.as_str());
+    root.join(session).join(format!("{id}.json"))
+}
+
+/// Where the content of this digest lies.
+pub(super) fn blob(root: &Path, digest: &str) -> PathBuf {
+    let shelf = digest.get(..2).unwrap_or("00");
+    root.join("blobs").join(shelf).join(digest)
+}
+
+/// A file of its own beside the others, until it has its name.
+fn part(root: &Path) -> io::Result<(PathBuf, File)> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!(
+        "part.{}.{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    );
+    folder(root)?;
+    let path = root.join(name);
+    let mut open = OpenOptions::new();
+    let file = open
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)?;
+    Ok((path, file))
+}
+
+/// Keeps a file's content; returns its digest.
+pub(super) fn keep(root: &Path, mut file: &File) -> io::Result<String> {
+    let (path, mut copy) = part(root)?;
+    let mut hash = Sha256::new();
+    let mut piece = vec![0_u8; 64 << 10];
+    loop {
+        let read = file.read(&mut piece)?;
+        let Some(bytes) = piece.get(..read).filter(|bytes| !bytes.is_empty()) else {
+            break;
+        };
+        hash.update(bytes);
+        copy.write_all(bytes)?;
+    }
+    let digest = clawk_proto::Digest(hash.finalize().into()).to_hex();
+    let target = blob(root, &digest);
+    if let Some(shelf) = target.parent() {
+        folder(shelf)?;
+    }
+    fs::rename(&path, &target)?;
+    Ok(digest)
+}
+
+/// Writes a record in one step, durably.
+pub(super) fn write(root: &Path, record: &Record) -> io::Result<()> {
+    let target = file_of(root, record);
+    if let Some(shelf) = target.parent() {
+        folder(shelf)?;
+    }
+    let (path, mut file) = part(root)?;
+    file.write_all(&serde_json::to_vec(record)?)?;
+    file.sync_data()?;
+    fs::rename(&path, &target)
+}
+
+/// The call is undone.
+pub(super) fn undone(root: &Path, record: &Record) -> io::Result<()> {
+    let file = file_of(root, record);
+    fs::rename(&file, file.with_extension("undone"))
+}
+
+fn read(path: &Path) -> io::Result<Record> {
+    serde_json::from_slice(&fs::read(path)?)
+        .map_err(|error| io::Error::other(format!("`{}` is not a record of a call: {error}", path.display())))
+}
+
+fn files_with(folder: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == wanted) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Records of a session that are not undone, newest first.
+pub(super) fn of_session(root: &Path, session: SessionId) -> io::Result<Vec<Record>> {
+    let files = files_with(&root.join(session.to_string()), "json")?;
+    let mut records = files
+        .iter()
+        .map(|file| read(file))
+        .collect::<io::Result<Vec<_>>>()?;
+    records.sort_by(|a, b| b.at_ns.cmp(&a.at_ns));
+    Ok(records)
+}
+
+/// The ids of the calls that were undone.
+pub(super) fn undone_before(root: &Path, session: SessionId) -> io::Result<Vec<String>> {
+    let files = files_with(&root.join(session.to_string()), "undone")?;
+    let id = |file: &PathBuf| Some(file.file_stem()?.to_str()?.to_owned());
+    Ok(files.iter().filter_map(id).collect())
+}
+
+/// Forgets the oldest records until the rest keeps no more than `max_bytes`, and contents that no record names.
+pub(super) fn prune(root: &Path, max_bytes: u64) -> io::Result<()> {
+    if !root.is_dir() {
+        return Ok(());
+    }
+    let mut records = Vec::new();
+    for entry in fs::read_dir(root)? {
+        let path = entry?.path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "blobs") {
+            for file in files_with(&path, "json")? {
+                records.push((read(&file)?, file));
+            }
+        } else if path.is_file() {
+            fs::remove_file(&path)?; // a part of something that was cut off
+        }
+    }
+    records.sort_by(|(a, _), (b, _)| b.at_ns.cmp(&a.at_ns));
+    let (mut kept, mut named) = (0_u64, BTreeSet::new());
+    for (record, file) in &records {
+        kept = kept.saturating_add(record.bytes());
+        if kept > max_bytes {
+            fs::remove_file(file)?;
+        } else {
+            named.extend(record.digests().map(str::to_owned));
+        }
+    }
+    let Ok(shelves) = fs::read_dir(root.join("blobs")) else {
+        return Ok(()); // silent-ok: nothing is kept
+    };
+    for shelf in shelves {
+        for content in fs::read_dir(shelf?.path())? {
+            let content = content?;
+            if !content
+                .file_name()
+                .to_str()
+                .is_some_and(|name| named.contains(name))
+            {
+                fs::remove_file(content.path())?;
+            }
+        }
+    }
+    Ok(())
+}

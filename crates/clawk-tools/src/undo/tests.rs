@@ -1,0 +1,292 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use clawk_proto::{RequestId, SessionId};
+use proptest::prelude::*;
+
+use super::look::{Look, State};
+use super::{Limits, Reach, Record, Undo, apply, plan, records, undone};
+
+const LIMITS: Limits = Limits {
+    call_bytes: 1 << 20,
+    total_bytes: 64 << 20,
+};
+
+/// Everything in a folder, with contents, modes and dates.
+fn tree(root: &Path) -> BTreeMap<PathBuf, State> {
+    let all = super::look::trees(
+        &[root.to_owned()],
+        Path::new("/nowhere/undo"),
+        u64::MAX,
+        usize::MAX,
+    );
+    let all: BTreeMap<PathBuf, Look> = all.unwrap().unwrap();
+    let hashed = |(path, look): (PathBuf, Look)| {
+        let state = look.state.hashed(&path).unwrap();
+        (path, state)
+    };
+    all.into_iter().map(hashed).collect()
+}
+
+fn the_session() -> SessionId {
+    "00000000-0000-4000-8000-000000000007".parse().unwrap()
+}
+
+fn record(n: u64, session: SessionId, tool: &str) -> Record {
+    let mut record = Record::new(
+        session,
+        RequestId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap(),
+        tool,
+    );
+    record.at_ns = n + 1;
+    record
+}
+
+/// One thing that a call does.
+#[derive(Debug, Clone)]
+enum Deed {
+    Write(usize, u8),
+    Deep(usize, u8),
+    Remove(usize),
+    RemoveFolder(usize),
+    Mode(usize, u32),
+    Rename(usize, usize),
+    Link(usize, usize),
+    Append(usize),
+}
+
+fn deeds() -> impl Strategy<Value = Deed> {
+    let name = 0..6_usize;
+    prop_oneof![
+        (name.clone(), any::<u8>()).prop_map(|(at, byte)| Deed::Write(at, byte)),
+        (name.clone(), any::<u8>()).prop_map(|(at, byte)| Deed::Deep(at, byte)),
+        name.clone().prop_map(Deed::Remove),
+        name.clone().prop_map(Deed::RemoveFolder),
+        (name.clone(), prop_oneof![Just(0o600), Just(0o755), Just(0o444)])
+            .prop_map(|(at, mode)| Deed::Mode(at, mode)),
+        (name.clone(), name.clone()).prop_map(|(from, to)| Deed::Rename(from, to)),
+        (name.clone(), name.clone()).prop_map(|(at, to)| Deed::Link(at, to)),
+        name.prop_map(Deed::Append),
+    ]
+}
+
+/// Whether it succeeds makes no difference.
+fn act(root: &Path, deed: &Deed) {
+    let file = |at: usize| root.join(format!("file-{at}"));
+    let folder = |at: usize| root.join(format!("folder-{}", at % 2));
+    let _tried = match deed {
+        Deed::Write(at, byte) => fs::write(file(*at), vec![*byte; usize::from(*byte)]),
+        Deed::Deep(at, byte) => fs::create_dir_all(folder(*at).join("in"))
+            .and_then(|()| fs::write(folder(*at).join("in").join(format!("{at}")), [*byte])),
+        Deed::Remove(at) => fs::remove_file(file(*at)),
+        Deed::RemoveFolder(at) => fs::remove_dir_all(folder(*at)),
+        Deed::Mode(at, mode) => fs::set_permissions(file(*at), fs::Permissions::from_mode(*mode)),
+        Deed::Rename(from, to) => fs::rename(file(*from), file(*to)),
+        Deed::Link(at, to) => symlink(file(*to), root.join(format!("link-{at}"))),
+        // In place and of the same length where it can be: a coarse clock must not hide it.
+        Deed::Append(at) => fs::read(file(*at)).and_then(|mut bytes| {
+            bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+            fs::write(file(*at), bytes)
+        }),
+    };
+}
+
+fn session_of_deeds(seed: &[Deed], calls: &[Vec<Deed>]) {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, kept) = (dir.path().join("tree"), dir.path().join("state/undo"));
+    fs::create_dir_all(&root).unwrap();
+    let root = root.canonicalize().unwrap();
+    for deed in seed {
+        act(&root, deed);
+    }
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let session = the_session();
+    let mut stood = vec![tree(&root)];
+    for (n, call) in (0..).zip(calls) {
+        let open = undo
+            .begin(record(n, session, "shell"), Ok(Reach::Trees(vec![root.clone()])))
+            .unwrap();
+        for deed in call {
+            act(&root, deed);
+        }
+        undo.end(open).unwrap();
+        stood.push(tree(&root));
+    }
+    let all = records(&kept, session).unwrap();
+    // First the younger half, then all.
+    let half = all.len() / 2;
+    let back = plan(&kept, &all[..half]).unwrap();
+    assert_eq!(back.conflicts, []);
+    assert_eq!(apply(&kept, &back), []);
+    let (younger, older) = all.split_at(half);
+    for call in younger {
+        undone(&kept, call).unwrap();
+    }
+    let back = plan(&kept, older).unwrap();
+    assert_eq!(back.conflicts, []);
+    assert_eq!(apply(&kept, &back), []);
+    assert_eq!(tree(&root), stood[0], "as before the session");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_random_session_of_edits_is_undone_to_the_byte_the_mode_and_the_date(
+        seed in proptest::collection::vec(deeds(), 0..12),
+        calls in proptest::collection::vec(proptest::collection::vec(deeds(), 1..5), 1..8),
+    ) {
+        session_of_deeds(&seed, &calls);
+    }
+}
+
+/// A call that writes one file, as the file tools do.
+fn write(undo: &Undo, n: u64, file: &Path, text: &str) {
+    let session = the_session();
+    let open = undo
+        .begin(
+            record(n, session, "file-write"),
+            Ok(Reach::Places(vec![file.to_owned()])),
+        )
+        .unwrap();
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let part = file.with_extension("part");
+    fs::write(&part, text).unwrap();
+    fs::rename(part, file).unwrap();
+    undo.end(open).unwrap();
+}
+
+#[test]
+fn a_new_file_in_new_folders_goes_with_its_folders() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, kept) = (
+        dir.path().canonicalize().unwrap().join("tree"),
+        dir.path().join("state/undo"),
+    );
+    fs::create_dir_all(&root).unwrap();
+    let before = tree(&root);
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    write(&undo, 1, &root.join("a/b/c.txt"), "one");
+    write(&undo, 2, &root.join("a/b/c.txt"), "two");
+    let all = records(&kept, the_session()).unwrap();
+    assert_eq!(all.len(), 2);
+    let back = plan(&kept, &all).unwrap();
+    assert_eq!((back.conflicts.len(), back.calls.len()), (0, 2));
+    assert_eq!(apply(&kept, &back), []);
+    assert_eq!(tree(&root), before);
+}
+
+#[test]
+fn what_somebody_else_changed_since_is_listed_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, kept) = (
+        dir.path().canonicalize().unwrap().join("tree"),
+        dir.path().join("state/undo"),
+    );
+    fs::create_dir_all(&root).unwrap();
+    fs::write(root.join("a"), "old a").unwrap();
+    fs::write(root.join("b"), "old b").unwrap();
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    write(&undo, 1, &root.join("a"), "new a");
+    write(&undo, 2, &root.join("b"), "new b");
+    fs::write(root.join("b"), "a person's b").unwrap();
+    let all = records(&kept, the_session()).unwrap();
+    let back = plan(&kept, &all).unwrap();
+    assert_eq!(back.conflicts.len(), 1, "{back:?}");
+    assert_eq!(back.conflicts[0].path, Some(root.join("b")));
+    assert_eq!(apply(&kept, &back), []);
+    assert_eq!(fs::read_to_string(root.join("a")).unwrap(), "old a");
+    assert_eq!(fs::read_to_string(root.join("b")).unwrap(), "a person's b");
+}
+
+#[test]
+fn a_link_that_came_into_the_way_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let (root, kept, elsewhere) = (base.join("tree"), base.join("state/undo"), base.join("elsewhere"));
+    fs::create_dir_all(root.join("in")).unwrap();
+    fs::create_dir_all(&elsewhere).unwrap();
+    fs::write(root.join("in/file"), "old").unwrap();
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    write(&undo, 1, &root.join("in/file"), "new");
+    fs::write(elsewhere.join("file"), "new").unwrap();
+    let meta = fs::metadata(root.join("in/file")).unwrap();
+    fs::set_permissions(elsewhere.join("file"), meta.permissions()).unwrap();
+    let times = fs::FileTimes::new().set_modified(meta.modified().unwrap());
+    fs::File::options()
+        .write(true)
+        .open(elsewhere.join("file"))
+        .unwrap()
+        .set_times(times)
+        .unwrap();
+    fs::rename(root.join("in"), root.join("was")).unwrap();
+    symlink(&elsewhere, root.join("in")).unwrap();
+    let all = records(&kept, the_session()).unwrap();
+    let planned = plan(&kept, &all);
+    if let Ok(back) = planned {
+        let _failed = apply(&kept, &back);
+    }
+    assert_eq!(
+        fs::read_to_string(elsewhere.join("file")).unwrap(),
+        "new",
+        "nothing was written through the link"
+    );
+    assert_eq!(fs::metadata(elsewhere.join("file")).unwrap().mode(), meta.mode());
+}
+
+#[test]
+fn what_is_too_large_is_said_before_and_in_the_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, kept) = (
+        dir.path().canonicalize().unwrap().join("tree"),
+        dir.path().join("state/undo"),
+    );
+    fs::create_dir_all(&root).unwrap();
+    fs::write(root.join("large"), vec![0; 2 << 20]).unwrap();
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let session = the_session();
+    let open = undo
+        .begin(record(1, session, "shell"), Ok(Reach::Trees(vec![root.clone()])))
+        .unwrap();
+    fs::remove_file(root.join("large")).unwrap();
+    undo.end(open).unwrap();
+    let all = records(&kept, session).unwrap();
+    let back = plan(&kept, &all).unwrap();
+    assert_eq!(back.steps, []);
+    assert!(back.conflicts[0].why.contains("1 MB"), "{:?}", back.conflicts);
+}
+
+#[test]
+fn a_call_that_was_cut_off_is_listed_and_old_calls_are_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, kept) = (
+        dir.path().canonicalize().unwrap().join("tree"),
+        dir.path().join("state/undo"),
+    );
+    fs::create_dir_all(&root).unwrap();
+    fs::write(root.join("a"), "old").unwrap();
+    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let session = the_session();
+    write(&undo, 1, &root.join("a"), "new");
+    drop(
+        undo.begin(record(2, session, "shell"), Ok(Reach::Trees(vec![root.clone()])))
+            .unwrap(),
+    );
+    let back = plan(&kept, &records(&kept, session).unwrap()).unwrap();
+    assert!(back.conflicts[0].why.contains("cut off"), "{:?}", back.conflicts);
+    let none = Limits {
+        total_bytes: 0,
+        ..LIMITS
+    };
+    drop(Undo::new(kept.clone(), none).unwrap());
+    assert_eq!(
+        records(&kept, session)
+            .unwrap()
+            .iter()
+            .filter(|call| call.ended)
+            .count(),
+        0
+    );
+}

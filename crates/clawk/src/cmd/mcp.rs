@@ -1,0 +1,252 @@
+//! `clawk mcp`: tokens for the MCP servers of a manifest that want one (OAuth 2.1).
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_egress::Url;
+use clawk_kernel::time::{Clock, SystemClock};
+use clawk_manifest::Manifest;
+use clawk_manifest::model::McpUri;
+use clawk_secrets::{Env, Resolver};
+use clawk_tools::oauth::{Login, Store, Way, Web, login};
+use serde_json::{Value, json};
+
+use crate::config::{Config, Outside};
+use crate::out::{self, Format, harmless};
+use crate::state::{Origin, Wanted};
+use crate::{compose, manifest};
+
+/// Flags of `clawk mcp`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk mcp list claw.yaml                     servers, and whether there is a token for each
+  clawk mcp login claw.yaml tickets            agree in a browser on this machine
+  clawk mcp login claw.yaml tickets --device   agree with a code, on any device
+  clawk mcp logout claw.yaml tickets           forget the token
+
+SERVER is a tool that the server serves, or the server's address; it may be left out where there is one server. Tokens lie
+sealed in the agent's state directory, and are renewed while the agent runs.";
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// List the servers that are reached over HTTP
+    List {
+        #[command(flatten)]
+        which: Which,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Have a token made for a server
+    Login {
+        #[command(flatten)]
+        which: Which,
+
+        /// The server: one of its tools, or its address
+        #[arg(value_name = "SERVER")]
+        server: Option<String>,
+
+        /// Agree with a code on any device, instead of in a browser on this machine
+        #[arg(long)]
+        device: bool,
+
+        /// Scopes to ask for [default: what the server says]
+        #[arg(long, value_name = "SCOPES")]
+        scope: Option<String>,
+
+        /// By which clawk is registered there [default: it registers by itself]
+        #[arg(long, value_name = "ID")]
+        client_id: Option<String>,
+
+        /// A reference to the secret that goes with it
+        #[arg(long, value_name = "SECRET", requires = "client_id")]
+        client_secret_ref: Option<String>,
+    },
+    /// Forget a server's token
+    Logout {
+        #[command(flatten)]
+        which: Which,
+
+        /// The server: one of its tools, or its address
+        #[arg(value_name = "SERVER")]
+        server: Option<String>,
+    },
+}
+
+/// Whose servers.
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// The manifest
+    #[arg(value_name = "CLAW")]
+    manifest: PathBuf,
+
+    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    #[command(flatten)]
+    outside: Outside,
+}
+
+/// A manifest's servers, and what is kept for them.
+struct Servers {
+    config: Config,
+    resolver: Resolver,
+    store: Store,
+    /// Address, and the tools that it serves.
+    all: Vec<(Url, Vec<String>)>,
+}
+
+impl Which {
+    fn servers(&self, config: Option<&Path>) -> Result<Servers> {
+        let config = Config::load(config, Some(&self.manifest))?.outside(self.outside);
+        let (manifest, _) = manifest::look(&self.manifest, &config)?;
+        let origin = Origin::of_file(&self.manifest)?;
+        let wanted = Wanted {
+            flag: self.state.as_deref(),
+            configured: config.settings.state.as_deref(),
+            agent: &manifest.metadata.name,
+            origin: &origin,
+        };
+        let (state, note) = wanted.prepare()?;
+        if let Some(note) = note {
+            out::note(&note);
+        }
+        let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
+        Ok(Servers {
+            all: of(&manifest)?,
+            config,
+            resolver,
+            store: Store::of_state(&state),
+        })
+    }
+}
+
+fn of(manifest: &Manifest) -> Result<Vec<(Url, Vec<String>)>> {
+    let mut all: Vec<(Url, Vec<String>)> = Vec::new();
+    for tool in &manifest.tools {
+        let Some(McpUri::Http { url }) = tool.mcp_source.as_ref().map(|source| &source.uri) else {
+            continue;
+        };
+        let url = Url::parse(url).with_context(|| format!("tool `{}`", tool.name))?;
+        match all.iter_mut().find(|(known, _)| *known == url) {
+            Some((_, tools)) => tools.push(tool.name.clone()),
+            None => all.push((url, vec![tool.name.clone()])),
+        }
+    }
+    Ok(all)
+}
+
+impl Servers {
+    fn named(&self, name: Option<&str>) -> Result<&Url> {
+        let fits = |(url, tools): &&(Url, Vec<String>)| match name {
+            Some(name) => url.as_str() == name || tools.iter().any(|tool| tool == name),
+            None => true,
+        };
+        let found: Vec<&Url> = self.all.iter().filter(fits).map(|(url, _)| url).collect();
+        match (found.as_slice(), name) {
+            ([one], _) => Ok(one),
+            ([], None) => bail!("the manifest names no MCP server that is reached over HTTP"),
+            ([], Some(name)) => {
+                bail!("no MCP server over HTTP is, or serves, `{name}`; `clawk mcp list` shows them")
+            }
+            _ => bail!("there are several servers: say which, by one of its tools or its address"),
+        }
+    }
+
+    fn list(&self, format: Format) -> Result<ExitCode> {
+        let now_s = SystemClock::default().now().as_millis() / 1000;
+        let mut facts = Vec::new();
+        for (url, tools) in &self.all {
+            let kept = self.store.read(url.as_str())?;
+            let state = match &kept {
+                None => "no token",
+                Some(kept) if kept.is_renewable() || kept.until_s.is_none_or(|until| now_s < until) => {
+                    "token"
+                }
+                Some(_) => "expired",
+            };
+            let fact = json!({"server": url.as_str(), "tools": tools, "state": state,
+                "issuer": kept.as_ref().map(clawk_tools::oauth::Entry::issuer),
+                "scope": kept.as_ref().and_then(|kept| kept.scope.as_deref())});
+            facts.push((url, state, tools, fact));
+        }
+        if format == Format::Json {
+            let all: Vec<Value> = facts.into_iter().map(|(.., fact)| fact).collect();
+            out::json(&json!({ "servers": all }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if facts.is_empty() {
+            out::line("the manifest names no MCP server that is reached over HTTP")?;
+        }
+        for (url, state, tools, _) in facts {
+            out::line(&format!(
+                "{state}  {}  {}",
+                harmless(url.as_str()),
+                tools.join(", ")
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Lists servers, has a token made, or forgets one.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    match &args.what {
+        What::List { which, format } => which.servers(config)?.list(*format),
+        What::Logout { which, server } => {
+            let servers = which.servers(config)?;
+            let url = servers.named(server.as_deref())?;
+            if !servers.store.forget(url.as_str())? {
+                bail!("there is no token for {url}");
+            }
+            out::line(&format!("forgotten: {url}"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        What::Login {
+            which,
+            server,
+            device,
+            scope,
+            client_id,
+            client_secret_ref,
+        } => {
+            let servers = which.servers(config)?;
+            let secret = client_secret_ref
+                .as_deref()
+                .map(|name| servers.resolver.resolve(name))
+                .transpose()?;
+            let asked = Login {
+                server: servers.named(server.as_deref())?.clone(),
+                way: if *device { Way::Device } else { Way::Browser },
+                scope: scope.clone(),
+                client_id: client_id.clone(),
+                client_secret: secret.map(|secret| secret.expose().trim().to_owned()),
+            };
+            let web = Web::new(
+                &servers.config.settings.egress.allow_private,
+                servers.resolver.env(),
+            )?;
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+            let tell = |text: &str| out::note(&text.lines().map(harmless).collect::<Vec<_>>().join("\n"));
+            let entry = compose::runtime()?.block_on(login(&web, &asked, &clock, &tell))?;
+            servers.store.write(&entry)?;
+            out::line(&format!(
+                "there is a token for {} now, by {}",
+                asked.server,
+                harmless(entry.issuer())
+            ))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! `clawk run --dry-run` and `clawk run --plan`.
+
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use super::conversation::{Conversation, Script, questions};
+use super::{code_of, greet, one_message};
+use crate::compose;
+use crate::dry::{Approved, Predictions, Recorder, Report};
+use crate::out::{self, Format, Paint};
+use crate::terminal::can_ask;
+
+/// Flags about predictions.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Dry {
+    /// Predict every call that would change something instead of doing it, and print a report
+    #[arg(long, conflicts_with_all = ["session", "plan"])]
+    pub(super) dry_run: bool,
+
+    /// Write the dry run's report as JSON to this file; it must not exist
+    #[arg(long, value_name = "FILE", requires = "dry_run")]
+    report: Option<PathBuf>,
+
+    /// Output format of the dry run's report
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+
+    /// Approve a dry run's report, and say its message: questions that are exactly the predicted ones need no other answer
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["message", "session"])]
+    plan: Option<PathBuf>,
+
+    /// Approve the plan without being asked
+    #[arg(long, requires = "plan")]
+    yes: bool,
+}
+
+impl Dry {
+    /// The message and the approvals of `--plan`, once the person has said yes.
+    ///
+    /// # Errors
+    /// The report is not about this manifest, or the person says no.
+    pub(super) fn approved(&self, manifest: &Path) -> Result<Option<(String, Approved)>> {
+        if self.format == Format::Json {
+            bail!("`--format json` prints the report of a dry run; say `--dry-run`, too");
+        }
+        let Some(file) = &self.plan else { return Ok(None) };
+        let report = Report::read(file, manifest)?;
+        report.show(Paint::stdout())?;
+        if !self.yes {
+            if !io::stdin().is_terminal() {
+                bail!("there is no terminal to ask whether this plan may run; say `--yes` to approve it");
+            }
+            out::note("Approve this plan? What differs from it is asked about again. [y/N]");
+            let mut line = String::new();
+            io::stdin()
+                .read_line(&mut line)
+                .context("can't read the answer")?;
+            if !matches!(line.trim(), "y" | "yes") {
+                bail!("the plan is not approved; nothing was done");
+            }
+        }
+        let approved = Approved::new(&report);
+        Ok(Some((report.message, approved)))
+    }
+}
+
+/// One turn in a copy of the state, with predictions; then the report.
+pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<ExitCode> {
+    let Some(message) = one_message(args)? else {
+        bail!("a dry run is one turn; say something with `-m TEXT`");
+    };
+    let flags = &args.dry;
+    let predictions = Predictions::default();
+    let request = compose::Request {
+        manifest: &args.manifest,
+        config,
+        state: args.state.as_deref(),
+        outside: args.outside,
+        trust: args.trust,
+        dry: Some(predictions.clone()),
+    };
+    let (ask, asked) = questions();
+    let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
+    greet(&agent, false);
+    let session = agent.session(None).await?;
+    let mut conversation = Conversation::new(&agent, session, None, asked, args.approve)?;
+    conversation.script = Script::Dry {
+        recorder: Box::new(Recorder::new(predictions)),
+        quiet: flags.format == Format::Json,
+    };
+    let end = conversation.turn(message.clone()).await;
+    let report = match &conversation.script {
+        Script::Dry { recorder, .. } => recorder.report(&args.manifest, &message),
+        Script::Nobody | Script::Plan(_) => bail!("the dry run lost its report"),
+    };
+    let _session = conversation.leave().await;
+    agent.close("the dry run has ended").await;
+    let (end, report) = (end?, report?);
+    if let Some(file) = &flags.report {
+        write(file, &report)?;
+    }
+    match flags.format {
+        Format::Json => out::json(&report)?,
+        Format::Human => {
+            report.show(Paint::stdout())?;
+            if let Some(file) = &flags.report {
+                let claw = args.manifest.display();
+                out::note(&format!("approve it: clawk run {claw} --plan {}", file.display()));
+            }
+        }
+    }
+    Ok(code_of(&end))
+}
+
+/// The report may quote files: it is nobody else's to read.
+fn write(file: &Path, report: &Report) -> Result<()> {
+    let failed = || format!("can't write the report `{}`", file.display());
+    let mut open = OpenOptions::new();
+    let mut out = open
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(file)
+        .with_context(failed)?;
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    out.write_all(text.as_bytes()).with_context(failed)
+}

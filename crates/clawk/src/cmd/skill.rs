@@ -1,0 +1,427 @@
+//! `clawk skill`: skills from `SKILL.md` folders, and the skills that an agent has.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_import::SkillImport;
+use clawk_kernel::REQUIRES;
+use clawk_manifest::Manifest;
+use clawk_manifest::model::Skill;
+use serde_json::{Value, json};
+
+use crate::compose;
+use crate::config::{Config, Outside};
+use crate::manifest;
+use crate::out::{self, Format, Paint};
+
+/// How many folders above the output are looked at for a `claw.yaml`.
+const ABOVE: usize = 3;
+
+/// Flags of `clawk skill`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Write a Skill, and the tools that its scripts are, from a folder with a `SKILL.md`
+    Import {
+        /// The folder
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+
+        /// The Skill's file; it must not exist
+        #[arg(long, short, value_name = "FILE")]
+        output: PathBuf,
+
+        /// The agent that is to have it [default: the nearest `claw.yaml` in or above the output's folder]
+        #[arg(long, value_name = "CLAW")]
+        claw: Option<PathBuf>,
+
+        #[command(flatten)]
+        outside: Outside,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// List an agent's skills, with the tools that they lack
+    List {
+        /// The manifest
+        #[arg(value_name = "CLAW")]
+        claw: PathBuf,
+
+        #[command(flatten)]
+        outside: Outside,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Print one skill: what the model is told before and after it invokes it, and its bounds
+    Show {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+
+        /// The manifest
+        #[arg(long, value_name = "CLAW")]
+        claw: PathBuf,
+
+        #[command(flatten)]
+        outside: Outside,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Check that skills can be invoked: their tools are there and run here, their schemas hold. Nothing is run
+    Test {
+        /// The manifest
+        #[arg(value_name = "CLAW")]
+        claw: PathBuf,
+
+        /// Only this skill
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+
+        #[command(flatten)]
+        outside: Outside,
+
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk skill import ~/skills/pdf --output my-agent/skills/pdf.yaml
+  clawk skill list my-agent/claw.yaml
+  clawk skill show pdf --claw my-agent/claw.yaml
+  clawk skill test my-agent/claw.yaml
+
+A script of a skill becomes a tool: each of its runs is decided by the policy, runs in the sandbox, and is recorded.";
+
+/// Does what is asked.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    match &args.what {
+        What::Import {
+            folder,
+            output,
+            claw,
+            outside,
+            format,
+        } => import(folder, output, claw.as_deref(), (config, *outside), *format),
+        What::List {
+            claw,
+            outside,
+            format,
+        } => list(&read(claw, (config, *outside))?.0, *format),
+        What::Show {
+            name,
+            claw,
+            outside,
+            format,
+        } => show(&read(claw, (config, *outside))?.0, name, *format),
+        What::Test {
+            claw,
+            name,
+            outside,
+            format,
+        } => test(claw, (config, *outside), name.as_deref(), *format),
+    }
+}
+
+fn read(claw: &Path, (config, outside): (Option<&Path>, Outside)) -> Result<(Manifest, Config)> {
+    let config = Config::load(config, Some(claw))?.outside(outside);
+    Ok((manifest::look(claw, &config)?.0, config))
+}
+
+/// The nearest `claw.yaml`.
+fn nearest(output: &Path) -> Option<PathBuf> {
+    let folders = output.ancestors().skip(1).take(ABOVE);
+    folders
+        .map(|folder| folder.join("claw.yaml"))
+        .find(|claw| claw.is_file())
+}
+
+fn import(
+    folder: &Path,
+    output: &Path,
+    claw: Option<&Path>,
+    config: (Option<&Path>, Outside),
+    format: Format,
+) -> Result<ExitCode> {
+    if output.exists() {
+        bail!(
+            "`{}` is there already; choose another file with `--output`",
+            output.display()
+        );
+    }
+    let shelf = match output.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        Some(_) | None => PathBuf::from("."),
+    };
+    fs::create_dir_all(&shelf).with_context(|| format!("can't make `{}`", shelf.display()))?;
+    let shelf = shelf.canonicalize()?;
+    let file = shelf.join(output.file_name().context("`--output` names no file")?);
+    let found = claw.map(Path::to_owned).or_else(|| nearest(&file));
+    let agent = match &found {
+        None => None,
+        Some(claw) => Some(read(claw, config)?.0),
+    };
+    let tools: Option<BTreeSet<String>> =
+        agent.map(|agent| agent.tools.iter().map(|tool| tool.name.clone()).collect());
+    let skill = clawk_import::skill(folder, &file, tools.as_ref())?;
+    let mut written = Vec::new();
+    for (below, content) in &skill.files {
+        write(&shelf.join(below), content)?;
+        written.push(shelf.join(below));
+    }
+    write(&file, skill.skill.as_bytes())?;
+    match format {
+        Format::Json => out::json(&json!({
+            "skill": skill.name, "file": file, "agent": found, "tools": skill.tools, "config": skill.config,
+            "lacks": skill.lacks, "kept": skill.kept, "notes": skill.notes, "written": written,
+        }))?,
+        Format::Human => told(&skill, &file, found.as_deref())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    let failed = || format!("can't write `{}`", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(failed)?;
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(path)
+        .with_context(failed)?;
+    file.write_all(content).with_context(failed)
+}
+
+fn told(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Result<()> {
+    let paint = Paint::stdout();
+    out::line(&format!("wrote the skill `{}` to {}", skill.name, file.display()))?;
+    if !skill.lacks.is_empty() {
+        let lacks = skill.lacks.join(", ");
+        let of = agent.map_or_else(
+            || "no agent is known here (`--claw CLAW` names one); it needs".to_owned(),
+            |claw| format!("{} lacks", claw.display()),
+        );
+        out::line(&format!(
+            "{} {of} {}; without them, invoking the skill is refused",
+            paint.yellow("warning:"),
+            out::harmless(&lacks)
+        ))?;
+    }
+    if !skill.kept.is_empty() {
+        out::line(&format!(
+            "kept as annotations, without effect: {}",
+            out::harmless(&skill.kept.join(", "))
+        ))?;
+    }
+    for note in &skill.notes {
+        out::line(&format!("note: {}", out::harmless(note)))?;
+    }
+    out::line("add to `spec` of claw.yaml, with paths from its folder:")?;
+    out::line(&format!("  skills: [ {} ]", file.display()))?;
+    let shelf = file.parent().unwrap_or(Path::new("."));
+    for tool in &skill.tools {
+        out::line(&format!("  tools:  [ {} ]", shelf.join(tool).display()))?;
+    }
+    out::line("add to clawk.toml:")?;
+    for line in skill.config.trim_end().lines() {
+        out::line(&format!("  {}", out::harmless(line)))?;
+    }
+    Ok(())
+}
+
+/// Every tool that it needs.
+fn needed(skill: &Skill) -> Vec<String> {
+    let label = skill.labels.get(REQUIRES).map(String::as_str).unwrap_or_default();
+    let named = label.split_whitespace().map(str::to_owned);
+    skill.tools_required.iter().cloned().chain(named).collect()
+}
+
+/// Those that are not declared.
+fn lacks(manifest: &Manifest, skill: &Skill) -> Vec<String> {
+    let mut needed = needed(skill);
+    needed.retain(|tool| manifest.tool(tool).is_none());
+    needed
+}
+
+fn facts(manifest: &Manifest, skill: &Skill) -> Value {
+    json!({
+        "name": skill.name,
+        "invoked_as": format!("skill-{}", skill.name),
+        "version": skill.version,
+        "description": skill.description.trim(),
+        "tools": needed(skill),
+        "lacks": lacks(manifest, skill),
+        "permissions": skill.permissions,
+        "estimates": skill.estimates,
+    })
+}
+
+fn list(manifest: &Manifest, format: Format) -> Result<ExitCode> {
+    if format == Format::Json {
+        let skills: Vec<Value> = manifest
+            .skills
+            .iter()
+            .map(|skill| facts(manifest, skill))
+            .collect();
+        out::json(&json!({ "skills": skills }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let paint = Paint::stdout();
+    if manifest.skills.is_empty() {
+        out::line("no skills")?;
+    }
+    for skill in &manifest.skills {
+        let description = skill.description.trim().lines().next().unwrap_or_default();
+        out::line(&format!(
+            "{}  {}",
+            paint.bold(&out::harmless(&skill.name)),
+            out::harmless(description)
+        ))?;
+        out::line(&paint.dim(&format!("  tools: {}", needed(skill).join(", "))))?;
+        let lacks = lacks(manifest, skill);
+        if !lacks.is_empty() {
+            out::line(&format!("  {} {}", paint.yellow("lacks:"), lacks.join(", ")))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find<'m>(manifest: &'m Manifest, name: &str) -> Result<&'m Skill> {
+    manifest.skill(name).with_context(|| {
+        let names: Vec<&str> = manifest.skills.iter().map(|skill| skill.name.as_str()).collect();
+        format!("there is no skill `{name}`; there are: {}", names.join(", "))
+    })
+}
+
+fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
+    let skill = find(manifest, name)?;
+    if format == Format::Json {
+        let mut facts = facts(manifest, skill);
+        if let Some(facts) = facts.as_object_mut() {
+            facts.insert("instruction".to_owned(), json!(skill.instruction));
+            facts.insert("input_schema".to_owned(), json!(skill.input_schema));
+            facts.insert("output_schema".to_owned(), json!(skill.output_schema));
+            facts.insert("labels".to_owned(), json!(skill.labels));
+        }
+        out::json(&facts)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let paint = Paint::stdout();
+    out::line(&format!(
+        "{} (a model calls `skill-{}`)",
+        paint.bold(&out::harmless(name)),
+        skill.name
+    ))?;
+    out::line(&out::harmless(skill.description.trim()))?;
+    out::line(&format!("tools: {}", needed(skill).join(", ")))?;
+    let lacks = lacks(manifest, skill);
+    if !lacks.is_empty() {
+        out::line(&format!(
+            "{} {}; invoking it is refused",
+            paint.yellow("lacks:"),
+            lacks.join(", ")
+        ))?;
+    }
+    let permissions = match &skill.permissions {
+        None => "none declared: the policies alone bound it".to_owned(),
+        Some(permissions) => serde_json::to_string(permissions)?,
+    };
+    out::line(&format!("permissions: {permissions}"))?;
+    out::line(&format!(
+        "estimates: {}",
+        serde_json::to_string(&skill.estimates)?
+    ))?;
+    for (what, schema) in [("input", &skill.input_schema), ("output", &skill.output_schema)] {
+        if let Some(schema) = schema {
+            out::line(&format!("{what} schema: {schema}"))?;
+        }
+    }
+    out::line(&paint.dim("instructions, which the model reads when it calls it:"))?;
+    out::line(&out::harmless(skill.instruction.trim()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What keeps a skill from being invoked here.
+fn faults(manifest: &Manifest, skill: &Skill, unbound: &[String]) -> Vec<String> {
+    let mut found: Vec<String> = lacks(manifest, skill)
+        .iter()
+        .map(|tool| format!("the agent has no tool `{tool}`"))
+        .collect();
+    let of_its = |fault: &&String| {
+        let tools = needed(skill);
+        tools
+            .iter()
+            .any(|tool| fault.starts_with(&format!("tool `{tool}`:")))
+    };
+    found.extend(unbound.iter().filter(of_its).cloned());
+    if manifest.tool(&format!("skill-{}", skill.name)).is_some() {
+        found.push(format!(
+            "a tool is called `skill-{}`, so the skill can't be invoked by a model",
+            skill.name
+        ));
+    }
+    found
+}
+
+fn test(
+    claw: &Path,
+    config: (Option<&Path>, Outside),
+    name: Option<&str>,
+    format: Format,
+) -> Result<ExitCode> {
+    let (manifest, config) = read(claw, config)?;
+    let skills: Vec<&Skill> = match name {
+        Some(name) => vec![find(&manifest, name)?],
+        None => manifest.skills.iter().collect(),
+    };
+    let blueprint = compose::runtime()?.block_on(compose::Blueprint::with_config(claw, config))?;
+    let unbound = blueprint.runner(None, None).err().unwrap_or_default();
+    let judged: Vec<(&Skill, Vec<String>)> = skills
+        .into_iter()
+        .map(|skill| (skill, faults(&manifest, skill, &unbound)))
+        .collect();
+    let bad = judged.iter().any(|(_, faults)| !faults.is_empty());
+    match format {
+        Format::Json => {
+            let skills = judged.iter().map(
+                |(skill, faults)| json!({"name": skill.name, "ok": faults.is_empty(), "faults": faults}),
+            );
+            out::json(&json!({"ok": !bad, "skills": skills.collect::<Vec<_>>()}))?;
+        }
+        Format::Human => {
+            let paint = Paint::stdout();
+            for (skill, faults) in &judged {
+                let word = if faults.is_empty() {
+                    paint.green("ok   ")
+                } else {
+                    paint.red("fails")
+                };
+                out::line(&format!("{word} {}", out::harmless(&skill.name)))?;
+                for fault in faults {
+                    out::line(&format!("      {}", out::harmless(fault)))?;
+                }
+            }
+        }
+    }
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

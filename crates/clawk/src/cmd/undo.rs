@@ -1,0 +1,270 @@
+//! `clawk undo`: what a session's calls overwrote, put back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::ports::Journal;
+use clawk_kernel::time::SystemClock;
+use clawk_kernel::{kind, undo as record};
+use clawk_proto::SessionId;
+use clawk_secrets::env;
+use clawk_tools::undo::{self, Back, Record, State};
+use serde_json::{Value, json};
+
+use super::trace::source::{Pick, Source};
+use crate::compose::{self, UNDO};
+use crate::out::{self, Format, Paint};
+use crate::state::kept::{Options, StateDir};
+use crate::state::{self};
+
+/// Flags of `clawk undo`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The session: its id, or `last`
+    #[arg(value_name = "SESSION")]
+    session: String,
+
+    /// Go back to this event of the session: calls up to it stay. Its sequence, as `clawk trace show` prints it [default: the beginning]
+    #[arg(long, value_name = "EVENT")]
+    to: Option<u64>,
+
+    /// Do it; without this flag, only show what it comes to
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    which: state::Which,
+
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk undo last                        show what it comes to
+  clawk undo last --yes                  put it back
+  clawk undo last --to 42 --yes          only what came after event 42
+
+What the file tools overwrote is put back, and what programs (`shell`, `command`) changed in their sandbox's writable
+folders: contents, modes, modification times. What somebody else has changed since stays as it is. Every call with
+effects that can't be put back is listed: mails, requests, and folders above `[undo] max_mb` of clawk.toml.
+The agent must not be running. Exit code 1: not everything that was kept could be put back.";
+
+/// A call with effects, as the trace tells it.
+#[derive(Debug)]
+struct Acted {
+    tool: String,
+    sequence: u64,
+}
+
+/// Shows what it comes to, or does it.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let dir = args.which.dir()?;
+    let source = Source::state(&dir)?;
+    let Pick::One(session) = source.pick(Some(&args.session))? else {
+        bail!("say which session; `clawk sessions` lists them");
+    };
+    let acted = acted(&source, session)?;
+    let root = dir.join(UNDO);
+    let after = |id: &str| {
+        acted
+            .get(id)
+            .is_some_and(|call| args.to.is_none_or(|to| call.sequence > to))
+    };
+    let mut kept = undo::records(&root, session).context("what the calls overwrote can't be read")?;
+    kept.retain(|call| after(call.request_id.as_str()));
+    let back = undo::plan(&root, &kept)?;
+    let known: BTreeSet<&str> = kept.iter().map(|call| call.request_id.as_str()).collect();
+    let before = undo::undone_before(&root, session)?;
+    let lost: BTreeMap<&str, &Acted> = acted
+        .iter()
+        .map(|(id, call)| (id.as_str(), call))
+        .filter(|(id, _)| after(id) && !known.contains(id) && !before.iter().any(|done| done == id))
+        .collect();
+    let mut report = report(session, &kept, &back, &lost);
+    let mut failed = Vec::new();
+    if args.yes && !(back.steps.is_empty() && back.calls.is_empty()) {
+        let without = back.conflicts.len() + lost.len();
+        failed = put_back(&dir, session, (&kept, &back), without, &report)?;
+        if let Some(report) = report.as_object_mut() {
+            let failed: Vec<Value> = failed
+                .iter()
+                .map(|(path, why)| json!({"path": path, "why": why}))
+                .collect();
+            report.insert("done".to_owned(), Value::Bool(true));
+            report.insert("failed".to_owned(), failed.into());
+        }
+    }
+    match args.format {
+        Format::Json => out::json(&report)?,
+        Format::Human => show(args.yes, (&kept, &back), &lost, &failed)?,
+    }
+    let whole = back.conflicts.is_empty() && failed.is_empty();
+    Ok(if whole {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The session's calls with effects, by their ids.
+fn acted(source: &Source, session: SessionId) -> Result<BTreeMap<String, Acted>> {
+    let mut found = BTreeMap::new();
+    source.each(Pick::One(session), |event| {
+        let text = |key: &str| event.payload.get(key).and_then(Value::as_str).map(str::to_owned);
+        let effects = event.payload.get("side_effects") == Some(&Value::Bool(true));
+        if event.event_type == kind::ACTION_APPROVED
+            && effects
+            && let (Some(id), Some(tool)) = (text("request_id"), text("action_id"))
+        {
+            let sequence = event.sequence;
+            found.insert(id, Acted { tool, sequence });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+fn report(session: SessionId, kept: &[Record], back: &Back, lost: &BTreeMap<&str, &Acted>) -> Value {
+    let steps = back.steps.iter().map(|step| {
+        json!({"path": step.path, "does": does(&step.now, &step.then), "now": step.now, "then": step.then})
+    });
+    let conflicts = back.conflicts.iter().map(|found| {
+        json!({"request_id": found.request_id, "tool": found.tool, "path": found.path, "why": found.why})
+    });
+    let lost = lost
+        .iter()
+        .map(|(id, call)| json!({"request_id": id, "tool": call.tool, "sequence": call.sequence}));
+    let beside = kept.iter().filter(|call| !call.alone && !call.changes.is_empty());
+    json!({
+        "session": session,
+        "done": false,
+        "calls": back.calls,
+        "steps": steps.collect::<Vec<_>>(),
+        "conflicts": conflicts.collect::<Vec<_>>(),
+        "not_undone": lost.collect::<Vec<_>>(),
+        "ran_beside_others": beside.map(|call| &call.request_id).collect::<Vec<_>>(),
+    })
+}
+
+/// The change in a word.
+fn does(now: &State, then: &State) -> &'static str {
+    match (now, then) {
+        (_, State::Absent) => "remove",
+        (State::Absent, _) => "bring back",
+        (State::File { digest, .. }, State::File { digest: was, .. }) if digest == was => "mode and date",
+        (State::Folder { .. }, State::Folder { .. }) => "mode and date",
+        _ => "put back",
+    }
+}
+
+fn show(
+    yes: bool,
+    (kept, back): (&[Record], &Back),
+    lost: &BTreeMap<&str, &Acted>,
+    failed: &[(std::path::PathBuf, String)],
+) -> Result<()> {
+    let paint = Paint::stdout();
+    if back.steps.is_empty() {
+        out::line("nothing is to be put back")?;
+    }
+    for step in &back.steps {
+        let word = does(&step.now, &step.then);
+        let word = if word == "remove" {
+            paint.red(word)
+        } else {
+            paint.green(word)
+        };
+        out::line(&format!(
+            "{word}  {}",
+            out::harmless(&step.path.to_string_lossy())
+        ))?;
+    }
+    for call in kept.iter().filter(|call| !call.alone && !call.changes.is_empty()) {
+        out::line(&format!(
+            "{} `{}` ({}) ran beside another call: what both changed in the same folders is counted as its own",
+            paint.yellow("note:"),
+            out::harmless(&call.tool),
+            call.request_id
+        ))?;
+    }
+    for found in &back.conflicts {
+        let place = found
+            .path
+            .as_ref()
+            .map(|path| format!(" {}", path.display()))
+            .unwrap_or_default();
+        out::line(&format!(
+            "{} `{}`{}: {}",
+            paint.yellow("not put back:"),
+            out::harmless(&found.tool),
+            out::harmless(&place),
+            out::harmless(&found.why)
+        ))?;
+    }
+    for (id, call) in lost {
+        out::line(&format!(
+            "{} `{}` ({id}, event {}): nothing is kept of it",
+            paint.yellow("can't be undone:"),
+            out::harmless(&call.tool),
+            call.sequence
+        ))?;
+    }
+    for (path, why) in failed {
+        out::line(&format!(
+            "{} {}: {}",
+            paint.red("failed:"),
+            out::harmless(&path.to_string_lossy()),
+            out::harmless(why)
+        ))?;
+    }
+    match (yes, back.steps.is_empty()) {
+        (true, false) => out::line(&format!(
+            "{} places are put back",
+            back.steps.len() - failed.len()
+        ))?,
+        (false, false) => out::note("nothing was changed; say --yes to do it"),
+        (_, true) => {}
+    }
+    Ok(())
+}
+
+/// Records that it begins, does it, records its end. Returns what failed.
+fn put_back(
+    dir: &std::path::Path,
+    session: SessionId,
+    (kept, back): (&[Record], &Back),
+    without: usize,
+    report: &Value,
+) -> Result<Vec<(std::path::PathBuf, String)>> {
+    let state = StateDir::open(dir, Options::default())
+        .context("an undo is recorded in the agent's journal, so the agent must not be running")?;
+    let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
+    let root = dir.join(UNDO);
+    let outcome = compose::runtime()?.block_on(async {
+        let journal: Arc<dyn Journal> = state.journal();
+        let sums = record::Sums {
+            by: &format!("local user {user}"),
+            calls: back.calls.len(),
+            places: back.steps.len(),
+            without,
+        };
+        let ports = (journal, Arc::new(SystemClock::default()) as _);
+        let list = serde_json::to_vec(report)?;
+        let undoing = record::begin(ports, session, sums, list).await?;
+        let failed = undo::apply(&root, back);
+        if failed.is_empty() {
+            for call in kept.iter().filter(|call| back.calls.contains(&call.request_id)) {
+                undo::undone(&root, call)?;
+            }
+        }
+        undoing.end(back.steps.len() - failed.len(), failed.len()).await?;
+        anyhow::Ok(failed)
+    });
+    state.close();
+    outcome
+}

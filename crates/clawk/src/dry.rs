@@ -1,0 +1,167 @@
+//! A dry run: the whole agent with its model, and a prediction in the place of every call that changes something.
+//!
+//! What only reads runs as ever. Everything else, a tool without annotations too, is answered with what it would do: the same text
+//! that a person reads in a question. The state is a copy, so that the agent does not remember what it never did.
+
+mod report;
+mod state;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clawk_kernel::call::Permit;
+use clawk_kernel::place::Search;
+use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::sheet::{Preview, Sheet};
+use clawk_kernel::witness::Fact;
+use clawk_kernel::{PREDICTED, Parts};
+use clawk_plan::{Obtained, Plan, Refusal};
+use clawk_policy::path::Places;
+use clawk_proto::RequestId;
+use clawk_proto::content::ContentBlock;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use report::{Approved, Recorder, Report};
+pub(crate) use state::copy as copy_state;
+
+/// What was predicted so far, by the call's id. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Predictions(Arc<Mutex<BTreeMap<RequestId, Predicted>>>);
+
+/// One prediction.
+#[derive(Debug, Clone)]
+pub(crate) struct Predicted {
+    /// SHA-256 of the arguments' canonical JSON, lower-case hex.
+    pub(crate) parameters: String,
+    /// What the call would do.
+    pub(crate) lines: Vec<String>,
+}
+
+impl Predictions {
+    /// The prediction for a call; none: it ran, or it was refused.
+    pub(crate) fn of(&self, id: &RequestId) -> Option<Predicted> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(id).cloned()
+    }
+
+    fn add(&self, id: RequestId, predicted: Predicted) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(id, predicted);
+    }
+
+    /// Puts the dry runner before the agent's own, and nobody behind the swarm's tools.
+    pub(crate) fn around(&self, parts: Parts) -> Parts {
+        let mut parts = parts;
+        // Members and peers are told nothing: their tools are predicted as well.
+        parts.options.swarm = std::mem::take(&mut parts.options.swarm).unmanned();
+        parts.options.reach_providers = false;
+        parts.runner = Arc::new(DryRunner {
+            inner: parts.runner,
+            predictions: self.clone(),
+        });
+        parts
+    }
+}
+
+/// Runs what only reads, and predicts the rest.
+struct DryRunner {
+    inner: Arc<dyn ToolRunner>,
+    predictions: Predictions,
+}
+
+impl fmt::Debug for DryRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DryRunner({:?})", self.inner)
+    }
+}
+
+impl DryRunner {
+    async fn predict(&self, permit: &Permit) -> RunOutcome {
+        let look = Look {
+            tool: permit.tool(),
+            arguments: permit.arguments(),
+            plan: permit.plan(),
+            workdir: permit.workdir(),
+        };
+        let preview = self.inner.preview(look).await;
+        let sheet = Sheet::of(permit.arguments(), preview, Vec::new());
+        let text = format!(
+            "[dry run] This was not done. It would be:\n{}\n[Go on as if it had been done. What you read later shows the \
+             world as it is now, without it.]",
+            sheet.whole()
+        );
+        let predicted = Predicted {
+            parameters: permit.digest().to_hex(),
+            lines: sheet.whole().lines().map(str::to_owned).collect(),
+        };
+        self.predictions.add(permit.request_id().clone(), predicted);
+        RunOutcome {
+            content: vec![ContentBlock::text(text)],
+            is_error: false,
+            structured: Some(json!({"dry_run": true})),
+            obtained: Obtained::in_process(PREDICTED),
+        }
+    }
+}
+
+impl ToolRunner for DryRunner {
+    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+        self.inner.describe(tool)
+    }
+
+    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+        self.inner.takes_over(tool)
+    }
+
+    fn preflight(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        workdir: &Path,
+    ) -> Result<(), Refusal> {
+        self.inner.preflight(tool, arguments, plan, workdir)
+    }
+
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        if permit.read_only() {
+            return self.inner.run(permit, cancel);
+        }
+        Box::pin(async move { Ok(self.predict(&permit).await) })
+    }
+
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
+        self.inner.preview(look)
+    }
+
+    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+        self.inner.stands_on(look)
+    }
+
+    fn places<'a>(&'a self, look: Look<'a>, search: Search) -> Later<'a, Places> {
+        self.inner.places(look, search)
+    }
+
+    /// Nothing that a dry run did is found out by doing it.
+    fn mend(&self, _tool: &str) -> Mend {
+        Mend::Person
+    }
+
+    /// The kernel runs those that only read; the others come here.
+    fn is_kernels(&self, tool: &str) -> bool {
+        let reads = clawk_tools::builtin::describe(tool)
+            .is_some_and(|known| known.trusted_annotations.get("readOnlyHint") == Some(&Value::Bool(true)));
+        reads && self.inner.is_kernels(tool)
+    }
+
+    fn close(&self) -> Later<'_, ()> {
+        self.inner.close()
+    }
+}

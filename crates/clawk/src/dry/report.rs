@@ -1,0 +1,339 @@
+//! What a dry run found: every call with its verdict and its prediction, for people, as JSON, and as a plan that a person approves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::witness::digest_of;
+use clawk_kernel::{Notice, Question, TurnEnd};
+use clawk_proto::RequestId;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Predictions;
+use crate::out::{self, Paint};
+
+/// The version of the report's form.
+const FORM: u32 = 1;
+/// The largest report that is read, bytes.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A dry run's report. Its JSON is what `--plan` takes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Version of this form.
+    pub(crate) dry_run: u32,
+    /// The manifest, resolved, and the SHA-256 of its file.
+    pub(crate) manifest: PathBuf,
+    pub(crate) manifest_hash: String,
+    /// What was said to the agent.
+    pub(crate) message: String,
+    /// What it answered.
+    pub(crate) answer: String,
+    /// `answered`, `cancelled` or `failed`, and why.
+    pub(crate) end: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// In the order in which the model asked.
+    pub(crate) steps: Vec<Step>,
+    /// Calls that were answered with a prediction.
+    pub(crate) predicted: usize,
+    /// Calls that ran, because they only read.
+    pub(crate) read: usize,
+    /// Calls that were refused.
+    pub(crate) refused: usize,
+    /// Tokens of the models, which the dry run did spend.
+    pub(crate) tokens: u64,
+}
+
+/// One call.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Step {
+    /// From 1.
+    pub(crate) number: usize,
+    pub(crate) tool: String,
+    pub(crate) arguments: Map<String, Value>,
+    /// SHA-256 of the arguments' canonical JSON; where the call was predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parameters_hash: Option<String>,
+    /// `predicted`, `read` or `refused`.
+    pub(crate) outcome: String,
+    /// The policy's verdict, as in the trace.
+    pub(crate) verdict: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rule_id: Option<String>,
+    /// What refused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refused_by: Option<String>,
+    /// A person is asked about it in a real run: why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) asks: Option<String>,
+    /// What it is expected to cost, where anything is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cost: Option<String>,
+    /// SHA-256 of the text that the person would read: the diff, the request, the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sheet_hash: Option<String>,
+    /// What it would do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) prediction: Vec<String>,
+}
+
+/// Gathers the report from what the session tells.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    predictions: Predictions,
+    order: Vec<RequestId>,
+    steps: BTreeMap<RequestId, Step>,
+    questions: BTreeMap<RequestId, Asked>,
+    answer: String,
+    tokens: u64,
+    end: Option<TurnEnd>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    reason: String,
+    cost: Option<String>,
+    sheet_hash: String,
+}
+
+impl Recorder {
+    pub(crate) fn new(predictions: Predictions) -> Self {
+        Self {
+            predictions,
+            ..Self::default()
+        }
+    }
+
+    /// Takes one notice.
+    pub(crate) fn see(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Said(text) => self.answer.clone_from(text),
+            Notice::Asking(question) => self.asked(question),
+            Notice::Planned(plan) => plan.steps.iter().for_each(|step| self.asked(step)),
+            Notice::CallDecided {
+                request_id,
+                tool,
+                arguments,
+                verdict,
+                rule_id,
+                refused_by,
+            } => {
+                if !self.steps.contains_key(request_id) {
+                    self.order.push(request_id.clone());
+                }
+                let step = Step {
+                    number: 0,
+                    tool: tool.clone(),
+                    arguments: arguments.clone(),
+                    parameters_hash: None,
+                    outcome: String::new(),
+                    verdict: verdict.clone(),
+                    rule_id: rule_id.clone(),
+                    refused_by: refused_by.map(str::to_owned),
+                    asks: None,
+                    cost: None,
+                    sheet_hash: None,
+                    prediction: Vec::new(),
+                };
+                self.steps.insert(request_id.clone(), step);
+            }
+            Notice::TurnEnded { end, usage, .. } => {
+                self.tokens += usage.total();
+                self.end = Some(end.clone());
+            }
+            Notice::TurnStarted { .. }
+            | Notice::Delta(_)
+            | Notice::Missed(_)
+            | Notice::Retrying { .. }
+            | Notice::Screened { .. }
+            | Notice::CallFinished { .. }
+            | Notice::Handed(_)
+            | Notice::Warned(_)
+            | Notice::Unreachable(_) => {}
+        }
+    }
+
+    fn asked(&mut self, question: &Question) {
+        let asked = Asked {
+            reason: question.reason.clone(),
+            cost: question.cost.clone(),
+            sheet_hash: question.sheet.digest().to_hex(),
+        };
+        self.questions.insert(question.request_id.clone(), asked);
+    }
+
+    /// The report of a turn that has ended.
+    pub(crate) fn report(&self, manifest: &Path, message: &str) -> Result<Report> {
+        let (manifest, manifest_hash) = identity(manifest)?;
+        let mut steps = Vec::new();
+        for (number, id) in (1..).zip(&self.order) {
+            let Some(mut step) = self.steps.get(id).cloned() else {
+                continue;
+            };
+            step.number = number;
+            let predicted = self.predictions.of(id);
+            step.outcome = match (&step.refused_by, &predicted) {
+                (Some(_), _) => "refused",
+                (None, Some(_)) => "predicted",
+                (None, None) => "read",
+            }
+            .to_owned();
+            if let Some(predicted) = predicted {
+                step.parameters_hash = Some(predicted.parameters);
+                step.prediction = predicted.lines;
+            }
+            if let Some(asked) = self.questions.get(id) {
+                step.asks = Some(asked.reason.clone());
+                step.cost.clone_from(&asked.cost);
+                step.sheet_hash = Some(asked.sheet_hash.clone());
+                step.verdict = "ask".to_owned();
+            }
+            steps.push(step);
+        }
+        let count = |outcome: &str| steps.iter().filter(|step| step.outcome == outcome).count();
+        let (end, reason) = match &self.end {
+            Some(TurnEnd::Answered) => ("answered", None),
+            Some(TurnEnd::Cancelled) | None => ("cancelled", None),
+            Some(TurnEnd::Failed(why)) => ("failed", Some(why.clone())),
+        };
+        Ok(Report {
+            dry_run: FORM,
+            manifest,
+            manifest_hash,
+            message: message.to_owned(),
+            answer: self.answer.clone(),
+            end: end.to_owned(),
+            reason,
+            predicted: count("predicted"),
+            read: count("read"),
+            refused: count("refused"),
+            steps,
+            tokens: self.tokens,
+        })
+    }
+}
+
+/// The manifest's resolved path and the digest of what stands there.
+fn identity(manifest: &Path) -> Result<(PathBuf, String)> {
+    let failed = || format!("can't read `{}`", manifest.display());
+    let path = manifest.canonicalize().with_context(failed)?;
+    let bytes = fs::read(&path).with_context(failed)?;
+    Ok((path, digest_of(&bytes).to_hex()))
+}
+
+impl Report {
+    /// Reads a report that `clawk run --dry-run --report FILE` wrote for this manifest.
+    ///
+    /// # Errors
+    /// It is no report, or the manifest is another one or has changed since.
+    pub(crate) fn read(file: &Path, manifest: &Path) -> Result<Self> {
+        let failed = || format!("can't read the report `{}`", file.display());
+        if fs::metadata(file).with_context(failed)?.len() > MAX_BYTES {
+            bail!("the report `{}` is larger than {MAX_BYTES} bytes", file.display());
+        }
+        let report: Self = serde_json::from_slice(&fs::read(file).with_context(failed)?)
+            .with_context(|| format!("`{}` is not the report of a dry run", file.display()))?;
+        if report.dry_run != FORM {
+            bail!(
+                "`{}` was written by another version of clawk; do the dry run again",
+                file.display()
+            );
+        }
+        let (path, hash) = identity(manifest)?;
+        if path != report.manifest || hash != report.manifest_hash {
+            bail!(
+                "the report `{}` is about another manifest, or the manifest has changed since; do the dry run again",
+                file.display()
+            );
+        }
+        Ok(report)
+    }
+
+    /// As text.
+    ///
+    /// # Errors
+    /// Standard output can't be written.
+    pub(crate) fn show(&self, paint: Paint) -> Result<()> {
+        out::line(&format!(
+            "{} {} calls would change something, {} only read and ran, {} were refused; nothing was changed",
+            paint.bold("dry run:"),
+            self.predicted,
+            self.read,
+            self.refused
+        ))?;
+        for step in &self.steps {
+            let outcome = match step.outcome.as_str() {
+                "predicted" => paint.yellow("would run"),
+                "read" => paint.green("ran      "),
+                _ => paint.red("refused  "),
+            };
+            let rule = step
+                .rule_id
+                .as_ref()
+                .map(|rule| format!(" by rule {rule}"))
+                .unwrap_or_default();
+            let verdict = format!("{}{rule}", step.verdict);
+            out::line(&format!(
+                "{:>3}. {outcome} {}  {}",
+                step.number,
+                paint.bold(&out::harmless(&step.tool)),
+                paint.dim(&out::harmless(&verdict))
+            ))?;
+            if let Some(why) = &step.asks {
+                let cost = step
+                    .cost
+                    .as_ref()
+                    .map(|cost| format!("; {cost}"))
+                    .unwrap_or_default();
+                out::line(&format!(
+                    "     a person is asked: {}{}",
+                    out::harmless(why),
+                    out::harmless(&cost)
+                ))?;
+            }
+            for line in &step.prediction {
+                out::line(&format!("     {}", out::harmless(line)))?;
+            }
+        }
+        if let Some(why) = &self.reason {
+            out::line(&format!("the turn {}: {}", self.end, out::harmless(why)))?;
+        }
+        out::line(&format!("models used {} tokens", self.tokens))?;
+        Ok(())
+    }
+}
+
+/// A report that a person approved: each of its questions is answered once, if it is the very same.
+#[derive(Debug)]
+pub(crate) struct Approved {
+    /// Tool, digest of the shown text.
+    left: BTreeMap<(String, String), usize>,
+}
+
+impl Approved {
+    pub(crate) fn new(report: &Report) -> Self {
+        let mut left = BTreeMap::new();
+        let asked = report.steps.iter().filter(|step| step.outcome == "predicted");
+        for step in asked {
+            if let Some(sheet) = &step.sheet_hash {
+                *left.entry((step.tool.clone(), sheet.clone())).or_insert(0) += 1;
+            }
+        }
+        Self { left }
+    }
+
+    /// Whether the person approved exactly this; then once less.
+    pub(crate) fn takes(&mut self, question: &Question) -> bool {
+        let key = (question.tool.clone(), question.sheet.digest().to_hex());
+        match self.left.get_mut(&key) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A copy of an agent's state for a dry run: what it remembers and what it spent, and nothing that it could change.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::state::kept::{Options, StateDir};
+
+/// The largest state that is copied, bytes.
+const MAX_BYTES: u64 = 2 << 30;
+/// Folders that a dry run makes anew where it needs them.
+const LEFT_OUT: [&str; 3] = ["cache", "undo", "keys"];
+
+/// A folder of its own with a copy of the state in `from`, where there is one. Nobody may work on it meanwhile.
+///
+/// # Errors
+/// Another process owns the state, it is too large, or it can't be copied.
+pub(crate) fn copy(from: &Path) -> Result<TempDir> {
+    let to = tempfile::Builder::new()
+        .prefix("clawk-dry-run-")
+        .tempdir()
+        .context("can't make a folder for the dry run's state")?;
+    if !from.join("state.db").is_file() {
+        return Ok(to);
+    }
+    let held = StateDir::open(from, Options::default()).context(
+        "the dry run begins with a copy of the agent's state; stop the agent, or name another state with `--state DIR`",
+    )?;
+    let mut left = MAX_BYTES;
+    let copied = files(from, to.path(), &mut left);
+    held.close();
+    copied.with_context(|| format!("can't copy the state in `{}`", from.display()))?;
+    Ok(to)
+}
+
+fn files(from: &Path, to: &Path, left: &mut u64) -> Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        let target = to.join(&name);
+        if LEFT_OUT.iter().any(|out| OsStr::new(out) == name) {
+            continue;
+        }
+        if kind.is_dir() {
+            fs::create_dir(&target)?;
+            files(&entry.path(), &target, left)?;
+        } else if kind.is_file() && name != OsStr::new("lock") {
+            let size = entry.metadata()?.len();
+            let Some(rest) = left.checked_sub(size) else {
+                bail!("it holds more than {MAX_BYTES} bytes; name another state with `--state DIR`");
+            };
+            *left = rest;
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! `[http.oauth]`: an authorization server whose tokens the listener takes; `[http] push_hosts`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use clawk_egress::{HostPattern, Rules, Url};
+use clawk_secrets::Resolver;
+use clawk_server::Push;
+use clawk_server::http::Scope;
+use clawk_server::oauth::{Algorithm, Introspection, OAuth, OAuthOptions};
+use serde::{Deserialize, Serialize};
+
+/// `[http.oauth]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OAuthConfig {
+    /// The issuer, exactly as it stands in its tokens.
+    pub(crate) issuer: String,
+    /// This server's public address: tokens must be made for it, or for one of its doors.
+    pub(crate) resource: String,
+    /// Other audiences that are taken.
+    #[serde(default)]
+    pub(crate) audiences: Vec<String>,
+    /// Where the issuer's keys are. Absent: where the issuer's metadata says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) jwks: Option<String>,
+    /// Signatures that are taken.
+    #[serde(default = "algorithms")]
+    pub(crate) algorithms: Vec<Algorithm>,
+    /// What a scope of a token allows here.
+    pub(crate) scopes: BTreeMap<String, Vec<Scope>>,
+    /// Tokens are asked about instead of being verified here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) introspection: Option<IntrospectionConfig>,
+}
+
+/// `[http.oauth.introspection]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct IntrospectionConfig {
+    /// The endpoint (RFC 7662).
+    pub(crate) url: String,
+    /// By which this server is known there.
+    pub(crate) client_id: String,
+    /// A reference to the client's secret.
+    pub(crate) secret_ref: String,
+}
+
+fn algorithms() -> Vec<Algorithm> {
+    vec![Algorithm::RS256, Algorithm::ES256]
+}
+
+impl OAuthConfig {
+    /// What takes its tokens. Nothing is asked of the issuer yet.
+    ///
+    /// # Errors
+    /// An address is not one, or is not safe; nothing would be allowed; the secret is not known.
+    pub(crate) fn open(&self, secrets: &Resolver) -> Result<OAuth> {
+        let jwks = self.jwks.as_deref().map(|text| safe("jwks", text)).transpose()?;
+        safe("issuer", &self.issuer)?;
+        let resource = Url::parse(&self.resource).context("`resource`")?;
+        if resource.query().is_some() || resource.fragment().is_some() {
+            bail!("`resource` is the server's address, without a query or a fragment");
+        }
+        if self.scopes.is_empty() || self.algorithms.is_empty() {
+            bail!("`scopes` and `algorithms` must name at least one each: else no token allows anything");
+        }
+        let introspection = self.introspection.as_ref().map(|whom| {
+            anyhow::Ok(Introspection {
+                url: safe("introspection.url", &whom.url)?,
+                client_id: whom.client_id.clone(),
+                secret: secrets.resolve(&whom.secret_ref)?,
+            })
+        });
+        let options = OAuthOptions {
+            issuer: self.issuer.clone(),
+            resource: self.resource.clone(),
+            audiences: self.audiences.clone(),
+            jwks,
+            introspection: introspection.transpose()?,
+            algorithms: self.algorithms.clone(),
+            scopes: self.scopes.clone(),
+        };
+        Ok(OAuth::new(options, secrets.env())?)
+    }
+}
+
+/// An address that nobody on the way can change: https, or this machine.
+fn safe(name: &str, text: &str) -> Result<Url> {
+    let url = Url::parse(text).with_context(|| format!("`{name}` is not a URL"))?;
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let here = host == "localhost"
+        || host
+            .parse()
+            .is_ok_and(|address: std::net::IpAddr| address.is_loopback());
+    match url.scheme() {
+        "https" => Ok(url),
+        "http" if here => Ok(url),
+        _ => bail!("`{name}` must be https (plain http only on this machine)"),
+    }
+}
+
+/// What sends push notifications, where hosts for them are named. `private`: places inside the own network that the operator
+/// opens; a receiver there must be named in both lists.
+///
+/// # Errors
+/// Root certificates are not usable.
+pub(crate) fn push(
+    hosts: &[HostPattern],
+    private: &[HostPattern],
+    secrets: &Resolver,
+) -> Result<Option<Push>> {
+    if hosts.is_empty() {
+        return Ok(None);
+    }
+    let both = |entry: &&HostPattern| hosts.contains(entry);
+    let rules = Rules {
+        hosts: hosts.to_vec(),
+        allow_private: private.iter().filter(both).cloned().collect(),
+        ..Rules::default()
+    };
+    Push::new(rules, secrets.env())
+        .map(Some)
+        .context("`[http] push_hosts`")
+}

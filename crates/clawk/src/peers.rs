@@ -1,0 +1,364 @@
+//! `[peers]` and `[swarm]` of `clawk.toml`: who the members of a swarm are that work elsewhere, and what carries their tasks.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_client::Target;
+use clawk_egress::Url;
+use clawk_kernel::Role;
+use clawk_kernel::ports::TokenKey;
+use clawk_kernel::time::{Clock, SystemClock};
+use clawk_kernel::witness::digest_of;
+use clawk_manifest::Manifest;
+use clawk_manifest::model::{BusBackend, MessagePassing};
+use clawk_secrets::Resolver;
+use clawk_server::peers::{BusKind, BusOptions, LinkOptions, Peers};
+use clawk_swarm::Plan;
+use clawk_swarm::limit::Local;
+use clawk_swarm::plan::identity_name;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+
+/// Below the state directory: the states of peers that this host starts.
+const STATES: &str = "peers";
+/// Below the state directory: what report tokens are made of.
+const KEY: &str = "keys/swarm";
+/// Below the state directory: the bus of `sqlite-wal`.
+const BUS: &str = "swarm.db";
+
+/// `[swarm]`: what the manifest does not say.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SwarmConfig {
+    /// The bus: `nats://…` or `redis://…` by the Swarm's `backend`; a file's path with `sqlite-wal`, relative to the file's folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) url: Option<String>,
+    /// Identities whose tasks this host takes out of the bus; absent: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) serve: Option<Vec<String>>,
+    /// See [`Local`].
+    retry_delay_ms: Option<u64>,
+    max_depth: Option<u32>,
+    max_waiting: Option<usize>,
+}
+
+impl SwarmConfig {
+    /// The limits.
+    pub(crate) fn local(&self) -> Local {
+        let usual = Local::default();
+        Local {
+            retry_delay_ms: self.retry_delay_ms.unwrap_or(usual.retry_delay_ms),
+            max_depth: self.max_depth.unwrap_or(usual.max_depth),
+            max_waiting: self.max_waiting.unwrap_or(usual.max_waiting),
+        }
+    }
+}
+
+/// `[peers.NAME]`: an identity that is not the Claw's own. Exactly one of the first five keys stands in it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct PeerConfig {
+    /// An Identity document: a member in this process. Relative to the file's folder, as are all paths here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) identity: Option<PathBuf>,
+    /// Another manifest, started by this host as a process of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// Any CKP agent on its standard streams, started by this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) command: Option<Vec<String>>,
+    /// Any CKP agent elsewhere: `http://`, `https://`, `ws://` or `wss://`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) url: Option<String>,
+    /// A CKP agent behind its queues: `nats://HOST:PORT` or `redis://HOST:PORT`, and `#SWARM/AGENT` where its names differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bus: Option<String>,
+    /// A reference to the token that it wants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
+    /// At most these tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tools: Option<Vec<String>>,
+    /// Of one try, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_ms: Option<u64>,
+}
+
+/// One way to reach a peer.
+enum Way<'a> {
+    Here,
+    Manifest(&'a Path),
+    Command(&'a [String]),
+    Url(&'a str),
+    Bus(&'a str),
+}
+
+impl PeerConfig {
+    fn way(&self, name: &str) -> Result<Way<'_>> {
+        let ways = [
+            self.identity.as_ref().map(|_| Way::Here),
+            self.manifest.as_deref().map(Way::Manifest),
+            self.command.as_deref().map(Way::Command),
+            self.url.as_deref().map(Way::Url),
+            self.bus.as_deref().map(Way::Bus),
+        ];
+        let mut given = ways.into_iter().flatten();
+        match (given.next(), given.next()) {
+            (Some(way), None) => Ok(way),
+            _ => bail!(
+                "`[peers.{name}]` of clawk.toml needs exactly one of `identity`, `manifest`, `command`, `url` and `bus`"
+            ),
+        }
+    }
+
+    /// The words that a start would run for it.
+    pub(crate) fn words(&self) -> Option<Vec<String>> {
+        let manifest = self.manifest.as_ref();
+        let manifest =
+            manifest.map(|path| vec!["clawk".to_owned(), "serve".to_owned(), path.display().to_string()]);
+        self.command.clone().or(manifest)
+    }
+}
+
+/// One word of a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A command line of these words.
+fn line(words: &[String]) -> String {
+    words
+        .iter()
+        .map(|word| quoted(word))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// What a blueprint knows that peers need.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) manifest: &'a Manifest,
+    pub(crate) config: &'a Config,
+    pub(crate) resolver: &'a Resolver,
+    pub(crate) state: &'a Path,
+}
+
+/// What report tokens are made of; made once for each state directory.
+///
+/// # Errors
+/// It can't be read or written.
+pub(crate) fn token_key(state: &Path) -> Result<TokenKey> {
+    let path = state.join(KEY);
+    let about = || format!("can't keep the swarm's key in `{}`", path.display());
+    if let Ok(bytes) = fs::read(&path)
+        && let Ok(key) = <[u8; 32]>::try_from(bytes.as_slice())
+    {
+        return Ok(TokenKey(key));
+    }
+    let clock = SystemClock::default();
+    let mut key = [0_u8; 32];
+    for part in key.chunks_mut(8) {
+        part.copy_from_slice(&clock.random().to_le_bytes());
+    }
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .with_context(about)?;
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)
+        .with_context(about)?;
+    file.write_all(&key)
+        .and_then(|()| file.sync_all())
+        .with_context(about)?;
+    Ok(TokenKey(key))
+}
+
+/// Everybody who is elsewhere; none: nobody is.
+///
+/// # Errors
+/// A binding is not one, or the bus can't be reached.
+pub(crate) async fn elsewhere(place: Place<'_>, key: &TokenKey) -> Result<Option<Arc<Peers>>> {
+    let mut links = BTreeMap::new();
+    for (name, peer) in &place.config.settings.peers {
+        if let Some(options) = link(place, name, peer)? {
+            links.insert(name.clone(), options);
+        }
+    }
+    let bus = bus(place, key, &links)?;
+    if links.is_empty() && bus.is_none() {
+        return Ok(None);
+    }
+    let peers = Peers::new(links, bus).await;
+    Ok(Some(peers.context("the swarm's bus can't be reached")?))
+}
+
+fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOptions>> {
+    let folder = place.config.folder();
+    let about = || format!("`[peers.{name}]` of clawk.toml");
+    let target = match peer.way(name)? {
+        Way::Here => return Ok(None),
+        Way::Manifest(path) => {
+            let state = place.state.join(STATES).join(name);
+            let program = std::env::current_exe().context("this program can't find itself")?;
+            let words = [
+                program.display().to_string(),
+                "serve".to_owned(),
+                folder.join(path).display().to_string(),
+                "--stdio".to_owned(),
+                "--state".to_owned(),
+                state.display().to_string(),
+            ];
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&state)
+                .with_context(about)?;
+            Target::Command(line(&words))
+        }
+        Way::Command([]) => bail!("{}: `command` names no program", about()),
+        Way::Command(words) => Target::Command(format!("{} ", line(words)).trim_end().to_owned()),
+        Way::Url(url) => match Target::parse(url).with_context(about)? {
+            target @ (Target::Http(_) | Target::WebSocket(_)) => target,
+            _ => bail!("{}: `url` is `http://`, `https://`, `ws://` or `wss://`", about()),
+        },
+        Way::Bus(url) => {
+            let swarm = place
+                .manifest
+                .swarm
+                .as_ref()
+                .map_or("default", |swarm| &swarm.name);
+            let whole = if url.contains('#') {
+                url.to_owned()
+            } else {
+                format!("{url}#{swarm}/{name}")
+            };
+            match Target::parse(&whole).with_context(about)? {
+                target @ (Target::Nats(_) | Target::Redis(_)) => target,
+                _ => bail!("{}: `bus` is `nats://`, `tls://` or `redis://`", about()),
+            }
+        }
+    };
+    let token = peer
+        .token
+        .as_ref()
+        .map(|reference| place.resolver.resolve(reference));
+    Ok(Some(LinkOptions {
+        target,
+        name: format!("clawk {}", place.manifest.identity.name),
+        token: token.transpose().with_context(about)?,
+        tools: peer.tools.clone(),
+        timeout_ms: peer.timeout_ms,
+    }))
+}
+
+/// The bus of the manifest's Swarm; none: its members work in this process.
+fn bus(
+    place: Place<'_>,
+    key: &TokenKey,
+    links: &BTreeMap<String, LinkOptions>,
+) -> Result<Option<BusOptions>> {
+    let Some(swarm) = &place.manifest.swarm else {
+        return Ok(None);
+    };
+    let shares = swarm.coordination.message_passing == MessagePassing::SharedMemory;
+    if shares && swarm.coordination.backend != BusBackend::InProcess {
+        bail!(
+            "the Swarm `{}`: `message_passing: shared-memory` is served with the backend `in-process` only",
+            swarm.name
+        );
+    }
+    let (config, doors) = (&place.config.settings.swarm, &place.config.settings.doors);
+    let server = |scheme: &[&str]| -> Result<Url> {
+        let backend = swarm.coordination.backend.as_str();
+        let about = || {
+            format!(
+                "`[swarm] url` of clawk.toml: the Swarm's backend is `{backend}`, so it is the URL of one"
+            )
+        };
+        let url = config.url.as_deref().with_context(about)?;
+        let url = Url::parse(url).ok().filter(|url| scheme.contains(&url.scheme())); // silent-ok: said below
+        let mut url = url.with_context(about)?;
+        if url.password().is_some() {
+            bail!(
+                "`[swarm] url` of clawk.toml holds a password: name it by `password_ref` in `[doors.nats]` or `[doors.redis]`"
+            );
+        }
+        let door = if scheme.contains(&"redis") {
+            &doors.redis
+        } else {
+            &doors.nats
+        };
+        if let Some(reference) = &door.password_ref {
+            let secret = place.resolver.resolve(reference)?;
+            let set = url.set_password(Some(secret.expose().trim()));
+            set.map_err(|()| anyhow::anyhow!("`[swarm] url` of clawk.toml takes no password"))?;
+        }
+        Ok(url)
+    };
+    let (kind, role) = match swarm.coordination.backend {
+        BusBackend::InProcess => return Ok(None),
+        BusBackend::SqliteWal => {
+            let given = config.url.as_ref().map(|path| place.config.folder().join(path));
+            (
+                BusKind::File(given.unwrap_or_else(|| place.state.join(BUS))),
+                Role::User,
+            )
+        }
+        BusBackend::Redis => (BusKind::Redis(server(&["redis", "rediss"])?), doors.redis.role),
+        BusBackend::Nats => (BusKind::Nats(server(&["nats", "tls"])?), doors.nats.role),
+    };
+    let plan = Plan::of(swarm, &place.manifest.identity.name, config.local()).map_err(anyhow::Error::msg)?;
+    let mut identities: BTreeMap<String, usize> = BTreeMap::new();
+    for who in plan
+        .all()
+        .filter(|who| plan.below(*who).is_empty() && plan.askable(*who).is_empty())
+    {
+        let Some(seat) = plan.seat(who).filter(|_| who != plan.head) else {
+            continue;
+        };
+        let name = identity_name(&seat.identity);
+        if name != place.manifest.identity.name && !links.contains_key(&name) {
+            *identities.entry(name).or_default() += 1;
+        }
+    }
+    if !plan.limits.sequential {
+        identities
+            .values_mut()
+            .for_each(|at_once| *at_once = plan.limits.max_parallel);
+    }
+    let unknown = config
+        .serve
+        .iter()
+        .flatten()
+        .find(|name| !identities.contains_key(*name));
+    if let Some(name) = unknown {
+        bail!(
+            "`[swarm] serve` of clawk.toml: no member of the Swarm `{}` that works by its bus has the identity `{name}`",
+            swarm.name
+        );
+    }
+    let serve = config.serve.clone();
+    let host = digest_of(&[b"clawk host".as_slice(), &key.0].concat()).to_hex();
+    Ok(Some(BusOptions {
+        kind,
+        swarm: swarm.name.clone(),
+        host: host.chars().take(16).collect(),
+        serve: serve.unwrap_or_else(|| identities.keys().cloned().collect()),
+        identities,
+        role,
+        clock: Arc::new(SystemClock::default()) as Arc<dyn Clock>,
+    }))
+}

@@ -1,0 +1,216 @@
+//! A PostgreSQL server of a test's own, on a free port of the loopback address, with its files in a temporary folder. The programs
+//! are those that `tests/parts/install.sh` installs. The server ends with the value, and with the test's thread.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "tests of several crates; each uses what it needs"
+)]
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the server may take to start, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A running server; the user `clawk` has the password [`Server::PASSWORD`].
+pub(crate) struct Server {
+    folder: tempfile::TempDir,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Server {
+    pub(crate) const PASSWORD: &str = "CANARY-pg-4711";
+
+    /// Starts one.
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let password = folder.path().join("password");
+        std::fs::write(&password, Self::PASSWORD).expect("a file");
+        let made = ordinary("initdb")
+            .args([
+                "--username=clawk",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            ])
+            .arg(format!("--pwfile={}", password.display()))
+            .arg("--pgdata")
+            .arg(folder.path().join("data"))
+            .output()
+            .expect("initdb runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|door| door.local_addr())
+            .expect("a free port")
+            .port();
+        let mut server = Self {
+            folder,
+            port,
+            child: None,
+        };
+        server.again();
+        server
+    }
+
+    /// Starts it again, after [`Server::stop`].
+    pub(crate) fn again(&mut self) {
+        let log = std::fs::File::create(self.folder.path().join("log")).expect("a file");
+        let mut command = ordinary("postgres");
+        command
+            .arg("-D")
+            .arg(self.folder.path().join("data"))
+            .args(["-p", &self.port.to_string()]);
+        let ours = [
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "fsync=off",
+            "shared_buffers=16MB",
+            "max_connections=40",
+        ];
+        for line in ours {
+            command.args(["-c", line]);
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("postgres runs");
+        self.child = Some(child);
+        let until = Instant::now() + PATIENCE;
+        while !self.says("ready to accept connections") {
+            let ended = self
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().expect("it can be asked"));
+            assert!(
+                ended.is_none() && Instant::now() < until,
+                "the server did not start:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it at once.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Told first, so that it ends its own children.
+            let _told = Command::new("kill")
+                .args(["-QUIT", &child.id().to_string()])
+                .status();
+            let until = Instant::now() + Duration::from_secs(5);
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+
+    /// `postgres://clawk@127.0.0.1:PORT/postgres`, without the password.
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://clawk@127.0.0.1:{}/postgres", self.port)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    fn says(&self, words: &str) -> bool {
+        self.log().contains(words)
+    }
+
+    /// `psql` with these words, as the user `clawk`.
+    pub(crate) fn psql(&self, sql: &str) -> Command {
+        let mut command = Command::new(programs().join("psql"));
+        command
+            .args([
+                "-X",
+                "-A",
+                "-t",
+                "-q",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-d",
+                &self.url(),
+                "-c",
+                sql,
+            ])
+            .env("PGPASSWORD", Self::PASSWORD)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs SQL beside the program under test; what it answered, unaligned.
+    pub(crate) fn sql(&self, sql: &str) -> String {
+        let done = self.psql(sql).output().expect("psql runs");
+        assert!(
+            done.status.success(),
+            "{sql}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+    }
+}
+
+/// The server refuses to run as root. As root, it gets a user namespace in which it is somebody else; its files stay ours.
+fn ordinary(program: &str) -> Command {
+    let path = programs().join(program);
+    let root = Command::new("id")
+        .arg("-u")
+        .output()
+        .expect("id runs")
+        .stdout
+        .starts_with(b"0\n");
+    let mut command = if root {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-user=1000", "--map-group=1000", "--", "setpriv"]);
+        command
+    } else {
+        Command::new("setpriv")
+    };
+    // It ends with the thread that started it, even when nobody drops it.
+    command
+        .args(["--pdeathsig", "QUIT", "--"])
+        .arg(path)
+        .env("LC_ALL", "C");
+    command
+}
+
+fn programs() -> PathBuf {
+    let cure = "tests/parts/install.sh installs it; CLAWK_PARTS names its folder";
+    let folder = match std::env::var_os("CLAWK_PARTS") {
+        Some(folder) => PathBuf::from(folder),
+        None => {
+            let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+            let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+            let cache = cache.or_else(home);
+            cache
+                .unwrap_or_else(|| panic!("no cache folder: {cure}"))
+                .join("clawk-ci")
+                .join("parts")
+        }
+    };
+    let programs = folder.join("postgres/pg/bin");
+    assert!(
+        programs.join("postgres").is_file(),
+        "no PostgreSQL in {}: {cure}",
+        programs.display()
+    );
+    programs
+}
