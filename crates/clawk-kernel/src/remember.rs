@@ -9,7 +9,7 @@ use clawk_manifest::model::{Role, Store};
 use clawk_plan::Obtained;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::NewEntry;
-use clawk_recall::entry::{Mark, New, Whose};
+use clawk_recall::entry::{Hit, Mark, New, Whose};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -25,6 +25,7 @@ use crate::rank;
 use crate::recall;
 use crate::screen::{Look, Spot};
 use crate::team::STORE;
+use crate::time::Timestamp;
 use crate::vectors;
 
 /// Entries of one answer.
@@ -319,17 +320,7 @@ impl Asked<'_> {
         );
         let _ticket = self.calls.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
         let now = self.calls.scribe.now();
-        let hits = found.hits.iter().map(|hit| {
-            let mut facts = json!({
-                "id": hit.entry.id, "score": hit.entry.score, "used": used, "origin": hit.mark.origin,
-                "untrusted": hit.mark.untrusted, "made_from": hit.mark.made_from, "timestamp": hit.entry.timestamp,
-            });
-            let sure = rank::confidence(spec, &hit.mark, hit.entry.timestamp.as_deref(), now);
-            if let (Some(sure), Value::Object(members)) = (sure, &mut facts) {
-                members.insert("confidence".to_owned(), json!(sure));
-            }
-            facts
-        });
+        let hits = found.hits.iter().map(|hit| facts_of(spec, hit, used, now));
         let mut facts = json!({ "used": used, "hits": hits.collect::<Vec<_>>() });
         if let (true, Some(facts)) = (found.compared_here, facts.as_object_mut()) {
             facts.insert("compared_here".to_owned(), Value::Bool(true));
@@ -425,6 +416,19 @@ impl Asked<'_> {
             facts,
         ))
     }
+}
+
+/// What a program reads of an entry that was found.
+fn facts_of(store: &Store, hit: &Hit, used: &str, now: Timestamp) -> Value {
+    let mut facts = json!({
+        "id": hit.entry.id, "score": hit.entry.score, "used": used, "origin": hit.mark.origin,
+        "untrusted": hit.mark.untrusted, "made_from": hit.mark.made_from, "timestamp": hit.entry.timestamp,
+    });
+    let sure = rank::confidence(store, &hit.mark, hit.entry.timestamp.as_deref(), now);
+    if let (Some(sure), Value::Object(members)) = (sure, &mut facts) {
+        members.insert("confidence".to_owned(), json!(sure));
+    }
+    facts
 }
 
 /// The earlier version goes into `.versions`, then the file is replaced whole. A link is never followed.

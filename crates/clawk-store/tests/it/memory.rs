@@ -427,16 +427,16 @@ async fn a_conversations_entries_are_found_by_it_and_by_nobody_else() {
                     .unwrap();
             }
             let of = |who: &str| Whose::Of(vec![who.to_owned()]);
-            let (mut found, _) = ids(&memory, &store, of("tg/anna"), "red bicycle").await;
+            let (mut found, _) = ids(memory, &store, of("tg/anna"), "red bicycle").await;
             found.sort();
             assert_eq!(found, ["1", "2"], "{strategy}");
             assert_eq!(
-                ids(&memory, &store, of("tg/carl"), "red bicycle").await.0,
+                ids(memory, &store, of("tg/carl"), "red bicycle").await.0,
                 ["2"],
                 "{strategy}"
             );
             assert_eq!(
-                ids(&memory, &store, Whose::All, "red bicycle").await.0.len(),
+                ids(memory, &store, Whose::All, "red bicycle").await.0.len(),
                 5,
                 "{strategy}"
             );
@@ -470,14 +470,14 @@ async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
                 .unwrap();
         }
         assert_eq!(
-            ids(&memory, &words_only, Whose::All, "the doctor's name").await,
+            ids(memory, &words_only, Whose::All, "the doctor's name").await,
             (vec![], Some(Used::FullText))
         );
-        let (found, used) = ids(&memory, &both, Whose::All, "the doctor's name").await;
+        let (found, used) = ids(memory, &both, Whose::All, "the doctor's name").await;
         assert_eq!((found[0].as_str(), used), ("1", Some(Used::Static)));
         // A provider's vectors come later; until then, and while none is given for the question, words are what there is.
         assert_eq!(
-            ids(&memory, &paid, Whose::All, "doctor").await,
+            ids(memory, &paid, Whose::All, "doctor").await,
             (vec![], Some(Used::FullText))
         );
         let lacking = memory.lacking(&paid, "p/m", 10).await.unwrap();

@@ -220,7 +220,10 @@ fn a_long_conversation_is_compacted_and_every_prompt_is_built_again_byte_for_byt
     for n in 0..24 {
         let text = format!("fact {n} is {}", "blue and round ".repeat(20));
         let id = format!("5f3c1c62-6f3e-4d55-9a53-{n:012}");
-        let told = serve.ask("claw.message.send", &json!({ "text": text, "request_id": id }));
+        let told = serve.ask(
+            "claw.message.send",
+            &json!({ "text": text, "request_id": id, "conversation": "one" }),
+        );
         assert_eq!(told["result"]["stop"], "answered", "{told}");
     }
     assert!(serve.end().success());
