@@ -26,7 +26,8 @@ fn kind(binding: &Binding) -> Option<Kind> {
         | Binding::Extra(_)
         | Binding::Command(_)
         | Binding::Http(_)
-        | Binding::Mcp(_) => None,
+        | Binding::Mcp(_)
+        | Binding::A2a(_) => None,
     }
 }
 
