@@ -40,8 +40,7 @@ fn found() -> Found {
             hit("page", 0.8, 0, "web https://x.test", true, "me"),
             hit("other", 0.7, 0, "agent", false, "you"),
         ],
-        used: None,
-        compared_here: false,
+        ..Found::default()
     }
 }
 
