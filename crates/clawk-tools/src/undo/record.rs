@@ -1,5 +1,6 @@
 //! Records of calls and kept contents, as files: `SESSION/REQUEST.json`, `blobs/ab/HEX`.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -218,7 +219,7 @@ pub(super) fn of_session(root: &Path, session: SessionId) -> io::Result<Vec<Reco
         .iter()
         .map(|file| read(file))
         .collect::<io::Result<Vec<_>>>()?;
-    records.sort_by(|a, b| b.at_ns.cmp(&a.at_ns));
+    records.sort_by_key(|record| Reverse(record.at_ns));
     Ok(records)
 }
 
@@ -245,7 +246,7 @@ pub(super) fn prune(root: &Path, max_bytes: u64) -> io::Result<()> {
             fs::remove_file(&path)?; // a part of something that was cut off
         }
     }
-    records.sort_by(|(a, _), (b, _)| b.at_ns.cmp(&a.at_ns));
+    records.sort_by_key(|(record, _)| Reverse(record.at_ns));
     let (mut kept, mut named) = (0_u64, BTreeSet::new());
     for (record, file) in &records {
         kept = kept.saturating_add(record.bytes());
