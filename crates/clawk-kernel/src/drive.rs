@@ -623,7 +623,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         let untrusted = run.context.taint.iter().cloned().collect();
         recall::after(calls, about, (&asked, turn.said()), &untrusted).await;
     }
-    shown::tell(calls, &run, message, turn.said()).await;
+    shown::tell(calls, &run, message, &turn).await;
     let recorded = close(calls, &run, (message, &origin), (&end, stop), &turn, started_us).await;
     turns.outbox.wake();
     state.set_history(turn.into_messages());

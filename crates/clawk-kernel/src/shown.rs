@@ -8,8 +8,9 @@ use crate::drive::Run;
 use crate::effect::is_unknown;
 use crate::event::kind;
 use crate::notice::Notice;
-use crate::ports::{Journal, JournalError, Scan};
+use crate::ports::{Journal, JournalError, Message, Scan};
 use crate::time::Timestamp;
+use crate::turn::Turn;
 
 /// Events that say what calls came to, and where a turn ends.
 const KINDS: &[&str] = &[
@@ -219,15 +220,27 @@ pub(crate) async fn of(
 }
 
 /// Tells whoever watches what the turn's calls came to.
-pub(crate) async fn tell(calls: &Calls, run: &Run<'_>, message: MessageId, said: &str) {
-    let notices = &run.notices;
-    if !notices.attached() {
+pub(crate) async fn tell(calls: &Calls, run: &Run<'_>, message: MessageId, turn: &Turn) {
+    // A member's answer is its asker's to judge.
+    if run.member.is_some() || !run.notices.attached() {
         return;
     }
-    match of(&**calls.scribe.journal(), run.thread.session, message, None).await {
+    let called = turn
+        .messages()
+        .iter()
+        .any(|said| matches!(said, Message::ToolResult { .. }));
+    let shown = if called {
+        of(&**calls.scribe.journal(), run.thread.session, message, None).await
+    } else {
+        Ok(Shown {
+            none: true,
+            ..Shown::default()
+        })
+    };
+    match shown {
         Ok(shown) => {
-            if let Some(line) = shown.line(said) {
-                notices.send(Notice::Shown(shown, line)).await;
+            if let Some(line) = shown.line(turn.said()) {
+                run.notices.send(Notice::Shown(shown, line)).await;
             }
         }
         Err(error) => tracing::warn!(%error, "what a turn did can't be read"),
