@@ -148,7 +148,8 @@ fn cure(why: &str) -> String {
     if why.contains("does not support TLS") {
         return format!("{why}; for a server on this machine write `[postgres] tls = \"disable\"`");
     }
-    if why.contains("UnknownIssuer") {
+    // Another authority of the same name: its key did not sign this certificate.
+    if why.contains("UnknownIssuer") || why.contains("BadSignature") {
         return format!("{why}; name its authority's certificate in `[postgres] ca_file`");
     }
     why.to_owned()
