@@ -193,57 +193,75 @@ impl Schedules {
                 self.record(&ended, "cancelled", None).await;
                 Ok(json!({ "cancelled": ended.id }))
             }
-            Wanted::Create {
-                cron,
-                at,
-                timezone,
-                prompt,
-                until,
-                max_runs,
-            } => {
-                let now = self.clock.now();
-                let (next, until, left) = times(
-                    now,
-                    cron.as_deref(),
-                    at.as_deref(),
-                    timezone.as_deref(),
-                    until.as_deref(),
-                    max_runs,
-                )?;
-                if prompt.trim().is_empty() || prompt.chars().count() > MAX_PROMPT {
-                    return Err(format!("`prompt` has 1 to {MAX_PROMPT} characters"));
-                }
-                let made = Schedule {
-                    id: self.clock.uuid().to_string(),
-                    channel: channel.clone(),
-                    conversation: conversation.clone(),
-                    direct,
-                    sender,
-                    // A schedule never answers questions, whoever asked for it.
-                    role: role.min(Role::User),
-                    cron,
-                    timezone,
-                    prompt,
-                    next: next.0,
-                    until: until.0,
-                    left,
-                };
-                let shown = made.shown();
-                self.change(|all| {
-                    if all.len() >= MAX_ALL
-                        || all.iter().filter(|schedule| here(schedule)).count() >= MAX_OF_CONVERSATION
-                    {
-                        return Err(format!(
-                            "there are too many schedules; a conversation has at most {MAX_OF_CONVERSATION}"
-                        ));
-                    }
-                    all.push(made.clone());
-                    Ok(())
-                })?;
-                self.record(&made, "scheduled", None).await;
-                Ok(shown)
+            create @ Wanted::Create { .. } => {
+                self.create(
+                    (channel.clone(), conversation.clone(), direct, sender, role),
+                    create,
+                )
+                .await
             }
         }
+    }
+
+    /// Makes a schedule in a conversation: channel, conversation, whether it is direct, the person and their role.
+    async fn create(
+        &self,
+        (channel, conversation, direct, sender, role): (String, String, bool, String, Role),
+        wanted: Wanted,
+    ) -> Result<Value, String> {
+        let Wanted::Create {
+            cron,
+            at,
+            timezone,
+            prompt,
+            until,
+            max_runs,
+        } = wanted
+        else {
+            return Err("this is not a new schedule".to_owned());
+        };
+        let here = |schedule: &Schedule| schedule.channel == channel && schedule.conversation == conversation;
+        let now = self.clock.now();
+        let (next, until, left) = times(
+            now,
+            cron.as_deref(),
+            at.as_deref(),
+            timezone.as_deref(),
+            until.as_deref(),
+            max_runs,
+        )?;
+        if prompt.trim().is_empty() || prompt.chars().count() > MAX_PROMPT {
+            return Err(format!("`prompt` has 1 to {MAX_PROMPT} characters"));
+        }
+        let made = Schedule {
+            id: self.clock.uuid().to_string(),
+            channel: channel.clone(),
+            conversation: conversation.clone(),
+            direct,
+            sender,
+            // A schedule never answers questions, whoever asked for it.
+            role: role.min(Role::User),
+            cron,
+            timezone,
+            prompt,
+            next: next.0,
+            until: until.0,
+            left,
+        };
+        let shown = made.shown();
+        self.change(|all| {
+            if all.len() >= MAX_ALL
+                || all.iter().filter(|schedule| here(schedule)).count() >= MAX_OF_CONVERSATION
+            {
+                return Err(format!(
+                    "there are too many schedules; a conversation has at most {MAX_OF_CONVERSATION}"
+                ));
+            }
+            all.push(made.clone());
+            Ok(())
+        })?;
+        self.record(&made, "scheduled", None).await;
+        Ok(shown)
     }
 
     /// Begins what is due until `over` fires.

@@ -180,15 +180,7 @@ impl Channels {
                 clock: Arc::clone(&parts.clock),
                 facts: Arc::clone(&facts),
                 cursor: Cursor::new(&parts.folder, &channel.name),
-                files: Files::new(
-                    parts.workdir.clone(),
-                    parts
-                        .configs
-                        .get(&channel.name)
-                        .map_or(ChannelConfig::default().max_attachment_mb, |config| {
-                            config.max_attachment_mb
-                        }),
-                ),
+                files: files(&parts, channel),
                 questions: Arc::clone(&questions),
                 tasks: tasks.clone(),
                 over: over.clone(),
@@ -473,6 +465,15 @@ impl Channels {
         lane.inlet.gate.pairings(|pairings| pairings.took(sender, step));
         Ok(())
     }
+}
+
+/// Where a channel's files go.
+fn files(parts: &Parts, channel: &Channel) -> Files {
+    let config = parts.configs.get(&channel.name);
+    let most = config.map_or(ChannelConfig::default().max_attachment_mb, |config| {
+        config.max_attachment_mb
+    });
+    Files::new(parts.workdir.clone(), most)
 }
 
 /// A channel with its adapter; without one, its state says why.

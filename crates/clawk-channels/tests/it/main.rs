@@ -2,6 +2,8 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::too_many_lines,
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::disallowed_methods,

@@ -83,10 +83,9 @@ pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> Read {
     if is_encrypted(&mail) {
         return refused(&from.0, "the mail is encrypted");
     }
-    let id = mail.message_id().map_or_else(
-        || format!("sha256:{}", hex(&Sha256::digest(raw))),
-        |id| bounded(id),
-    );
+    let id = mail
+        .message_id()
+        .map_or_else(|| format!("sha256:{}", hex(&Sha256::digest(raw))), bounded);
     let mut references = ids(mail.references());
     if references.is_empty() {
         references = ids(mail.in_reply_to());
