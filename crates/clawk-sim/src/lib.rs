@@ -10,7 +10,6 @@
 //! least once), HTTP and the sandbox. A crash loses a host's tasks and memory at the next step's end; what its journal has taken stays.
 
 #![expect(
-    clippy::unwrap_used,
     clippy::expect_used,
     reason = "a simulation that can't go on should fail loudly"
 )]

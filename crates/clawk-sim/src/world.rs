@@ -182,12 +182,12 @@ impl World {
         let Some(packet) = self.net.look(at) else { return };
         let again = faulty && self.rng.one_in(4);
         let arrived = match packet {
-            Packet::Task(params) => self.to_worker(*params, faulty),
+            Packet::Task(params) => self.give_worker(*params, faulty),
             Packet::Report(params) => {
                 if faulty && self.rng.one_in(8) {
                     self.forge(&params);
                 }
-                self.to_leader(*params)
+                self.give_leader(*params)
             }
         };
         if arrived && again {
@@ -198,15 +198,14 @@ impl World {
     }
 
     /// A worker takes a task; it tells the end of it by the network.
-    fn to_worker(&mut self, params: DelegateParams, faulty: bool) -> bool {
+    fn give_worker(&mut self, params: DelegateParams, faulty: bool) -> bool {
         // Who has taken a task gets it again, unless it is given to another one after a crash.
-        let first = usize::try_from(
+        let first = usize::from(
             Sha256::digest(params.task_id.as_str())
                 .first()
                 .copied()
                 .unwrap_or(0),
-        )
-        .unwrap_or(0);
+        );
         let workers = self.hosts.len().saturating_sub(1).max(1);
         let moved = usize::from(faulty && self.rng.one_in(16));
         let at = 1 + (first + moved) % workers;
@@ -240,7 +239,7 @@ impl World {
         false
     }
 
-    fn to_leader(&mut self, params: ReportParams) -> bool {
+    fn give_leader(&mut self, params: ReportParams) -> bool {
         let Some(leader) = self.hosts.first().and_then(Host::running) else {
             return false;
         };

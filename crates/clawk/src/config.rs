@@ -23,9 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::atlases::AtlasConfig;
 use crate::http::HttpConfig;
-pub(crate) use doors::Doors;
-#[cfg(any(feature = "nats", feature = "redis"))]
-pub(crate) use doors::QueueDoor;
+pub(crate) use doors::{Doors, QueueDoor};
 pub(crate) use egress::{Egress, SecretBinding};
 pub(crate) use postgres::Postgres;
 #[cfg(feature = "postgres")]

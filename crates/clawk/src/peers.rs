@@ -23,7 +23,7 @@ use clawk_swarm::limit::Local;
 use clawk_swarm::plan::identity_name;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::config::{Config, QueueDoor};
 
 /// Below the state directory: the states of peers that this host starts.
 const STATES: &str = "peers";
@@ -229,7 +229,8 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
             Target::Command(line(&words))
         }
         Way::Command([]) => bail!("{}: `command` names no program", about()),
-        Way::Command(words) => Target::Command(format!("{} ", line(words)).trim_end().to_owned()),
+        // A foreign program gets none of this process's variables: keys are among them.
+        Way::Command(words) => Target::Command(format!("exec env -i {KEPT} {}", line(words))),
         Way::Url(url) => match Target::parse(url).with_context(about)? {
             target @ (Target::Http(_) | Target::WebSocket(_)) => target,
             _ => bail!("{}: `url` is `http://`, `https://`, `ws://` or `wss://`", about()),
@@ -264,63 +265,43 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
     }))
 }
 
-/// The bus of the manifest's Swarm; none: its members work in this process.
-fn bus(
-    place: Place<'_>,
-    key: &TokenKey,
-    links: &BTreeMap<String, LinkOptions>,
-) -> Result<Option<BusOptions>> {
-    let Some(swarm) = &place.manifest.swarm else {
-        return Ok(None);
+/// What a program of `[peers.NAME] command` sees of this process's environment, in words of the shell.
+const KEPT: &str = r#"PATH="$PATH" HOME="$HOME" LANG="${LANG:-C}""#;
+
+/// The URL of the server that is the bus, with its password.
+///
+/// # Errors
+/// `[swarm] url` is not one of this back end, or its password can't be had.
+fn server(place: Place<'_>, backend: &str, door: &QueueDoor) -> Result<Url> {
+    let schemes = match backend {
+        "redis" => ["redis", "rediss"],
+        _ => ["nats", "tls"],
     };
-    let shares = swarm.coordination.message_passing == MessagePassing::SharedMemory;
-    if shares && swarm.coordination.backend != BusBackend::InProcess {
+    let about = || {
+        format!("`[swarm] url` of clawk.toml: the Swarm's backend is `{backend}`, so it is the URL of one")
+    };
+    let url = place.config.settings.swarm.url.as_deref().with_context(about)?;
+    let url = Url::parse(url).ok().filter(|url| schemes.contains(&url.scheme())); // silent-ok: said below
+    let mut url = url.with_context(about)?;
+    if url.password().is_some() {
         bail!(
-            "the Swarm `{}`: `message_passing: shared-memory` is served with the backend `in-process` only",
-            swarm.name
+            "`[swarm] url` of clawk.toml holds a password: name it by `password_ref` in `[doors.nats]` or `[doors.redis]`"
         );
     }
-    let (config, doors) = (&place.config.settings.swarm, &place.config.settings.doors);
-    let server = |scheme: &[&str]| -> Result<Url> {
-        let backend = swarm.coordination.backend.as_str();
-        let about = || {
-            format!(
-                "`[swarm] url` of clawk.toml: the Swarm's backend is `{backend}`, so it is the URL of one"
-            )
-        };
-        let url = config.url.as_deref().with_context(about)?;
-        let url = Url::parse(url).ok().filter(|url| scheme.contains(&url.scheme())); // silent-ok: said below
-        let mut url = url.with_context(about)?;
-        if url.password().is_some() {
-            bail!(
-                "`[swarm] url` of clawk.toml holds a password: name it by `password_ref` in `[doors.nats]` or `[doors.redis]`"
-            );
-        }
-        let door = if scheme.contains(&"redis") {
-            &doors.redis
-        } else {
-            &doors.nats
-        };
-        if let Some(reference) = &door.password_ref {
-            let secret = place.resolver.resolve(reference)?;
-            let set = url.set_password(Some(secret.expose().trim()));
-            set.map_err(|()| anyhow::anyhow!("`[swarm] url` of clawk.toml takes no password"))?;
-        }
-        Ok(url)
-    };
-    let (kind, role) = match swarm.coordination.backend {
-        BusBackend::InProcess => return Ok(None),
-        BusBackend::SqliteWal => {
-            let given = config.url.as_ref().map(|path| place.config.folder().join(path));
-            (
-                BusKind::File(given.unwrap_or_else(|| place.state.join(BUS))),
-                Role::User,
-            )
-        }
-        BusBackend::Redis => (BusKind::Redis(server(&["redis", "rediss"])?), doors.redis.role),
-        BusBackend::Nats => (BusKind::Nats(server(&["nats", "tls"])?), doors.nats.role),
-    };
-    let plan = Plan::of(swarm, &place.manifest.identity.name, config.local()).map_err(anyhow::Error::msg)?;
+    if let Some(reference) = &door.password_ref {
+        let secret = place.resolver.resolve(reference)?;
+        let set = url.set_password(Some(secret.expose().trim()));
+        set.map_err(|()| anyhow::anyhow!("`[swarm] url` of clawk.toml takes no password"))?;
+    }
+    Ok(url)
+}
+
+/// The identities that work by the bus, and how many of each work at once.
+fn identities(
+    place: Place<'_>,
+    plan: &Plan,
+    links: &BTreeMap<String, LinkOptions>,
+) -> BTreeMap<String, usize> {
     let mut identities: BTreeMap<String, usize> = BTreeMap::new();
     for who in plan
         .all()
@@ -339,6 +320,46 @@ fn bus(
             .values_mut()
             .for_each(|at_once| *at_once = plan.limits.max_parallel);
     }
+    identities
+}
+
+/// The bus of the manifest's Swarm; none: its members work in this process.
+fn bus(
+    place: Place<'_>,
+    key: &TokenKey,
+    links: &BTreeMap<String, LinkOptions>,
+) -> Result<Option<BusOptions>> {
+    let Some(swarm) = &place.manifest.swarm else {
+        return Ok(None);
+    };
+    let shares = swarm.coordination.message_passing == MessagePassing::SharedMemory;
+    if shares && swarm.coordination.backend != BusBackend::InProcess {
+        bail!(
+            "the Swarm `{}`: `message_passing: shared-memory` is served with the backend `in-process` only",
+            swarm.name
+        );
+    }
+    let (config, doors) = (&place.config.settings.swarm, &place.config.settings.doors);
+    let (kind, role) = match swarm.coordination.backend {
+        BusBackend::InProcess => return Ok(None),
+        BusBackend::SqliteWal => {
+            let given = config.url.as_ref().map(|path| place.config.folder().join(path));
+            (
+                BusKind::File(given.unwrap_or_else(|| place.state.join(BUS))),
+                Role::User,
+            )
+        }
+        BusBackend::Redis => (
+            BusKind::Redis(server(place, "redis", &doors.redis)?),
+            doors.redis.role,
+        ),
+        BusBackend::Nats => (
+            BusKind::Nats(server(place, "nats", &doors.nats)?),
+            doors.nats.role,
+        ),
+    };
+    let plan = Plan::of(swarm, &place.manifest.identity.name, config.local()).map_err(anyhow::Error::msg)?;
+    let identities = identities(place, &plan, links);
     let unknown = config
         .serve
         .iter()

@@ -97,6 +97,10 @@ struct Finder {
 }
 
 impl Finder {
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one piece for each section that names a program"
+    )]
     fn configured(&mut self, config: &Config) {
         let (settings, folder) = (&config.settings, config.folder());
         if let Some(words) = &settings.secrets_store.command {

@@ -3,6 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     clippy::too_many_lines,
     clippy::indexing_slicing,
     clippy::string_slice,

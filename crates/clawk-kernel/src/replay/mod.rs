@@ -6,6 +6,7 @@
 mod compare;
 pub(crate) mod facts;
 mod ports;
+mod read;
 mod tape;
 
 use std::collections::{BTreeMap, HashSet};

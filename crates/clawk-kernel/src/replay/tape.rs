@@ -9,10 +9,10 @@ use clawk_manifest::model::Role;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_recall::entry::Found;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
+use super::read::{content, lacking, number, payload, read, text};
 use super::{AgentFacts, ToolFacts, answer_of};
 use crate::attach::{Attached, Incoming};
 use crate::carp;
@@ -233,34 +233,6 @@ impl Given {
             Input::Call { .. } => false,
         }
     }
-}
-
-pub(super) fn payload(event: &Recorded) -> Map<String, Value> {
-    serde_json::from_str(&event.payload).unwrap_or_default() // silent-ok: a payload that is no object says nothing
-}
-
-pub(super) fn text(payload: &Map<String, Value>, key: &str) -> Option<String> {
-    payload.get(key).and_then(Value::as_str).map(str::to_owned)
-}
-
-fn number(payload: &Map<String, Value>, key: &str) -> Option<u64> {
-    payload.get(key).and_then(Value::as_u64)
-}
-
-fn lacking(event: &Recorded) -> Missing {
-    Missing::Content {
-        sequence: event.sequence,
-        event_type: event.kind.clone(),
-    }
-}
-
-fn content(event: &Recorded) -> Result<&[u8], Missing> {
-    let content = event.content.as_ref().ok_or_else(|| lacking(event))?;
-    Ok(&content.bytes)
-}
-
-fn read<T: DeserializeOwned>(event: &Recorded) -> Result<T, Missing> {
-    serde_json::from_slice(content(event)?).map_err(|_| lacking(event)) // silent-ok: not what was written
 }
 
 /// What a model's attempt came to.

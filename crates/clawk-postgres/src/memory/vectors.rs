@@ -37,10 +37,13 @@ struct Known {
     bytes: usize,
 }
 
+/// A part's row, and the model that made its vectors.
+type PartOfModel = (i64, String);
+
 /// The vectors of each part by model, as far as they were read.
 #[derive(Debug, Default)]
 pub(super) struct Vectors {
-    parts: Mutex<HashMap<(i64, String), Arc<Mutex<Known>>>>,
+    parts: Mutex<HashMap<PartOfModel, Arc<Mutex<Known>>>>,
 }
 
 impl Vectors {

@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::disallowed_methods,
     reason = "tests: a panic is how they fail, and they start the server that they need"

@@ -94,6 +94,7 @@ impl Connection {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each method, read side by side")]
     async fn request(&mut self, name: &str, ask: Ask<'_>) {
         if self.rights.orders() && name.starts_with(orders::PREFIX) {
             return self.order(name, ask).await;

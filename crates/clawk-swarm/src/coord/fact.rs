@@ -194,6 +194,7 @@ pub enum Fact {
 
 impl Coord {
     /// Changes the state by what happened. What does not fit (a task that is not known) changes nothing.
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind, read side by side")]
     pub fn apply(&mut self, fact: &Fact) {
         match fact {
             Fact::Run {

@@ -328,7 +328,7 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
         let (mut rows, mut folders): (Vec<MemoryPart>, Vec<_>) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
-                Part::Rows(part) => rows.push(part),
+                Part::Rows(part) => rows.push(*part),
                 Part::Folder(held) => folders.push(held),
             }
         }

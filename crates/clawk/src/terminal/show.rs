@@ -52,6 +52,7 @@ impl Show {
     }
 
     /// Shows one notice.
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind, read side by side")]
     pub(crate) fn notice(&mut self, notice: &Notice) -> io::Result<()> {
         match notice {
             Notice::TurnStarted { .. } => self.wait(),

@@ -15,11 +15,8 @@ use serde_json::{Value, json};
 
 use crate::agent::{Agent, program};
 use crate::peers::Host;
+use crate::queues::parts;
 use crate::swarm::{agent, events, says, scene, swarm};
-
-#[path = "../real/parts.rs"]
-#[expect(dead_code, reason = "shared with the tests against real parts")]
-mod parts;
 
 /// Tasks that the driver has given and not seen reported.
 const OPEN: usize = 40;

@@ -13,7 +13,7 @@ use crate::transports::{Served, all_pass, decided};
 
 #[path = "../real/parts.rs"]
 #[expect(dead_code, reason = "shared with the tests against real parts")]
-mod parts;
+pub(crate) mod parts;
 
 const ADMIN: &str =
     "[doors.nats]\nrole = \"admin\"\n[doors.redis]\nrole = \"admin\"\n[doors.dir]\nrole = \"admin\"\n";

@@ -147,7 +147,7 @@ fn long(n: u32) -> Value {
             .unwrap_or("bread");
         text.push(' ');
         text.push_str(word);
-        if at % 7 == 0 {
+        if at.is_multiple_of(7) {
             text.push_str(&format!("{}", at % 4999));
         }
     }

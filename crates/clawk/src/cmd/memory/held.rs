@@ -17,8 +17,8 @@ const PAGE: usize = 500;
 /// One scope of one store.
 #[derive(Debug)]
 pub(super) enum Part {
-    Rows(MemoryPart),
-    Folder(Held),
+    Rows(Box<MemoryPart>),
+    Folder(Box<Held>),
 }
 
 /// An entry, and where it lies.
@@ -171,8 +171,8 @@ pub(super) fn all(dir: &Path, reader: &Reader) -> Result<Vec<Part>> {
     let held = Held::all(&dir.join("memory")).context("the stores in folders can't be read")?;
     Ok(rows
         .into_iter()
-        .map(Part::Rows)
-        .chain(held.into_iter().map(Part::Folder))
+        .map(|part| Part::Rows(Box::new(part)))
+        .chain(held.into_iter().map(|held| Part::Folder(Box::new(held))))
         .collect())
 }
 

@@ -1,0 +1,35 @@
+//! What one recorded event says.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::tape::Missing;
+use crate::ports::Recorded;
+
+pub(super) fn payload(event: &Recorded) -> Map<String, Value> {
+    serde_json::from_str(&event.payload).unwrap_or_default() // silent-ok: a payload that is no object says nothing
+}
+
+pub(super) fn text(payload: &Map<String, Value>, key: &str) -> Option<String> {
+    payload.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+pub(super) fn number(payload: &Map<String, Value>, key: &str) -> Option<u64> {
+    payload.get(key).and_then(Value::as_u64)
+}
+
+pub(super) fn lacking(event: &Recorded) -> Missing {
+    Missing::Content {
+        sequence: event.sequence,
+        event_type: event.kind.clone(),
+    }
+}
+
+pub(super) fn content(event: &Recorded) -> Result<&[u8], Missing> {
+    let content = event.content.as_ref().ok_or_else(|| lacking(event))?;
+    Ok(&content.bytes)
+}
+
+pub(super) fn read<T: DeserializeOwned>(event: &Recorded) -> Result<T, Missing> {
+    serde_json::from_slice(content(event)?).map_err(|_| lacking(event)) // silent-ok: not what was written
+}
