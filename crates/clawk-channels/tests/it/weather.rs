@@ -16,6 +16,8 @@ use crate::suite::{Stage, channel, direct, parrot, until};
 const REPEAT: &str = "(this may be a repeat)";
 /// What a test here waits for comes before this.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at what a fake was sent, each of which copies all of it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A random number, the same in every run.
 struct Dice(u64);
@@ -102,12 +104,12 @@ async fn all_answered(fake: &dyn Fake, count: u32) {
     let start = Instant::now();
     while answers(fake).len() < usize::try_from(count).unwrap() {
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < patience(usize::try_from(count).unwrap()),
             "{}: {} of {count}",
             fake.kind(),
             answers(fake).len()
         );
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -380,9 +382,18 @@ async fn many_people_at_once(fake: Arc<dyn Fake>, count: u32, people: u32) -> St
 async fn until_answered(fake: &dyn Fake, count: usize) {
     let start = Instant::now();
     while fake.sent().len() < count {
-        assert!(start.elapsed() < PATIENCE, "{} of {count}", fake.sent().len());
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(
+            start.elapsed() < patience(count),
+            "{} of {count}",
+            fake.sent().len()
+        );
+        tokio::time::sleep(LOOK).await;
     }
+}
+
+/// Many messages take longer: the journal of these tests is a list in memory.
+fn patience(count: usize) -> Duration {
+    PATIENCE + Duration::from_millis(150 * u64::try_from(count).unwrap())
 }
 
 fn resident_kib() -> u64 {

@@ -214,7 +214,7 @@ async fn talk(guild: Shared<Guild>, mut socket: WebSocket) {
             u64::try_from(events.len()).unwrap() - 1
         }
     };
-    let resumed = first["op"] == 6;
+    let mut resumed = first["op"] == 6;
     loop {
         let next = {
             let events = guild.events.lock().unwrap();
@@ -228,10 +228,12 @@ async fn talk(guild: Shared<Guild>, mut socket: WebSocket) {
             }
             continue;
         }
-        if resumed && at == first["d"]["seq"].as_u64().unwrap() {
-            // Nothing was missed.
-            let mut events = guild.events.lock().unwrap();
-            events.push(("RESUMED".to_owned(), json!({})));
+        if std::mem::take(&mut resumed) {
+            // What was missed has been sent.
+            let frame = json!({"op": 0, "t": "RESUMED", "s": at, "d": {}});
+            if socket.send(Message::text(frame.to_string())).await.is_err() {
+                return;
+            }
             continue;
         }
         tokio::select! {
