@@ -24,7 +24,7 @@ pub(super) fn page() -> Result<(&'static str, String)> {
         "--package",
         "clawk",
         "--features",
-        "clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/postgres",
+        "clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/mail,clawk/postgres",
     ];
     let program = dist::executables(&words)?
         .into_iter()
