@@ -23,7 +23,10 @@ pub(crate) fn run() -> Result<()> {
     let measured = [
         ("release_bytes", fs::metadata(program()?)?.len()),
         ("dependencies", dependencies("")?),
-        ("dist_dependencies", dependencies("vm,conformance,nats,redis")?),
+        (
+            "dist_dependencies",
+            dependencies("vm,conformance,nats,redis,mail,postgres")?,
+        ),
     ];
     let mut faults = Vec::new();
     for (row, measured) in measured {

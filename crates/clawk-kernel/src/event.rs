@@ -174,7 +174,12 @@ payloads! {
     ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
     /// `ckp.memory.requested`, `ckp.memory.stored`: never the entries themselves, which the store has.
     #[derive(Clone, Copy)]
-    MemoryStored<'a> { batch: Uuid, count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str }
+    MemoryStored<'a> {
+        batch: Uuid,
+        // `memory-store`, where a call of that tool stored it: the call has the answer.
+        #[serde(skip_serializing_if = "Option::is_none")] by: Option<&'a str>,
+        count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str,
+    }
     /// `ckp.memory.queried`.
     MemoryQueried<'a> { found: usize, query: &'a str, store: &'a str }
     /// `ckp.memory.recalled`: `untrusted` names the origins of what was not the user's own word.

@@ -210,6 +210,7 @@ pub(crate) async fn store(
     let begun = self::key(Keyed::MemoryBegun, &request_id);
     let about = MemoryStored {
         batch: batch(memories, begun, request_hash).await?,
+        by: None,
         count,
         entries_hash,
         request_hash,

@@ -82,6 +82,8 @@ struct Fields {
     #[serde(default)]
     took: Vec<Took>,
     request_id: Option<RequestId>,
+    /// The tool that stored entries; the answer is its call's.
+    by: Option<serde_json::Value>,
     fork: Option<Forked>,
 }
 
@@ -122,7 +124,8 @@ impl Fold {
             return; // silent-ok: a foreign payload changes no projection
         };
         self.message(&event.kind, &found);
-        self.answer(event, found.request_id.as_ref());
+        let answers = event.kind != kind::MEMORY_STORED || found.by.is_none();
+        self.answer(event, found.request_id.as_ref().filter(|_| answers));
         for took in &found.took {
             let sum = self.spent.entry((took.purse.to_string(), took.hour)).or_default();
             *sum = sum.plus(Amount {

@@ -241,6 +241,7 @@ impl Asked<'_> {
         let scribe = &self.calls.scribe;
         let payload = MemoryStored {
             batch: self.caller.thread.span,
+            by: Some(self.permit.tool()),
             count: 1,
             entries_hash: hash,
             request_hash: self.permit.digest(),

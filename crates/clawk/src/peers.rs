@@ -230,7 +230,7 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
         }
         Way::Command([]) => bail!("{}: `command` names no program", about()),
         // A foreign program gets none of this process's variables: keys are among them.
-        Way::Command(words) => Target::Command(format!("exec env -i {KEPT} {}", line(words))),
+        Way::Command(words) => Target::Command(format!("env -i {KEPT} {}", line(words))),
         Way::Url(url) => match Target::parse(url).with_context(about)? {
             target @ (Target::Http(_) | Target::WebSocket(_)) => target,
             _ => bail!("{}: `url` is `http://`, `https://`, `ws://` or `wss://`", about()),

@@ -244,10 +244,15 @@ fn a_long_conversation_is_compacted_and_every_prompt_is_built_again_byte_for_byt
         .collect();
     assert!(compacted.len() > 1, "{compacted:?}");
     assert_eq!(compacted[0]["payload"]["method"], "model");
+    let accepted = kinds
+        .iter()
+        .find(|event| event["event_type"] == "ckp.message.accepted")
+        .unwrap();
+    let session = accepted["session_id"].as_str().unwrap();
     for turn in 1..=24 {
         let prompt = json_of(
             &agent,
-            &["sessions", "prompt", "last", "--turn", &turn.to_string()],
+            &["sessions", "prompt", session, "--turn", &turn.to_string()],
         );
         let last = prompt["messages"].as_array().unwrap().last().unwrap();
         assert!(

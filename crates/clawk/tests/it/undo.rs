@@ -204,16 +204,7 @@ fn an_undo_goes_back_to_an_event_and_leaves_what_others_changed() {
     // After the two writes and the edit: only the shell's call comes back.
     let shown = world
         .agent
-        .clawk([
-            "trace",
-            "show",
-            "--agent",
-            "tested",
-            "--session",
-            "last",
-            "--format",
-            "json",
-        ])
+        .clawk(["trace", "export", "--agent", "tested", "--session", "last"])
         .output()
         .unwrap();
     let lines = text(&shown.stdout);
