@@ -1,6 +1,6 @@
 //! `clawk sessions prompt`: what the model saw, with the cost of each part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -99,15 +99,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 type Turns = Vec<(String, Vec<Digest>)>;
 
-/// The digests of what the model was asked, by turn in order; and the searches of each.
+/// The digests of what the model was asked, by turn in order; and the searches of each. A summary of what left the context, and the
+/// steps of a composite tool, are no turns of the conversation.
 fn record(events: &[Recorded]) -> (Turns, BTreeMap<String, Vec<Value>>) {
     let mut turns: Turns = Vec::new();
     let mut searches = BTreeMap::new();
+    let mut said = BTreeSet::new();
     for event in events {
         let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: a payload of ours always reads
         let text = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
         match event.kind.as_str() {
-            kind::PROVIDER_REQUESTED => {
+            kind::MESSAGE_ACCEPTED => {
+                said.insert(text("message_id").to_owned());
+            }
+            kind::PROVIDER_REQUESTED if said.contains(text("turn")) => {
                 let Some(hash) = Digest::from_hex(text("request_hash")) else {
                     continue;
                 };
