@@ -34,7 +34,7 @@ pub struct Inbound {
     /// The platform's own ids of the message, if it has any; where one human message can come as two events, the ids of both.
     /// A message of which any is known is a duplicate.
     pub platform_ids: Vec<String>,
-    /// How long these are remembered, days; [`REMEMBERED_DAYS`] as a rule.
+    /// How long these are remembered, days; [`crate::REMEMBERED_DAYS`] as a rule.
     pub remembered_days: u32,
     /// What was said.
     pub text: String,

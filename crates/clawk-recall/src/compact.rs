@@ -129,7 +129,7 @@ pub fn wants_summary(store: &Store, entries: u64) -> bool {
 }
 
 /// How many of the oldest entries are set aside, of so many: half of `max_entries` stays when it is nearly reached, at most
-/// [`WINDOW`] else; the newest half where nothing is said.
+/// `WINDOW` else; the newest half where nothing is said.
 #[must_use]
 pub fn goes(store: &Store, entries: u64) -> u64 {
     let Some(strategy) = strategy(store) else { return 0 };

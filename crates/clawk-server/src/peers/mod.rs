@@ -1,5 +1,5 @@
-//! Members of a swarm that work elsewhere: agents of their own over a connection ([`link`]), or whoever takes tasks out of a bus
-//! ([`bus`]). Both are the kernel's port [`Elsewhere`].
+//! Members of a swarm that work elsewhere: agents of their own over a connection (`link`), or whoever takes tasks out of a bus
+//! (`bus`). Both are the kernel's port [`Elsewhere`].
 
 mod bus;
 mod link;

@@ -90,7 +90,7 @@ struct Which {
     #[arg(value_name = "CLAW")]
     manifest: PathBuf,
 
-    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 

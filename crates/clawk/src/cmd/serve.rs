@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long)]
     simulate: bool,
 
-    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Approve::Ask)]
     pub(crate) approve: Approve,
 
-    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 

@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_enum, default_value_t = Approve::Ask)]
     approve: Approve,
 
-    /// State directory [default: `$XDG_STATE_HOME/clawk/<agent>`]
+    /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
