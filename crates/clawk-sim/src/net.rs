@@ -45,6 +45,18 @@ impl Net {
         self.lock().get(at).cloned()
     }
 
+    /// Takes one of them out.
+    pub(crate) fn take(&self, at: usize) -> Option<Packet> {
+        self.lock().remove(at)
+    }
+
+    /// Puts it back where it was, or last.
+    pub(crate) fn put_back(&self, at: usize, packet: Packet) {
+        let mut packets = self.lock();
+        let at = at.min(packets.len());
+        packets.insert(at, packet);
+    }
+
     /// It has arrived for good.
     pub(crate) fn drop_at(&self, at: usize) {
         self.lock().remove(at);

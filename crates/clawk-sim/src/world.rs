@@ -179,7 +179,9 @@ impl World {
             return;
         }
         let at = self.rng.below(self.net.len());
-        let Some(packet) = self.net.look(at) else { return };
+        // Out of the queue while it is delivered: a report takes tasks out as well, and positions move.
+        let Some(packet) = self.net.take(at) else { return };
+        let kept = packet.clone();
         let again = faulty && self.rng.one_in(4);
         let arrived = match packet {
             Packet::Task(params) => self.give_worker(*params, faulty),
@@ -192,8 +194,9 @@ impl World {
         };
         if arrived && again {
             self.repeated += 1;
-        } else if arrived {
-            self.net.drop_at(at);
+        }
+        if !arrived || again {
+            self.net.put_back(at, kept);
         }
     }
 
@@ -243,24 +246,28 @@ impl World {
         let Some(leader) = self.hosts.first().and_then(Host::running) else {
             return false;
         };
-        let task = params.task_id.clone();
+        let (task, token) = (params.task_id.clone(), params.report_token.clone());
         let reports = leader.kernel.reports();
         if !reports.knows(&task) {
             return false;
         }
         let told = leader.runtime.block_on(reports.report(None, params));
         if told.is_ok() {
-            self.forget_task(&task);
+            self.forget_try(&task, token.as_deref());
         }
         told.is_ok()
     }
 
-    /// Its report has arrived: the task is out of the queue.
-    fn forget_task(&self, task: &RequestId) {
+    /// Its report has arrived: this try is out of the queue. A later try of the same task is a message of its own.
+    fn forget_try(&self, task: &RequestId, token: Option<&str>) {
         let mut at = 0;
         while let Some(packet) = self.net.look(at) {
             match packet {
-                Packet::Task(params) if params.task_id == *task => self.net.drop_at(at),
+                Packet::Task(params)
+                    if params.task_id == *task && params.context.report_token.as_deref() == token =>
+                {
+                    self.net.drop_at(at)
+                }
                 Packet::Task(_) | Packet::Report(_) => at += 1,
             }
         }
