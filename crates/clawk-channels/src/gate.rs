@@ -17,7 +17,7 @@ const REMEMBERED: usize = 10_000;
 const RECORD_EVERY_MS: i64 = 60_000;
 /// A sender who is not let in is told so once in so long.
 const TELL_EVERY_MS: i64 = 3_600_000;
-/// The sender of a message whose platform vouches for nobody (C3a).
+/// The sender of a message when the platform does not verify who wrote it (C3a).
 pub(crate) const NOBODY: &str = "(unverified)";
 
 /// The decision about a sender.

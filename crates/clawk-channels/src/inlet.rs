@@ -562,7 +562,7 @@ impl Inlet {
         lock(&self.writing)
     }
 
-    /// The conversation has its answer: nobody is shown to be writing any more.
+    /// The conversation has its answer: the typing indicator ends.
     pub(crate) fn written(&self, conversation: &str) {
         self.writing().remove(conversation);
     }

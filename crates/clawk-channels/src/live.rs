@@ -33,7 +33,7 @@ struct State {
     waiting: HashMap<String, HashSet<MessageId>>,
     /// The platform's ids of messages that are being written.
     shown: HashMap<MessageId, String>,
-    /// Answers that the outbox has: they are edited by nobody else any more.
+    /// Answers that the outbox delivers. Only the outbox edits these.
     over: HashSet<MessageId>,
 }
 
@@ -62,7 +62,7 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message was accepted. `true`: nobody follows its conversation yet.
+    /// A message was accepted. Returns `true` when its conversation has no follower yet.
     pub(crate) fn expect(&self, conversation: &str, message: MessageId) -> bool {
         let mut state = self.state();
         if let Some(waiting) = state.waiting.get_mut(conversation) {
@@ -78,7 +78,7 @@ impl Live {
         true
     }
 
-    /// The platform's id of the message in which an answer is being written. From here on, nobody else edits it.
+    /// The platform's id of the message in which an answer is being written. From here on, only the caller edits it.
     pub(crate) async fn take(&self, message: MessageId) -> Option<String> {
         let _alone = self.alone.lock().await;
         let mut state = self.state();

@@ -54,7 +54,7 @@ impl Outlet {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A trigger's answer: its run is over, whatever becomes of the answer.
+    /// A trigger's answer. The run has ended, even if the answer is never delivered.
     async fn of_trigger(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
         let delivery = match &self.target {
             // Back to where the event came from, where its source takes answers; else it is kept in the journal alone.

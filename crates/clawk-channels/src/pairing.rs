@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq as _;
 const ALPHABET: &[u8; 32] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZ";
 /// Characters of a code: 40 bits.
 const CODE_CHARS: usize = 8;
-/// Codes at a time, whatever a manifest says.
+/// The most codes that are open at once. A manifest cannot raise it.
 const MOST_PENDING: u64 = 1_000;
 /// Wrong codes within [`WINDOW_MS`] after which none is looked at for the rest of it.
 const WRONG_CODES: usize = 5;
@@ -68,7 +68,7 @@ pub(crate) fn code() -> Result<String, getrandom::Error> {
     Ok(bytes.iter().map(letter).collect())
 }
 
-/// SHA-256 of a code as it is typed: case and separators do not count.
+/// SHA-256 of a typed code. Case and separators are ignored.
 pub(crate) fn digest(code: &str) -> Digest {
     let plain: String = code
         .chars()

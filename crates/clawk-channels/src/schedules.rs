@@ -352,7 +352,7 @@ impl Schedules {
     }
 }
 
-/// What the id of a scheduled run begins with. It is no message of the platform that could be replied to.
+/// The prefix of a scheduled run's id. The platform has no such message, so an answer cannot reply to it.
 pub(crate) const RUN: &str = "schedule:";
 
 /// First run, end, and number of runs.

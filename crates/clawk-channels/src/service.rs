@@ -236,7 +236,7 @@ impl Channels {
         }
     }
 
-    /// Every channel as it is now, in the manifest's order.
+    /// The current state of every channel, in the manifest's order.
     ///
     /// # Errors
     /// The outbox can't be read.
@@ -301,7 +301,7 @@ impl Channels {
     /// Takes away what a channel installed elsewhere; what was removed, in words for people.
     ///
     /// # Errors
-    /// There is no such channel, or something could not be removed.
+    /// No channel has this name, or a part could not be removed.
     pub async fn remove(&self, name: &str) -> Result<Vec<String>, NotDone> {
         let lane = self.0.lanes.get(name).ok_or(NotDone::NoChannel)?;
         let adapter = lane.adapter.as_ref().ok_or(NotDone::NoChannel)?;
@@ -317,7 +317,7 @@ impl Channels {
     /// Sends a text to a conversation: one attempt, whole or not at all past its first piece. `id` is unique to it.
     ///
     /// # Errors
-    /// There is no such channel, or it is not connected.
+    /// No channel has this name, or it is not connected.
     pub async fn send(
         &self,
         channel: &str,

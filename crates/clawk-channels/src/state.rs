@@ -30,7 +30,7 @@ impl State {
     }
 }
 
-/// One channel, as it is now.
+/// The current state of one channel.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Its name.

@@ -13,7 +13,7 @@ use crate::api::Fault;
 
 /// A token that was refused right after it was made is not asked for again within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest time that a token is kept, seconds, whatever the platform says.
+/// The longest time that a token is kept, in seconds. A longer lifetime from the platform is cut to this.
 const LONGEST_S: u64 = 86_400;
 
 /// Says that a credential is refused, and waits for it to be said.

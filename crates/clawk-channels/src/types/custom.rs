@@ -29,8 +29,8 @@ const MAX_LINE: u64 = 1 << 20;
 const MAX_TEXT: usize = 65_536;
 /// How long the program has to say that a message is delivered, milliseconds.
 const DELIVERED_MS: u64 = 50_000;
-/// Lines to the program that wait. As many as a program may have messages in its pipe, so that one that writes before it reads holds
-/// nobody up, itself included.
+/// Lines to the program that wait. As many as a program may have messages in its pipe, so that a program that writes
+/// before it reads blocks neither itself nor others.
 const BACKLOG: usize = 16_384;
 /// Messages taken at a time; those of one conversation in their order.
 const WORKERS: usize = 16;
