@@ -89,10 +89,7 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
     greet(&agent, false);
     let session = agent.session(None).await?;
     let mut conversation = Conversation::new(&agent, session, None, asked, args.approve)?;
-    conversation.script = Script::Dry {
-        recorder: Box::new(Recorder::new(predictions)),
-        quiet: flags.format == Format::Json,
-    };
+    conversation.rehearse(Recorder::new(predictions), flags.format == Format::Json);
     let end = conversation.turn(message.clone()).await;
     let report = match &conversation.script {
         Script::Dry { recorder, .. } => recorder.report(&args.manifest, &message),
