@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex as Held, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::time::{Clock, SystemClock};
@@ -60,7 +60,7 @@ struct Inner {
     tasks: Tasks,
     /// An A2A endpoint is on (R23).
     serves_tasks: AtomicBool,
-    channels: OnceLock<Arc<dyn Channels>>,
+    channels: Held<Option<Arc<dyn Channels>>>,
 }
 
 impl Host {
@@ -76,7 +76,7 @@ impl Host {
             left: TaskTracker::new(),
             tasks: Tasks::default(),
             serves_tasks: AtomicBool::new(false),
-            channels: OnceLock::new(),
+            channels: Held::default(),
         }))
     }
 
@@ -101,14 +101,18 @@ impl Host {
         &self.0.current
     }
 
-    /// Gives the host its agent's channels; the first ones stay.
-    pub fn set_channels(&self, channels: Arc<dyn Channels>) {
-        let _first = self.0.channels.set(channels); // silent-ok: a host has one agent
+    /// Sets the channels of the agent. Replaces the earlier ones.
+    pub fn set_channels(&self, channels: Option<Arc<dyn Channels>>) {
+        *self.0.channels.lock().unwrap_or_else(PoisonError::into_inner) = channels;
     }
 
     /// Its agent's channels, where they are connected.
-    pub(crate) fn channels(&self) -> Option<&Arc<dyn Channels>> {
-        self.0.channels.get()
+    pub(crate) fn channels(&self) -> Option<Arc<dyn Channels>> {
+        self.0
+            .channels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// How connections are served.
@@ -138,6 +142,29 @@ impl Host {
         let kernel = self.0.factory.start(wire).await?;
         self.0.current.set(kernel.clone());
         Ok(kernel)
+    }
+
+    /// Ends the agent that runs and starts the next one; `between` is done while none runs, and nobody can start one then.
+    /// Where none runs, `between` is all that is done.
+    ///
+    /// # Errors
+    /// The next one can't be started, or the host is ending: then none runs.
+    pub async fn restart(
+        &self,
+        reason: &str,
+        between: impl Future<Output = ()> + Send,
+    ) -> Result<(), InitFailure> {
+        let _alone = self.0.moving.lock().await;
+        let running = self.0.current.get();
+        let running = running.filter(|kernel| kernel.status().state != LifecycleState::Stopped);
+        if let Some(kernel) = &running {
+            kernel.shutdown(reason, self.0.options.drain_timeout_ms).await;
+        }
+        between.await;
+        if running.is_some() && !self.0.over.is_cancelled() {
+            self.0.current.set(self.0.factory.start(None).await?);
+        }
+        Ok(())
     }
 
     /// Ends the agent: drains for at most `timeout_ms`, then cancels. Whether all of it ended in time.

@@ -224,7 +224,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The cost of one call of the action, in units of the limit.
+    /// The cost of one call of the action, in millionths.
     #[must_use]
     pub fn cost(&self, action: &str) -> u64 {
         self.costs_micros

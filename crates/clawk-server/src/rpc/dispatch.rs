@@ -252,7 +252,7 @@ impl Connection {
         let permit = self.lanes.enter_answer().await;
         let (name, params, by) = (name.to_owned(), ask.params.to_owned(), self.rights.shared_name());
         let reply = self.reply(ask);
-        let channels = self.host.channels().cloned();
+        let channels = self.host.channels();
         self.start(async move {
             let outcome = match channels.filter(|_| name.starts_with(orders::CHANNELS)) {
                 Some(channels) => orders::of_channels(&name, &params, &*channels, &by).await,
