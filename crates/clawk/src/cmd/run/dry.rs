@@ -30,7 +30,7 @@ pub(crate) struct Dry {
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
-    /// Approve a dry run's report, and say its message: questions that are exactly the predicted ones need no other answer
+    /// Approve a dry run's report and send its message: clawk answers yes to exactly the questions that the report predicted
     #[arg(long, value_name = "FILE", conflicts_with_all = ["message", "session"])]
     plan: Option<PathBuf>,
 
