@@ -55,7 +55,7 @@ pub enum SetError {
         second: Arc<str>,
     },
     /// A bound is exceeded.
-    #[error("the Atlases hold too much together: {0}")]
+    #[error("the Atlases together exceed a limit: {0}")]
     TooMuch(String),
 }
 

@@ -55,7 +55,7 @@ pub struct FolderOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// Anybody on this machine could write messages.
-    #[error("everybody may write into `{}`; take that right away: `chmod o-w`", .0.display())]
+    #[error("every user may write into `{}`; remove this right with `chmod o-w`", .0.display())]
     Open(PathBuf),
     /// The file system refuses.
     #[error("can't use `{}`: {cause}", .folder.display())]

@@ -173,7 +173,7 @@ impl Blueprint {
         };
         let workdir = folder
             .canonicalize()
-            .with_context(|| format!("the working directory `{}` is not there", folder.display()))?;
+            .with_context(|| format!("the working directory `{}` does not exist", folder.display()))?;
         read.extend(own::programs(&config, &manifest, &workdir));
         let (identities, files) = members::identities(&manifest, &config)?;
         read.extend(files);

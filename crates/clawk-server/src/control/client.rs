@@ -39,7 +39,7 @@ pub enum ControlError {
     #[error("{}", .0.message)]
     Refused(RpcError),
     /// It answered with something else.
-    #[error("the running agent answered with what is not an answer: {0}")]
+    #[error("the running agent sent an answer that can't be read: {0}")]
     Malformed(String),
 }
 

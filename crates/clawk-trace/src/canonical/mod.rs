@@ -60,7 +60,7 @@ pub enum CanonicalError {
     #[error("not JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// A key stands twice in one object.
-    #[error("the key `{0}` stands twice in one object")]
+    #[error("the key `{0}` occurs twice in one object")]
     DuplicateKey(String),
     /// Nested too deep.
     #[error("nested deeper than {MAX_DEPTH}")]

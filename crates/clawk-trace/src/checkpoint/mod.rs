@@ -91,7 +91,7 @@ pub enum CheckpointError {
         key_id: String,
     },
     /// There is no checkpoint, or none for the sessions that are verified.
-    #[error("there is no checkpoint of what is looked at")]
+    #[error("no checkpoint covers the events of this record")]
     Empty,
     /// The same key signed two things that can't both be true.
     #[error("checkpoint {line} contradicts an earlier one of the same key: two histories were signed")]

@@ -149,7 +149,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
     }
     let waiting = array(&answer, "approvals");
     if waiting.is_empty() {
-        out::line("nothing waits for approval")?;
+        out::line("no question waits for a person")?;
     }
     print(waiting)?;
     Ok(ExitCode::SUCCESS)

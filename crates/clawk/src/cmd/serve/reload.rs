@@ -28,7 +28,7 @@ pub(super) async fn reload(
 ) {
     let told = match attempt(args, config, launched, host, doors).await {
         Ok(told) => format!("reloaded: {told}"),
-        Err(error) => format!("not reloaded, nothing is changed: {error:#}"),
+        Err(error) => format!("not reloaded; the old settings stay in force: {error:#}"),
     };
     if args.launched() {
         tracing::warn!("{told}"); // standard error is quiet unless asked (R25)
