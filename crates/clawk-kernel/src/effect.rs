@@ -228,7 +228,14 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Reads `done` or `not-done`.
+    /// Reads `done` or `not-done`. Every other word is `None`, so the outcome stays unknown.
+    ///
+    /// ```
+    /// use clawk_kernel::effect::Outcome;
+    ///
+    /// assert_eq!(Outcome::parse("Not-Done\n"), Some(Outcome::NotDone));
+    /// assert_eq!(Outcome::parse("perhaps"), None);
+    /// ```
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         match word.trim().to_ascii_lowercase().as_str() {

@@ -37,6 +37,16 @@ impl Price {
     };
 
     /// The cost of this usage in millionths of a US dollar, rounded up.
+    ///
+    /// ```
+    /// use clawk_kernel::ports::Usage;
+    /// use clawk_kernel::purse::Price;
+    ///
+    /// // 3 dollars per million input tokens, 15 dollars per million output tokens.
+    /// let price = Price { input: 3_000_000, output: 15_000_000, cached_input: None, cache_write: None };
+    /// let usage = Usage { input_tokens: 1_000, output_tokens: 200, ..Usage::default() };
+    /// assert_eq!(price.of(&usage), 6_000); // 0.006 dollars
+    /// ```
     #[must_use]
     pub fn of(&self, usage: &Usage) -> u64 {
         let cached = usage.cached_tokens.min(usage.input_tokens);

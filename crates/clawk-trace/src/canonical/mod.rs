@@ -85,6 +85,14 @@ pub fn text_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalErro
 
 /// RFC 8785 text of an event's payload, as the journal keeps it.
 ///
+/// ```
+/// let payload = clawk_trace::canonical::payload_of(&serde_json::json!({ "b": 1, "a": "x" }))?;
+/// assert_eq!(payload.get(), r#"{"a":"x","b":1}"#);
+/// // A fraction has no agreed text: record integers in small units instead.
+/// assert!(clawk_trace::canonical::payload_of(&0.5).is_err());
+/// # Ok::<(), clawk_trace::canonical::CanonicalError>(())
+/// ```
+///
 /// # Errors
 /// As [`text_of`], and [`CanonicalError::Number`] for what R27 keeps out of payloads.
 pub fn payload_of<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, CanonicalError> {
