@@ -259,7 +259,7 @@ impl Entry {
         Ok(Arc::clone(described))
     }
 
-    /// Whether nobody asked before.
+    /// Tells whether this is the first request.
     pub(crate) fn first_look(&self) -> bool {
         !self.looked_at.load(Ordering::Relaxed) && !self.looked_at.swap(true, Ordering::Relaxed)
     }

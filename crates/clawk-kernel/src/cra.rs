@@ -251,7 +251,7 @@ impl Cra {
     /// Answers a question; the first answer counts. A yes holds for the parameters that were asked about, once.
     ///
     /// # Errors
-    /// Nothing waits under this id, or the answer can't be recorded: then nobody has answered.
+    /// No question waits under this id, or the answer can't be recorded. Then the question stays unanswered.
     pub async fn answer(
         &self,
         id: Uuid,

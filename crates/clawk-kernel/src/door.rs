@@ -29,7 +29,7 @@ pub enum Door {
         identity: String,
         /// The task.
         task_id: String,
-        /// At most the role of whoever delegated the task.
+        /// At most the role of the sender who delegated the task.
         role: Role,
     },
     /// A channel: somebody whom its access control let in, with a role.

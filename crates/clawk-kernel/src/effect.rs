@@ -33,7 +33,7 @@ pub enum State {
     Done,
     /// It ran and said that it failed, or it surely did not begin.
     Failed,
-    /// It may have happened, and nobody knows.
+    /// It may have happened; the outcome is unknown.
     Unknown,
 }
 

@@ -25,7 +25,7 @@ pub struct Inbound {
     pub channel: String,
     /// The chat, room, thread or mail thread there.
     pub conversation: String,
-    /// Nobody else is in the conversation.
+    /// The sender is alone in the conversation with the agent.
     pub direct: bool,
     /// The platform's id of the sender.
     pub sender: String,

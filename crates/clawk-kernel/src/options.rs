@@ -1,4 +1,4 @@
-//! What is local to the machine that an agent runs on.
+//! The settings of an agent that belong to its machine, from `clawk.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

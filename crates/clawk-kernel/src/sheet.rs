@@ -1,4 +1,4 @@
-//! What a person reads before they answer a question: one text for every surface.
+//! The text of a question: one text for every surface.
 //!
 //! The whole text has every argument of the call, byte for byte, with what cannot be seen made visible. The short text is
 //! the whole one with long values folded to head and tail; it says how much is hidden, and a yes to it counts only from
@@ -270,7 +270,7 @@ pub enum Seen {
     Short,
     /// The whole text of the questions with these digests.
     Whole(Vec<Digest>),
-    /// The surface sends every whole text to whoever may answer (JSON-RPC), or the asker made the call.
+    /// The surface sends the whole text to every client that may answer (JSON-RPC), or the answering client made the call.
     Sent,
 }
 

@@ -21,7 +21,7 @@ use crate::time::Clock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Nothing that reaches the network, and no command line, whose reach nobody knows.
+    /// Stops every tool that reaches the network, and every command line, because its reach is unknown.
     NoNetwork,
     /// No tool at all.
     NoTools,

@@ -1,4 +1,4 @@
-//! What a virtual machine can serve of a plan: known without one.
+//! Checks which plans a virtual machine can serve, without starting one.
 
 use crate::level::{Level, Refusal};
 use crate::plan::{NetworkMode, Plan};

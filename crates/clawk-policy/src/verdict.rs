@@ -11,7 +11,7 @@ pub use clawk_manifest::model::TimeoutDefault;
 pub struct Approval {
     /// How long the question stands, milliseconds.
     pub timeout_ms: u64,
-    /// What happens when nobody answers.
+    /// The decision if no person answers in time.
     pub default_if_timeout: TimeoutDefault,
 }
 

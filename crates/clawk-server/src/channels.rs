@@ -1,4 +1,4 @@
-//! What a host needs of its agent's channels: requests to `/channels/NAME` go to them, and orders about them.
+//! The host's view of its agent's channels: they get requests at `/channels/NAME`, and orders.
 
 use std::fmt;
 

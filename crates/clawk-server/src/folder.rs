@@ -157,7 +157,7 @@ impl Inner {
         self.places.available_permits() == 0
     }
 
-    /// How many files nobody has read.
+    /// The number of unread files.
     fn unread(&self) -> usize {
         fs::read_dir(&self.outbox).map_or(0, Iterator::count)
     }

@@ -1,4 +1,4 @@
-//! The host (R38): one agent, and whoever starts or ends it. Its doors come and go; the agent stays.
+//! The host (R38): owns one agent, its start and its end. Doors open and close while the agent runs.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};

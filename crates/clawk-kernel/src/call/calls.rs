@@ -1,4 +1,4 @@
-//! What the one path of a call needs.
+//! The parts that the one path of a call needs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -81,7 +81,7 @@ pub struct SessionView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalState {
-    /// Nobody has answered.
+    /// The question has no answer yet.
     Pending,
     /// A person agreed; the next execution with these parameters runs, once.
     Approved,

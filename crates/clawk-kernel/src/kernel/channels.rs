@@ -1,4 +1,4 @@
-//! What is recorded of channels beside their messages: who was not let in, who is paired, what triggers did.
+//! The record of channels besides their messages: refused senders, pairings, runs of triggers.
 
 use clawk_proto::{Digest, MessageId, SessionId};
 use serde::{Deserialize, Serialize};

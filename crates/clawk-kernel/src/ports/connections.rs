@@ -1,4 +1,4 @@
-//! What a call reached: told by whoever runs it, written into the trace with the call (issue C).
+//! The connections of a call. The runner reports them, and the trace has them with the call.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};

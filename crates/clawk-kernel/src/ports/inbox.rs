@@ -58,7 +58,7 @@ pub enum InboxChange {
         how: &'static str,
         /// Why, for the latter two.
         reason: Option<String>,
-        /// What is owed to whoever said it, and since when.
+        /// The answer that is owed to the sender, and the time since when.
         owed: Option<(Owed, Timestamp)>,
     },
 }

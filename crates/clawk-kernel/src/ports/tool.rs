@@ -131,7 +131,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         workdir: &Path,
     ) -> Result<(), Refusal>;
 
-    /// The same for a call that may come: whoever asks may ask again.
+    /// The same for a call that may come later. The caller may ask again.
     ///
     /// # Errors
     /// As [`ToolRunner::preflight`].

@@ -1,4 +1,4 @@
-//! What is counted: tokens, money, time, calls, bytes out. Whole numbers only.
+//! The counted amounts: tokens, money, time, calls, bytes out. Whole numbers only.
 
 use serde::{Deserialize, Serialize};
 

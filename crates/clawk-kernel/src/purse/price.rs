@@ -1,4 +1,4 @@
-//! What models cost: `[prices]` of `clawk.toml`, then the table that is shipped.
+//! The prices of models: `[prices]` of `clawk.toml` first, then the shipped table.
 
 use std::collections::BTreeMap;
 

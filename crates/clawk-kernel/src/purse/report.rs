@@ -1,4 +1,4 @@
-//! What is spent, set aside and left, for people.
+//! A report for people: spent, reserved and remaining amounts.
 
 use serde::{Deserialize, Serialize};
 

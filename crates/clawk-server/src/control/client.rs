@@ -23,7 +23,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// Why a running agent could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error("no agent is running with the state directory `{}`", .state.display())]
     NotRunning {
         /// The directory.

@@ -1,4 +1,4 @@
-//! What the listener serves, by path (R42): the one place where a door gets its routes.
+//! The routes of the listener's doors (R42).
 
 use axum::Router;
 use axum::routing::{get, post};

@@ -31,7 +31,7 @@ const BREATH_MS: u64 = 100;
 /// Why nothing is listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// An address beyond loopback that nobody allowed.
+    /// An address beyond loopback, without `[http] public`.
     #[error("`{0}` is reachable from other machines; allow it with `[http] public = true` and tokens")]
     Public(
         /// The address.

@@ -63,7 +63,7 @@ pub struct OAuthOptions {
     pub scopes: BTreeMap<String, Vec<Scope>>,
 }
 
-/// Why a token is not taken. Nobody outside is told which.
+/// The reason why a token is refused. The client does not learn it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// It is not one, or it is forged, over, or another's.

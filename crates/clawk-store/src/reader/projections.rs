@@ -1,4 +1,4 @@
-//! What is kept beside the events, held against the events; and what a start would refuse.
+//! Compares the stored tables with the events, and finds what a start would refuse.
 
 use clawk_kernel::ports::{AnswerKey, Scan};
 use clawk_kernel::projection::{Fold, Kept};

@@ -1,4 +1,4 @@
-//! What a verification found.
+//! The result of a verification.
 
 use clawk_proto::{Digest, SessionId};
 use serde::{Serialize, Serializer};
