@@ -21,7 +21,7 @@ pub const KINDS: &[&str] = &[
     kind::EFFECT_RESOLVED,
 ];
 
-/// Where an effect stands.
+/// The state of an effect in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -217,7 +217,7 @@ impl Ledger {
     }
 }
 
-/// What was found out.
+/// The result of settling an effect of unknown outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {

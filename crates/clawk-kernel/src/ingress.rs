@@ -18,7 +18,7 @@ const MAX_REMEMBERED_DAYS: u32 = 3660;
 /// Ids that one message may have on its platform.
 const MAX_PLATFORM_IDS: usize = 8;
 
-/// A message as a channel decodes it. Whoever hands it in has let the sender in (C3).
+/// A message as a channel decoded it. The channel has already admitted the sender (C3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbound {
     /// The channel's name.

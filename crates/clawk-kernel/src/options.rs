@@ -16,7 +16,7 @@ use crate::purse::{Budgets, Prices};
 use crate::screen::Judge;
 use crate::time::Timestamp;
 
-/// What is local to this machine.
+/// The agent's settings from `clawk.toml`.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where tools start and relative paths begin; absolute.
@@ -53,7 +53,7 @@ pub struct Options {
     pub swarm: SwarmOptions,
 }
 
-/// What is local about the swarm.
+/// Settings of the swarm from `[swarm]` of `clawk.toml`.
 #[derive(Debug, Clone, Default)]
 pub struct SwarmOptions {
     /// `[swarm]` of `clawk.toml`.

@@ -62,7 +62,8 @@ const CLAIMS: &[&str] = &[
     "written",
 ];
 
-/// What became of a turn's calls, each by its tool, in the order of the calls. Calls without side effects that ran are left out.
+/// The outcomes of a turn's calls by tool name, in the order of the calls. Successful calls without side effects are left
+/// out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Shown {
     /// They ran and said that they did their work.

@@ -333,7 +333,7 @@ impl Record {
     }
 }
 
-/// How a message stands.
+/// The state of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
     /// Its conversation.

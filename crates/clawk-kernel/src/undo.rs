@@ -37,7 +37,7 @@ pub struct Undoing {
     id: Uuid,
 }
 
-/// What it comes to.
+/// The totals of an undo.
 #[derive(Debug, Clone, Copy)]
 pub struct Sums<'a> {
     /// Who does it.

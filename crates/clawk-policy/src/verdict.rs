@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clawk_manifest::model::Autonomy;
 pub use clawk_manifest::model::TimeoutDefault;
 
-/// How a person is to be asked.
+/// How clawk asks a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Approval {
     /// How long the question stands, milliseconds.

@@ -8,7 +8,7 @@ use http::{Request, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// What answers a request to `/channels/NAME`.
+/// The body of an answer to a request at `/channels/NAME`.
 #[derive(Debug)]
 pub enum HookBody {
     /// All of it.

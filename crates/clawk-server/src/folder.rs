@@ -40,7 +40,7 @@ const TAKEN: &str = ".taken";
 /// How often the archive is pruned, in files.
 const PRUNE_EVERY: usize = 256;
 
-/// How the folder is served.
+/// Settings of the folder door.
 #[derive(Debug, Clone)]
 pub struct FolderOptions {
     /// With which role its messages come in.

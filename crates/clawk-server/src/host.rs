@@ -20,7 +20,7 @@ use crate::channels::Channels;
 /// How long the end of a host waits for what connections left behind, once the agent has ended.
 const LEFT: Duration = Duration::from_secs(5);
 
-/// How connections are served.
+/// Settings of connections.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Longest message, bytes (R24).
@@ -101,7 +101,7 @@ impl Host {
         &self.0.current
     }
 
-    /// Gives the host its agent's channels, in the place of those that it had.
+    /// Sets the channels of the agent. Replaces the earlier ones.
     pub fn set_channels(&self, channels: Option<Arc<dyn Channels>>) {
         *self.0.channels.lock().unwrap_or_else(PoisonError::into_inner) = channels;
     }
@@ -178,7 +178,7 @@ impl Host {
         }
     }
 
-    /// Asks the host to stop: whoever runs it hears of it by [`Self::stopping`].
+    /// Asks the host to stop. [`Self::stopping`] completes then.
     pub fn stop(&self) {
         self.0.over.cancel();
     }
@@ -188,7 +188,7 @@ impl Host {
         self.0.over.cancelled().await;
     }
 
-    /// The end of everything: takes no new agent, ends the one that runs, and waits for what connections left behind.
+    /// Closes the host: accepts no new agent, ends the running one, and waits for the open work of connections.
     pub async fn close(&self, reason: &str) -> bool {
         self.stop();
         let drained = self.end(reason, self.0.options.drain_timeout_ms).await;

@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 /// Grants that stand at a time; a further one ends the oldest.
 const MAX_GRANTS: usize = 1024;
 
-/// How long a standing grant stands.
+/// How long a standing grant is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasting {
     /// Until this session ends.

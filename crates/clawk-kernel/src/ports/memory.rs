@@ -11,7 +11,7 @@ use clawk_recall::entry::{Found, Hit, Mark, New, Vector, Whose};
 use super::{Batch, Later};
 use crate::time::Timestamp;
 
-/// Whose entries: the store's `scope` says which part counts.
+/// The owner of entries. The store's `scope` decides which of the fields count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     /// The Identity's name.

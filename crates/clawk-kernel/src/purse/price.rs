@@ -36,7 +36,7 @@ impl Price {
         cache_write: None,
     };
 
-    /// What this usage cost, rounded up.
+    /// The cost of this usage in millionths of a US dollar, rounded up.
     #[must_use]
     pub fn of(&self, usage: &Usage) -> u64 {
         let cached = usage.cached_tokens.min(usage.input_tokens);
@@ -83,7 +83,7 @@ fn microusd(sum: u128) -> u64 {
     u64::try_from(sum.div_ceil(MILLION)).map_or(MICROUSD_MAX, |cost| cost.min(MICROUSD_MAX))
 }
 
-/// What holds for a model that no table knows.
+/// The rule for a model whose price is not in any table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Unknown {
@@ -110,7 +110,7 @@ impl Default for Unknown {
     }
 }
 
-/// `[prices]`: by model name; `*` stands for any text.
+/// `[prices]` of `clawk.toml`: prices by model name, in which `*` matches any text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prices {

@@ -24,7 +24,7 @@ pub struct Budget {
     pub table_date: String,
 }
 
-/// What is known of a model's price.
+/// The price of a model, and where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelPrice {
     /// The provider's name.

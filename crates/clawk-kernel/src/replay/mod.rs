@@ -40,7 +40,7 @@ use tape::{Answered, Input, Tapes};
 /// How long one message or call may take; a replay waits for nothing but itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Replayed {
     /// The session.

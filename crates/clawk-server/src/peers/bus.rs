@@ -41,7 +41,7 @@ const TRIES: u64 = 5;
 /// How often a report that nobody here waits for is looked at: its try may not have been taken up again yet.
 const LOOKS: u64 = 3;
 
-/// What carries a swarm's messages.
+/// The back end of a swarm's bus.
 #[derive(Debug, Clone)]
 pub enum BusKind {
     /// NATS JetStream.
@@ -52,7 +52,7 @@ pub enum BusKind {
     File(PathBuf),
 }
 
-/// How a swarm's bus is used.
+/// Settings of a swarm's bus.
 #[derive(Debug, Clone)]
 pub struct BusOptions {
     /// What it is.

@@ -15,7 +15,8 @@ use crate::error::StateError;
 const PAGE: usize = 1000;
 
 impl Reader {
-    /// What is kept otherwise than the events tell; empty: nothing. With `last`, only the newest so many events are folded.
+    /// Compares the stored tables with the events, and returns the differences. With `last`, reads only the newest `last`
+    /// events.
     ///
     /// # Errors
     /// The database can't be read.

@@ -17,7 +17,7 @@ pub(crate) use scan::printable_run;
 pub use scan::{Plainness, scan};
 pub use transcode::transcode;
 
-/// How deep a payload may nest.
+/// The deepest nesting of a payload.
 pub const MAX_DEPTH: usize = 128;
 
 /// Which text of a payload (and of the timestamp) was hashed.
@@ -33,7 +33,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Every profile, the one we write first.
+    /// Every profile. The first one is the profile that clawk writes.
     pub const ALL: [Self; 3] = [Self::Jcs, Self::AppendixB, Self::CraCore];
 
     /// Its name in reports: `jcs`, `appendix-b`, `cra-core`.
@@ -106,7 +106,7 @@ pub fn payload_text(text: &str) -> Result<String, CanonicalError> {
     transcode(Profile::Jcs, text)
 }
 
-/// Whether `text` is a payload exactly as [`payload_of`] writes it.
+/// Tells whether `text` is a payload exactly as [`payload_of`] writes it.
 #[must_use]
 pub fn is_payload(text: &str) -> bool {
     text.starts_with('{')
