@@ -61,6 +61,8 @@ async fn inner(
         requests: std::collections::BTreeMap::new(),
         planned: false,
         spent_out: std::sync::atomic::AtomicBool::new(false),
+        offered: crate::drive::Offered::default(),
+        judged: false,
         notices: crate::watch::Notices::default(),
         purse,
         base: caller.context.taint.iter().cloned().collect(),

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use clawk_manifest::model::Identity;
 use serde::{Deserialize, Serialize};
 
+use crate::claims::Claims;
 use crate::infer::ModelOptions;
 use crate::outbox::OutboxLimits;
 use crate::output::Shown;
@@ -37,6 +38,8 @@ pub struct Options {
     pub audit_writable: Arc<AtomicBool>,
     /// Who judges text, where a policy asks for a model's judgement.
     pub judge: Judge,
+    /// Who judges answers before they leave; none: nobody does.
+    pub claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub shown: Shown,
     /// What is local about asking a provider, by its name in the manifest.

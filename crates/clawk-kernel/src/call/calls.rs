@@ -16,6 +16,7 @@ use super::standing::{Held, Lasting};
 use super::{Caller, Permit, suggest};
 use crate::carp::Carp;
 use crate::catalog::{Catalog, Described, Entry};
+use crate::claims::Claims;
 use crate::dedup::Dedup;
 use crate::error::CallError;
 use crate::event::{Scribe, ToolDescribed, canonical, digest, kind};
@@ -82,6 +83,8 @@ pub(crate) struct Calls {
     pub(crate) suggestions: Option<PathBuf>,
     /// Audit records are being delivered where policies want them.
     pub(crate) audit_writable: Arc<AtomicBool>,
+    /// Who judges answers before they leave; none: nobody does.
+    pub(crate) claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub(crate) shown: Shown,
     /// What is remembered.

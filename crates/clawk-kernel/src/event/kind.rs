@@ -20,6 +20,8 @@ pub const MESSAGE_TOOLS: &str = "ckp.message.tools";
 pub const CLIENT_CALLED: &str = "ckp.client.called";
 /// An inbound message was not taken.
 pub const MESSAGE_REFUSED: &str = "ckp.message.refused";
+/// A model looked for sentences of an answer that the record does not support; with the end of the turn, in one commit.
+pub const CLAIMS_JUDGED: &str = "ckp.claims.judged";
 /// A message's turn ended with an answer.
 pub const MESSAGE_ANSWERED: &str = "ckp.message.answered";
 /// An interrupted turn goes on after a restart.

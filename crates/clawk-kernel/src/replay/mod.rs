@@ -213,6 +213,7 @@ fn parts(
             budgets: Default::default(),
             prices: Default::default(),
             judge: Judge::default(),
+            claims: tape.facts.claims.clone(),
             shown: tape.facts.shown,
             models: models(tape),
             reach_providers: false,
