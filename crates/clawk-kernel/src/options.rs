@@ -15,6 +15,7 @@ use crate::ports::{Elsewhere, TokenKey};
 use crate::purse::{Budgets, Prices};
 use crate::screen::Judge;
 use crate::time::Timestamp;
+use crate::world_model::PlanLimits;
 
 /// What is local to this machine.
 #[derive(Debug, Clone)]
@@ -35,6 +36,8 @@ pub struct Options {
     pub prices: Prices,
     /// Audit records are being delivered where policies want them. While not, what must be audited does not run.
     pub audit_writable: Arc<AtomicBool>,
+    /// How much a plan step of a world model may take; none: skills do not plan.
+    pub planning: Option<PlanLimits>,
     /// Who judges text, where a policy asks for a model's judgement.
     pub judge: Judge,
     /// How much of a tool's result a model reads.

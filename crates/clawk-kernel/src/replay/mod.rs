@@ -212,6 +212,7 @@ fn parts(
             audit_writable: Arc::new(true.into()),
             budgets: Default::default(),
             prices: Default::default(),
+            planning: tape.facts.planning,
             judge: Judge::default(),
             shown: tape.facts.shown,
             models: models(tape),

@@ -73,3 +73,4 @@ mod verbs;
 mod waiting;
 mod what_if;
 mod without;
+mod world_models;
