@@ -463,6 +463,7 @@ impl Blueprint {
                     budgets: self.config.settings.budgets.clone(),
                     prices: self.config.settings.prices.clone(),
                     audit_writable: Arc::clone(&self.audit_writable),
+                    planning: Some(self.config.settings.world_models),
                     judge: self.config.settings.screen.judge(),
                     shown: Shown::Ends(self.config.settings.output.shown_bytes),
                     models: self.model_options(),

@@ -108,6 +108,10 @@ pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
 pub const SKILL_REPAIRED: &str = "ckp.skill.repaired";
 /// A skill ended: what it took beside what it was said to take.
 pub const SKILL_FINISHED: &str = "ckp.skill.finished";
+/// What a skill's world model foretold, and what of it is followed; its content is everything that was weighed.
+pub const WORLD_MODEL_PLANNED: &str = "ckp.world_model.planned";
+/// What came of a plan, beside what was foretold.
+pub const WORLD_MODEL_COMPARED: &str = "ckp.world_model.compared";
 /// A person puts back what calls of the session overwrote: durable before it is begun. Its content is the list.
 pub const UNDO_STARTED: &str = "ckp.undo.started";
 /// It is done.

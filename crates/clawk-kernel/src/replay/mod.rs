@@ -212,6 +212,7 @@ fn parts(
             audit_writable: Arc::new(true.into()),
             budgets: Default::default(),
             prices: Default::default(),
+            planning: tape.facts.planning,
             judge: Judge::default(),
             claims: tape.facts.claims.clone(),
             shown: tape.facts.shown,

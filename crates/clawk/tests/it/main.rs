@@ -74,3 +74,4 @@ mod verbs;
 mod waiting;
 mod what_if;
 mod without;
+mod world_models;
