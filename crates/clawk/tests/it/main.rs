@@ -69,6 +69,7 @@ mod transports;
 mod trust;
 mod tunnel;
 mod undo;
+mod upgrade;
 mod verbs;
 mod waiting;
 mod what_if;
