@@ -70,6 +70,7 @@ mod transports;
 mod trust;
 mod tunnel;
 mod undo;
+mod upgrade;
 mod verbs;
 mod waiting;
 mod what_if;
