@@ -464,6 +464,7 @@ impl Blueprint {
                     prices: self.config.settings.prices.clone(),
                     audit_writable: Arc::clone(&self.audit_writable),
                     judge: self.config.settings.screen.judge(),
+                    claims: self.config.settings.claims.claims(),
                     shown: Shown::Ends(self.config.settings.output.shown_bytes),
                     models: self.model_options(),
                     reach_providers: false,
