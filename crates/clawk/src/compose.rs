@@ -465,6 +465,7 @@ impl Blueprint {
                     audit_writable: Arc::clone(&self.audit_writable),
                     planning: Some(self.config.settings.world_models),
                     judge: self.config.settings.screen.judge(),
+                    claims: self.config.settings.claims.claims(),
                     shown: Shown::Ends(self.config.settings.output.shown_bytes),
                     models: self.model_options(),
                     reach_providers: false,
