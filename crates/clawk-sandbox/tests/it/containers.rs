@@ -4,13 +4,14 @@ mod images;
 mod refusals;
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_manifest::model;
 use clawk_plan::{Defaults, Level, Own, Plan};
-use clawk_sandbox::{LimitHit, Outcome, Spec, container};
+use clawk_sandbox::{LimitHit, Outcome, Spec};
 use serde_json::json;
 
 use super::{bytes, launcher, lives, seconds, text};

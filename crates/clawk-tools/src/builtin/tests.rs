@@ -1,10 +1,12 @@
+//! The built-ins, each by a permit of a test.
+
 mod files;
 mod network;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use clawk_kernel::ports::{RunError, RunOutcome};
+use clawk_kernel::ports::{RunError, RunOutcome, ToolRunner};
 use clawk_plan::Refusal;
 use serde_json::{Value, json};
 

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use clawk_proto::MessageId;
 
-use super::super::rig;
-use super::{answered, empty, inbound, parrot, platform, texts};
-use crate::ports::{Delivery, Journal as _};
-use crate::testing::{Rig, ScriptedChannel, ScriptedModel, says};
+use super::{answered, empty, inbound, parrot, texts};
+use crate::ports::Delivery;
+use crate::testing::{Rig, ScriptedChannel, ScriptedModel};
 use crate::{Kernel, Person, stop};
 
 /// Conversations, with what each attempt there comes to.

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::super::rig;
 use super::{answered, empty, inbound, parrot};
 use crate::Kernel;
-use crate::ports::{Delivery, Journal as _};
+use crate::ports::Delivery;
 use crate::testing::ScriptedChannel;
 
 /// What a platform saw of one message's answers: whether each was marked.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::{id, params, rig, rpc, soon};
-use super::{asked, asking, place, reply, void};
+use super::super::{id, params, rpc, soon};
+use super::{asking, place, reply, void};
 use crate::error::CallError;
 use crate::notice::Answer;
 use crate::testing::Rig;

@@ -6,7 +6,7 @@ use clawk_manifest::model::Role;
 use serde_json::{Value, json};
 
 use super::super::{id, params, rig, rpc, soon};
-use super::{asking, asks, place, reply, void};
+use super::{asking, place, reply, void};
 use crate::notice::Answer;
 use crate::witness::Fact;
 use crate::{Breadth, Kernel, Lasting, Person, Reception, Reply, kind};

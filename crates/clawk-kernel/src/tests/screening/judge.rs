@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use base64::Engine as _;
 use serde_json::json;
 
 use super::super::{params, rig, rpc};
-use super::{ATTACK, note, screened, with};
+use super::{ATTACK, screened, with};
 use crate::kind;
 use crate::ports::FaultKind;
 use crate::testing::{Rig, ScriptedModel, says};

@@ -1,12 +1,11 @@
 //! Screening of memory, and of text from peers.
 
-use base64::Engine as _;
 use clawk_proto::method::{
     BroadcastParams, MemoryContext, MemoryQuery, MemoryQueryParams, MemoryStoreParams, NewEntry,
 };
 use serde_json::json;
 
-use super::super::{id, rig, rpc};
+use super::super::{id, rpc};
 use super::{ATTACK, SECRET, kept, knowing, screened, shaped, with};
 use crate::error::KernelError;
 use crate::kind;

@@ -25,7 +25,7 @@ async fn an_image_is_verified_unpacked_once_and_read_only() {
         .file("etc/.wh.gone", "")
         .file("opt/dir/.wh..wh..opq", "")
         .file("opt/dir/new", "x");
-    let digest = super::image::write(&layout, &[lower, upper]);
+    let digest = super::super::image::write(&layout, &[lower, upper]);
     let settings = LevelSettings {
         container: container::Settings {
             image: Some(layout.clone()),
@@ -117,7 +117,7 @@ fn a_layer_that_leads_out_of_its_root_is_refused() {
     fs::write(outside.join("y"), "y").expect("written");
     for (at, layer) in bad.into_iter().enumerate() {
         let layout = folder.path().join(format!("layout{at}"));
-        super::image::write(&layout, &[layer]);
+        super::super::image::write(&layout, &[layer]);
         let wanted = container::image::Wanted {
             layout,
             tag: None,
@@ -130,7 +130,7 @@ fn a_layer_that_leads_out_of_its_root_is_refused() {
     }
     assert!(!outside.join("x").exists());
     let layout = folder.path().join("large");
-    super::image::write(&layout, &[Layer::default().file("a", &"x".repeat(100_000))]);
+    super::super::image::write(&layout, &[Layer::default().file("a", &"x".repeat(100_000))]);
     let wanted = container::image::Wanted {
         layout,
         tag: None,

@@ -4,7 +4,7 @@ use clawk_plan::{Level, Refusal};
 use clawk_sandbox::{LaunchError, Launcher, LevelSettings, Spec, container};
 use serde_json::json;
 
-use super::super::{launcher, text};
+use super::super::launcher;
 use super::{sandbox, script};
 
 #[tokio::test]

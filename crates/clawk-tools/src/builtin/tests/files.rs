@@ -5,7 +5,7 @@ use clawk_plan::Refusal;
 use serde_json::json;
 
 use super::Bench;
-use crate::testing::{LEVELS, plan, plan_at, text};
+use crate::testing::{LEVELS, plan_at, text};
 
 #[tokio::test]
 async fn write_read_edit_list_search() {
