@@ -300,10 +300,12 @@ async fn text_of(outbox: &Outbox, row: &OutboxRow) -> Result<Option<String>, Jou
     let Some(bytes) = journal.content(digest).await? else {
         return Ok(None);
     };
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     // Made of the record in every attempt: the same after a crash, and nothing that a model could write.
-    let shown = shown::of(&**journal, row.owed.session, row.owed.message, None).await?;
-    if let Some(line) = shown.line(&text) {
+    let record = shown::of(&**journal, row.owed.session, row.owed.message, None, false).await?;
+    let shown = record.shown();
+    let mut text = shown.marked(&text);
+    if let Some(line) = shown.line() {
         text.push_str(&format!("\n\n_{line}_"));
     }
     Ok(Some(text))

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::a2a::tasks::Tasks;
 use crate::agent::{AgentFactory, Current, InitFailure};
@@ -19,6 +20,8 @@ use crate::channels::Channels;
 
 /// How long the end of a host waits for what connections left behind, once the agent has ended.
 const LEFT: Duration = Duration::from_secs(5);
+/// How long the answer to an order to restart has until the host stops.
+const ANSWERED: Duration = Duration::from_millis(200);
 
 /// Settings of connections.
 #[derive(Debug, Clone)]
@@ -29,6 +32,8 @@ pub struct Options {
     pub drain_timeout_ms: u64,
     /// For the timestamps of heartbeats.
     pub clock: Arc<dyn Clock>,
+    /// Why the host can't be started again by itself; `None`: whoever runs it does so when [`Host::is_restarting`].
+    pub cant_restart: Option<&'static str>,
 }
 
 impl Default for Options {
@@ -38,6 +43,7 @@ impl Default for Options {
             max_message_bytes: 8 * 1024 * 1024,
             drain_timeout_ms: 30_000,
             clock: Arc::new(SystemClock::default()),
+            cant_restart: Some("whoever started the agent has to start it again"),
         }
     }
 }
@@ -61,13 +67,20 @@ struct Inner {
     /// An A2A endpoint is on (R23).
     serves_tasks: AtomicBool,
     channels: Held<Option<Arc<dyn Channels>>>,
+    /// Which run of this host it is.
+    run: Uuid,
+    /// Once it has stopped, it is to start again.
+    restarts: AtomicBool,
 }
 
 impl Host {
     /// A host whose agents come from `factory`; none runs yet.
     #[must_use]
     pub fn new(factory: Arc<dyn AgentFactory>, options: Options) -> Self {
+        let run = options.clock.uuid();
         Self(Arc::new(Inner {
+            run,
+            restarts: AtomicBool::new(false),
             factory,
             current: Current::default(),
             options,
@@ -149,7 +162,7 @@ impl Host {
     ///
     /// # Errors
     /// The next one can't be started, or the host is ending: then none runs.
-    pub async fn restart(
+    pub async fn next_run(
         &self,
         reason: &str,
         between: impl Future<Output = ()> + Send,
@@ -176,6 +189,34 @@ impl Host {
             }
             Some(_) | None => true,
         }
+    }
+
+    /// Which run of the host this is: another one after each start.
+    pub(crate) fn run(&self) -> Uuid {
+        self.0.run
+    }
+
+    /// Asks the host to stop and to start again. It stops a moment later, so that who asked gets an answer.
+    ///
+    /// # Errors
+    /// Why it can't start again by itself.
+    pub(crate) fn restart(&self) -> Result<(), &'static str> {
+        if let Some(why) = self.0.options.cant_restart {
+            return Err(why);
+        }
+        self.0.restarts.store(true, Ordering::SeqCst);
+        let host = self.clone();
+        self.outlive(async move {
+            tokio::time::sleep(ANSWERED).await;
+            host.stop();
+        });
+        Ok(())
+    }
+
+    /// It has been asked to start again once it has stopped.
+    #[must_use]
+    pub fn is_restarting(&self) -> bool {
+        self.0.restarts.load(Ordering::SeqCst)
     }
 
     /// Asks the host to stop. [`Self::stopping`] completes then.

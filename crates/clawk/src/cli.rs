@@ -89,6 +89,8 @@ enum Verb {
     Sessions(cmd::sessions::Args),
     /// Put back what a session's calls overwrote
     Undo(cmd::undo::Args),
+    /// Show what a new program or manifest would have decided in the last sessions, and go live with it if asked
+    Upgrade(cmd::upgrade::Args),
     /// Import skills from `SKILL.md` folders; list, show and test an agent's skills
     Skill(cmd::skill::Args),
     /// List an agent's effects, and settle those of unknown outcome
@@ -143,6 +145,7 @@ impl Cli {
             Verb::Trust(args) => cmd::trust::run(&args, config.as_deref()),
             Verb::Sessions(args) => cmd::sessions::run(&args),
             Verb::Undo(args) => cmd::undo::run(&args),
+            Verb::Upgrade(args) => cmd::upgrade::run(&args, config.as_deref()),
             Verb::Skill(args) => cmd::skill::run(&args, config.as_deref()),
             Verb::Effects(args) => cmd::effects::run(&args),
             Verb::Sandbox(args) => cmd::sandbox::run(&args, config.as_deref()),

@@ -356,7 +356,7 @@ impl Gate {
 
 fn unresolved(action_id: &str, error: &CarpError) -> CallError {
     match error {
-        CarpError::Journal(error) => CallError::Journal(error.to_string()),
+        CarpError::Journal(error) => CallError::Journal(error.clone()),
         other => denied(action_id, other.to_string(), None, None),
     }
 }

@@ -300,7 +300,7 @@ fn failed(execution: &Execution, error: CallError) -> Result<(ExecutionStatus, E
             ))
         }
         CallError::NotReady { state } => Err(CarpError::NotReady(state)),
-        CallError::Journal(why) => Err(CarpError::Journal(crate::ports::JournalError::Unwritable(why))),
+        CallError::Journal(why) => Err(CarpError::Journal(why)),
         CallError::Sandbox(_) => plain("sandbox"),
         CallError::Timeout { .. } => plain("timeout"),
         CallError::Unavailable { .. } => plain("unavailable"),

@@ -20,6 +20,8 @@ pub const MESSAGE_TOOLS: &str = "ckp.message.tools";
 pub const CLIENT_CALLED: &str = "ckp.client.called";
 /// An inbound message was not taken.
 pub const MESSAGE_REFUSED: &str = "ckp.message.refused";
+/// A model looked for sentences of an answer that the record does not support; with the end of the turn, in one commit.
+pub const CLAIMS_JUDGED: &str = "ckp.claims.judged";
 /// A message's turn ended with an answer.
 pub const MESSAGE_ANSWERED: &str = "ckp.message.answered";
 /// An interrupted turn goes on after a restart.
@@ -106,6 +108,10 @@ pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
 pub const SKILL_REPAIRED: &str = "ckp.skill.repaired";
 /// A skill ended: what it took beside what it was said to take.
 pub const SKILL_FINISHED: &str = "ckp.skill.finished";
+/// What a skill's world model foretold, and what of it is followed; its content is everything that was weighed.
+pub const WORLD_MODEL_PLANNED: &str = "ckp.world_model.planned";
+/// What came of a plan, beside what was foretold.
+pub const WORLD_MODEL_COMPARED: &str = "ckp.world_model.compared";
 /// A person puts back what calls of the session overwrote: durable before it is begun. Its content is the list.
 pub const UNDO_STARTED: &str = "ckp.undo.started";
 /// It is done.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use clawk_trace::canonical::is_payload;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -144,7 +145,7 @@ impl Batch {
 }
 
 /// Why the journal did not take or find something.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum JournalError {
     /// The bounded queue is full.
     #[error("the journal's queue is full ({limit} waiting); the disk is slower than the work")]
@@ -158,6 +159,16 @@ pub enum JournalError {
     /// It can't be read.
     #[error("the journal can't be read: {0}")]
     Unreadable(String),
+    /// The server that keeps it is gone for now: nothing new begins, and the same again may succeed soon.
+    #[error("the state can't be reached: {0}")]
+    Away(String),
+    /// Another host has taken the agent: nothing of what is under way here can be recorded any more, and the same request to any host
+    /// gets its one answer.
+    #[error("another host has taken over from `{host}`")]
+    Fenced {
+        /// The host that lost its lease.
+        host: String,
+    },
 }
 
 /// The promise that a submitted batch will be durable.

@@ -108,7 +108,11 @@ impl Show {
             Notice::Asking(_) | Notice::Planned(_) | Notice::Handed(_) => self.break_off()?,
             // The calls themselves were shown as they ended: only what an answer may deny is said again.
             Notice::Shown(shown, line) => {
-                if shown.contradicts() || shown.none {
+                let unjudged = shown
+                    .judged
+                    .as_ref()
+                    .is_some_and(|judged| judged.failed.is_some());
+                if shown.contradicts() || shown.done.is_empty() || unjudged {
                     self.break_off()?;
                     self.line(&format!("  {}", self.paint.dim(&harmless(line))));
                 }

@@ -179,7 +179,7 @@ impl Doors {
         }
         let mut replaced = Ok(());
         let between = async { replaced = launched.replace(blueprint).await };
-        host.restart("reloaded", between).await?;
+        host.next_run("reloaded", between).await?;
         host.set_channels(None);
         self.channels = connect(args, launched, host).await?;
         replaced

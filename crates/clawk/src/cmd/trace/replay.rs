@@ -156,7 +156,7 @@ fn repeated(times: u32, again: impl Fn() -> Result<carp::Again>) -> Result<carp:
 }
 
 /// A record that does not hold is not replayed.
-fn holds(source: &Source, pick: Pick) -> Result<()> {
+pub(in crate::cmd) fn holds(source: &Source, pick: Pick) -> Result<()> {
     let report = match source {
         Source::State(reader) => reader.verify(pick.session())?,
         Source::File(path) => clawk_trace::verify(super::source::open(path)?)?,
