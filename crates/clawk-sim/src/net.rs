@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
+use clawk_proto::RequestId;
 use clawk_proto::method::{DelegateParams, ReportParams};
 use serde_json::json;
 
@@ -95,5 +96,9 @@ impl Elsewhere for Bus {
             self.0.send(Packet::Task(Box::new(params)));
             std::future::pending().await
         })
+    }
+
+    fn may_begin<'a>(&'a self, _run: &'a RequestId) -> Later<'a, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 }
