@@ -51,6 +51,16 @@ impl Net {
         self.lock().remove(at)
     }
 
+    /// Takes the oldest one out.
+    pub(crate) fn first(&self) -> Option<Packet> {
+        self.lock().pop_front()
+    }
+
+    /// Forgets all of them.
+    pub(crate) fn clear(&self) {
+        self.lock().clear();
+    }
+
     /// Puts it back where it was, or last.
     pub(crate) fn put_back(&self, at: usize, packet: Packet) {
         let mut packets = self.lock();
