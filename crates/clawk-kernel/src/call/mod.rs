@@ -498,6 +498,9 @@ async fn run(
             let tool = request.tool.clone();
             return Err(CallError::Cancelled { tool });
         }
+        if let Some(member) = caller.member.as_ref().filter(|_| !described.read_only()) {
+            member.may_begin(&request.tool).await?;
+        }
         record.attempts += 1;
         let permit = Permit {
             tool: Arc::clone(&tool.name),
