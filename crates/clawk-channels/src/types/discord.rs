@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use clawk_egress::Url;
 use clawk_kernel::ports::{Delivery, Later};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Env, Secret};
-use http::{HeaderName, Method};
+use http::{HeaderMap, HeaderName, Method};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -20,20 +21,27 @@ use tokio_util::sync::CancellationToken;
 
 use super::{own_host, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Ended, Found, Incoming, Markup, Out, Press, Unit, carried,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Found, Incoming, Markup, Out, OutFile,
+    Press, Unit, carried,
 };
-use crate::api::{Answer, Api, seconds_ms, shown};
+use crate::api::{Answer, Api, Fault, seconds_ms, shown};
 use crate::config::ChannelConfig;
+use crate::form::Form;
 use crate::genuine::hex;
 use crate::inlet::Inlet;
+use crate::remote::Remote;
 use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 
 const VENDOR: &str = "https://discord.com/api/v10";
 const HOSTS: [&str; 2] = ["discord.gg", "discord.com"];
+/// Where files lie. Their addresses are signed: the token goes to none of them.
+const FILES: [&str; 2] = ["cdn.discordapp.com", "media.discordapp.net"];
 const PATIENCE: Duration = Duration::from_secs(30);
 /// UTF-16 units of a message.
 const MAX_TEXT: usize = 1_990;
+/// Bytes of a file that goes out.
+const MAX_FILE: usize = 10 << 20;
 /// Guild messages, direct messages, message content, guilds.
 const INTENTS: u64 = 1 | 1 << 9 | 1 << 12 | 1 << 15;
 /// Close codes after which nothing but a person helps.
@@ -113,6 +121,8 @@ struct File {
     content_type: Option<String>,
     #[serde(default)]
     size: Option<u64>,
+    #[serde(default)]
+    url: Option<String>,
 }
 
 /// The channel.
@@ -123,6 +133,7 @@ pub(crate) struct Discord {
     env: Env,
     base: Url,
     intents: u64,
+    files: Remote,
     place: Mutex<Place>,
 }
 
@@ -146,6 +157,7 @@ impl Discord {
                 .authorized("Bot", token.expose().trim())?
                 .with(HeaderName::from_static("user-agent"), agent),
             token,
+            files: Remote::new(base, &env, &FILES)?,
             env,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             intents,
@@ -406,7 +418,7 @@ impl Discord {
             name: file.filename,
             media_type: file.content_type.unwrap_or_default(),
             size: file.size,
-            ..Attachment::default()
+            content: file.url.map_or(Content::Absent, Content::At),
         };
         Some(Incoming {
             ids: vec![message.id],
@@ -459,17 +471,7 @@ impl Discord {
     }
 
     async fn post(&self, method: Method, path: &str, body: &Value) -> Delivery {
-        match self.api.send(method, path, Some(body)).await {
-            Ok(answer) if answer.status.as_u16() == 429 => Delivery::Retry {
-                after_ms: retry_after(&answer),
-                reason: said(&answer),
-            },
-            Ok(answer) => {
-                let id = answer.text("/id").map(str::to_owned);
-                answer.delivery(id, false, &said(&answer))
-            }
-            Err(fault) => fault.delivery(),
-        }
+        outcome(self.api.send(method, path, Some(body)).await)
     }
 
     async fn look_for(&self, out: &Out) -> Found {
@@ -498,6 +500,20 @@ impl Discord {
             Some(message) => Found::Yes(message.get("id").and_then(Value::as_str).map(str::to_owned)),
             None => Found::No,
         }
+    }
+}
+
+fn outcome(answer: Result<Answer, Fault>) -> Delivery {
+    match answer {
+        Ok(answer) if answer.status.as_u16() == 429 => Delivery::Retry {
+            after_ms: retry_after(&answer),
+            reason: said(&answer),
+        },
+        Ok(answer) => {
+            let id = answer.text("/id").map(str::to_owned);
+            answer.delivery(id, false, &said(&answer))
+        }
+        Err(fault) => fault.delivery(),
     }
 }
 
@@ -542,6 +558,7 @@ impl Adapter for Discord {
             buttons: true,
             edits: true,
             typing: true,
+            files: Carries::Beside,
             ..Abilities::plain(MAX_TEXT, Unit::Utf16)
         }
     }
@@ -556,6 +573,27 @@ impl Adapter for Discord {
                 Ok(path) => self.post(Method::POST, &path, &message(out)).await,
                 Err(delivery) => delivery,
             }
+        })
+    }
+
+    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+        Box::pin(async move {
+            let path = match messages(&out.conversation) {
+                Ok(path) => path,
+                Err(delivery) => return delivery,
+            };
+            if file.data.len() > MAX_FILE {
+                return Delivery::Failed {
+                    reason: "the platform takes files up to 10 MiB".to_owned(),
+                };
+            }
+            let about = json!({"nonce": nonce(&out.id), "enforce_nonce": true, "allowed_mentions": {"parse": []},
+                "attachments": [{"id": 0, "filename": file.name}]});
+            let form = match Form::new() {
+                Ok(form) => form.json("payload_json", &about).file("files[0]", file),
+                Err(reason) => return Fault::NotSent(reason).delivery(),
+            };
+            outcome(self.api.upload(&path, form, &[]).await)
         })
     }
 
@@ -591,6 +629,10 @@ impl Adapter for Discord {
 
     fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
         Box::pin(self.look_for(out))
+    }
+
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+        Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
     fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {

@@ -22,7 +22,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, own_host, secret, setting};
-use crate::adapter::{Abilities, Adapter, Attachment, Content, Ended, Hook, HookReply, Incoming, Out, Unit};
+use crate::adapter::{
+    Abilities, Adapter, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, Unit,
+};
 use crate::api::{Answer, Api, Fault, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{fresh, hex, of_seconds};
@@ -548,6 +550,7 @@ impl Adapter for Qq {
     fn abilities(&self) -> Abilities {
         Abilities {
             idempotent: true,
+            files: Carries::Nothing("the platform takes files by public addresses only, and has no upload"),
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }

@@ -483,3 +483,23 @@ async fn a_webhook_that_names_itself_an_admin_is_not_one() {
     assert!(LONG.as_secs() > 0);
     channels.close().await;
 }
+
+/// What the agent refuses for what it is must not come again for ever, and must not hold others up.
+#[tokio::test]
+async fn a_text_that_is_refused_for_what_it_is_does_not_come_again() {
+    for fake in every().await {
+        let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+        fake.says(&direct(&*fake, 1, 2, "say a\u{0}b")).await;
+        until(|| async { stage.report().await.refused == 1 }).await;
+        fake.says(&direct(&*fake, 2, 3, "say hello")).await;
+        sent(&fake, 1).await;
+        let report = stage.report().await;
+        assert_eq!(
+            (report.state.as_str(), report.accepted, report.refused),
+            ("ready", 1, 1),
+            "{}",
+            fake.kind()
+        );
+        stage.end().await;
+    }
+}

@@ -15,6 +15,7 @@ mod attacks;
 mod cron;
 mod db_trigger;
 mod fakes;
+mod files;
 mod hooks;
 #[cfg(feature = "mail")]
 mod mail;

@@ -58,6 +58,22 @@ fn broker(command: impl FnOnce(u16, &Path) -> Command) -> Broker {
     broker
 }
 
+/// A Redis of its own, its address, and a connection.
+async fn redis() -> (Broker, String, redis::aio::MultiplexedConnection) {
+    let server = broker(|port, folder| {
+        let mut command = Command::new("redis-server");
+        let port = port.to_string();
+        command
+            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--dir"])
+            .arg(folder);
+        command
+    });
+    let url = format!("redis://127.0.0.1:{}", server.port);
+    let client = redis::Client::open(url.as_str()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    (server, url, connection)
+}
+
 fn rig() -> Rig {
     parrot(
         json!([{"name": "jobs", "type": "queue", "transport": "stdio", "auth": {"secret_ref": "TOKEN"},
@@ -100,27 +116,7 @@ fn facts(rig: &Rig, what: &str) -> usize {
 
 #[tokio::test]
 async fn each_entry_of_a_redis_stream_begins_one_run_and_is_answered_where_it_says() {
-    let server = broker(|port, folder| {
-        let mut command = Command::new("redis-server");
-        command
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--dir",
-            ])
-            .arg(folder);
-        command
-    });
-    let url = format!("redis://127.0.0.1:{}", server.port);
-    let mut redis = redis::Client::open(url.as_str())
-        .unwrap()
-        .get_multiplexed_async_connection()
-        .await
-        .unwrap();
+    let (_server, url, mut redis) = redis().await;
     // Before the first start: a group from the beginning takes it, too.
     let _id: String = redis
         .xadd(
@@ -200,27 +196,7 @@ async fn each_entry_of_a_redis_stream_begins_one_run_and_is_answered_where_it_sa
 
 #[tokio::test]
 async fn what_has_no_place_waits_in_the_stream() {
-    let server = broker(|port, folder| {
-        let mut command = Command::new("redis-server");
-        command
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--dir",
-            ])
-            .arg(folder);
-        command
-    });
-    let url = format!("redis://127.0.0.1:{}", server.port);
-    let mut redis = redis::Client::open(url.as_str())
-        .unwrap()
-        .get_multiplexed_async_connection()
-        .await
-        .unwrap();
+    let (_server, url, mut redis) = redis().await;
     let rig = rig();
     rig.runner.set("write", Behaviour::Sleep(60_000));
     let folder = tempfile::tempdir().unwrap();

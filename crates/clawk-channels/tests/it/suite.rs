@@ -69,8 +69,23 @@ impl Stage {
         more: Value,
         folder: Arc<tempfile::TempDir>,
     ) -> Self {
+        Self::limited(rig, fake, more, folder, 20).await
+    }
+
+    /// The same, with so many MiB as the most that a file may have.
+    pub(crate) async fn limited(
+        rig: Rig,
+        fake: Arc<dyn Fake>,
+        more: Value,
+        folder: Arc<tempfile::TempDir>,
+        max_attachment_mb: u32,
+    ) -> Self {
         let kernel = rig.start().await;
-        let configs = BTreeMap::from([("chat".to_owned(), config(&*fake))]);
+        let local = ChannelConfig {
+            max_attachment_mb,
+            ..config(&*fake)
+        };
+        let configs = BTreeMap::from([("chat".to_owned(), local)]);
         let to = format!("chat:{}", fake.approvals());
         let channels = asking(
             &rig,

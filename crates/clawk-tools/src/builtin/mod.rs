@@ -109,6 +109,7 @@ pub fn describe(name: &str) -> Option<Description> {
 }
 
 pub(crate) use describe::about_shell;
+pub use file::load;
 
 impl Builtin {
     pub(crate) const ALL: [Self; 15] = [

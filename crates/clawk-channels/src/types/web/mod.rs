@@ -27,8 +27,8 @@ use self::log::{Entry, File, Log, Who};
 use self::seats::{Seats, SignedIn};
 use super::{listening, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Content, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile,
-    Press, Served, Unit,
+    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Markup, Out,
+    OutFile, Press, Served, Unit,
 };
 use crate::config::ChannelConfig;
 use crate::files::on_disk;
@@ -508,7 +508,7 @@ impl Adapter for Web {
             buttons: true,
             edits: true,
             typing: true,
-            files: true,
+            files: Carries::Inside,
             ..Abilities::plain(MAX_TEXT, Unit::Chars)
         }
     }
