@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use clawk_kernel::ports::{Deliver, Delivery, Later, Outgoing};
+use clawk_proto::MessageId;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapter::{Abilities, Adapter, Carries, Found, Markup, Out, OutFile};
@@ -92,11 +93,9 @@ impl Outlet {
     ) -> Delivery {
         let abilities = self.adapter.abilities();
         if let (Carries::Nothing(why), false) = (abilities.files, files.is_empty()) {
+            let kind = self.inlet.channel().kind.as_str();
             return Delivery::Failed {
-                reason: format!(
-                    "nothing was sent: files can't go out on `{}` ({why})",
-                    self.inlet.channel().kind.as_str()
-                ),
+                reason: format!("nothing was sent: files can't go out on `{kind}` ({why})"),
             };
         }
         let doubt = out.repeat && !abilities.idempotent;
@@ -114,61 +113,22 @@ impl Outlet {
             (false, _) => pieces(&text, abilities),
         };
         let id = out.id.to_string();
-        let from = if marked {
-            0
-        } else {
-            self.begun().get(&id).copied().unwrap_or(0)
-        };
+        let begun = self.begun().get(&id).copied();
+        let from = begun.filter(|_| !marked).unwrap_or(0);
         let mut platform_id = None;
         for (n, markdown) in pieces.iter().enumerate().skip(from) {
+            let last = inside && n + 1 == pieces.len();
             let piece = Out {
                 id: if n == 0 { id.clone() } else { format!("{id}.{n}") },
                 conversation: out.conversation.clone(),
                 reply_to: out.reply_to.clone().filter(|id| n == 0 && !id.starts_with(RUN)),
                 text: dress(markdown, abilities.markup),
                 markdown: markdown.clone(),
-                files: if inside && n + 1 == pieces.len() {
-                    files.to_vec()
-                } else {
-                    Vec::new()
-                },
+                files: if last { files.to_vec() } else { Vec::new() },
             };
-            let work = async {
-                if doubt
-                    && !marked
-                    && let Found::Yes(platform_id) = self.adapter.sent_before(&piece).await
-                {
-                    return Delivery::Delivered { platform_id };
-                }
-                let live = if n == 0 {
-                    self.inlet.live.take(out.id).await
-                } else {
-                    None
-                };
-                if let Some(live) = live {
-                    match self.adapter.edit(&live, &piece).await {
-                        Delivery::Delivered { platform_id } => {
-                            self.inlet.live.forget(out.id);
-                            return Delivery::Delivered {
-                                platform_id: platform_id.or(Some(live)),
-                            };
-                        }
-                        later @ Delivery::Retry { .. } => return later,
-                        // The same edit twice is one; a new message beside this one would be the answer twice.
-                        Delivery::Unknown { reason } => {
-                            return Delivery::Retry {
-                                after_ms: None,
-                                reason,
-                            };
-                        }
-                        // It is not there any more.
-                        Delivery::Failed { .. } => self.inlet.live.forget(out.id),
-                    }
-                }
-                self.adapter.send(&piece).await
-            };
+            let live = (n == 0).then_some(out.id);
             let delivery = tokio::select! {
-                delivery = work => delivery,
+                delivery = self.piece(&piece, live, doubt && !marked) => delivery,
                 () = cancel.cancelled() => Delivery::Unknown {
                     reason: "the agent ended while it was being sent".to_owned(),
                 },
@@ -194,6 +154,39 @@ impl Outlet {
         self.begun().remove(&id);
         self.inlet.status.sent(self.inlet.clock().now());
         Delivery::Delivered { platform_id }
+    }
+
+    /// Sends one piece. `live`: the answer whose first piece it is, which may stand there already as it was written; `look`: the
+    /// platform may have the piece, and can say so.
+    async fn piece(&self, piece: &Out, live: Option<MessageId>, look: bool) -> Delivery {
+        if look && let Found::Yes(platform_id) = self.adapter.sent_before(piece).await {
+            return Delivery::Delivered { platform_id };
+        }
+        let shown = match live {
+            Some(message) => self.inlet.live.take(message).await.map(|id| (message, id)),
+            None => None,
+        };
+        if let Some((message, id)) = shown {
+            match self.adapter.edit(&id, piece).await {
+                Delivery::Delivered { platform_id } => {
+                    self.inlet.live.forget(message);
+                    return Delivery::Delivered {
+                        platform_id: platform_id.or(Some(id)),
+                    };
+                }
+                later @ Delivery::Retry { .. } => return later,
+                // The same edit twice is one; a new message beside this one would be the answer twice.
+                Delivery::Unknown { reason } => {
+                    return Delivery::Retry {
+                        after_ms: None,
+                        reason,
+                    };
+                }
+                // It is not there any more.
+                Delivery::Failed { .. } => self.inlet.live.forget(message),
+            }
+        }
+        self.adapter.send(piece).await
     }
 
     /// Sends files as messages of their own. When one is not sent, it is told what came before it: that is not sent again.

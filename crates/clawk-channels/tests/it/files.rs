@@ -237,7 +237,7 @@ async fn a_file_that_does_not_come_holds_its_own_message_up_and_then_not_even_th
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     assert!(
-        reader.words().contains("did not come within"),
+        reader.words().contains("slow.bin, file; not fetched: "),
         "{}",
         reader.words()
     );

@@ -14,6 +14,7 @@
 mod attacks;
 mod cron;
 mod db_trigger;
+mod durable;
 mod fakes;
 mod files;
 mod hooks;
