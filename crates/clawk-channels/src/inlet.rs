@@ -1,8 +1,10 @@
 //! The way in, the same for every platform (C1 to C4, C8, C10): who is let in, what is a repetition, what is too long or too much;
 //! then it is durable, and the platform may be told so.
 
+mod shown;
+
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
@@ -30,14 +32,9 @@ const ASIDE_MS: u64 = 20_000;
 const ASIDES: usize = 16;
 /// Characters of a name from outside that are shown.
 const NAME_CHARS: usize = 100;
-/// How often somebody is shown to be writing, and for how long at most, milliseconds.
-const TYPING_EVERY_MS: u64 = 4_000;
-const TYPING_FOR_MS: u64 = 300_000;
 /// How long a message waits for room in the agent before its platform is to bring it again, and how often it looks, milliseconds.
 const ROOM_MS: u64 = 20_000;
 const ROOM_LOOK_MS: u64 = 50;
-/// Conversations in which somebody is shown to be writing at a time.
-const TYPINGS: usize = 256;
 /// Messages that answered a question of the agent and that are remembered, so that the platform's own retry is no message.
 const ANSWERS: usize = 1_000;
 
@@ -560,62 +557,6 @@ impl Inlet {
         let (live, conversation) = (Arc::clone(&self.live), conversation.to_owned());
         self.spawn(async move { live.follow(watcher, adapter, conversation, message).await });
     }
-
-    /// Shows that the message was read, and that somebody writes, where the manifest asks for it and the platform can.
-    fn acknowledge(&self, incoming: &Incoming) {
-        let Some(adapter) = self.adapter() else { return };
-        let (processing, abilities) = (&self.channel.processing, adapter.abilities());
-        let id = incoming.ids.first().cloned();
-        let reads = id.filter(|_| processing.read_receipts && abilities.receipts);
-        let types = processing.typing_indicator && abilities.typing;
-        let Ok(place) = Arc::clone(&self.asides).try_acquire_owned() else {
-            return;
-        };
-        if reads.is_none() && !types {
-            return;
-        }
-        let conversation = incoming.conversation.clone();
-        // One task for a conversation, however much is said in it, and so many in all.
-        let types = types && {
-            let mut writing = self.writing();
-            writing.len() < TYPINGS && writing.insert(conversation.clone())
-        };
-        let (over, writing) = (self.over.clone(), Arc::clone(&self.writing));
-        self.tasks.spawn(async move {
-            let soon = Duration::from_millis(ASIDE_MS);
-            let shown = async {
-                if let Some(id) = &reads {
-                    // silent-ok: it is only shown
-                    let _late = tokio::time::timeout(soon, adapter.read(&conversation, id)).await;
-                }
-                drop(place);
-                let waits = || lock(&writing).contains(&conversation);
-                let until = Instant::now() + Duration::from_millis(TYPING_FOR_MS);
-                while types && waits() && Instant::now() < until {
-                    // silent-ok: it is only shown
-                    let _late = tokio::time::timeout(soon, adapter.typing(&conversation)).await;
-                    // The platform shows it for some seconds; the answer ends it.
-                    tokio::time::sleep(Duration::from_millis(TYPING_EVERY_MS)).await;
-                }
-                if types {
-                    lock(&writing).remove(&conversation);
-                }
-            };
-            tokio::select! {
-                () = shown => {}
-                () = over.cancelled() => {}
-            }
-        });
-    }
-
-    fn writing(&self) -> MutexGuard<'_, HashSet<String>> {
-        lock(&self.writing)
-    }
-
-    /// The conversation has its answer: the typing indicator ends.
-    pub(crate) fn written(&self, conversation: &str) {
-        self.writing().remove(conversation);
-    }
 }
 
 /// What becomes of a message that the agent did not keep: what is wrong with the message itself will be wrong again, and whoever
@@ -636,10 +577,6 @@ fn unkept(error: KernelError) -> Taken {
         | KernelError::Memory(_)
         | KernelError::Journal(_) => Taken::Later(told),
     }
-}
-
-fn lock(writing: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
-    writing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A name from outside, in one line, without what hides or turns text.

@@ -16,9 +16,9 @@ use http::{HeaderMap, HeaderName, Method};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::gateway::{self, Frame, Gateway};
 use super::{own_host, secret};
 use crate::adapter::{
     Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Found, Incoming, Markup, Out, OutFile,
@@ -31,7 +31,7 @@ use crate::genuine::hex;
 use crate::inlet::Inlet;
 use crate::remote::Remote;
 use crate::service::Parts;
-use crate::socket::{Heard, Socket};
+use crate::socket::Socket;
 
 const VENDOR: &str = "https://discord.com/api/v10";
 const HOSTS: [&str; 2] = ["discord.gg", "discord.com"];
@@ -48,8 +48,6 @@ const INTENTS: u64 = 1 | 1 << 9 | 1 << 12 | 1 << 15;
 const FATAL: [u16; 6] = [4004, 4010, 4011, 4012, 4013, 4014];
 /// Conversations of which the last message is remembered, for gaps.
 const REMEMBERED: usize = 1_000;
-/// How long the first frame may take.
-const HELLO: Duration = Duration::from_secs(20);
 /// Leaves the session open, so that it can be resumed.
 const RESUMABLE: u16 = 4000;
 
@@ -65,17 +63,6 @@ struct Place {
     me: Option<String>,
     /// The last message of each conversation.
     last: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Frame {
-    op: u8,
-    #[serde(default)]
-    d: Value,
-    #[serde(default)]
-    s: Option<u64>,
-    #[serde(default)]
-    t: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -171,7 +158,6 @@ impl Discord {
 
     fn save(&self, inlet: &Inlet) {
         // silent-ok: a plain struct always serialises
-        // silent-ok: a plain struct always serialises
         let text = serde_json::to_string(&*self.place()).unwrap_or_default();
         if let Err(error) = inlet.set_cursor(&text) {
             tracing::warn!(%error, "where the gateway is can't be kept");
@@ -222,22 +208,17 @@ impl Discord {
             self.place().resume_url = None;
             Ended::broken(reason)
         })?;
-        let beat = self.hello(&socket).await?;
-        let ended = self.converse(inlet, &socket, beat, over).await;
+        let every = gateway::hello(&socket).await?;
+        self.greet(&socket).await?;
+        // Somewhere in the first interval, so that many do not beat together.
+        let part = u32::try_from(inlet.clock().random() % 1000).unwrap_or(0);
+        let ended = gateway::converse(self, inlet, &socket, (every * part / 1000, every), over).await;
         socket.close(RESUMABLE).await;
         ended
     }
 
-    /// The first frame: how often the heart beats. Then who we are, or where we were.
-    async fn hello(&self, socket: &Socket) -> Result<Duration, Ended> {
-        let Heard::Text(text) = socket.next(HELLO).await.map_err(Ended::broken)? else {
-            return Err(Ended::broken("the gateway says no hello"));
-        };
-        let frame: Frame =
-            serde_json::from_str(&text).map_err(|_| Ended::broken("the gateway's hello can't be read"))?; // silent-ok: said
-        let beat = frame.d.get("heartbeat_interval").and_then(Value::as_u64);
-        let beat = beat.filter(|beat| frame.op == 10 && (100..=600_000).contains(beat));
-        let beat = beat.ok_or_else(|| Ended::broken("the gateway says no hello"))?;
+    /// Says who we are, or where we were.
+    async fn greet(&self, socket: &Socket) -> Result<(), Ended> {
         let token = self.token.expose().trim();
         let place = self.place().clone();
         let first = match (&place.session, place.seq) {
@@ -247,54 +228,7 @@ impl Discord {
             _ => json!({"op": 2, "d": {"token": token, "intents": self.intents,
                 "properties": {"os": "linux", "browser": "clawk", "device": "clawk"}}}),
         };
-        socket.say(first.to_string()).await.map_err(Ended::broken)?;
-        Ok(Duration::from_millis(beat))
-    }
-
-    async fn converse(
-        &self,
-        inlet: &Inlet,
-        socket: &Socket,
-        beat: Duration,
-        over: &CancellationToken,
-    ) -> Result<(), Ended> {
-        let part = u32::try_from(inlet.clock().random() % 1000).unwrap_or(0);
-        let mut next_beat = Instant::now() + beat * part / 1000;
-        let mut answered = true;
-        loop {
-            tokio::select! {
-                () = over.cancelled() => return Ok(()),
-                () = tokio::time::sleep_until(next_beat) => {
-                    if !std::mem::replace(&mut answered, false) {
-                        return Err(Ended::broken("the gateway does not answer heartbeats"));
-                    }
-                    self.beat(socket).await?;
-                    next_beat = Instant::now() + beat;
-                }
-                heard = socket.next(beat * 3) => match heard.map_err(Ended::broken)? {
-                    Heard::Text(text) => {
-                        let frame = serde_json::from_str::<Frame>(&text);
-                        let frame = frame.map_err(|_| Ended::broken("a frame of the gateway can't be read"))?; // silent-ok: said
-                        answered |= frame.op == 11;
-                        self.frame(inlet, socket, frame).await?;
-                    }
-                    Heard::Ping | Heard::Bytes(_) => {}
-                    Heard::Closed(code, reason) => return Err(self.closed(code, &reason)),
-                },
-            }
-        }
-    }
-
-    fn closed(&self, code: Option<u16>, reason: &str) -> Ended {
-        let code = code.unwrap_or(1006);
-        let told = format!("the gateway closed with {code} {reason}");
-        if FATAL.contains(&code) {
-            return Ended::fatal(told);
-        }
-        if matches!(code, 4007 | 4009 | 1000 | 1001) {
-            self.new_session();
-        }
-        Ended::broken(told)
+        socket.say(first.to_string()).await.map_err(Ended::broken)
     }
 
     /// The next connection begins a session; what lay between is read from history.
@@ -305,15 +239,7 @@ impl Discord {
         place.seq = None;
     }
 
-    async fn beat(&self, socket: &Socket) -> Result<(), Ended> {
-        let seq = self.place().seq;
-        socket
-            .say(json!({"op": 1, "d": seq}).to_string())
-            .await
-            .map_err(Ended::broken)
-    }
-
-    async fn frame(&self, inlet: &Inlet, socket: &Socket, frame: Frame) -> Result<(), Ended> {
+    async fn framed(&self, inlet: &Inlet, socket: &Socket, frame: Frame) -> Result<(), Ended> {
         match frame.op {
             0 => {
                 self.dispatch(inlet, frame.t.as_deref().unwrap_or_default(), frame.d)
@@ -324,7 +250,7 @@ impl Discord {
                 self.save(inlet);
                 Ok(())
             }
-            1 => self.beat(socket).await,
+            1 => gateway::beat(self, socket).await,
             7 => Err(Ended {
                 after_ms: Some(0),
                 ..Ended::broken("the gateway wants a new connection")
@@ -514,6 +440,31 @@ fn outcome(answer: Result<Answer, Fault>) -> Delivery {
             answer.delivery(id, false, &said(&answer))
         }
         Err(fault) => fault.delivery(),
+    }
+}
+
+impl Gateway for Discord {
+    fn seq(&self) -> Option<u64> {
+        self.place().seq
+    }
+
+    fn frame<'a>(
+        &'a self,
+        inlet: &'a Inlet,
+        socket: &'a Socket,
+        frame: Frame,
+    ) -> Later<'a, Result<(), Ended>> {
+        Box::pin(self.framed(inlet, socket, frame))
+    }
+
+    fn closed(&self, code: u16, told: String) -> Ended {
+        if FATAL.contains(&code) {
+            return Ended::fatal(told);
+        }
+        if matches!(code, 4007 | 4009 | 1000 | 1001) {
+            self.new_session();
+        }
+        Ended::broken(told)
     }
 }
 

@@ -1,4 +1,6 @@
 //! `slack`: Socket Mode or the Events API in, the Web API out.
+//!
+//! Long because two ways in and the three steps of an upload share one bot.
 
 use std::sync::OnceLock;
 use std::time::Duration;
