@@ -14,6 +14,10 @@ mod config;
 
 mod files;
 
+mod form;
+
+mod kinds;
+
 mod gate;
 
 mod genuine;
@@ -56,7 +60,7 @@ mod service;
 
 mod types;
 
-pub use adapter::{Adapter, Hook, HookReply, Incoming, Served};
+pub use adapter::{Adapter, Hook, HookReply, Incoming, OutFile, Served};
 pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
 pub use inlet::{Inlet, Taken};
 pub use schedules::Wanted;

@@ -11,7 +11,7 @@ use clawk_kernel::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use serde_json::{Value, json};
 
 use crate::fakes::{self, Fake, Said, Sent, Trouble};
-use crate::suite::{LONG, Stage, channel, direct, hook, parrot, sent, start, until};
+use crate::suite::{LONG, Stage, channel, direct, hook, parrot, sent, start, strict, until};
 
 /// An agent that asks for the tool `write` whenever somebody says so, and what its model was asked.
 pub(crate) fn watched(channels: Value) -> (Rig, Arc<ScriptedModel>) {
@@ -482,4 +482,30 @@ async fn a_webhook_that_names_itself_an_admin_is_not_one() {
     assert_eq!(rig.journal.inbox(), []);
     assert!(LONG.as_secs() > 0);
     channels.close().await;
+}
+
+/// What the agent refuses for what it is must not come again for ever, and must not hold others up.
+#[tokio::test]
+async fn a_text_that_is_refused_for_what_it_is_does_not_come_again() {
+    for fake in every().await {
+        let rig = strict(
+            json!([channel(&*fake, &json!({}))]),
+            json!({"input_validation": {"max_size_bytes": 40}}),
+        );
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let stage = Stage::on(rig, Arc::clone(&fake), json!({}), folder).await;
+        fake.says(&direct(&*fake, 1, 2, &format!("say {}", "x".repeat(60))))
+            .await;
+        until(|| async { stage.report().await.refused == 1 }).await;
+        fake.says(&direct(&*fake, 2, 3, "say hello")).await;
+        sent(&fake, 1).await;
+        let report = stage.report().await;
+        assert_eq!(
+            (report.state.as_str(), report.accepted, report.refused),
+            ("ready", 1, 1),
+            "{}",
+            fake.kind()
+        );
+        stage.end().await;
+    }
 }

@@ -14,7 +14,9 @@
 mod attacks;
 mod cron;
 mod db_trigger;
+mod durable;
 mod fakes;
+mod files;
 mod hooks;
 #[cfg(feature = "mail")]
 mod mail;
