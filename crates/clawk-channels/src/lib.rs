@@ -51,6 +51,7 @@ mod socket;
 mod state;
 
 mod cursor;
+mod details;
 
 mod service;
 
