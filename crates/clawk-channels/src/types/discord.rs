@@ -29,7 +29,7 @@ use crate::inlet::Inlet;
 use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 
-const VENDOR: &str = "https://discord.com/api/v10";
+pub(crate) const VENDOR: &str = "https://discord.com/api/v10";
 const HOSTS: [&str; 2] = ["discord.gg", "discord.com"];
 const PATIENCE: Duration = Duration::from_secs(30);
 /// UTF-16 units of a message.

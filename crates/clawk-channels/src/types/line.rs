@@ -25,7 +25,7 @@ use crate::genuine::{hex, hmac_sha256, same};
 use crate::inlet::Inlet;
 use crate::service::Parts;
 
-const VENDOR: &str = "https://api.line.me";
+pub(crate) const VENDOR: &str = "https://api.line.me";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// UTF-16 units of a text.
 const MAX_TEXT: usize = 4_900;

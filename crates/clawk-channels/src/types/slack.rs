@@ -24,7 +24,7 @@ use crate::inlet::Inlet;
 use crate::service::Parts;
 use crate::socket::{Heard, Socket};
 
-const VENDOR: &str = "https://slack.com/api";
+pub(crate) const VENDOR: &str = "https://slack.com/api";
 const HOST: &str = "slack.com";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of one message; more may be broken by the platform.
