@@ -12,6 +12,7 @@
 )]
 
 mod attacks;
+mod checks;
 mod cron;
 mod db_trigger;
 mod durable;
