@@ -17,6 +17,7 @@ mod atlas;
 mod attack;
 mod between;
 mod channels;
+mod checkpoints;
 mod closed;
 #[cfg(feature = "conformance")]
 mod conformance;

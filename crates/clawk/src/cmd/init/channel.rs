@@ -407,7 +407,6 @@ pub(super) fn write_config(dir: &Path, written: &Written) -> Result<()> {
     if let Some(text) = &written.config {
         let file = dir.join("clawk.toml");
         super::write(&file, text)?;
-        super::wrote(&file)?;
     }
     Ok(())
 }
