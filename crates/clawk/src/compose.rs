@@ -254,18 +254,19 @@ impl Blueprint {
     /// Opens a state directory as configured.
     ///
     /// # Errors
-    /// Another process owns it, or it is broken.
+    /// Another process owns it, it is broken, or the key of encrypted stores is missing or wrong.
     pub(crate) fn open_state(&self, dir: &Path) -> Result<StateDir> {
         let durability = match self.config.settings.durability {
             Durability::Durable => crate::state::kept::Durability::Durable,
             Durability::Relaxed => crate::state::kept::Durability::Relaxed,
         };
-        Ok(StateDir::open(
+        Ok(StateDir::open_with(
             dir,
             crate::state::kept::Options {
                 durability,
                 ..crate::state::kept::Options::default()
             },
+            self.keys()?,
         )?)
     }
 

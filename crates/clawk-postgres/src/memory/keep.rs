@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_recall::compact::replaces;
+use clawk_recall::entry::room;
 
 use super::rows::{self, NewRow};
 use super::{parts, retain};
@@ -69,19 +70,10 @@ fn changed_key<'a>(seen: &'a BTreeMap<String, i64>, now: &'a BTreeMap<String, i6
 
 /// `max_size_mb` holds for all scopes of the store together.
 async fn check_size(session: &Session, part: i64, store: &Store, new: &[NewRow]) -> Result<(), Failure> {
-    let Some(limit_mb) = store.max_size_mb else {
-        return Ok(());
-    };
-    let there = parts::bytes(session, part).await?;
-    let more: u64 = new.iter().map(NewRow::bytes).sum();
-    if there.saturating_add(more) <= limit_mb.saturating_mul(1024 * 1024) {
+    if store.max_size_mb.is_none() {
         return Ok(());
     }
-    Err(Failure::Entry {
-        index: 0,
-        reason: format!(
-            "store `{}` holds {there} bytes and may hold {limit_mb} MiB (`max_size_mb`); forget or compact something",
-            store.name
-        ),
-    })
+    let there = parts::bytes(session, part).await?;
+    let more = new.iter().map(NewRow::bytes).sum();
+    room(store, there, more).map_err(|reason| Failure::Entry { index: 0, reason })
 }

@@ -6,7 +6,7 @@ use clawk_recall::compact::{self, Summary};
 use clawk_recall::entry::Hit;
 use rusqlite::{Connection, params};
 
-use super::rows::{self, COLUMNS, count, delete, hit, insert, rows_of, set_aside};
+use super::rows::{self, COLUMNS, TOLD, count, delete, hit, insert, rows_of, set_aside};
 use crate::append::integer;
 
 /// Entries that one commit of [`some`] removes, at most.
@@ -65,10 +65,9 @@ fn forget_embedded(connection: &Connection, table: &str, rows: &[i64]) -> rusqli
     if !any {
         return Ok(());
     }
-    let mut select = connection.prepare_cached(&format!("SELECT content, key FROM {table} WHERE n = ?1"))?;
+    let mut select = connection.prepare_cached(&format!("SELECT {TOLD} FROM {table} WHERE n = ?1"))?;
     for n in rows {
-        let (content, key): (String, Option<String>) =
-            select.query_row([n], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (content, key) = select.query_row([n], |row| rows::told(row.get(0)?, row.get(1)?))?;
         rows::forget_embedded(connection, &content, key.as_deref())?;
     }
     Ok(())
@@ -166,7 +165,8 @@ fn oldest(connection: &Connection, part: i64, how_many: u64) -> rusqlite::Result
 }
 
 pub(super) fn delete_key(connection: &Connection, part: i64, key: &str) -> rusqlite::Result<()> {
-    let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND key = ?2")?;
+    let mut select =
+        connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND key IN (?2, clawk_name(?2))")?;
     let rows = select
         .query_map(params![part, key], |row| row.get(0))?
         .collect::<Result<Vec<i64>, _>>()?;

@@ -16,6 +16,7 @@ mod heads;
 mod journal;
 mod kill;
 mod memory;
+mod sealed;
 #[path = "../../../../tests/parts/postgres.rs"]
 mod server;
 

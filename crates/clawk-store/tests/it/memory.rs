@@ -12,6 +12,7 @@ use clawk_secrets::{Env, Secret};
 use clawk_store::{Durability, Options, Restore, StateDir};
 use serde_json::{Value, json};
 
+use super::sealed::{self, Encrypted};
 use super::server::Server;
 
 /// A backend under test, with what keeps it alive.
@@ -29,17 +30,27 @@ fn sqlite() -> Backend {
 }
 
 fn folders() -> Backend {
-    let dir = tempfile::tempdir().unwrap();
-    let files = clawk_memory::Files::new(clawk_memory::Options {
-        root: dir.path().to_owned(),
-        home: None,
-        tenant: String::new(),
-        outside: true,
-    });
+    let (files, dir) = sealed::files(None);
     Backend {
         memory: Arc::new(files),
         _alive: Box::new(dir),
     }
+}
+
+/// The same with every store encrypted.
+fn encrypted() -> [Backend; 2] {
+    let (state, dir) = sealed::state();
+    let (files, folder) = sealed::files(Some(sealed::vault("a")));
+    [
+        Backend {
+            memory: Arc::new(Encrypted(state.memory())),
+            _alive: Box::new((state, dir)),
+        },
+        Backend {
+            memory: Arc::new(Encrypted(Arc::new(files))),
+            _alive: Box::new(folder),
+        },
+    ]
 }
 
 /// On one server: with the extension `vector`, and without.
@@ -64,9 +75,10 @@ fn postgres() -> [Backend; 2] {
 }
 
 /// Every back end, each empty.
-fn backends() -> [Backend; 4] {
+fn backends() -> [Backend; 6] {
     let [with, without] = postgres();
-    [sqlite(), folders(), with, without]
+    let [database, folder] = encrypted();
+    [sqlite(), folders(), database, folder, with, without]
 }
 
 fn store(spec: Value) -> Store {

@@ -1,18 +1,27 @@
 //! Where stores of memory lie: in the state's database, in folders below `memory` in the state, on a PostgreSQL server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use anyhow::{Context as _, Result};
 use clawk_kernel::ports::Memory;
+use clawk_manifest::model::Store;
 use clawk_memory::{Stores, is_on_postgres};
+use clawk_recall::seal::{Key, NO_KEY, Vault};
 
 use super::{Blueprint, Origin, own};
-use crate::state::kept::StateDir;
+use crate::state::kept::{self, Keys, StateDir};
 
 impl Blueprint {
     /// Every store's back end.
     pub(super) fn stores(&self, state: &StateDir) -> Arc<dyn Memory> {
         let outside = !matches!(self.origin, Origin::Wire(_));
-        let files = own::folders(&self.config, state.path(), outside);
+        let files = own::folders(
+            &self.config,
+            state.path(),
+            outside,
+            state.vault().cloned().map(Arc::new),
+        );
         let mut stores = Stores::new(state.memory(), files);
         if self.wants_postgres() {
             stores = stores.with_postgres(self.postgres());
@@ -20,18 +29,62 @@ impl Blueprint {
         Arc::new(stores)
     }
 
+    fn declared_stores(&self) -> impl Iterator<Item = &Store> {
+        self.manifest.memory.iter().flat_map(|memory| &memory.stores)
+    }
+
+    fn encrypted(&self) -> BTreeSet<String> {
+        let encrypted = self.declared_stores().filter(|store| store.encryption);
+        encrypted.map(|store| store.name.clone()).collect()
+    }
+
+    /// The key of encrypted stores; `None`: no store is encrypted, or no key is named, which each of them refuses.
+    ///
+    /// # Errors
+    /// The secret is missing or is not a key; for which stores it is.
+    pub(super) fn keys(&self) -> Result<Option<Keys>> {
+        let stores = self.encrypted();
+        let Some(reference) = self.config.settings.memory.encryption_key.as_deref() else {
+            return Ok(None);
+        };
+        if stores.is_empty() {
+            return Ok(None);
+        }
+        let resolve = || -> Result<Key> {
+            let secret = self.resolver.resolve(reference)?;
+            Ok(Key::from_hex(secret.expose())?)
+        };
+        let names: Vec<String> = stores.iter().map(|name| format!("`{name}`")).collect();
+        let key = resolve().with_context(|| {
+            format!(
+                "the stores {} are encrypted, and `[memory] encryption_key = \"{reference}\"` gives no key",
+                names.join(", ")
+            )
+        })?;
+        kept::remember_key(reference, &key);
+        Ok(Some(Keys {
+            vault: Vault::new(key),
+            reference: reference.to_owned(),
+            stores,
+        }))
+    }
+
     fn wants_postgres(&self) -> bool {
-        let stores = self.manifest.memory.iter().flat_map(|memory| &memory.stores);
-        stores.into_iter().any(is_on_postgres)
+        self.declared_stores().any(is_on_postgres)
     }
 
     /// What keeps the stores from being served here, as far as a look at the configuration can tell: nothing is connected, and no
     /// secret is asked for.
     pub(super) fn memory_faults(&self) -> Vec<String> {
-        if !self.wants_postgres() {
-            return Vec::new();
+        let keyless = self.config.settings.memory.encryption_key.is_none();
+        let encrypted = self.encrypted().into_iter().filter(|_| keyless);
+        let mut faults: Vec<String> = encrypted
+            .map(|name| format!("store `{name}`: {NO_KEY}"))
+            .collect();
+        if self.wants_postgres() {
+            faults.extend(self.postgres_fault().err());
         }
-        self.postgres_fault().err().into_iter().collect()
+        faults
     }
 }
 

@@ -57,6 +57,7 @@ mod refusals;
 mod remember;
 mod replay;
 mod sampling;
+mod sealed;
 mod serve;
 mod served;
 mod skills;
