@@ -7,7 +7,7 @@ use crate::error::Failure;
 const LOCK: i64 = 0x0063_6c61_776b;
 
 /// Each step once, in order; a step that was released is never changed.
-const STEPS: [&str; 1] = [MEMORY];
+const STEPS: [&str; 2] = [MEMORY, SEALED];
 
 /// Memory: parts, entries with their words, vectors, and what compaction set aside.
 const MEMORY: &str = "
@@ -35,6 +35,14 @@ CREATE TABLE memory_aside (
   metadata text, at bigint NOT NULL, mark text NOT NULL, whose bigint NOT NULL, instead text NOT NULL, since bigint NOT NULL);
 CREATE INDEX memory_aside_id ON memory_aside (part, id);
 CREATE INDEX memory_aside_instead ON memory_aside (part, instead);
+";
+
+/// Encrypted stores: their vectors are bytes, their keys have proofs; and a count of what came back or went, for indexes in memory.
+const SEALED: &str = "
+ALTER TABLE memory_vectors ALTER COLUMN vector DROP NOT NULL;
+ALTER TABLE memory_vectors ADD COLUMN sealed bytea;
+ALTER TABLE memory_parts ADD COLUMN changed bigint NOT NULL DEFAULT 0;
+CREATE TABLE memory_seals (agent text NOT NULL, store text NOT NULL, proof bytea NOT NULL, PRIMARY KEY (agent, store));
 ";
 
 /// What the server can do beyond plain SQL.

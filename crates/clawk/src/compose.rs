@@ -357,7 +357,9 @@ impl Blueprint {
         let Some(state) = state.filter(|_| settings.enabled) else {
             return Ok(runner);
         };
+        let vault = self.keys().map_err(|error| vec![format!("{error:#}")])?;
         let undo = Undo::new(state.join(UNDO), settings.limits())
+            .and_then(|undo| undo.sealed_by(vault.map(|keys| keys.vault)))
             .map_err(|error| vec![format!("what earlier calls overwrote can't be read: {error}")])?;
         Ok(runner.keeping(Arc::new(undo)))
     }
@@ -557,6 +559,21 @@ pub(crate) struct Agent {
     launched: Arc<Launched>,
     /// The control socket lives until this fires.
     over: CancellationToken,
+}
+
+impl Agent {
+    /// Where lines that are typed are remembered; nowhere, if the agent's stores are encrypted: what was remembered before goes.
+    pub(crate) fn history(&self) -> Result<Option<PathBuf>> {
+        let file = self.state_dir.join("history");
+        if self.launched.state().vault().is_none() {
+            return Ok(Some(file));
+        }
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error)
+                .with_context(|| format!("can't remove `{}`, which is not encrypted", file.display())),
+            _ => Ok(None),
+        }
+    }
 }
 
 /// Whether a session's chain holds.

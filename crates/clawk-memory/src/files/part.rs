@@ -88,6 +88,8 @@ pub(super) struct Part {
     closed: Option<Closed>,
     sealed: bool,
     stale: bool,
+    /// How many rows there were, and the next number, when they were last compared with each other.
+    merged: (usize, i64),
 }
 
 impl Part {
@@ -114,6 +116,7 @@ impl Part {
             closed,
             sealed: store.encryption || opened.sealed,
             stale: opened.stale,
+            merged: (0, 0),
         };
         for line in opened.lines {
             part.apply(line);
@@ -319,11 +322,30 @@ impl Part {
     /// Retention, and what it removed is in no file any more.
     pub(super) fn expire(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
         let gone = self.retain(store, at)?;
+        self.merge(store)?;
         // What a `keep` removed waits for this, too: it would write the files anew each time.
         if self.dead > 0 {
             self.rewrite()?;
         }
         Ok(gone)
+    }
+
+    /// Sets aside what a later entry says as well.
+    fn merge(&mut self, store: &Store) -> Result<(), MemoryError> {
+        let now = (self.rows.len(), self.next);
+        if !compact::merges(store) || self.merged == now {
+            return Ok(());
+        }
+        self.merged = now;
+        let mut rows: Vec<(i64, Hit)> = self.rows.iter().map(|(n, row)| (*n, row.hit())).collect();
+        rows.sort_by_key(|(n, _)| (self.rows.get(n).map(|row| row.at), *n));
+        let again = compact::said_again(rows.iter().map(|(n, hit)| (*n, hit)));
+        let id = |n: &i64| self.rows.get(n).map(|row| row.kept.id.clone());
+        let aside = again.iter().filter_map(id).collect();
+        self.commit(Line {
+            aside,
+            ..Line::default()
+        })
     }
 
     /// Retention by age, number, snapshots; compaction first where it is due.

@@ -65,6 +65,8 @@ pub struct QueueOptions {
     pub tries: u64,
     /// Where sessions are kept over a restart: a folder below the state directory.
     pub kept: PathBuf,
+    /// Seals the answers that are kept, where the agent's stores are encrypted.
+    pub vault: Option<clawk_recall::seal::Vault>,
 }
 
 /// What a broker refused or could not do. It never holds the server's URL.
@@ -202,7 +204,12 @@ impl<B: Broker> Door<B> {
         name: &'static str,
         options: &QueueOptions,
     ) -> Result<Arc<Self>, QueueError> {
-        let guests = Guests::new(host, name, options.role, options.kept.clone())?;
+        let guests = Guests::new(
+            host,
+            name,
+            options.role,
+            (options.kept.clone(), options.vault.clone()),
+        )?;
         Ok(Arc::new(Self {
             broker,
             names: Names::new(&options.swarm, &options.agent),

@@ -8,13 +8,14 @@ mod rows;
 mod search;
 mod vectors;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_kernel::ports::{Ask, Batch, JournalError, Lacking, Later, Memory, MemoryError, Scope};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::Digest;
-use clawk_recall::compact::{Summary, replaces};
+use clawk_recall::compact::{self, Summary, replaces};
 use clawk_recall::entry::{self, Found, Hit, New, Whose};
 use clawk_recall::{packed, words};
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -36,6 +37,8 @@ pub struct SqliteMemory {
     inner: Arc<Inner>,
     vectors: Arc<Vectors>,
     words: Arc<Words>,
+    /// What each part held when its entries were last compared with each other: how many, and up to which.
+    merged: Arc<Mutex<HashMap<i64, (u64, i64)>>>,
 }
 
 impl SqliteMemory {
@@ -44,6 +47,7 @@ impl SqliteMemory {
             inner,
             vectors: Arc::default(),
             words: Arc::default(),
+            merged: Arc::default(),
         }
     }
 
@@ -79,6 +83,28 @@ impl SqliteMemory {
             .map_err(backend)?;
         let value = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         value.ok_or_else(|| MemoryError::Backend("the write left no answer".to_owned()))
+    }
+
+    /// Sets aside what a later entry of the part says as well.
+    async fn merge(&self, part: i64, at: Timestamp) -> Result<(), MemoryError> {
+        let known = self.merged.clone();
+        let again = self
+            .read(move |connection| {
+                let now = retain::extent(connection, part)?;
+                let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
+                if lock().insert(part, now) == Some(now) {
+                    return Ok(Vec::new());
+                }
+                retain::said_again(connection, part)
+            })
+            .await?;
+        if again.is_empty() {
+            return Ok(());
+        }
+        self.write(Batch::default(), move |connection| {
+            rows::set_aside(connection, part, &again, "", at)
+        })
+        .await
     }
 
     async fn read<T: Send + 'static>(
@@ -237,6 +263,9 @@ impl Memory for SqliteMemory {
                     if went < retain::AT_ONCE {
                         break;
                     }
+                }
+                if compact::merges(&store) {
+                    self.merge(part, at).await?;
                 }
             }
             Ok(gone)

@@ -177,3 +177,21 @@ pub(super) fn hits(connection: &Connection, rows: &[i64]) -> rusqlite::Result<Ve
     let mut select = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM memory WHERE n = ?1"))?;
     rows.iter().map(|n| select.query_row([n], hit)).collect()
 }
+
+/// How many entries a part holds, and the number of the newest.
+pub(super) fn extent(connection: &Connection, part: i64) -> rusqlite::Result<(u64, i64)> {
+    let sql = "SELECT coalesce(max(n), 0) FROM memory WHERE part = ?1";
+    let newest = connection
+        .prepare_cached(sql)?
+        .query_row([part], |row| row.get(0))?;
+    Ok((count(connection, part)?, newest))
+}
+
+/// Rows of a part of which a later one says the same.
+pub(super) fn said_again(connection: &Connection, part: i64) -> rusqlite::Result<Vec<i64>> {
+    let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = ?1 ORDER BY at, n");
+    let mut select = connection.prepare_cached(&sql)?;
+    let rows = select.query_map([part], |row| Ok((row.get::<_, i64>(6)?, hit(row)?)))?;
+    let rows: Vec<(i64, Hit)> = rows.collect::<Result<_, _>>()?;
+    Ok(compact::said_again(rows.iter().map(|(n, hit)| (*n, hit))))
+}

@@ -170,6 +170,10 @@ enum What {
         #[arg(long, value_name = "REF")]
         from: Option<String>,
 
+        /// The agent's manifest, if it has encrypted stores on a PostgreSQL server: they are sealed anew, too
+        #[arg(long, value_name = "FILE")]
+        claw: Option<PathBuf>,
+
         /// The `clawk.toml` whose `[secrets_store]` knows the keys [default: your own]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
@@ -238,9 +242,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             which,
             to,
             from,
+            claw,
             config,
             format,
-        } => rekey::run(which, from.as_deref(), to, config.as_deref(), *format),
+        } => rekey::run(
+            which,
+            from.as_deref(),
+            to,
+            (claw.as_deref(), config.as_deref()),
+            *format,
+        ),
         What::Export { part, output } => export(part, output.as_deref()),
     }
 }

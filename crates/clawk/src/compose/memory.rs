@@ -16,15 +16,11 @@ impl Blueprint {
     /// Every store's back end.
     pub(super) fn stores(&self, state: &StateDir) -> Arc<dyn Memory> {
         let outside = !matches!(self.origin, Origin::Wire(_));
-        let files = own::folders(
-            &self.config,
-            state.path(),
-            outside,
-            state.vault().cloned().map(Arc::new),
-        );
+        let vault = state.vault().cloned().map(Arc::new);
+        let files = own::folders(&self.config, state.path(), outside, vault.clone());
         let mut stores = Stores::new(state.memory(), files);
         if self.wants_postgres() {
-            stores = stores.with_postgres(self.postgres());
+            stores = stores.with_postgres(self.postgres(vault));
         }
         Arc::new(stores)
     }
@@ -90,7 +86,21 @@ impl Blueprint {
 
 #[cfg(not(feature = "postgres"))]
 impl Blueprint {
-    fn postgres(&self) -> Result<Arc<dyn Memory>, String> {
+    #[expect(
+        clippy::unused_async,
+        reason = "the build with PostgreSQL waits for its server"
+    )]
+    pub(crate) async fn seal_anew(&self, _vault: Arc<Vault>) -> Result<Vec<String>> {
+        if self
+            .declared_stores()
+            .any(|store| store.encryption && is_on_postgres(store))
+        {
+            self.postgres_fault().map_err(anyhow::Error::msg)?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn postgres(&self, _vault: Option<Arc<Vault>>) -> Result<Arc<dyn Memory>, String> {
         self.postgres_fault()?;
         Err("PostgreSQL is left out".to_owned())
     }
@@ -110,7 +120,7 @@ mod connected {
     use clawk_postgres::{Database, Options, PgMemory, TlsMode};
     use clawk_secrets::Secret;
 
-    use super::{Arc, Blueprint, Memory};
+    use super::{Arc, Blueprint, Memory, Result, Store, Vault, is_on_postgres};
     use crate::config::PostgresTls;
 
     /// Where the configuration says where the server is.
@@ -118,7 +128,11 @@ mod connected {
 
     impl Blueprint {
         /// The server is connected to at the first question.
-        pub(super) fn postgres(&self) -> Result<Arc<dyn Memory>, String> {
+        pub(super) fn postgres(&self, vault: Option<Arc<Vault>>) -> Result<Arc<dyn Memory>, String> {
+            Ok(Arc::new(self.on_server(vault)?))
+        }
+
+        fn on_server(&self, vault: Option<Arc<Vault>>) -> Result<PgMemory, String> {
             let secret = self.config.settings.postgres.secret_ref.as_deref();
             let resolve = |name| self.resolver.resolve(name).map_err(|error| error.to_string());
             let secret = secret.map(resolve).transpose()?;
@@ -131,7 +145,7 @@ mod connected {
                 (None, None) => return Err(nowhere()),
             };
             let database = Database::new(options, self.resolver.env()).map_err(|error| error.to_string())?;
-            Ok(Arc::new(PgMemory::new(database, &self.manifest.metadata.name)))
+            Ok(PgMemory::new(database, &self.manifest.metadata.name).with_vault(vault))
         }
 
         pub(super) fn postgres_fault(&self) -> Result<(), String> {
@@ -143,6 +157,25 @@ mod connected {
                 (None, Some(_)) => Ok(()), // the URL is the secret
                 (None, None) => Err(nowhere()),
             }
+        }
+
+        /// Seals the encrypted stores on the server with the current key of this vault; returns their names.
+        ///
+        /// # Errors
+        /// The server is away, or a value opens with no key of the vault.
+        pub(crate) async fn seal_anew(&self, vault: Arc<Vault>) -> Result<Vec<String>> {
+            let stores = self
+                .declared_stores()
+                .filter(|store| store.encryption && is_on_postgres(store));
+            let stores: Vec<&Store> = stores.collect();
+            if stores.is_empty() {
+                return Ok(Vec::new());
+            }
+            let memory = self.on_server(Some(vault)).map_err(anyhow::Error::msg)?;
+            for store in &stores {
+                memory.seal_anew(store).await?;
+            }
+            Ok(stores.into_iter().map(|store| store.name.clone()).collect())
         }
 
         fn server_url(&self) -> Result<Option<Secret>, String> {

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use clawk_memory::Held;
 use clawk_recall::seal::Vault;
+use clawk_tools::undo;
 use serde_json::json;
 
-use crate::compose;
+use crate::compose::{self, Blueprint, UNDO};
+use crate::config::Config;
 use crate::out::{self, Format, harmless};
 use crate::state::Which;
 use crate::state::kept::{self, Keys, Options, Reader, StateDir, StateError};
@@ -18,7 +20,7 @@ pub(super) fn run(
     which: &Which,
     from: Option<&str>,
     to: &str,
-    config: Option<&Path>,
+    (claw, config): (Option<&Path>, Option<&Path>),
     format: Format,
 ) -> Result<ExitCode> {
     let dir = which.dir()?;
@@ -51,15 +53,26 @@ pub(super) fn run(
         }
         other => other?,
     };
-    let mut folders = Held::all(&dir.join("memory"), Some(&Arc::new(vault)))
+    undo::seal_anew(&dir.join(UNDO), &vault).context("what calls overwrote can't be sealed anew")?;
+    let mut folders = Held::all(&dir.join("memory"), Some(&Arc::new(vault.clone())))
         .context("the stores in folders can't be read")?;
     for held in &mut folders {
         held.seal_anew()?;
     }
-    compose::runtime()?.block_on(state.forget_previous_key())?;
+    let servers = compose::runtime()?.block_on(async {
+        let servers = match claw {
+            Some(claw) => {
+                let blueprint = Blueprint::with_config(claw, Config::load(config, Some(claw))?).await?;
+                blueprint.seal_anew(Arc::new(vault.clone())).await?
+            }
+            None => Vec::new(),
+        };
+        state.forget_previous_key().await?;
+        Ok::<_, anyhow::Error>(servers)
+    })?;
     state.close();
     if format == Format::Json {
-        out::json(&json!({ "from": from, "to": to, "folders": folders.len() }))?;
+        out::json(&json!({ "from": from, "to": to, "folders": folders.len(), "on_servers": servers }))?;
     } else {
         out::line(&format!(
             "everything that is encrypted is sealed with `{0}` now; write `[memory] encryption_key = \"{0}\"`, and keep the old key as \
