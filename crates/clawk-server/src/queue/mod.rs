@@ -65,6 +65,8 @@ pub struct QueueOptions {
     pub tries: u64,
     /// Where sessions are kept over a restart: a folder below the state directory.
     pub kept: PathBuf,
+    /// Seals the answers that are kept, where the agent's stores are encrypted.
+    pub vault: Option<clawk_recall::seal::Vault>,
 }
 
 /// An error of a broker. The text never contains the server's URL, because the URL may hold a password.
@@ -216,7 +218,12 @@ impl<B: Broker> Door<B> {
         name: &'static str,
         options: &QueueOptions,
     ) -> Result<Arc<Self>, QueueError> {
-        let guests = Guests::new(host, name, options.role, options.kept.clone())?;
+        let guests = Guests::new(
+            host,
+            name,
+            options.role,
+            (options.kept.clone(), options.vault.clone()),
+        )?;
         Ok(Arc::new(Self {
             broker,
             names: Names::new(&options.swarm, &options.agent),

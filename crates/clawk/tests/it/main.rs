@@ -59,6 +59,7 @@ mod remember;
 mod replay;
 mod sampling;
 mod screens;
+mod sealed;
 mod serve;
 mod served;
 mod skills;
