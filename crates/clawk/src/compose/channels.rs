@@ -128,7 +128,13 @@ impl Blueprint {
     }
 }
 
-<<<<<<< HEAD
+/// An agent's channels, once they are connected.
+type Connected = Arc<Mutex<Option<Channels>>>;
+
+fn at_hand(connected: &Connected) -> Option<Channels> {
+    connected.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Files that go with one message.
 const MAX_FILES: usize = 10;
 
@@ -145,13 +151,6 @@ struct Sent {
     file: Option<String>,
     #[serde(default)]
     files: Vec<String>,
-=======
-/// An agent's channels, once they are connected.
-type Connected = Arc<Mutex<Option<Channels>>>;
-
-fn at_hand(connected: &Connected) -> Option<Channels> {
-    connected.lock().unwrap_or_else(PoisonError::into_inner).clone()
->>>>>>> main
 }
 
 /// `channel-send`: a message to a conversation, as a tool like any other: governed, recorded, at most once.
@@ -189,18 +188,7 @@ impl Extra for Send {
         _: &'a CancellationToken,
     ) -> Later<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
-<<<<<<< HEAD
-            let Some(channels) = self.0.get() else {
-=======
-            let text = |member: &str| {
-                permit
-                    .arguments()
-                    .get(member)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-            };
             let Some(channels) = at_hand(&self.0) else {
->>>>>>> main
                 let reason = "no channel is connected: channels are while `clawk serve` runs".to_owned();
                 return Err(RunError::Unavailable(reason));
             };

@@ -1,11 +1,8 @@
 //! Channels of a served agent, as a platform sees them: a program that speaks the line protocol stands for it.
 
 mod kills;
-<<<<<<< HEAD
 mod load;
-=======
 mod reload;
->>>>>>> main
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
