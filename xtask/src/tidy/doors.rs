@@ -63,8 +63,12 @@ const DOORS: [Door; 8] = [
     Door {
         what: "speaks to a database server",
         words: &["tokio_postgres"],
-        // Stores of memory: what is kept in them is recorded as such.
-        owners: &["crates/clawk-postgres/src/"],
+        owners: &[
+            // Stores of memory: what is kept in them is recorded as such.
+            "crates/clawk-postgres/src/",
+            // Events of a database: each is a message on the record before its row is deleted.
+            "crates/clawk-channels/src/types/db_trigger/postgres.rs",
+        ],
     },
     Door {
         what: "reaches the network",

@@ -11,6 +11,7 @@
     reason = "tests: a panic is how they fail, and they start servers beside themselves"
 )]
 
+mod apart;
 mod attacks;
 mod checks;
 mod cron;

@@ -157,7 +157,7 @@ pub(crate) async fn start(
     asking(rig, kernel, configs, secrets, (folder, "chat:9001")).await
 }
 
-async fn asking(
+pub(crate) async fn asking(
     rig: &Rig,
     kernel: Kernel,
     configs: BTreeMap<String, ChannelConfig>,
@@ -172,7 +172,7 @@ async fn asking(
         clock: Arc::clone(&rig.clock) as _,
         secrets: Resolver::without_store(Env::Fixed(vars.collect())),
         configs,
-        approvals: vec![to.to_owned()],
+        approvals: to.split(',').map(str::to_owned).collect(),
         folder: folder.to_owned(),
         workdir: Some(folder.to_owned()),
         launcher: Launcher::default(),

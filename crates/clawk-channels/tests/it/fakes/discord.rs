@@ -137,6 +137,9 @@ async fn call(
                 text: params["content"].as_str().unwrap().to_owned(),
                 ..Sent::default()
             });
+            if kept.takes(Trouble::TakenAndBroken) {
+                return wrong(502, 0, "bad gateway");
+            }
             axum::Json(json!({"id": "1"})).into_response()
         }
         (&Method::POST, ["channels", _, "typing"]) => StatusCode::NO_CONTENT.into_response(),
