@@ -1,4 +1,4 @@
-//! What the kernel writes into the journal: event types and their payloads (TRACE's standard list, R31).
+//! The events that the kernel writes into the journal: types and payloads (TRACE's standard list, R31).
 //!
 //! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's
 //! text of it *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` holds it.

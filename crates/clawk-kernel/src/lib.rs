@@ -73,6 +73,7 @@ pub mod time;
 pub mod undo;
 mod vectors;
 mod watch;
+mod world_model;
 
 pub use agent::Parts;
 pub use attach::{Attached, MAX_IMAGE_BYTES, MAX_IMAGES};
@@ -104,6 +105,7 @@ pub use talk::Standing;
 pub use talk::told::{ClientCall, Earlier, Talk, Told};
 pub use team::{SWARM_KINDS, fact_of, session_of};
 pub use watch::{BACKLOG, Watcher};
+pub use world_model::{PlanLimits, faults as world_model_faults};
 
 #[cfg(test)]
 mod tests;

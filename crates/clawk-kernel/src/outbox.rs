@@ -22,7 +22,7 @@ use crate::shown;
 use crate::stop::{Brake, Level};
 use crate::time::{Clock, Timestamp};
 
-/// How long one attempt may take, milliseconds; past that nobody knows whether the platform has the answer.
+/// The time limit of one delivery attempt, in milliseconds. After it, the outcome of the attempt is unknown.
 pub const ATTEMPT_MS: u64 = 60_000;
 /// How long a cancelled attempt may take to say what it came to, milliseconds.
 const GRACE_MS: u64 = 1_000;
@@ -391,7 +391,7 @@ async fn end(
     Ok(wait_ms.map(Duration::from_millis))
 }
 
-/// An answer that nobody has been given yet, at a surface of the process's own.
+/// An answer that is not delivered yet at a surface of this process, such as the terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undelivered {
     /// The message that it answers.

@@ -19,7 +19,7 @@ pub use fold::{Call, Fold, KINDS, Outcome, TurnRecord};
 /// Names in each part of the line; the others are counted.
 const NAMED: usize = 5;
 
-/// What became of a turn's calls, each by its tool, in the order of the calls.
+/// The outcomes of a turn's calls by tool name, in the order of the calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Shown {
     /// They ran and said that they did their work.

@@ -41,6 +41,7 @@ use crate::swarm::{self, Peers};
 use crate::team::Team;
 use crate::tend;
 use crate::turn::{Effect, End};
+use crate::world_model;
 
 /// Starts an agent; see [`crate::Kernel::start`].
 pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
@@ -137,6 +138,8 @@ fn agent_facts(agent: &Agent, facts: Vec<u8>) -> Result<(), StartError> {
 /// Everything that keeps this agent from starting here, at once.
 fn check(parts: &Parts) -> Result<(), StartError> {
     let mut unserved = Purses::faults(&parts.manifest, &parts.options.budgets);
+    unserved.extend(world_model::faults(&parts.manifest));
+    unserved.extend(parts.options.planning.and_then(|limits| limits.fault()));
     for provider in &parts.manifest.providers {
         if !parts.providers.contains_key(&provider.name) {
             unserved.push(format!("provider `{}` is not connected", provider.name));
@@ -282,6 +285,7 @@ fn calls(
         claims: options.claims,
         shown: options.shown,
         memories,
+        planning: options.planning,
         taped: options.swarm.taped,
     }
 }

@@ -361,7 +361,7 @@ impl Record {
     }
 }
 
-/// How a message stands.
+/// The state of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
     /// Its conversation.

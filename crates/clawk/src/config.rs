@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use clawk_channels::ChannelConfig;
 use clawk_kernel::purse::{Budgets, Prices};
-use clawk_kernel::{Claims, InboxLimits, Judge, OutboxLimits, Shown};
+use clawk_kernel::{Claims, InboxLimits, Judge, OutboxLimits, PlanLimits, Shown};
 use clawk_manifest::model::{FilesystemMode, NetworkMode, ShellMode};
 use clawk_plan as plan;
 use clawk_providers::ProviderConfig;
@@ -99,6 +99,8 @@ pub(crate) struct Settings {
     pub(crate) memory: MemoryConfig,
     /// What is kept of what calls overwrite.
     pub(crate) undo: UndoConfig,
+    /// How much a plan step of a skill's world model may take.
+    pub(crate) world_models: PlanLimits,
     /// The server of stores on PostgreSQL.
     pub(crate) postgres: Postgres,
 }

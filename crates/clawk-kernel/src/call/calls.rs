@@ -1,4 +1,4 @@
-//! What the one path of a call needs.
+//! The parts that the one path of a call needs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,6 +37,7 @@ use crate::stop::Brake;
 use crate::team::Team;
 use crate::time::{Clock, Timestamp};
 use crate::turn::Bounds;
+use crate::world_model::PlanLimits;
 
 /// Runs a skill as the inner turn of a composite tool. Whoever composes the agent gives it: a turn calls tools again.
 pub(crate) type Composite = for<'a> fn(
@@ -89,6 +90,8 @@ pub(crate) struct Calls {
     pub(crate) shown: Shown,
     /// What is remembered.
     pub(crate) memories: Arc<Memories>,
+    /// How much a plan step may take; none: skills do not plan, as in a record of an earlier version.
+    pub(crate) planning: Option<PlanLimits>,
     /// In a replay: the swarm's tools, and since when they were offered.
     pub(crate) taped: Option<BTreeMap<String, Timestamp>>,
 }

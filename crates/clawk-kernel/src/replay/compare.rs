@@ -1,4 +1,4 @@
-//! A record and its replay, side by side: what the kernel said then and now.
+//! Compares a record with its replay, event by event.
 //!
 //! Ids are compared by their order of appearance, times and durations not at all. Calls of a door run side by side, so that their events may
 //! be interleaved: events are compared span by span.

@@ -15,6 +15,7 @@ use crate::infer::ModelOptions;
 use crate::options::Options;
 use crate::output::Shown;
 use crate::prompt;
+use crate::world_model::PlanLimits;
 
 /// The content of `ckp.agent.described`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -35,6 +36,9 @@ pub struct AgentFacts {
     /// The agent's own files that its mounts showed writable: the static checks of a replay refuse what they refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<PathBuf>,
+    /// How much a plan step might take. None: the record is older than world models, and no skill planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planning: Option<PlanLimits>,
     /// What held where the manifest's sandbox is silent.
     pub sandbox: clawk_plan::Defaults,
     /// How much of a result a model read.
@@ -67,6 +71,7 @@ impl AgentFacts {
                 .collect(),
             manifest: manifest.clone(),
             own: own(manifest, options),
+            planning: options.planning.filter(|_| !manifest.world_models.is_empty()),
             sandbox: options.sandbox,
             shown: options.shown,
             workdir: options.workdir.clone(),

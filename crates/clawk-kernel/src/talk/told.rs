@@ -68,7 +68,7 @@ impl Talk {
     }
 }
 
-/// What came of a message.
+/// The result of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
     /// What [`Talk::conversation`] takes to go on with it.

@@ -18,7 +18,7 @@ type Answer = dyn Fn(&InferRequest, usize) -> Result<Completion, ProviderError> 
 pub struct ScriptedModel {
     answer: Box<Answer>,
     asked: Mutex<Vec<InferRequest>>,
-    /// The server is down: nobody reaches it.
+    /// The server is down: connections are refused.
     down: AtomicBool,
     /// It takes questions and never answers.
     silent: bool,

@@ -39,6 +39,7 @@ mod stops;
 mod swarm;
 mod talk;
 mod words;
+mod world_models;
 
 use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_proto::{RequestId, SessionId};

@@ -80,7 +80,10 @@ impl Telegram {
         reader.read_exact(&mut body).unwrap();
         let params: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let (status, answer) = match path.strip_prefix(&format!("/bot{TOKEN}/")) {
-            Some(method) => ("200 OK", json!({"ok": true, "result": self.call(method, &params)})),
+            Some(method) => (
+                "200 OK",
+                json!({"ok": true, "result": self.call(method, &params)}),
+            ),
             None => (
                 "401 Unauthorized",
                 json!({"ok": false, "error_code": 401, "description": "Unauthorized"}),
@@ -120,7 +123,8 @@ impl Telegram {
         loop {
             {
                 let mut bot = self.bot.lock().unwrap();
-                bot.updates.retain(|update| update["update_id"].as_i64().unwrap() >= offset);
+                bot.updates
+                    .retain(|update| update["update_id"].as_i64().unwrap() >= offset);
                 if !bot.updates.is_empty() || begun.elapsed() > Duration::from_millis(500) {
                     return Value::Array(bot.updates.iter().cloned().collect());
                 }
@@ -153,7 +157,8 @@ impl Telegram {
         loop {
             let bot = self.bot.lock().unwrap();
             assert!(bot.faults.is_empty(), "{:?}", bot.faults);
-            let meant = |params: &&(String, Value)| params.1["text"].as_str().is_some_and(|text| text.contains(part));
+            let meant =
+                |params: &&(String, Value)| params.1["text"].as_str().is_some_and(|text| text.contains(part));
             if let Some((_, params)) = bot.sent.iter().rev().find(meant) {
                 return params.clone();
             }
@@ -199,7 +204,10 @@ impl Transcript {
             .unwrap();
         let all = format!("{}{}", text(&output.stdout), text(&output.stderr));
         assert!(!all.contains("canary"), "no secret is printed: {all}");
-        for line in all.lines().filter(|line| shown.iter().any(|part| line.contains(part))) {
+        for line in all
+            .lines()
+            .filter(|line| shown.iter().any(|part| line.contains(part)))
+        {
             self.line(line);
         }
         self.line("");
@@ -235,7 +243,10 @@ fn plain(html: &str) -> String {
             _ => {}
         }
     }
-    text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&")
+    text.replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&quot;", "\"")
+        .replace("&amp;", "&")
 }
 
 fn code_after(text: &str, before: &str) -> String {
@@ -247,20 +258,40 @@ fn code_after(text: &str, before: &str) -> String {
 fn a_persons_hour_from_nothing_to_an_approval_by_button_is_the_page() {
     let (agent, telegram) = (Agent::new(), Telegram::start());
     let mut page = Transcript::default();
-    page.names.push((telegram.address.clone(), "https://api.telegram.org"));
+    page.names
+        .push((telegram.address.clone(), "https://api.telegram.org"));
     let base = telegram.address.as_str();
     page.run(
         &agent,
-        &["init", "desk", "--channel", "telegram", "--admin", "1001", "--base-url", base, "--yes"],
+        &[
+            "init",
+            "desk",
+            "--channel",
+            "telegram",
+            "--admin",
+            "1001",
+            "--base-url",
+            base,
+            "--yes",
+        ],
         &["channel-", "wrote", "serve"],
     );
     let manifest = std::fs::read_to_string(agent.path("desk/claw.yaml")).unwrap();
     let config = std::fs::read_to_string(agent.path("desk/clawk.toml")).unwrap();
-    assert!(manifest.contains("\"secret_ref\":\"TELEGRAM_TOKEN\"") && !format!("{manifest}{config}").contains("canary"));
+    assert!(
+        manifest.contains("\"secret_ref\":\"TELEGRAM_TOKEN\"")
+            && !format!("{manifest}{config}").contains("canary")
+    );
     // A second time nothing is overwritten.
-    let again = agent.clawk(["init", "desk", "--channel", "telegram", "--yes"]).output().unwrap();
+    let again = agent
+        .clawk(["init", "desk", "--channel", "telegram", "--yes"])
+        .output()
+        .unwrap();
     assert!(!again.status.success() && text(&again.stderr).contains("exists already"));
-    assert_eq!(std::fs::read_to_string(agent.path("desk/claw.yaml")).unwrap(), manifest);
+    assert_eq!(
+        std::fs::read_to_string(agent.path("desk/claw.yaml")).unwrap(),
+        manifest
+    );
     // The model of this test; a person has another.
     std::fs::write(agent.path("desk/script.yaml"), SCRIPT).unwrap();
 
@@ -291,9 +322,16 @@ fn a_persons_hour_from_nothing_to_an_approval_by_button_is_the_page() {
     let code = code_after(&asked, "to its owner: ");
     page.names.push((code.clone(), "7K3Q9XPA"));
     page.said("agent", &asked);
-    let paired = page.run(&agent, &["channels", "pairing", "approve", &code, "--agent", "desk"], &["1001"]);
+    let paired = page.run(
+        &agent,
+        &["channels", "pairing", "approve", &code, "--agent", "desk"],
+        &["1001"],
+    );
     assert!(paired.contains("1001"), "{paired}");
-    page.said("agent", &plain(telegram.wait("You are paired")["text"].as_str().unwrap()));
+    page.said(
+        "agent",
+        &plain(telegram.wait("You are paired")["text"].as_str().unwrap()),
+    );
 
     telegram.says("note: milk");
     page.said("Ann", "note: milk");
@@ -302,9 +340,19 @@ fn a_persons_hour_from_nothing_to_an_approval_by_button_is_the_page() {
     page.names.push((code_after(&words, "answer yes "), "5TQ7WZ2M"));
     page.said("agent", &words);
     let buttons = asked["reply_markup"]["inline_keyboard"][0].as_array().unwrap();
-    let labels: Vec<&str> = buttons.iter().map(|button| button["text"].as_str().unwrap()).collect();
+    let labels: Vec<&str> = buttons
+        .iter()
+        .map(|button| button["text"].as_str().unwrap())
+        .collect();
     assert_eq!(labels, ["Approve", "Deny"]);
-    page.said("", &labels.iter().map(|label| format!("[{label}]")).collect::<Vec<_>>().join(" "));
+    page.said(
+        "",
+        &labels
+            .iter()
+            .map(|label| format!("[{label}]"))
+            .collect::<Vec<_>>()
+            .join(" "),
+    );
     let press = |id: &str, from: i64| {
         telegram.bring(
             "callback_query",
@@ -321,10 +369,17 @@ fn a_persons_hour_from_nothing_to_an_approval_by_button_is_the_page() {
     let answer = plain(telegram.wait("I wrote your note")["text"].as_str().unwrap());
     assert!(answer.contains("Record: done: file-write."), "{answer}");
     page.said("agent", &answer);
-    assert_eq!(std::fs::read_to_string(agent.path("desk/note.txt")).unwrap(), "milk\n");
+    assert_eq!(
+        std::fs::read_to_string(agent.path("desk/note.txt")).unwrap(),
+        "milk\n"
+    );
     telegram.says("/details");
     page.said("Ann", "/details");
-    let details = plain(telegram.wait("Record of the last answer")["text"].as_str().unwrap());
+    let details = plain(
+        telegram.wait("Record of the last answer")["text"]
+            .as_str()
+            .unwrap(),
+    );
     let turn = code_of_turn(&details);
     page.names.push((turn, "TURN"));
     page.said("agent", &details);
@@ -340,7 +395,8 @@ fn a_persons_hour_from_nothing_to_an_approval_by_button_is_the_page() {
     let shown = &PAGE[at..at + PAGE[at..].find(end).unwrap()];
     let whole = page.whole();
     if std::env::var_os("CLAWK_BLESS").is_some() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/a-persons-hour.md");
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/a-persons-hour.md");
         std::fs::write(path, PAGE.replace(shown, whole.trim_end())).unwrap();
         return;
     }
@@ -357,17 +413,34 @@ fn a_token_that_the_platform_refuses_writes_nothing() {
     let (agent, telegram) = (Agent::new(), Telegram::start());
     let init = |token: &str, more: &[&str]| {
         let base = telegram.address.as_str();
-        let mut command = agent.clawk(["init", "desk", "--channel", "telegram", "--base-url", base, "--yes"]);
+        let mut command = agent.clawk([
+            "init",
+            "desk",
+            "--channel",
+            "telegram",
+            "--base-url",
+            base,
+            "--yes",
+        ]);
         let output = command.args(more).env("TELEGRAM_TOKEN", token).output().unwrap();
-        (output.status.success(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
+        (
+            output.status.success(),
+            format!("{}{}", text(&output.stdout), text(&output.stderr)),
+        )
     };
     let (written, told) = init("4711:canary-of-another", &[]);
-    assert!(!written && told.contains("refuses the token") && told.contains("nothing was written"), "{told}");
+    assert!(
+        !written && told.contains("refuses the token") && told.contains("nothing was written"),
+        "{told}"
+    );
     assert!(!told.contains("canary"), "{told}");
     assert!(!agent.path("desk").exists(), "not even the folder");
     // The secret itself in the place of its name is refused, before it is in any file.
     let (written, told) = init(TOKEN, &["--secret-ref", "4711:canary"]);
-    assert!(!written && told.contains("the name of a variable") && !agent.path("desk").exists(), "{told}");
+    assert!(
+        !written && told.contains("the name of a variable") && !agent.path("desk").exists(),
+        "{told}"
+    );
     let (written, told) = init("4711:canary-of-another", &["--no-check"]);
     assert!(written, "{told}");
 }
@@ -378,11 +451,27 @@ fn every_channel_that_init_writes_is_valid() {
     let kinds: [(&str, &[&str]); 6] = [
         ("slack", &[]),
         ("discord", &[]),
-        ("matrix", &["--setting", "user_id=@bot:example.org", "--base-url", "https://matrix.example.org"]),
+        (
+            "matrix",
+            &[
+                "--setting",
+                "user_id=@bot:example.org",
+                "--base-url",
+                "https://matrix.example.org",
+            ],
+        ),
         (
             "email",
-            &["--setting", "address=a@example.org", "--setting", "authserv_id=mx.example.org", "--setting",
-              "url=imaps://a@imap.example.org", "--setting", "smtp_url=smtps://a@smtp.example.org"],
+            &[
+                "--setting",
+                "address=a@example.org",
+                "--setting",
+                "authserv_id=mx.example.org",
+                "--setting",
+                "url=imaps://a@imap.example.org",
+                "--setting",
+                "smtp_url=smtps://a@smtp.example.org",
+            ],
         ),
         ("webhook", &["--admin", "ann"]),
         ("web", &[]),
@@ -395,7 +484,10 @@ fn every_channel_that_init_writes_is_valid() {
             .unwrap();
         assert!(output.status.success(), "{kind}: {}", text(&output.stderr));
         let manifest = format!("{kind}/claw.yaml");
-        let valid = agent.clawk(["validate", manifest.as_str(), "--format", "json"]).output().unwrap();
+        let valid = agent
+            .clawk(["validate", manifest.as_str(), "--format", "json"])
+            .output()
+            .unwrap();
         let valid: Value = serde_json::from_slice(&valid.stdout).unwrap();
         assert_eq!(valid["valid"], true, "{kind}: {valid}");
         let warnings = valid["warnings"].to_string();
@@ -403,6 +495,9 @@ fn every_channel_that_init_writes_is_valid() {
         let shown = agent.clawk(["config", manifest.as_str()]).output().unwrap();
         assert!(shown.status.success(), "{kind}: {}", text(&shown.stderr));
     }
-    let lacking = agent.clawk(["init", "more", "--channel", "matrix", "--yes"]).output().unwrap();
+    let lacking = agent
+        .clawk(["init", "more", "--channel", "matrix", "--yes"])
+        .output()
+        .unwrap();
     assert!(!lacking.status.success() && text(&lacking.stderr).contains("user_id"));
 }
