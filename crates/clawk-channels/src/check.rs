@@ -141,7 +141,10 @@ async fn platform(
             )];
         }
     };
-    let asked = question.api.send(question.method.clone(), &question.path, None);
+    let body = (question.method == Method::POST).then(|| json!({}));
+    let asked = question
+        .api
+        .send(question.method.clone(), &question.path, body.as_ref());
     let answer = match tokio::time::timeout(Duration::from_millis(LIMIT_MS), asked).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(fault)) => return vec![silent(&fault.reason(), &secret)],
@@ -187,7 +190,7 @@ fn question(
             }
             Question {
                 api,
-                method: Method::GET,
+                method: Method::POST,
                 path: format!("bot{token}/getMe"),
                 name: "/result/username",
             }

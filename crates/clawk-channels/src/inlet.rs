@@ -273,7 +273,9 @@ impl Inlet {
         }
         let answers = self.questions.is_answer(&incoming.text);
         let asks = details::asks(&incoming.text);
-        let addressed = asks || incoming.direct || incoming.mention || self.config.respond == Respond::All;
+        // With a name behind it, the command is for whom the platform says that it names.
+        let bare = asks && !incoming.text.contains('@');
+        let addressed = bare || incoming.direct || incoming.mention || self.config.respond == Respond::All;
         if !addressed && !answers {
             return Taken::Ignored;
         }

@@ -197,6 +197,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (name, (rules, tests)) = (wanted.policy.name(), wanted.policy.texts());
     let more = channel.as_ref().map_or("", |channel| &channel.manifest);
     write(&manifest, &(yaml(&wanted) + more))?;
+    if let Some(text) = channel.as_ref().and_then(|channel| channel.config.as_ref()) {
+        write(&config, text)?;
+    }
     write(&args.dir.join(format!("policies/{name}.yaml")), rules)?;
     write(&args.dir.join(format!("policies/{name}.tests.yaml")), tests)?;
     if wanted.provider == Provider::Auto {
@@ -204,7 +207,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     write_schema(args)?;
     if let Some(channel) = &channel {
-        channel::write_config(&args.dir, channel)?;
         for step in &channel.next {
             out::line(&format!("next:  {step}"))?;
         }

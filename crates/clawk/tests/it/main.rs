@@ -44,6 +44,7 @@ mod levels;
 mod memory;
 mod own_files;
 mod peers;
+mod person;
 mod plan;
 mod policy;
 mod postgres;

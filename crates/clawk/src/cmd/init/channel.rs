@@ -2,7 +2,6 @@
 //! `clawk.toml`. A secret is written as a reference, never as itself.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -400,13 +399,4 @@ fn toml(config: &ChannelConfig) -> Result<Option<String>> {
     Ok(Some(format!(
         "# What is local to this machine. docs/reference/config.md lists every key.\n{text}"
     )))
-}
-
-/// Writes what was made; the manifest is written by the caller.
-pub(super) fn write_config(dir: &Path, written: &Written) -> Result<()> {
-    if let Some(text) = &written.config {
-        let file = dir.join("clawk.toml");
-        super::write(&file, text)?;
-    }
-    Ok(())
 }
