@@ -24,6 +24,7 @@ mod cra;
 mod dedup;
 mod door;
 mod drive;
+pub mod dry;
 pub mod effect;
 mod error;
 mod event;
