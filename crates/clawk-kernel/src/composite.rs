@@ -108,6 +108,8 @@ async fn inner(
         requests,
         planned: false,
         spent_out: std::sync::atomic::AtomicBool::new(false),
+        offered: crate::drive::Offered::default(),
+        judged: false,
         notices: crate::watch::Notices::default(),
         purse,
         base,

@@ -192,6 +192,14 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     let carp = Carp::new(atlases, agent_id, Thread::of(root), scribe.clone())
         .map_err(|error| unserved(error.to_string()))?;
     let screens = Screens::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
+    if let Some(claims) = &options.claims
+        && manifest.provider(&claims.judge).is_none()
+    {
+        let name = &claims.judge;
+        return Err(unserved(format!(
+            "`claims.judge` names the provider `{name}`, which the manifest does not have"
+        )));
+    }
     let since = scribe.now().plus_millis(-ANSWER_KEPT_MS);
     // A chain that went on lately may hold answers: to ask the journal once too often costs less than to look through it here.
     let latest = journal.sessions(1).await?;
@@ -279,6 +287,7 @@ fn calls(
         origin: options.origin,
         suggestions: options.suggestions,
         audit_writable: options.audit_writable,
+        claims: options.claims,
         shown: options.shown,
         memories,
         planning: options.planning,

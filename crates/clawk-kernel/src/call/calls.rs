@@ -1,4 +1,4 @@
-//! What the one path of a call needs.
+//! The parts that the one path of a call needs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ use super::{Caller, Permit, suggest};
 use crate::carp::Carp;
 use crate::catalog::{Catalog, Described, Entry};
 use crate::checkpoint::Interrupted;
+use crate::claims::Claims;
 use crate::dedup::Dedup;
 use crate::error::CallError;
 use crate::event::{Scribe, ToolDescribed, canonical, digest, kind};
@@ -84,6 +85,8 @@ pub(crate) struct Calls {
     pub(crate) suggestions: Option<PathBuf>,
     /// Audit records are being delivered where policies want them.
     pub(crate) audit_writable: Arc<AtomicBool>,
+    /// Who judges answers before they leave; none: nobody does.
+    pub(crate) claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub(crate) shown: Shown,
     /// What is remembered.

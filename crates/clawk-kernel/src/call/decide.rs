@@ -1,4 +1,4 @@
-//! What may be done: every layer is asked, the strictest holds (R12, R13).
+//! The decision about a call: every layer judges it, and the strictest verdict holds (R12, R13).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What a turn's context is made of (R46).
+//! The origins of the text in a turn's context (R46).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::carp::{Atlases, CarpFacts};
 use crate::catalog::Described;
+use crate::claims::Claims;
 use crate::infer::ModelOptions;
 use crate::options::Options;
 use crate::output::Shown;
@@ -22,6 +23,9 @@ pub struct AgentFacts {
     /// Its Atlases, if it had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carp: Option<CarpFacts>,
+    /// Who judged its answers, if anybody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Claims>,
     /// Texts of the Identity's context files when the agent started, by their paths in the manifest.
     pub context_files: BTreeMap<String, String>,
     /// How long each provider was asked again, by its name. None: the record is older than that, and a rate limit counted as an attempt.
@@ -48,6 +52,7 @@ impl AgentFacts {
     pub(crate) fn of(manifest: &Manifest, options: &Options, atlases: &Atlases) -> Self {
         Self {
             carp: CarpFacts::of(atlases),
+            claims: options.claims.clone(),
             context_files: manifest
                 .identity
                 .context_files

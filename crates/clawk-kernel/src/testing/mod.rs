@@ -156,6 +156,8 @@ pub struct Rig {
     pub reach_providers: bool,
     /// What must not be seen anywhere.
     pub secrets: clawk_secrets::Given,
+    /// `[claims]`.
+    pub claims: Option<crate::Claims>,
     /// `[inbox]`.
     pub inbox: crate::InboxLimits,
     /// `[outbox]`.
@@ -190,6 +192,7 @@ impl Rig {
             locals: BTreeMap::new(),
             reach_providers: false,
             secrets: clawk_secrets::Given::default(),
+            claims: None,
             inbox: crate::InboxLimits::default(),
             outbox: crate::OutboxLimits::default(),
             swarm: crate::SwarmOptions::default(),
@@ -224,6 +227,7 @@ impl Rig {
                 audit_writable: Arc::clone(&self.audit_writable),
                 planning: Some(crate::PlanLimits::default()),
                 judge: crate::Judge::default(),
+                claims: self.claims.clone(),
                 shown: self.shown,
                 models: self.locals.clone(),
                 reach_providers: self.reach_providers,
