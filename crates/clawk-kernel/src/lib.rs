@@ -25,6 +25,7 @@ mod cra;
 mod dedup;
 mod door;
 mod drive;
+pub mod dry;
 pub mod effect;
 mod error;
 mod event;

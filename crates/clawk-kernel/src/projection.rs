@@ -8,6 +8,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::dedup::{Keyed, key};
+use crate::dry::Paid;
 use crate::effect::{self, Ledger};
 use crate::event::{Took, kind};
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, OpenEffect, Recorded, Spent};
@@ -82,6 +83,8 @@ struct Fields {
     cost_microusd: Option<u64>,
     #[serde(default)]
     took: Vec<Took>,
+    #[serde(default)]
+    paid: Vec<Paid>,
     request_id: Option<RequestId>,
     /// The tool that stored entries; the answer is its call's.
     by: Option<serde_json::Value>,
@@ -133,6 +136,14 @@ impl Fold {
                 busy_ms: took.busy_ms,
                 bytes_out: took.bytes_out,
                 calls: took.calls,
+                ..Amount::default()
+            });
+        }
+        for paid in found.paid.iter().filter(|_| event.kind == kind::DRY_RUN_SPENT) {
+            let sum = self.spent.entry((paid.purse.to_string(), paid.hour)).or_default();
+            *sum = sum.plus(Amount {
+                tokens: paid.tokens,
+                cost_microusd: paid.cost_microusd,
                 ..Amount::default()
             });
         }

@@ -313,14 +313,17 @@ impl Fold {
                     .as_ref()
                     .and_then(|c| serde_json::from_slice::<Completion>(&c.bytes).ok()); // silent-ok: erased or foreign: the turn is asked again
                 if let Some(completion) = completion {
-                    let kept = checkpoint::store(&calls.manifest).is_some();
                     self.with(calls, found.turn, |open| {
-                        open.effects = open.turn.step(Event::Inferred(completion));
-                        // A task with checkpoints may be interrupted as often as it gets further in between.
-                        if kept {
-                            open.resumes = 0;
-                        }
+                        open.effects = open.turn.step(Event::Inferred(completion))
                     });
+                    // A task with checkpoints may be interrupted as often as it gets further in between, in an inner turn as well.
+                    if let Some(open) = self
+                        .running
+                        .as_mut()
+                        .filter(|_| checkpoint::store(&calls.manifest).is_some())
+                    {
+                        open.resumes = 0;
+                    }
                 }
             }
             kind::ACTION_REQUESTED => {

@@ -36,6 +36,21 @@ pub(crate) enum Brings {
     Nothing,
 }
 
+impl Brings {
+    /// The one that may do less.
+    pub(crate) fn worse(self, other: Self) -> Self {
+        let rank = |brings: Self| match brings {
+            Self::Nothing => 0,
+            Self::Memory => 1,
+            Self::Tool => 2,
+            Self::File => 3,
+            Self::Peer => 4,
+            Self::Web => 5,
+        };
+        if rank(other) > rank(self) { other } else { self }
+    }
+}
+
 /// By what the runtime knows of a tool: its category and the annotations that count; a server's tools as MCP has it.
 pub(crate) fn brings(entry: &Entry, described: &Described) -> Brings {
     let category = described.labels.get("category").map(String::as_str);

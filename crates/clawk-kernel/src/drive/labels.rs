@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clawk_manifest::model::Skill;
+
 use super::Run;
 use crate::call::Context;
 use crate::output;
 use crate::ports::Message;
+use crate::skill;
 use crate::taint::{self, Brings};
 use crate::turn::Turn;
 use crate::world_model;
@@ -52,9 +55,32 @@ impl Run<'_> {
         let Some(entry) = self.calls.catalog.get(action.unwrap_or(name)) else {
             return Brings::Web;
         };
+        if let Some(skill) = &entry.skill {
+            return self.worst(skill).await;
+        }
         match self.calls.described(&entry).await {
             Ok(described) => taint::brings(&entry, &described),
             Err(_) => Brings::Web, // silent-ok: said so where it is offered
         }
+    }
+
+    /// What a composite tool says may be made from what any of its tools brought. What was remembered has lost its marks there.
+    async fn worst(&self, skill: &Skill) -> Brings {
+        let mut worst = world_model::brings(self.calls, skill).await;
+        for name in skill::needed(skill) {
+            let found = match self.calls.catalog.get(&name) {
+                Some(entry) if entry.skill.is_none() => match self.calls.described(&entry).await {
+                    Ok(described) => taint::brings(&entry, &described),
+                    Err(_) => Brings::Web, // silent-ok: of what nobody knows, the worst
+                },
+                // A composite in a composite, or a tool of a server that is not known yet.
+                Some(_) | None => Brings::Web,
+            };
+            worst = worst.worse(match found {
+                Brings::Memory => Brings::Web,
+                other => other,
+            });
+        }
+        worst
     }
 }

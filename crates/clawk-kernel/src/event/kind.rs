@@ -98,6 +98,8 @@ pub const APPROVAL_REVOKED: &str = "ckp.approval.revoked";
 pub const AUDIT: &str = "ckp.policy.audited";
 /// A limit passed its warning mark.
 pub const BUDGET_WARNED: &str = "ckp.budget.warned";
+/// A dry run has ended: what its models took, counted against the agent's budgets.
+pub const DRY_RUN_SPENT: &str = "ckp.budget.dry_run";
 /// The loop guard ended a turn.
 pub const TURN_STOPPED: &str = "ckp.turn.stopped";
 /// The outcome of an effect that was unknown was found out.

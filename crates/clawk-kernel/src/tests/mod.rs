@@ -28,6 +28,7 @@ mod origin;
 mod outputs;
 mod plans;
 mod poison;
+mod poison_ways;
 mod projections;
 mod purse;
 mod recovery;

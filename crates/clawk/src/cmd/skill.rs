@@ -1,5 +1,7 @@
 //! `clawk skill`: skills from `SKILL.md` folders, and the skills that an agent has.
 
+pub(crate) mod trial;
+
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -83,7 +85,7 @@ enum What {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Check that skills can be invoked: their tools are there and run here, their schemas hold. Nothing is run
+    /// Check that skills can be invoked: their tools are there and run here, their schemas hold. With `--run`, run one
     Test {
         /// The manifest
         #[arg(value_name = "CLAW")]
@@ -92,6 +94,9 @@ enum What {
         /// Only this skill
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
+
+        #[command(flatten)]
+        trial: trial::Trial,
 
         #[command(flatten)]
         outside: Outside,
@@ -108,6 +113,7 @@ Examples:
   clawk skill list my-agent/claw.yaml
   clawk skill show pdf --claw my-agent/claw.yaml
   clawk skill test my-agent/claw.yaml
+  clawk skill test my-agent/claw.yaml --name pdf --run '{}' --dry-run
 
 A script of a skill becomes a tool: each of its runs is decided by the policy, runs in the sandbox, and is recorded.";
 
@@ -135,9 +141,10 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         What::Test {
             claw,
             name,
+            trial,
             outside,
             format,
-        } => test(claw, (config, *outside), name.as_deref(), *format),
+        } => test(claw, (config, *outside), (name.as_deref(), trial), *format),
     }
 }
 
@@ -389,11 +396,20 @@ fn faults(manifest: &Manifest, skill: &Skill, unbound: &[String]) -> Vec<String>
 
 fn test(
     claw: &Path,
-    config: (Option<&Path>, Outside),
-    name: Option<&str>,
+    given: (Option<&Path>, Outside),
+    (name, trial): (Option<&str>, &trial::Trial),
     format: Format,
 ) -> Result<ExitCode> {
-    let (manifest, config) = read(claw, config)?;
+    let (manifest, config) = read(claw, given)?;
+    if trial.is_wanted() {
+        let skill = match (name, manifest.skills.as_slice()) {
+            (Some(name), _) => find(&manifest, name)?,
+            (None, [only]) => only,
+            (None, _) => bail!("say which skill is to be run with `--name NAME`"),
+        };
+        let run = trial::run(claw, given, &skill.name, trial, format);
+        return compose::runtime()?.block_on(run);
+    }
     let skills: Vec<&Skill> = match name {
         Some(name) => vec![find(&manifest, name)?],
         None => manifest.skills.iter().collect(),

@@ -169,6 +169,7 @@ pub(crate) fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
             outside: args.outside,
             trust: args.trust,
             dry: None,
+            trial: None,
         };
         let agent = compose::agent(&request, None).await?;
         if agent.manifest.swarm.is_none() {

@@ -13,6 +13,7 @@ use clawk_tools::Ask;
 use tokio_util::sync::CancellationToken;
 
 use super::{Blueprint, Launched, own};
+use crate::cmd::skill::trial;
 use crate::config::{Config, Outside, Settings};
 use crate::dry::Predictions;
 use crate::state::kept::Reader;
@@ -36,6 +37,8 @@ pub(crate) struct Request<'a> {
     pub(crate) trust: bool,
     /// `--dry-run`: where predictions go.
     pub(crate) dry: Option<Predictions>,
+    /// `clawk skill test --run`: the skill that is tried.
+    pub(crate) trial: Option<&'a str>,
 }
 
 /// A running agent with what its surface needs beside it.
@@ -75,7 +78,8 @@ pub(crate) struct Proof {
 pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
     let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
     let blueprint = Blueprint::with_config(request.manifest, config).await?;
-    let blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
+    let mut blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
+    trial::prepare(&mut blueprint.manifest, request.trial)?;
     let launched = match &request.dry {
         None => Launched::new(blueprint, request.state, ask).await?,
         Some(predictions) => Launched::dry(blueprint, request.state, ask, predictions.clone()).await?,

@@ -5,12 +5,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::state::kept::StateDir;
+use crate::state::kept::{Options, StateDir};
 use anyhow::{Context, Result};
-use clawk_kernel::ports::{Later, TokenKey};
-use clawk_kernel::{Kernel, StartError};
+use clawk_kernel::ports::{Journal, Later, Spent, TokenKey};
+use clawk_kernel::time::SystemClock;
+use clawk_kernel::{Kernel, StartError, dry};
 use clawk_manifest::model::BusBackend;
 use clawk_manifest::{Loaded, Manifest, Severity, Sources, WireOptions, from_value};
+use clawk_secrets::env;
 use clawk_server::control::Control;
 use clawk_server::peers::Peers;
 use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
@@ -24,6 +26,7 @@ use crate::config::Config;
 use crate::coverage::JUDGE;
 use crate::dry::{Predictions, copy_state};
 use crate::keeper::Keeper;
+use crate::out::{self, Paint};
 
 /// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
 pub(crate) struct Launched {
@@ -35,8 +38,17 @@ pub(crate) struct Launched {
     reach_providers: bool,
     /// Members that work elsewhere, and what report tokens are made of.
     elsewhere: (Option<Arc<Peers>>, TokenKey),
-    /// A dry run: its predictions, and the copy of the state that it works on.
-    dry: Option<(Predictions, TempDir)>,
+    dry: Option<DryState>,
+}
+
+/// A dry run.
+struct DryState {
+    predictions: Predictions,
+    /// The state that it works on.
+    _copy: TempDir,
+    /// The agent's own, and what was spent there before.
+    real: PathBuf,
+    before: Vec<Spent>,
 }
 
 /// What a run is of.
@@ -92,16 +104,22 @@ impl Launched {
         let real = std::path::absolute(blueprint.state(state).dir()?)?;
         let copy = copy_state(&real)?;
         // The state itself is as closed to tools as in any run.
-        blueprint.read.push(real);
+        blueprint.read.push(real.clone());
         let state = blueprint.ready(Some(copy.path())).await?;
         blueprint.parts(&state, ask.clone())?;
+        let before = state.journal().spent_since(i64::MIN).await?;
         Ok(Self {
             elsewhere: (None, TokenKey::default()),
             next: Next::of(blueprint, ask),
             state,
             keeper: Mutex::new(None),
             reach_providers: false,
-            dry: Some((predictions, copy)),
+            dry: Some(DryState {
+                predictions,
+                _copy: copy,
+                real,
+                before,
+            }),
         })
     }
 
@@ -185,7 +203,47 @@ impl Launched {
         if let Some(keeper) = keeper {
             keeper.close().await;
         }
+        let spent = match &self.dry {
+            Some(dry) => self
+                .state
+                .journal()
+                .spent_since(i64::MIN)
+                .await
+                .map(|after| dry::difference(&dry.before, &after)),
+            None => Ok(Vec::new()),
+        };
         self.state.close();
+        if let Some(dry) = &self.dry {
+            let counted = match spent {
+                Ok(spent) => self.count(&dry.real, spent).await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = counted {
+                let paint = Paint::stderr();
+                out::note(&format!(
+                    "{} the tokens of the dry run are not counted in the agent's budget: {error:#}",
+                    paint.yellow("warning:")
+                ));
+            }
+        }
+    }
+
+    /// The models of a dry run were paid: the agent's own sums say so.
+    async fn count(&self, real: &Path, spent: Vec<Spent>) -> Result<()> {
+        if spent.is_empty() {
+            return Ok(());
+        }
+        let state = StateDir::open(real, Options::default())?;
+        let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
+        let by = format!("local user {user}");
+        let ports = (
+            state.journal() as Arc<dyn Journal>,
+            Arc::new(SystemClock::default()) as _,
+        );
+        let agent = &self.blueprint().manifest.identity.name;
+        let counted = dry::account(ports, (agent, &by), spent).await;
+        state.close();
+        Ok(counted?)
     }
 }
 
@@ -209,7 +267,7 @@ impl AgentFactory for Launched {
             parts.options.reach_providers = self.reach_providers;
             let (peers, key) = &self.elsewhere;
             parts.options.swarm.token_key = key.clone();
-            if let Some((predictions, _copy)) = &self.dry {
+            if let Some(DryState { predictions, .. }) = &self.dry {
                 // Members elsewhere would work in the world.
                 return Ok(Kernel::start(predictions.around(parts)).await?);
             }

@@ -186,3 +186,134 @@ fn a_skill_that_lacks_tools_is_imported_with_a_warning_and_refused_with_their_na
         "{shown}"
     );
 }
+
+const TRIED: &str = r#"  tools:
+    - inline: { name: file-read, description: A built-in, input_schema: { type: object } }
+    - inline: { name: file-write, description: A built-in, input_schema: { type: object } }
+    - inline: { name: sleep, description: A built-in, input_schema: { type: object } }
+  skills:
+    - inline:
+        name: sum
+        description: Sums up a file.
+        tools_required: [file-read, file-write]
+        instruction: Sum up the file.
+        input_schema: { type: object, properties: { path: { type: string } }, required: [path] }
+        output_schema: { type: object, properties: { words: { type: integer } }, required: [words] }
+        permissions: { filesystem: write-workspace, network: false }
+        estimates: { avg_tokens: 900, avg_tool_calls: 2 }
+    - inline: { name: other, description: Is never asked for., tools_required: [sleep], instruction: Wait. }
+  sandbox:
+    inline:
+      level: process
+      capabilities:
+        filesystem: { mode: scoped, mount_paths: [{ path: ".", permissions: rw }] }
+  policies:
+    - inline: { name: some, rules: [{ id: files, action: allow, scope: tool, match: { name: "file-*" } }] }
+"#;
+
+const TRIED_SCRIPT: &str = r#"
+scenes:
+  - system: "Sum up the file"
+    user: "no numbers"
+    steps:
+      - say: "a few words"
+      - say: "still a few words"
+  - system: "Sum up the file"
+    steps:
+      - call:
+          - { name: file-read, arguments: { path: in.txt } }
+          - { name: file-write, arguments: { path: out.txt, content: "sum" } }
+          - { name: file-write, arguments: { path: ../out.txt, content: "beyond" } }
+          - { name: sleep, arguments: { seconds: 0 } }
+      - say: "Done: {\"words\": four}"
+      - say: '{"words": 4}'
+"#;
+
+fn tried() -> Agent {
+    let agent = Agent::new();
+    agent.may(TRIED);
+    std::fs::write(agent.path("script.yaml"), TRIED_SCRIPT).unwrap();
+    agent
+}
+
+fn trial(agent: &Agent, more: &[&str]) -> (Option<i32>, Value) {
+    let mut command = agent.clawk(["skill", "test", "claw.yaml", "--format", "json"]);
+    let output = command.args(more).output().unwrap();
+    let report = serde_json::from_slice(&output.stdout);
+    let report = report.unwrap_or_else(|_| panic!("{} {}", text(&output.stdout), text(&output.stderr)));
+    (output.status.code(), report)
+}
+
+/// Tools and what became of their calls.
+fn outcomes(report: &Value) -> Vec<(String, String)> {
+    let of = |call: &Value, key: &str| call[key].as_str().unwrap().to_owned();
+    let calls = report["calls"].as_array().unwrap().iter();
+    calls
+        .map(|call| (of(call, "tool"), of(call, "outcome")))
+        .collect()
+}
+
+#[test]
+fn a_skill_is_tried_with_the_agents_model_under_everything_that_binds_it() {
+    let agent = tried();
+    // In a dry run first: nothing is written.
+    let run = ["--name", "sum", "--run", r#"{"path": "in.txt"}"#];
+    let (code, report) = trial(&agent, &[run.as_slice(), &["--dry-run"]].concat());
+    assert_eq!((code, &report["ok"]), (Some(0), &Value::Bool(true)), "{report:#}");
+    assert!(!agent.path("out.txt").exists());
+    let predicted = ("file-write".to_owned(), "predicted".to_owned());
+    assert!(outcomes(&report).contains(&predicted), "{report:#}");
+    // For real: the result was repaired once, and what the skill may not do was refused.
+    let (code, report) = trial(&agent, &run);
+    assert_eq!((code, &report["ok"]), (Some(0), &Value::Bool(true)), "{report:#}");
+    assert_eq!(std::fs::read_to_string(agent.path("out.txt")).unwrap(), "sum");
+    assert!(!agent.path("../out.txt").exists());
+    assert_eq!(report["result"], serde_json::json!({"words": 4}));
+    let all = outcomes(&report);
+    for wanted in [
+        ("file-read", "ran"),
+        ("file-write", "ran"),
+        ("file-write", "refused"),
+        ("sleep", "refused"),
+    ] {
+        let wanted = (wanted.0.to_owned(), wanted.1.to_owned());
+        assert!(all.contains(&wanted), "{wanted:?}: {all:?}");
+    }
+    let took = &report["took"];
+    assert_eq!(
+        (
+            &took["fits"],
+            &took["repaired"],
+            &took["calls"],
+            &took["estimates"]["tokens"]
+        ),
+        (
+            &Value::Bool(true),
+            &Value::Bool(true),
+            &Value::from(4),
+            &Value::from(900)
+        ),
+        "{report:#}"
+    );
+    // Its result never fits; an input that does not fit; a skill that the person did not name.
+    let (code, report) = trial(&agent, &["--name", "sum", "--run", r#"{"path": "no numbers"}"#]);
+    assert_eq!(code, Some(1), "{report:#}");
+    assert!(
+        report["fault"].as_str().unwrap().contains("output_schema"),
+        "{report:#}"
+    );
+    let (code, report) = trial(&agent, &["--name", "sum", "--run", "{}"]);
+    assert_eq!(code, Some(1), "{report:#}");
+    assert!(report["fault"].as_str().unwrap().contains("path"), "{report:#}");
+    agent
+        .clawk(["skill", "test", "claw.yaml", "--run", "{}"])
+        .assert()
+        .failure();
+    // It is in the trace, which replays.
+    for verb in ["verify", "replay"] {
+        agent
+            .clawk(["trace", verb, "--agent", "tested"])
+            .assert()
+            .success();
+    }
+}

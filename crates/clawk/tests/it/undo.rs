@@ -323,6 +323,150 @@ fn a_dry_run_changes_nothing_and_tells_everything() {
 }
 
 #[test]
+fn a_dry_run_spends_tokens_and_nothing_else_of_the_agents_budget() {
+    let world = world(ALLOWED);
+    let limits = ["tokens = 1500", "calls = 3"].join("\n");
+    let config = std::fs::read_to_string(world.agent.path("clawk.toml")).unwrap();
+    std::fs::write(
+        world.agent.path("clawk.toml"),
+        format!("{config}\n[budgets.day]\n{limits}\n"),
+    )
+    .unwrap();
+    let args = [
+        "run",
+        "claw.yaml",
+        "-m",
+        "everything",
+        "--dry-run",
+        "--format",
+        "json",
+    ];
+    let mut runs = 0;
+    let mut counted = Vec::new();
+    loop {
+        let (_, report) = json(&world, &args);
+        runs += 1;
+        let tokens = report["tokens"].as_u64().unwrap();
+        counted.push(tokens);
+        if report["end"] != "answered" {
+            assert!(
+                report["reason"].as_str().unwrap().contains("tokens"),
+                "{report:#}"
+            );
+            break;
+        }
+        assert!(runs < 40, "the budget of tokens is never used up: {counted:?}");
+    }
+    assert!(runs > 1, "the first one had room: {counted:?}");
+    assert_eq!(world.orders.hits().len(), 0);
+    // On the record: tokens by purse, no calls. The chain and the sums agree.
+    let exported = world
+        .agent
+        .clawk(["trace", "export", "--agent", "tested"])
+        .output()
+        .unwrap();
+    let lines = text(&exported.stdout);
+    let events = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let told: Vec<Value> = events
+        .filter(|event| event["event_type"] == "ckp.budget.dry_run")
+        .collect();
+    assert_eq!(told.len(), runs, "{told:?}");
+    let paid = &told[0]["payload"]["paid"];
+    let agent = paid
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["purse"] == "agent")
+        .unwrap();
+    assert_eq!(agent["tokens"].as_u64().unwrap(), counted[0], "{paid}");
+    world
+        .agent
+        .clawk(["trace", "verify", "--agent", "tested"])
+        .assert()
+        .success();
+}
+
+#[test]
+fn a_dry_run_of_the_hello_agent_has_no_effect_that_can_be_counted_from_outside() {
+    let agent = Agent::new();
+    let hello = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hello");
+    for entry in std::fs::read_dir(hello).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::copy(&path, agent.path(path.file_name().unwrap().to_str().unwrap())).unwrap();
+        }
+    }
+    let before = tree(&agent.path(""));
+    let state = agent.path("elsewhere");
+    let run = agent
+        .clawk([
+            "run",
+            "claw.yaml",
+            "-m",
+            "sum up the notes",
+            "--dry-run",
+            "--state",
+            state.to_str().unwrap(),
+        ])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let mut after = tree(&agent.path(""));
+    after.retain(|path, _| !path.starts_with(&state));
+    let changed: Vec<&PathBuf> = after
+        .iter()
+        .filter(|(path, now)| before.get(*path) != Some(now) && **path != agent.path(""))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(changed.is_empty(), "{changed:?}");
+}
+
+#[test]
+fn a_program_that_mails_and_one_that_leaves_the_box_are_not_started_by_a_dry_run() {
+    let world = world(ALLOWED);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script =
+        format!("#!/bin/bash\ntouch work/mailed\nexec 3<>/dev/tcp/127.0.0.1/{port}\necho HELO >&3\n");
+    std::fs::write(world.agent.path("mail.sh"), script).unwrap();
+    let config = format!(
+        "[tools.order.http]\nurl = \"{}\"\n[tools.mail]\ncommand = [\"/bin/bash\", \"mail.sh\"]\n",
+        world.orders.url
+    );
+    std::fs::write(world.agent.path("clawk.toml"), config).unwrap();
+    let before = tree(&world.agent.path("work"));
+    let args = [
+        "run",
+        "claw.yaml",
+        "-m",
+        "everything",
+        "--dry-run",
+        "--format",
+        "json",
+    ];
+    let (code, report) = json(&world, &args);
+    assert_eq!(
+        (code, &report["predicted"]),
+        (Some(0), &Value::from(4)),
+        "{report:#}"
+    );
+    assert!(listener.accept().is_err(), "nobody connected");
+    assert_eq!(tree(&world.agent.path("work")), before);
+    assert_eq!(world.orders.hits().len(), 0);
+    // The same for real starts it: the test would see it.
+    world
+        .agent
+        .clawk(["run", "claw.yaml", "-m", "everything"])
+        .assert()
+        .success();
+    assert!(world.agent.path("work/mailed").exists());
+    assert_eq!(world.orders.hits().len(), 1);
+}
+
+#[test]
 fn the_report_of_a_dry_run_is_approved_as_a_plan_and_covers_exactly_itself() {
     let world = world(ASKED);
     let dry = [

@@ -9,7 +9,6 @@ use crate::agent::{Agent, text};
 const SKILL: &str = r#"  tools:
     - inline: { name: file-read, description: A built-in, input_schema: { type: object } }
     - inline: { name: file-write, description: A built-in, input_schema: { type: object } }
-    - inline: { name: future, description: Foretells, input_schema: { type: object }, timeout_ms: 20000 }
   skills:
     - inline:
         name: tidy
@@ -42,10 +41,16 @@ scenes:
           - say: "Tidy."
 "#;
 
+const FUTURE: &str = "    - inline: { name: future, description: Foretells, input_schema: { type: object }, timeout_ms: 20000 }\n  skills:\n";
+
 fn world(model: &str) -> Agent {
     let agent = Agent::new();
     std::fs::write(agent.path("script.yaml"), SCRIPT).unwrap();
-    agent.may(&format!("{SKILL}  world_models:\n    - inline: {model}\n"));
+    let skill = match model.contains("ref: future") {
+        true => SKILL.replace("  skills:\n", FUTURE),
+        false => SKILL.to_owned(),
+    };
+    agent.may(&format!("{skill}  world_models:\n    - inline: {model}\n"));
     agent
 }
 

@@ -83,6 +83,7 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
         outside: args.outside,
         trust: args.trust,
         dry: Some(predictions.clone()),
+        trial: None,
     };
     let (ask, asked) = questions();
     let agent = compose::agent(&request, can_ask().then_some(ask)).await?;

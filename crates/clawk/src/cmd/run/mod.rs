@@ -106,6 +106,7 @@ pub(crate) fn forked(
             outside: args.outside,
             trust: args.trust,
             dry: None,
+            trial: None,
         };
         let (ask, asked) = questions();
         let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
@@ -158,6 +159,7 @@ async fn converse(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         outside: args.outside,
         trust: args.trust,
         dry: None,
+        trial: None,
     };
     let (ask, asked) = questions();
     let agent = compose::agent(&request, can_ask().then_some(ask)).await?;

@@ -1,0 +1,98 @@
+//! What a dry run spent, on the record and in the sums of the agent that it was a copy of: its models answered for money.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clawk_proto::SessionId;
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Scribe, SessionEnded, SessionStarted, Thread, digest, kind};
+use crate::ports::{Journal, JournalError, Spent};
+use crate::purse::Amount;
+use crate::time::Clock;
+
+/// What one purse paid in one hour. Fields in alphabetical order, as in every payload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Paid {
+    pub(crate) cost_microusd: u64,
+    /// Hours since the epoch.
+    pub(crate) hour: i64,
+    pub(crate) purse: Arc<str>,
+    pub(crate) tokens: u64,
+}
+
+/// `ckp.budget.dry_run`.
+#[derive(Debug, Serialize)]
+struct DryRunSpent<'a> {
+    by: &'a str,
+    paid: &'a [Paid],
+}
+
+/// What models took between two looks at a state's sums: calls that were only predicted, and the time that they did not take, count
+/// for nothing.
+#[must_use]
+pub fn difference(before: &[Spent], after: &[Spent]) -> Vec<Spent> {
+    let known: BTreeMap<(&str, i64), Amount> = before
+        .iter()
+        .map(|spent| ((&*spent.purse, spent.hour), spent.amount))
+        .collect();
+    let more = after.iter().map(|spent| {
+        let had = known
+            .get(&(&*spent.purse, spent.hour))
+            .copied()
+            .unwrap_or_default();
+        Spent {
+            amount: Amount {
+                tokens: spent.amount.tokens.saturating_sub(had.tokens),
+                cost_microusd: spent.amount.cost_microusd.saturating_sub(had.cost_microusd),
+                ..Amount::default()
+            },
+            ..spent.clone()
+        }
+    });
+    more.filter(|spent| !spent.amount.is_zero()).collect()
+}
+
+/// Counts it against the agent's budgets; durable when this returns. Nothing is written where nothing was spent.
+///
+/// # Errors
+/// The journal takes it not.
+pub async fn account(
+    (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
+    (agent, by): (&str, &str),
+    spent: Vec<Spent>,
+) -> Result<(), JournalError> {
+    if spent.is_empty() {
+        return Ok(());
+    }
+    let scribe = Scribe::new(journal, clock);
+    let session = SessionId(scribe.clock().uuid());
+    let thread = Thread::of(session);
+    let paid: Vec<Paid> = spent
+        .iter()
+        .map(|spent| Paid {
+            cost_microusd: spent.amount.cost_microusd,
+            hour: spent.hour,
+            purse: Arc::clone(&spent.purse),
+            tokens: spent.amount.tokens,
+        })
+        .collect();
+    let started = SessionStarted {
+        agent_hash: digest(b""),
+        agent_id: agent,
+        door: "runtime",
+        goal: "dry run",
+        role: clawk_manifest::model::Role::Admin.as_str(),
+        run: session.0,
+    };
+    let ended = SessionEnded {
+        duration_ms: 0,
+        reason: "the dry run has ended",
+    };
+    let drafts = vec![
+        scribe.entry(&thread, kind::SESSION_STARTED, &started),
+        scribe.entry(&thread, kind::DRY_RUN_SPENT, &DryRunSpent { by, paid: &paid }),
+        scribe.entry(&thread, kind::SESSION_ENDED, &ended),
+    ];
+    scribe.account(drafts, spent, Vec::new())?.durable().await
+}

@@ -1,0 +1,311 @@
+//! `clawk skill test --run INPUT`: one skill, run by the agent's own model under everything that binds it.
+//!
+//! It runs as a composite tool that the manifest does not declare: an inner turn with the skill's tools alone, each call by the one
+//! path. One rule is added, which allows that tool and nothing else.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::kind;
+use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::{Door, Question};
+use clawk_manifest::Manifest;
+use clawk_proto::content::ContentBlock;
+use clawk_proto::method::{CallContext, ToolCallParams, ToolCallResult};
+use clawk_proto::{RequestId, SessionId};
+use serde_json::{Map, Value, json};
+use tokio::sync::broadcast::error::RecvError;
+use uuid::Uuid;
+
+use crate::compose;
+use crate::config::Outside;
+use crate::dry::Predictions;
+use crate::out::{self, Format, Paint};
+use crate::terminal::can_ask;
+
+/// Flags of a run.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct Trial {
+    /// Run the skill with this input, a JSON object, by the agent's own model; `{}` where it needs none
+    #[arg(long, value_name = "INPUT", value_parser = object)]
+    run: Option<Object>,
+
+    /// Predict every call that would change something instead of doing it
+    #[arg(long, requires = "run")]
+    dry_run: bool,
+
+    /// State directory
+    #[arg(long, value_name = "DIR", requires = "run")]
+    state: Option<PathBuf>,
+
+    /// Agree to what the folder's files run here
+    #[arg(long, requires = "run")]
+    trust: bool,
+}
+
+type Object = Map<String, Value>;
+
+fn object(text: &str) -> Result<Object, String> {
+    serde_json::from_str(text).map_err(|error| format!("it is not a JSON object: {error}"))
+}
+
+impl Trial {
+    /// It is asked for.
+    pub(super) const fn is_wanted(&self) -> bool {
+        self.run.is_some()
+    }
+}
+
+/// The tool that stands for the skill while it is tried.
+fn name_of(skill: &str) -> String {
+    format!("skill-test-{skill}")
+}
+
+/// The manifest with a tool for the trial, and a rule that allows it.
+///
+/// # Errors
+/// The manifest has no such skill, or a tool of that name.
+pub(crate) fn with_trial(manifest: &mut Manifest, skill: &str) -> Result<()> {
+    let tool = name_of(skill);
+    if manifest.skill(skill).is_none() || manifest.tool(&tool).is_some() {
+        bail!("the skill `{skill}` can't be tried: there is none, or a tool is called `{tool}`");
+    }
+    let declared = json!({"name": tool, "composite": true, "skill_ref": skill});
+    let rule = json!({"id": tool, "action": "allow", "scope": "tool", "match": {"name": tool},
+        "reason": "`clawk skill test` runs it; each call of the skill is decided by itself"});
+    manifest.tools.push(serde_json::from_value(declared)?);
+    match manifest.policies.first_mut() {
+        Some(policy) => policy.rules.insert(0, serde_json::from_value(rule)?),
+        None => {
+            let policy = json!({"name": "skill-test", "rules": [rule]});
+            manifest.policies.push(serde_json::from_value(policy)?);
+        }
+    }
+    Ok(())
+}
+
+/// Runs it and says what came of it.
+pub(super) async fn run(
+    claw: &Path,
+    (config, outside): (Option<&Path>, Outside),
+    skill: &str,
+    trial: &Trial,
+    format: Format,
+) -> Result<ExitCode> {
+    let input = trial.run.clone().unwrap_or_default();
+    let request = compose::Request {
+        manifest: claw,
+        config,
+        state: trial.state.as_deref(),
+        outside,
+        trust: trial.trust,
+        dry: trial.dry_run.then(Predictions::default),
+        trial: Some(skill),
+    };
+    let agent = compose::agent(&request, None).await?;
+    for note in &agent.notes {
+        out::note(note);
+    }
+    let session = agent.kernel.open(Door::Cli).await?;
+    let id = session.id;
+    let context = CallContext {
+        request_id: RequestId::from(Uuid::now_v7()),
+        identity: agent.manifest.identity.name.clone(),
+        sandbox: None,
+        policy: None,
+    };
+    let params = ToolCallParams {
+        name: name_of(skill),
+        arguments: input,
+        context,
+    };
+    let mut questions = agent.kernel.questions();
+    let called = agent.kernel.call(id, params);
+    tokio::pin!(called);
+    let ended = loop {
+        tokio::select! {
+            ended = &mut called => break ended,
+            asked = questions.recv() => match asked {
+                Ok(question) => answer(&agent, &question, trial.dry_run).await,
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => break called.await,
+            },
+        }
+    };
+    let facts = facts(&agent, id, skill).await;
+    agent.close("the skill has been tried").await;
+    let report = report(
+        skill,
+        id,
+        ended.map_err(|error| error.to_string()),
+        facts?,
+        trial.dry_run,
+    );
+    show(&report, format)?;
+    Ok(match report["ok"] == true {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// In a dry run nothing happens, so the answer is yes. Else a person answers elsewhere, or nobody does and the policy's silence counts.
+async fn answer(agent: &compose::Agent, question: &Question, dry: bool) {
+    if dry {
+        agent
+            .kernel
+            .answer(
+                &question.request_id,
+                clawk_kernel::Answer::Approve,
+                None,
+                "dry run",
+            )
+            .await;
+        return;
+    }
+    let id = question.request_id.as_str();
+    out::note(&format!(
+        "`{}` waits for a person: {} (in another terminal: clawk approve {id})",
+        out::harmless(&question.tool),
+        out::harmless(&question.reason)
+    ));
+    if !can_ask() {
+        agent
+            .kernel
+            .answer(
+                &question.request_id,
+                clawk_kernel::Answer::Deny,
+                None,
+                "nobody is at a terminal",
+            )
+            .await;
+    }
+}
+
+/// The calls of the run, and what the skill took.
+async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Result<(Vec<Value>, Value)> {
+    let kinds = &[
+        kind::ACTION_REQUESTED,
+        kind::ACTION_EXECUTED,
+        kind::ACTION_FAILED,
+        kind::ACTION_DENIED,
+        kind::SKILL_FINISHED,
+    ];
+    let scan = Scan {
+        session: Some(session),
+        kinds,
+        limit: usize::MAX,
+        ..Scan::default()
+    };
+    let events = agent.journal.scan(scan).await?;
+    let read =
+        |event: &Recorded| serde_json::from_str::<Value>(&event.payload).context("an event can't be read");
+    let (mut calls, mut took) = (Vec::new(), Value::Null);
+    for event in &events {
+        let payload = read(event)?;
+        let tool = payload["action_id"].as_str().unwrap_or_default();
+        let outcome = match event.kind.as_str() {
+            kind::SKILL_FINISHED if payload["skill"] == skill => {
+                took = payload;
+                continue;
+            }
+            kind::ACTION_EXECUTED
+                if payload["mechanisms"]
+                    .to_string()
+                    .contains(clawk_kernel::PREDICTED) =>
+            {
+                "predicted"
+            }
+            kind::ACTION_EXECUTED if payload["is_error"] == true => "failed",
+            kind::ACTION_EXECUTED => "ran",
+            kind::ACTION_FAILED => "failed",
+            kind::ACTION_DENIED => "refused",
+            _ => continue,
+        };
+        if tool != name_of(skill) {
+            calls.push(json!({"tool": tool, "outcome": outcome, "reason": payload["reason"]}));
+        }
+    }
+    Ok((calls, took))
+}
+
+fn report(
+    skill: &str,
+    session: SessionId,
+    ended: Result<ToolCallResult, String>,
+    (calls, took): (Vec<Value>, Value),
+    dry_run: bool,
+) -> Value {
+    let (ok, text, result, fault) = match ended {
+        Ok(result) => {
+            let texts: Vec<String> = result.content.iter().map(ContentBlock::as_model_text).collect();
+            let text = texts.join("\n");
+            let found = result
+                .structured_content
+                .and_then(|facts| facts.get("result").cloned());
+            match result.is_error {
+                true => (false, String::new(), None, Some(text)),
+                false => (true, text, found, None),
+            }
+        }
+        Err(error) => (false, String::new(), None, Some(error)),
+    };
+    json!({
+        "name": skill, "ok": ok, "session": session, "dry_run": dry_run, "answer": text, "result": result, "fault": fault,
+        "calls": calls, "took": took,
+    })
+}
+
+fn show(report: &Value, format: Format) -> Result<()> {
+    if format == Format::Json {
+        return Ok(out::json(report)?);
+    }
+    let paint = Paint::stdout();
+    let text = |key: &str| out::harmless(report[key].as_str().unwrap_or_default()).to_string();
+    let word = match report["ok"] == true {
+        true => paint.green("ok   "),
+        false => paint.red("fails"),
+    };
+    out::line(&format!("{word} {}", text("name")))?;
+    for call in report["calls"].as_array().into_iter().flatten() {
+        let of = |key: &str| out::harmless(call[key].as_str().unwrap_or_default()).to_string();
+        out::line(&format!(
+            "      {:9} {} {}",
+            of("outcome"),
+            of("tool"),
+            paint.dim(&of("reason"))
+        ))?;
+    }
+    let took = &report["took"];
+    if took.is_object() {
+        let number =
+            |of: &Value, key: &str| of[key].as_u64().map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let said = &took["estimates"];
+        out::line(&format!(
+            "      took {} tokens (estimated {}), {} calls (estimated {})",
+            number(took, "tokens"),
+            number(said, "tokens"),
+            number(took, "calls"),
+            number(said, "calls")
+        ))?;
+    }
+    match (&report["fault"], &report["result"]) {
+        (Value::String(fault), _) => out::line(&format!("      {}", out::harmless(fault)))?,
+        (_, Value::Null) => out::line(&text("answer"))?,
+        (_, result) => out::line(&out::harmless(&result.to_string()))?,
+    }
+    out::line(&paint.dim(&format!("      clawk trace show --session {}", text("session"))))?;
+    Ok(())
+}
+
+/// The blueprint's manifest, ready for the trial.
+///
+/// # Errors
+/// As [`with_trial`].
+pub(crate) fn prepare(manifest: &mut Arc<Manifest>, skill: Option<&str>) -> Result<()> {
+    match skill {
+        None => Ok(()),
+        Some(skill) => with_trial(Arc::make_mut(manifest), skill),
+    }
+}
