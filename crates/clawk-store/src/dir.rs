@@ -20,7 +20,7 @@ use crate::seal::{self, Keys};
 use crate::writer::{Counters, Writer, limit_size};
 use crate::{check, schema};
 
-/// When an acknowledged write is safe.
+/// When a write counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// It survives a power cut: one sync of the disk per group.
@@ -39,7 +39,7 @@ impl Durability {
     }
 }
 
-/// How a state directory is opened.
+/// Options for opening a state directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// What "written" means.
@@ -63,7 +63,7 @@ impl Default for Options {
     }
 }
 
-/// What the writer has done since the start.
+/// Counters of the writer since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
     /// Transactions.
@@ -165,7 +165,7 @@ impl StateDir {
         })
     }
 
-    /// Where it lies.
+    /// The path of the state directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.inner.path
@@ -183,7 +183,7 @@ impl StateDir {
         Arc::new(SqliteMemory::new(self.inner.clone()))
     }
 
-    /// What the writer has done.
+    /// The counters of the writer.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let counters = &self.inner.counters;

@@ -35,6 +35,9 @@ spec:
 
 const STORES: [&str; 6] = ["facts", "plain", "notes", "window", "young", "folder"];
 
+/// Those that compaction concerns.
+const COMPACTED: [&str; 3] = ["notes", "window", "folder"];
+
 fn named() -> Value {
     json!({ "kind": "Claw", "claw": "0.3.0", "metadata": { "name": "tested", "version": "1.0.0" },
         "spec": { "identity": { "inline": { "personality": "x" } }, "providers": [{ "inline": {
@@ -49,7 +52,7 @@ fn request(n: u64) -> (&'static str, Value) {
     if n % 13 == 12 {
         return (
             "claw.memory.compact",
-            json!({ "store": ["notes", "window", "folder"][index % 3], "context": context }),
+            json!({ "store": COMPACTED[index % 3], "context": context }),
         );
     }
     let entry = match store {
