@@ -22,7 +22,7 @@ spec:
     - inline: { name: here, type: cli, transport: stdio, auth: { secret_ref: NONE } }
   tools:
     - inline: { name: memory-store, description: Stores, input_schema: { type: object } }
-    - inline: { name: shell, description: Runs, input_schema: { type: object } }
+    - inline: { name: file-write, description: Writes, input_schema: { type: object } }
   sandbox:
     inline: { level: process, capabilities: { filesystem: { mode: scoped, mount_paths: [{ path: "./work", permissions: rw }] }, shell: { mode: full } } }
   policies:
@@ -47,7 +47,7 @@ scenes:
       - call: [{{ name: memory-store, arguments: {{ store: notes, content: "The code of the {PLANTED} is 4711." }} }}]
       - call: [{{ name: memory-store, arguments: {{ store: diary, content: "Seen: the {PLANTED}." }} }}]
       - call: [{{ name: memory-store, arguments: {{ store: facts, key: {PLANTED}, content: "{PLANTED} {padding}" }} }}]
-      - call: [{{ name: shell, arguments: {{ command: "echo {PLANTED} > work/a && echo other > work/a && cat work/a", workdir: "." }} }}]
+      - call: [{{ name: file-write, arguments: {{ path: work/a, content: "other" }} }}]
       - say: "The {PLANTED} is kept."
   - steps:
       - say: "Noted: {PLANTED}."
@@ -58,7 +58,7 @@ scenes:
 fn agent() -> Agent {
     let agent = Agent::new();
     std::fs::create_dir(agent.path("work")).unwrap();
-    std::fs::write(agent.path("work/a"), format!("before: {PLANTED}")).unwrap();
+    std::fs::write(agent.path("work/a"), format!("before: Seen: the {PLANTED}.")).unwrap();
     std::fs::write(agent.path("claw.yaml"), MANIFEST).unwrap();
     std::fs::write(agent.path("script.yaml"), script()).unwrap();
     std::fs::write(
@@ -78,12 +78,17 @@ fn anywhere(folder: &Path, needle: &str) -> Vec<PathBuf> {
             found.extend(anywhere(&entry.path(), needle));
         } else if kind.is_file() {
             let bytes = std::fs::read(entry.path()).unwrap();
-            if bytes.windows(needle.len()).any(|part| part == needle.as_bytes()) {
+            if needle.is_empty() || bytes.windows(needle.len()).any(|part| part == needle.as_bytes()) {
                 found.push(entry.path());
             }
         }
     }
     found
+}
+
+/// Files below a folder.
+fn files(folder: &Path) -> usize {
+    anywhere(folder, "").len()
 }
 
 fn said(agent: &Agent, key: (&str, &str), words: &str) -> String {
@@ -142,6 +147,24 @@ fn nothing_of_an_encrypted_agent_can_be_read_on_the_disk() {
     assert_eq!(shown["entries"][0]["key"], json!(PLANTED));
     let verified = json_of(&agent, key, &["trace", "verify"]);
     assert_eq!(verified["valid"], json!(true));
+
+    // What a call overwrote is kept, sealed, and goes with what is forgotten.
+    let kept = agent.state().join("undo/blobs");
+    assert_eq!(files(&kept), 1);
+    let listed = json_of(&agent, key, &["memory", "list", "--store", "diary"]);
+    let id = listed["entries"][0]["id"].as_str().unwrap().to_owned();
+    let forget = [
+        "memory",
+        "forget",
+        &id,
+        "--store",
+        "diary",
+        "--reason",
+        "asked for",
+    ];
+    let forgotten = json_of(&agent, key, &forget);
+    assert_eq!(forgotten["originals"], json!(1), "{forgotten}");
+    assert_eq!(files(&kept), 0);
 
     // A verb without the key says what it lacks.
     let refused = agent

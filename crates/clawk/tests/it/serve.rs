@@ -31,6 +31,21 @@ impl Server {
         Self { child, input, output }
     }
 
+    /// The answer; none, if the agent is gone.
+    pub(crate) fn try_ask(&mut self, method: &str, params: &Value) -> Option<Value> {
+        let line = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
+        writeln!(self.input.as_mut()?, "{line}").ok()?;
+        loop {
+            let mut answer = String::new();
+            // A line that a kill cut off is no answer.
+            self.output.read_line(&mut answer).ok()?;
+            let answer: Value = serde_json::from_str(&answer).ok()?;
+            if answer["id"] == 7 {
+                return Some(answer);
+            }
+        }
+    }
+
     pub(crate) fn ask(&mut self, method: &str, params: &Value) -> Value {
         let line = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
