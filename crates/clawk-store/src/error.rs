@@ -77,6 +77,9 @@ pub enum StateError {
         /// For people.
         detail: String,
     },
+    /// A state that lies on a server can't be reached, or the server refused.
+    #[error("{0}")]
+    Server(String),
     /// SQLite refused.
     #[error(
         "the database `{path}`: {source}; if it is damaged, keep it as evidence by moving the directory aside"

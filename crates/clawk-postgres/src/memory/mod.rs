@@ -21,6 +21,7 @@ use clawk_recall::entry::{Found, Hit, New, Whose};
 
 use crate::error::Failure;
 use crate::pool::{Database, Mode, Transaction};
+use crate::state::License;
 use parts::Part;
 use vectors::Vectors;
 
@@ -31,6 +32,8 @@ pub struct PgMemory {
     /// The agent's name: two agents in one database do not share a store.
     agent: Arc<str>,
     vectors: Arc<Vectors>,
+    /// The state's own stores: what would lie in a state directory lies here, and only the lease's holder writes.
+    state: Option<License>,
 }
 
 impl PgMemory {
@@ -41,7 +44,16 @@ impl PgMemory {
             database,
             agent: agent.into(),
             vectors: Arc::default(),
+            state: None,
         }
+    }
+
+    /// As the stores of a state that this host serves: those of the back ends `sqlite` and `sqlite-vec` lie here, too, and a host that
+    /// lost its lease changes none.
+    #[must_use]
+    pub fn of_state(mut self, license: License) -> Self {
+        self.state = Some(license);
+        self
     }
 
     /// Brings back what compaction set aside of a place: one entry or what a summary stands for, or everything. Returns how many
@@ -69,6 +81,12 @@ impl PgMemory {
 
     async fn begin(&self, store: &Store, mode: Mode) -> Result<Transaction, Failure> {
         let tx = self.database.begin(mode).await?;
+        if let (Some(license), Mode::Write) = (&self.state, mode)
+            && !license.holds(&tx).await?
+        {
+            let lost = Failure::Schema("another host has taken the agent; nothing was changed".to_owned());
+            return tx.end(Err(lost)).await;
+        }
         if store.backend == Some(StoreBackend::Pgvector) && tx.vector().is_none() {
             let missing = Failure::Schema(format!(
                 "store `{}` is on `pgvector`, and the database lacks the extension `vector`: its owner runs `CREATE EXTENSION vector`, \
@@ -219,10 +237,11 @@ impl PgMemory {
 }
 
 /// Refuses what this back end can't do, at start rather than in the middle of the work.
-fn check(store: &Store) -> Result<(), MemoryError> {
+fn check(store: &Store, of_state: bool) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
         None | Some(StoreBackend::Postgresql | StoreBackend::Pgvector) => {}
+        Some(StoreBackend::Sqlite | StoreBackend::SqliteVec) if of_state => {}
         Some(
             other @ (StoreBackend::Sqlite
             | StoreBackend::SqliteVec
@@ -242,7 +261,7 @@ fn check(store: &Store) -> Result<(), MemoryError> {
 
 impl Memory for PgMemory {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
-        check(store)
+        check(store, self.state.is_some())
     }
 
     fn ask<'a>(
@@ -252,7 +271,7 @@ impl Memory for PgMemory {
         ask: Ask,
     ) -> Later<'a, Result<Found, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.state.is_some())?;
             let found = self.database.within(self.found(store, place, ask)).await;
             found.map_err(|failure| failure.of_memory(false))
         })
@@ -267,7 +286,7 @@ impl Memory for PgMemory {
         record: Batch,
     ) -> Later<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.state.is_some())?;
             if !record.entries.is_empty() {
                 return Err(MemoryError::Backend("PostgreSQL keeps no journal".to_owned()));
             }
@@ -278,7 +297,7 @@ impl Memory for PgMemory {
 
     fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.state.is_some())?;
             let work = async {
                 let tx = self.begin(store, Mode::Read).await?;
                 let scope = place.part(store);
@@ -305,7 +324,7 @@ impl Memory for PgMemory {
         summary: Option<Summary>,
     ) -> Later<'a, Result<(u64, u64), MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.state.is_some())?;
             let done = self
                 .database
                 .within(self.compacted(store, place, at, summary))
@@ -316,7 +335,7 @@ impl Memory for PgMemory {
 
     fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.state.is_some())?;
             let done = self.database.within(self.retained(store, at)).await;
             done.map_err(|failure| failure.of_memory(true))
         })
@@ -330,7 +349,7 @@ impl Memory for PgMemory {
         id: String,
     ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.state.is_some())?;
             let done = self.database.within(self.removed(store, place, whose, id)).await;
             done.map_err(|failure| failure.of_memory(true))
         })
@@ -338,7 +357,7 @@ impl Memory for PgMemory {
 
     fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
-            check(store)?;
+            check(store, self.state.is_some())?;
             let work = async {
                 let tx = self.begin(store, Mode::Read).await?;
                 let scope = place.part(store);

@@ -1,7 +1,83 @@
 //! What an agent keeps, as the verbs read and change it. This is the one module of the binary that names the store (`cargo xtask tidy`
 //! sees to it): whatever keeps a state in another way comes in here, and no verb knows.
 
+use std::path::Path;
+
+use anyhow::Result;
+use clawk_kernel::Parts;
+use clawk_server::Host;
+
+use super::server::Server;
+
 pub(crate) use clawk_store::{
     AuditDb, AuditRow, Contents, Delivery, Durability, Erase, Filter, Head, MAX_FORGOTTEN, MemoryPart,
-    Options, Reader, Remembered, Restore, StateDir, StateError, StoredEvent, public_key,
+    Options, Remembered, Restore, StateError, StoredEvent, public_key,
 };
+#[cfg(not(feature = "postgres"))]
+pub(crate) use clawk_store::{Reader, StateDir};
+
+#[cfg(feature = "postgres")]
+pub(crate) use super::postgres::{Reader, StateDir};
+
+/// Serves what a server keeps. `waits`: another host's end is waited for.
+///
+/// # Errors
+/// Another host serves it, it is broken, or the server is away.
+#[cfg(feature = "postgres")]
+pub(crate) async fn serve(dir: &Path, server: &Server, agent: &str, waits: bool) -> Result<StateDir> {
+    let (dir, server, agent) = (dir.to_owned(), server.clone(), agent.to_owned());
+    let opened = tokio::task::spawn_blocking(move || super::postgres::serve(&dir, &server, &agent, waits));
+    Ok(opened.await??)
+}
+
+/// Nothing can begin once the lease is lost.
+#[cfg(feature = "postgres")]
+pub(crate) fn around(parts: Parts, state: &StateDir) -> Parts {
+    super::postgres::around(parts, state)
+}
+
+/// Ends when this host may not go on serving its state.
+#[cfg(feature = "postgres")]
+pub(crate) async fn served(state: &StateDir, host: &Host) {
+    super::postgres::served(state, host).await;
+}
+
+/// Another host has it.
+#[cfg(feature = "postgres")]
+pub(crate) fn is_fenced(state: &StateDir) -> bool {
+    state.is_fenced()
+}
+
+#[cfg(not(feature = "postgres"))]
+mod left_out {
+    use super::{Host, Parts, Path, Result, Server, StateDir};
+
+    pub(crate) async fn serve(_dir: &Path, _server: &Server, _agent: &str, _waits: bool) -> Result<StateDir> {
+        anyhow::bail!(
+            "the state lies on PostgreSQL, and this build of clawk leaves that out: build with `cargo build --release --features \
+             postgres`, or use a shipped build (`cargo xtask dist`)"
+        )
+    }
+
+    pub(crate) fn around(parts: Parts, _state: &StateDir) -> Parts {
+        parts
+    }
+
+    pub(crate) async fn served(_state: &StateDir, _host: &Host) {
+        std::future::pending().await
+    }
+
+    pub(crate) const fn is_fenced(_state: &StateDir) -> bool {
+        false
+    }
+}
+#[cfg(not(feature = "postgres"))]
+pub(crate) use left_out::{around, is_fenced, serve, served};
+
+/// The database of a state directory.
+const DATABASE: &str = "state.db";
+
+/// Something is kept there, or the directory names the server that keeps it.
+pub(crate) fn holds_state(dir: &Path) -> bool {
+    dir.join(DATABASE).is_file() || Server::of(dir).is_ok_and(|found| found.is_some())
+}
