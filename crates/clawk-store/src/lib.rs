@@ -40,3 +40,4 @@ pub use journal::SqliteJournal;
 pub use keys::{public_key, signer_of};
 pub use memory::{FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, SqliteMemory};
 pub use reader::{Filter, Reader, StoredEvent};
+pub use schema::schema_version;

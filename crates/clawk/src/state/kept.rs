@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use clawk_kernel::Parts;
 use clawk_server::Host;
+use serde::Serialize;
 
 use super::server::Server;
 
@@ -73,6 +74,59 @@ mod left_out {
 }
 #[cfg(not(feature = "postgres"))]
 pub(crate) use left_out::{around, is_fenced, serve, served};
+
+/// What `clawk state info` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct StateInfo {
+    /// `sqlite` or `postgres`.
+    pub(crate) kind: &'static str,
+    /// The tables' version.
+    pub(crate) schema: i64,
+    /// Events in the journal.
+    pub(crate) events: u64,
+    /// Hosts that were seen.
+    pub(crate) hosts: Vec<HostInfo>,
+    /// Who holds what.
+    pub(crate) leases: Vec<LeaseInfo>,
+}
+
+/// A host that was seen.
+#[derive(Debug, Serialize)]
+pub(crate) struct HostInfo {
+    pub(crate) host: String,
+    pub(crate) pid: i64,
+    /// How long ago, milliseconds.
+    pub(crate) seen_ms: i64,
+}
+
+/// A lease.
+#[derive(Debug, Serialize)]
+pub(crate) struct LeaseInfo {
+    /// `*`: all sessions.
+    pub(crate) session: String,
+    pub(crate) host: String,
+    pub(crate) epoch: i64,
+    /// How long it still holds, milliseconds; `None`: it was given up.
+    pub(crate) expires_ms: Option<i64>,
+}
+
+/// What keeps the state, and who serves it.
+///
+/// # Errors
+/// It can't be read.
+pub(crate) fn info(dir: &Path) -> Result<StateInfo> {
+    #[cfg(feature = "postgres")]
+    if let Some(server) = Server::of(dir)? {
+        return Ok(super::postgres::info(&server)?);
+    }
+    Ok(StateInfo {
+        kind: "sqlite",
+        schema: clawk_store::schema_version(dir)?,
+        events: Reader::open(dir)?.last_row()?,
+        hosts: Vec::new(),
+        leases: Vec::new(),
+    })
+}
 
 /// The database of a state directory.
 const DATABASE: &str = "state.db";

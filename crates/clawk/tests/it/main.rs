@@ -60,6 +60,8 @@ mod sampling;
 mod serve;
 mod served;
 mod skills;
+#[cfg(feature = "postgres")]
+mod state_pg;
 mod stop;
 mod swarm;
 mod terminal;

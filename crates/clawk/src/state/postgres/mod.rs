@@ -14,7 +14,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clawk_postgres::{Database, Options, PgStateError, TlsMode};
+use clawk_postgres::{Database, Options, PgReader, PgStateError, TlsMode};
 use clawk_secrets::{Env, Resolver, Secret};
 use clawk_store::StateError;
 use tokio::runtime::{Handle, Runtime};
@@ -23,6 +23,7 @@ pub(crate) use dir::{StateDir, serve};
 pub(crate) use guard::{around, served};
 pub(crate) use reader::Reader;
 
+use super::kept::{HostInfo, LeaseInfo, StateInfo};
 use super::server::Server;
 use crate::config::Config;
 
@@ -91,6 +92,30 @@ fn database(server: &Server, read_only: bool) -> Result<Database> {
         url: Secret::new("[state] url", url.as_str()),
     };
     Ok(Database::on(made, &Env::Process, runtime()?.clone())?)
+}
+
+/// What keeps the state, and who serves it.
+pub(crate) fn info(server: &Server) -> Result<StateInfo, StateError> {
+    let reader = PgReader::new(open_database(server, true)?);
+    let found = wait(async move { reader.info().await })?;
+    let hosts = found.hosts.into_iter().map(|seen| HostInfo {
+        host: seen.host,
+        pid: seen.pid,
+        seen_ms: seen.seen_ms,
+    });
+    let leases = found.leases.into_iter().map(|seen| LeaseInfo {
+        session: seen.session,
+        host: seen.host,
+        epoch: seen.epoch,
+        expires_ms: seen.expires_ms,
+    });
+    Ok(StateInfo {
+        kind: "postgres",
+        schema: found.schema.into(),
+        events: found.events,
+        hosts: hosts.collect(),
+        leases: leases.collect(),
+    })
 }
 
 /// The password; `None`: the server may not want one.
