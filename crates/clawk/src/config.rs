@@ -553,7 +553,7 @@ mod tests {
         .unwrap();
         let config = Config::load(Some(&file), None).unwrap();
         assert_eq!(
-            config.settings.state.as_ref().and_then(StateConfig::dir),
+            config.settings.state.as_ref().and_then(super::StateConfig::dir),
             Some(folder.path().join("here").as_path())
         );
         let keys = config.in_force().unwrap();

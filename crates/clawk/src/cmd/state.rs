@@ -10,6 +10,7 @@ use crate::state::kept::{self, StateInfo};
 
 /// Flags of `clawk state`.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example:\n  clawk state info --agent my-agent")]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,

@@ -145,6 +145,7 @@ impl Host {
 
     fn signal(&self, name: &str) {
         let _told = Command::new("kill")
+            .stderr(Stdio::null())
             .args([&format!("-{name}"), &self.child.id().to_string()])
             .status();
     }
@@ -244,7 +245,7 @@ fn a_killed_host_is_followed_by_the_one_that_stands_by_and_nothing_is_done_twice
     assert_eq!(unknown["error"]["data"]["reason"], "outcome_unknown", "{unknown}");
     second.order(4);
     assert!(second.answer(4).get("result").is_some());
-    let query = json!({"store": "facts", "query": {"type": "key", "value": "k"}, "context": {"request_id": request(91), "identity": "tested"}});
+    let query = json!({"store": "facts", "query": {"type": "key", "key": "k"}, "context": {"request_id": request(91), "identity": "tested"}});
     second.send(91, "claw.memory.query", &query);
     let found = second.answer(91);
     assert!(found.to_string().contains("kept"), "{found}");
