@@ -1,8 +1,8 @@
-//! The host (R38): one agent, and whoever starts or ends it. Its doors come and go; the agent stays.
+//! The host (R38): owns one agent, its start and its end. Doors open and close while the agent runs.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex as Held, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::time::{Clock, SystemClock};
@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::a2a::tasks::Tasks;
 use crate::agent::{AgentFactory, Current, InitFailure};
@@ -19,8 +20,10 @@ use crate::channels::Channels;
 
 /// How long the end of a host waits for what connections left behind, once the agent has ended.
 const LEFT: Duration = Duration::from_secs(5);
+/// How long the answer to an order to restart has until the host stops.
+const ANSWERED: Duration = Duration::from_millis(200);
 
-/// How connections are served.
+/// Settings of connections.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Longest message, bytes (R24).
@@ -29,6 +32,8 @@ pub struct Options {
     pub drain_timeout_ms: u64,
     /// For the timestamps of heartbeats.
     pub clock: Arc<dyn Clock>,
+    /// Why the host can't be started again by itself; `None`: whoever runs it does so when [`Host::is_restarting`].
+    pub cant_restart: Option<&'static str>,
 }
 
 impl Default for Options {
@@ -38,6 +43,7 @@ impl Default for Options {
             max_message_bytes: 8 * 1024 * 1024,
             drain_timeout_ms: 30_000,
             clock: Arc::new(SystemClock::default()),
+            cant_restart: Some("whoever started the agent has to start it again"),
         }
     }
 }
@@ -60,14 +66,21 @@ struct Inner {
     tasks: Tasks,
     /// An A2A endpoint is on (R23).
     serves_tasks: AtomicBool,
-    channels: OnceLock<Arc<dyn Channels>>,
+    channels: Held<Option<Arc<dyn Channels>>>,
+    /// Which run of this host it is.
+    run: Uuid,
+    /// Once it has stopped, it is to start again.
+    restarts: AtomicBool,
 }
 
 impl Host {
     /// A host whose agents come from `factory`; none runs yet.
     #[must_use]
     pub fn new(factory: Arc<dyn AgentFactory>, options: Options) -> Self {
+        let run = options.clock.uuid();
         Self(Arc::new(Inner {
+            run,
+            restarts: AtomicBool::new(false),
             factory,
             current: Current::default(),
             options,
@@ -76,7 +89,7 @@ impl Host {
             left: TaskTracker::new(),
             tasks: Tasks::default(),
             serves_tasks: AtomicBool::new(false),
-            channels: OnceLock::new(),
+            channels: Held::default(),
         }))
     }
 
@@ -101,14 +114,18 @@ impl Host {
         &self.0.current
     }
 
-    /// Gives the host its agent's channels; the first ones stay.
-    pub fn set_channels(&self, channels: Arc<dyn Channels>) {
-        let _first = self.0.channels.set(channels); // silent-ok: a host has one agent
+    /// Sets the channels of the agent. Replaces the earlier ones.
+    pub fn set_channels(&self, channels: Option<Arc<dyn Channels>>) {
+        *self.0.channels.lock().unwrap_or_else(PoisonError::into_inner) = channels;
     }
 
     /// Its agent's channels, where they are connected.
-    pub(crate) fn channels(&self) -> Option<&Arc<dyn Channels>> {
-        self.0.channels.get()
+    pub(crate) fn channels(&self) -> Option<Arc<dyn Channels>> {
+        self.0
+            .channels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// How connections are served.
@@ -140,6 +157,29 @@ impl Host {
         Ok(kernel)
     }
 
+    /// Ends the agent that runs and starts the next one; `between` is done while none runs, and nobody can start one then.
+    /// Where none runs, `between` is all that is done.
+    ///
+    /// # Errors
+    /// The next one can't be started, or the host is ending: then none runs.
+    pub async fn next_run(
+        &self,
+        reason: &str,
+        between: impl Future<Output = ()> + Send,
+    ) -> Result<(), InitFailure> {
+        let _alone = self.0.moving.lock().await;
+        let running = self.0.current.get();
+        let running = running.filter(|kernel| kernel.status().state != LifecycleState::Stopped);
+        if let Some(kernel) = &running {
+            kernel.shutdown(reason, self.0.options.drain_timeout_ms).await;
+        }
+        between.await;
+        if running.is_some() && !self.0.over.is_cancelled() {
+            self.0.current.set(self.0.factory.start(None).await?);
+        }
+        Ok(())
+    }
+
     /// Ends the agent: drains for at most `timeout_ms`, then cancels. Whether all of it ended in time.
     pub async fn end(&self, reason: &str, timeout_ms: u64) -> bool {
         let _alone = self.0.moving.lock().await;
@@ -151,7 +191,35 @@ impl Host {
         }
     }
 
-    /// Asks the host to stop: whoever runs it hears of it by [`Self::stopping`].
+    /// Which run of the host this is: another one after each start.
+    pub(crate) fn run(&self) -> Uuid {
+        self.0.run
+    }
+
+    /// Asks the host to stop and to start again. It stops a moment later, so that who asked gets an answer.
+    ///
+    /// # Errors
+    /// Why it can't start again by itself.
+    pub(crate) fn restart(&self) -> Result<(), &'static str> {
+        if let Some(why) = self.0.options.cant_restart {
+            return Err(why);
+        }
+        self.0.restarts.store(true, Ordering::SeqCst);
+        let host = self.clone();
+        self.outlive(async move {
+            tokio::time::sleep(ANSWERED).await;
+            host.stop();
+        });
+        Ok(())
+    }
+
+    /// It has been asked to start again once it has stopped.
+    #[must_use]
+    pub fn is_restarting(&self) -> bool {
+        self.0.restarts.load(Ordering::SeqCst)
+    }
+
+    /// Asks the host to stop. [`Self::stopping`] completes then.
     pub fn stop(&self) {
         self.0.over.cancel();
     }
@@ -161,7 +229,7 @@ impl Host {
         self.0.over.cancelled().await;
     }
 
-    /// The end of everything: takes no new agent, ends the one that runs, and waits for what connections left behind.
+    /// Closes the host: accepts no new agent, ends the running one, and waits for the open work of connections.
     pub async fn close(&self, reason: &str) -> bool {
         self.stop();
         let drained = self.end(reason, self.0.options.drain_timeout_ms).await;

@@ -81,7 +81,7 @@ enum Verb {
     Resolve(cmd::resolve::Args),
     /// List, search, export and forget what an agent remembers
     Memory(cmd::memory::Args),
-    /// Have tokens made for MCP servers that want one, list and forget them
+    /// Log in to MCP servers that need a token; list and forget the tokens
     Mcp(cmd::mcp::Args),
     /// Agree to the programs that a folder's files would run on this machine
     Trust(cmd::trust::Args),
@@ -91,6 +91,8 @@ enum Verb {
     State(cmd::state::Args),
     /// Put back what a session's calls overwrote
     Undo(cmd::undo::Args),
+    /// Show what a new program or manifest would have decided in the last sessions, and go live with it if asked
+    Upgrade(cmd::upgrade::Args),
     /// Import skills from `SKILL.md` folders; list, show and test an agent's skills
     Skill(cmd::skill::Args),
     /// List an agent's effects, and settle those of unknown outcome
@@ -146,6 +148,7 @@ impl Cli {
             Verb::Sessions(args) => cmd::sessions::run(&args),
             Verb::State(args) => cmd::state::run(&args),
             Verb::Undo(args) => cmd::undo::run(&args),
+            Verb::Upgrade(args) => cmd::upgrade::run(&args, config.as_deref()),
             Verb::Skill(args) => cmd::skill::run(&args, config.as_deref()),
             Verb::Effects(args) => cmd::effects::run(&args),
             Verb::Sandbox(args) => cmd::sandbox::run(&args, config.as_deref()),

@@ -7,6 +7,7 @@ mod compare;
 pub(crate) mod facts;
 mod ports;
 mod read;
+mod shadow;
 mod tape;
 
 use std::collections::{BTreeMap, HashSet};
@@ -21,6 +22,7 @@ use serde_json::value::RawValue;
 
 pub use crate::carp::{AtlasRef, CarpFacts, atlas_of};
 pub use facts::{AgentFacts, ToolFacts};
+pub use shadow::{Check, Difference, Judged, Shadow, Shadowed, shadow};
 pub use tape::{Missing, Tape};
 
 use clawk_secrets::Given;
@@ -40,7 +42,7 @@ use tape::{Answered, Input, Tapes};
 /// How long one message or call may take; a replay waits for nothing but itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Replayed {
     /// The session.
@@ -88,7 +90,21 @@ pub enum ReplayError {
 /// # Errors
 /// See [`ReplayError`]; a divergence is no error here but the answer.
 pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replayed, ReplayError> {
-    Ok(played(tape, context_dir).await?.0)
+    let Played {
+        session,
+        events,
+        again,
+        inputs,
+        ..
+    } = played(tape, context_dir).await?;
+    let (compared, skipped, divergence) = compare::compare(&events, &again);
+    Ok(Replayed {
+        session_id: session,
+        compared,
+        skipped,
+        inputs,
+        divergence,
+    })
 }
 
 /// What the models were asked, in order, built again from the record: what each was sent, but for the bound on its answer.
@@ -97,7 +113,7 @@ pub async fn replay(tape: Tape, context_dir: &std::path::Path) -> Result<Replaye
 /// # Errors
 /// See [`ReplayError`].
 pub async fn prompts(tape: Tape, context_dir: &std::path::Path) -> Result<Vec<Prompt>, ReplayError> {
-    let asked = played(tape, context_dir).await?.1;
+    let asked = played(tape, context_dir).await?.asked;
     let prompt = |request: InferRequest| {
         let request = InferRequest {
             max_output_tokens: 0,
@@ -120,10 +136,20 @@ pub struct Prompt {
     pub request: InferRequest,
 }
 
-async fn played(
-    tape: Tape,
-    context_dir: &std::path::Path,
-) -> Result<(Replayed, Vec<InferRequest>), ReplayError> {
+/// What came of a tape.
+struct Played {
+    session: SessionId,
+    /// The record.
+    events: Vec<Recorded>,
+    /// What the kernel wrote.
+    again: Vec<Recorded>,
+    /// Messages and calls that were handed in.
+    inputs: u64,
+    /// What models were asked.
+    asked: Vec<InferRequest>,
+}
+
+async fn played(tape: Tape, context_dir: &std::path::Path) -> Result<Played, ReplayError> {
     let tapes = Arc::new(Tapes::new(&tape)?);
     let journal = Arc::new(MemJournal::default());
     let mut manifest = tape.facts.manifest.clone();
@@ -172,15 +198,13 @@ async fn played(
         .into_iter()
         .filter(|event| event.session == session.id)
         .collect();
-    let (compared, skipped, divergence) = compare::compare(&tape.events, &again);
-    let replayed = Replayed {
-        session_id: tape.session,
-        compared,
-        skipped,
+    Ok(Played {
+        session: tape.session,
+        events: tape.events,
+        again,
         inputs,
-        divergence,
-    };
-    Ok((replayed, tapes.requests()))
+        asked: tapes.requests(),
+    })
 }
 
 /// The agent again, with ports that play the tape.
@@ -212,7 +236,9 @@ fn parts(
             audit_writable: Arc::new(true.into()),
             budgets: Default::default(),
             prices: Default::default(),
+            planning: tape.facts.planning,
             judge: Judge::default(),
+            claims: tape.facts.claims.clone(),
             shown: tape.facts.shown,
             models: models(tape),
             reach_providers: false,
@@ -298,7 +324,10 @@ async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
             continue;
         }
         // Of a question that the record leaves open, nothing is known.
-        let Some(answered) = tapes.answered() else {
+        let Some(answered) = tapes.answered(&question) else {
+            if tapes.is_shadow() {
+                tapes.leave_alone(&question.request_id);
+            }
             continue;
         };
         let Answered {

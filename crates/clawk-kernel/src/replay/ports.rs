@@ -1,6 +1,6 @@
 //! The ports that play a tape.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::ToolFacts;
 use super::tape::{Ended, Said, Tape, Tapes};
+use super::{Check, ToolFacts};
 use crate::call::Permit;
 use crate::error::CallError;
 use crate::event::{canonical, digest};
@@ -91,6 +91,8 @@ impl Provider for TapedModel {
 #[derive(Debug)]
 pub(super) struct TapedTools {
     facts: BTreeMap<String, ToolFacts>,
+    /// Static checks that are made again, of these tools.
+    checks: Option<(Check, BTreeSet<String>)>,
     tapes: Arc<Tapes>,
 }
 
@@ -98,8 +100,21 @@ impl TapedTools {
     pub(super) fn new(tape: &Tape, tapes: Arc<Tapes>) -> Self {
         Self {
             facts: tape.tools.clone(),
+            checks: tape.shadow.as_ref().and_then(|shadow| shadow.checks.clone()),
             tapes,
         }
+    }
+
+    /// The static checks, where the sandbox is not the recorded one; `None`: it ends as it ended.
+    fn checked(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        workdir: &Path,
+    ) -> Option<Result<(), Refusal>> {
+        let (check, _) = self.checks.as_ref().filter(|(_, tools)| tools.contains(tool))?;
+        check(tool, arguments, plan, workdir)
     }
 }
 
@@ -138,22 +153,24 @@ impl ToolRunner for TapedTools {
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        _plan: &Plan,
-        _workdir: &Path,
+        plan: &Plan,
+        workdir: &Path,
     ) -> Result<(), Refusal> {
         let refusal = self.tapes.refusal(tool, digest(&canonical(arguments)));
-        refusal.map_or(Ok(()), Err)
+        let checked = self.checked(tool, arguments, plan, workdir);
+        checked.unwrap_or_else(|| refusal.map_or(Ok(()), Err))
     }
 
     fn foresee(
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        _plan: &Plan,
-        _workdir: &Path,
+        plan: &Plan,
+        workdir: &Path,
     ) -> Result<(), Refusal> {
         let refusal = self.tapes.foreseen(tool, digest(&canonical(arguments)));
-        refusal.map_or(Ok(()), Err)
+        let checked = self.checked(tool, arguments, plan, workdir);
+        checked.unwrap_or_else(|| refusal.map_or(Ok(()), Err))
     }
 
     fn run<'a>(

@@ -13,20 +13,20 @@ use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
 use super::read::{content, lacking, number, payload, read, text};
-use super::{AgentFacts, ToolFacts, answer_of};
+use super::{AgentFacts, Shadow, ToolFacts, answer_of};
 use crate::attach::{Attached, Incoming};
 use crate::carp;
 use crate::door::Origin;
 use crate::error::CallError;
-use crate::event::kind;
-use crate::notice::Answer;
+use crate::event::{canonical, digest, kind};
+use crate::notice::{Answer, Question};
 use crate::ports::{Completion, FaultKind, InferRequest, Recorded, Told};
 use crate::recall;
 use crate::recover;
 use crate::team;
 use crate::time::Timestamp;
 
-/// What a replay lacks.
+/// A reason why a record cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// Content was erased, or lies elsewhere.
@@ -65,6 +65,8 @@ pub struct Tape {
     pub(super) door: String,
     pub(super) role: Role,
     pub(super) inputs: Vec<Given>,
+    /// What takes the place of the recorded agent.
+    pub(super) shadow: Option<Shadow>,
 }
 
 /// An input, and when the kernel turned to it.
@@ -198,6 +200,7 @@ impl Tape {
             door,
             role,
             inputs,
+            shadow: None,
         })
     }
 
@@ -312,6 +315,10 @@ pub(super) struct Tapes {
 
 #[derive(Debug)]
 struct Inner {
+    /// Another agent plays: what is asked for is found by what it is about, not by its turn.
+    shadow: bool,
+    /// What each call that a person was asked about is, in a shadow run.
+    questions: HashMap<String, Key>,
     models: HashMap<String, VecDeque<(Timestamp, Said)>>,
     calls: HashMap<Key, VecDeque<(Timestamp, Ended)>>,
     /// In the order of the questions, by the call that each asks about.
@@ -335,6 +342,8 @@ impl Tapes {
     /// The content of an answer is not there.
     pub(super) fn new(tape: &Tape) -> Result<Self, Missing> {
         let mut inner = Inner {
+            shadow: tape.shadow.is_some(),
+            questions: HashMap::new(),
             models: HashMap::new(),
             calls: HashMap::new(),
             replies: VecDeque::new(),
@@ -377,6 +386,7 @@ impl Tapes {
 
     pub(super) fn said(&self, provider: &str) -> Option<Said> {
         let mut inner = self.lock();
+        let provider = if inner.shadow { "" } else { provider };
         let (at, said) = inner.models.get_mut(provider)?.pop_front()?;
         inner.now = at;
         Some(said)
@@ -434,8 +444,16 @@ impl Tapes {
         self.lock().changed.get(&(tool.to_owned(), arguments)).cloned()
     }
 
-    pub(super) fn answered(&self) -> Option<Answered> {
+    pub(super) fn is_shadow(&self) -> bool {
+        self.lock().shadow
+    }
+
+    /// What a person said to the next question; in a shadow run, to this one.
+    pub(super) fn answered(&self, question: &Question) -> Option<Answered> {
         let mut inner = self.lock();
+        if inner.shadow {
+            return inner.answer_to(question);
+        }
         let (request_id, answered) = inner.replies.pop_front()?;
         if let Some((key, changed)) = inner.voids.remove(&request_id) {
             inner.changed.insert(key, changed);
@@ -480,6 +498,22 @@ impl Tapes {
 }
 
 impl Inner {
+    /// The models' queue of this provider: in a shadow run they all speak from one.
+    fn models_of(&mut self, provider: String) -> &mut VecDeque<(Timestamp, Said)> {
+        let name = if self.shadow { String::new() } else { provider };
+        self.models.entry(name).or_default()
+    }
+
+    /// The answer to the first question about this very call that is not yet answered.
+    fn answer_to(&mut self, question: &Question) -> Option<Answered> {
+        let about = (question.tool.clone(), digest(&canonical(&question.arguments)));
+        let mut replies = self.replies.iter();
+        let at = replies.position(|(id, _)| self.questions.get(id) == Some(&about))?;
+        let (_, answered) = self.replies.remove(at)?;
+        self.now = answered.at;
+        Some(answered)
+    }
+
     /// The latest answer about this call.
     fn reply(&mut self, request_id: &str) -> Option<&mut Answered> {
         let found = self.replies.iter_mut().rev().find(|(id, _)| id == request_id);
@@ -501,10 +535,7 @@ impl Inner {
         match event.kind.as_str() {
             kind::PROVIDER_COMPLETED => {
                 let said = Said::Completion(Box::new(read(event)?));
-                self.models
-                    .entry(own("provider"))
-                    .or_default()
-                    .push_back((event.at, said));
+                self.models_of(own("provider")).push_back((event.at, said));
             }
             kind::MEMORY_RECALLED => {
                 let question = text(&facts, "query_hash").and_then(|hex| Digest::from_hex(&hex));
@@ -518,15 +549,17 @@ impl Inner {
             // Nobody heard what the model said; the turn that was taken up asked it again.
             kind::PROVIDER_FAILED if own("kind") == recover::LOST => {}
             kind::PROVIDER_FAILED => {
-                self.models
-                    .entry(own("provider"))
-                    .or_default()
+                self.models_of(own("provider"))
                     .push_back((event.at, fault(&facts)));
             }
             kind::ACTION_REQUESTED => {
                 let arguments = text(&facts, "parameters_hash").and_then(|hex| Digest::from_hex(&hex));
                 if let Some(arguments) = arguments {
                     let name = own("action_id");
+                    if self.shadow {
+                        self.questions
+                            .insert(own("request_id"), (name.clone(), arguments));
+                    }
                     let tool = runners.get(&name).cloned().unwrap_or(name);
                     asked.insert(own("request_id"), (tool, arguments));
                 }

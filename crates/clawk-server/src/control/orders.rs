@@ -1,4 +1,4 @@
-//! What the owner of the state directory may order by the control socket: answers, revocations, the emergency stop.
+//! The orders of the control socket: answers, revocations, the emergency stop.
 
 use clawk_kernel::effect::Outcome;
 use clawk_kernel::sheet::Seen;
@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::channels::Channels;
 use crate::error::ckp as error;
+use crate::host::Host;
 use crate::rpc::questions::{self, Text};
 
 #[derive(Deserialize)]
@@ -89,6 +90,21 @@ pub(crate) const PREFIX: &str = "clawk.";
 
 /// What orders about channels begin with.
 pub(crate) const CHANNELS: &str = "clawk.channels.";
+
+/// What orders about the host itself begin with.
+pub(crate) const RESTART: &str = "clawk.restart";
+
+/// Obeys an order about the host: `clawk.restart`, and `clawk.restart.status`, which says which run it is.
+pub(crate) fn of_host(method: &str, host: &Host) -> Result<Value, RpcError> {
+    match method {
+        RESTART => host
+            .restart()
+            .map_err(|why| RpcError::new(ErrorCode::InvalidRequest, why))?,
+        "clawk.restart.status" => {}
+        _ => return Err(unknown()),
+    }
+    Ok(json!({"run": host.run(), "restarting": host.is_restarting()}))
+}
 
 /// Obeys an order about channels.
 pub(crate) async fn of_channels(

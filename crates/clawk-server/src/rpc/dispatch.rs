@@ -252,10 +252,12 @@ impl Connection {
         let permit = self.lanes.enter_answer().await;
         let (name, params, by) = (name.to_owned(), ask.params.to_owned(), self.rights.shared_name());
         let reply = self.reply(ask);
-        let channels = self.host.channels().cloned();
+        let (channels, host) = (self.host.channels(), self.host.clone());
         self.start(async move {
+            let of_host = name.starts_with(orders::RESTART);
             let outcome = match channels.filter(|_| name.starts_with(orders::CHANNELS)) {
                 Some(channels) => orders::of_channels(&name, &params, &*channels, &by).await,
+                None if of_host => orders::of_host(&name, &host),
                 None => orders::act(&name, &params, &kernel, &by).await,
             };
             drop(permit);

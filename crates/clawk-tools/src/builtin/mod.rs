@@ -108,6 +108,17 @@ pub fn describe(name: &str) -> Option<Description> {
     Builtin::named(name).map(Builtin::describe)
 }
 
+/// The static checks of the built-in of this name. `None`: there is no such built-in.
+#[must_use]
+pub fn preflight(
+    name: &str,
+    arguments: &Map<String, Value>,
+    plan: &Plan,
+    workdir: &Path,
+) -> Option<Result<(), Refusal>> {
+    Builtin::named(name).map(|builtin| builtin.preflight(arguments, plan, workdir))
+}
+
 pub(crate) use describe::about_shell;
 
 impl Builtin {

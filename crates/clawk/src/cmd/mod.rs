@@ -37,4 +37,5 @@ pub(crate) mod swarm;
 pub(crate) mod trace;
 pub(crate) mod trust;
 pub(crate) mod undo;
+pub(crate) mod upgrade;
 pub(crate) mod validate;

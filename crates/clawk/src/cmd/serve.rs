@@ -5,6 +5,7 @@ mod reload;
 
 use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -105,17 +106,40 @@ mends it. Of an agent that comes over the wire, `claw.initialize` is refused wit
 
 /// Serves until the other side ends, or a signal asks to.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    // Looked up now: the file may be another one by the time it is started again.
+    let program = std::env::current_exe();
     let runtime = compose::runtime()?;
     let (args, config) = (args.clone(), config.map(Path::to_owned));
     // On a worker, where its input and its answers wake it without a change of threads.
     let serving = runtime.spawn(async move { serve(&args, config.as_deref()).await });
-    let code = runtime.block_on(serving)??;
+    let end = runtime.block_on(serving)??;
     // A read of standard input that is under way can't be cancelled; it must not hold up the end.
     runtime.shutdown_background();
-    Ok(code)
+    match end {
+        End::Over(code) => Ok(code),
+        End::Again => Err(again(&program?)),
+    }
 }
 
-async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+/// How serving ended.
+enum End {
+    Over(ExitCode),
+    /// It was asked to start again.
+    Again,
+}
+
+/// This process becomes the program that lies in its place now, with the same arguments; the answer is why it could not.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the same process goes on as its successor, at the word of the state's owner: nothing is spawned"
+)]
+fn again(program: &Path) -> anyhow::Error {
+    let mut successor = std::process::Command::new(program);
+    let error = successor.args(std::env::args_os().skip(1)).exec();
+    anyhow::Error::new(error).context(format!("`{}` can't be started again", program.display()))
+}
+
+async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
     let (cancel, mut hangups) = (cancelled_by_signals()?, signal(SignalKind::hangup())?);
     let asked = tokio::select! {
         blueprint = blueprint(args, config) => blueprint?,
@@ -129,7 +153,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             let ask = blueprint.has_channels().then(|| blueprint.ask_by_channel());
             let launched = tokio::select! {
                 launched = Launched::standing_by(blueprint, args.state.as_deref(), ask) => launched?,
-                () = cancel.cancelled() => return Ok(ExitCode::SUCCESS),
+                () = cancel.cancelled() => return Ok(End::Over(ExitCode::SUCCESS)),
             };
             Source::Launched(Arc::new(launched.reaching_providers()))
         }
@@ -146,14 +170,16 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     };
     if let Err(error) = check_doors(args, &source) {
         out::note(&format!("error: {error}"));
-        return Ok(ExitCode::from(2));
+        return Ok(End::Over(ExitCode::from(2)));
     }
+    let launcher = "its launcher holds the connection: start it again from there";
     let options = Options {
+        cant_restart: args.launched().then_some(launcher),
         drain_timeout_ms: if args.launched() { STDIO_DRAIN_MS } else { DRAIN_MS },
         ..Options::default()
     };
     let host = Host::new(source.factory(), options);
-    let doors = match source.launched() {
+    let mut doors = match source.launched() {
         Some(launched) => open(args, launched, &host).await?,
         None => Doors::default(),
     };
@@ -177,7 +203,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 () = host.stopping(), if !cancel.is_cancelled() => cancel.cancel(),
                 Some(()) = hangups.recv() => {
                     let launched = source.launched().map(|launched| &**launched);
-                    reload::reload(args, config, launched, doors.keys()).await;
+                    reload::reload(args, config, launched, &host, &mut doors).await;
                 }
             }
         }
@@ -187,17 +213,22 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     if taken {
         bail!("another host serves the agent now; start this one again, and it stands by");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if host.is_restarting() {
+        End::Again
+    } else {
+        End::Over(ExitCode::SUCCESS)
+    })
+}
+
+/// There is a way to reach the agent that this blueprint is of.
+fn reachable(args: &Args, launched: &Launched, blueprint: &Blueprint) -> bool {
+    args.has_door() || blueprint.has_channels() || launched.has_bus()
 }
 
 /// There is a way to reach the agent.
 fn check_doors(args: &Args, source: &Source) -> Result<()> {
-    let channels = source
-        .launched()
-        .is_some_and(|launched| launched.blueprint().has_channels());
-    let queues = args.nats.is_some() || args.redis.is_some();
-    let bus = source.launched().is_some_and(|launched| launched.has_bus());
-    if args.stdio || args.mcp || args.listen.is_some() || args.dir.is_some() || queues || channels || bus {
+    let launched = source.launched();
+    if args.has_door() || launched.is_some_and(|launched| reachable(args, launched, &launched.blueprint())) {
         return Ok(());
     }
     bail!(
@@ -238,6 +269,12 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
 }
 
 impl Args {
+    /// The command line names a door.
+    const fn has_door(&self) -> bool {
+        let queues = self.nats.is_some() || self.redis.is_some();
+        self.stdio || self.mcp || self.listen.is_some() || self.dir.is_some() || queues
+    }
+
     /// Standard input is the launcher's, and standard error is quiet unless asked (R25).
     pub(super) const fn launched(&self) -> bool {
         self.stdio || self.mcp

@@ -6,8 +6,8 @@ mod export;
 mod fork;
 mod key;
 mod redact;
-mod replay;
-pub(super) mod source;
+pub(in crate::cmd) mod replay;
+pub(in crate::cmd) mod source;
 mod tail;
 #[cfg(test)]
 mod tests;

@@ -159,6 +159,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
             ["mcp", "list" | "login" | "logout"] => &["in/claw.yaml"],
             ["policy", "test"] => &["in/claw.yaml"],
             ["policy", "what-if"] => &["--policy", "out.yaml", "--manifest", "in/claw.yaml"],
+            ["upgrade"] => &["in/claw.yaml", "--shadow", "in/claw.yaml"],
             ["swarm", "run"] => &["in/claw.yaml", "do it"],
             ["sandbox", "explain"] => &["in/claw.yaml"],
             ["skill", "list" | "test"] => &["in/claw.yaml"],
@@ -204,7 +205,7 @@ fn every_verb_whose_error_names_allow_outside_takes_it() {
         );
         tried += 1;
     }
-    assert_eq!(tried, 22);
+    assert_eq!(tried, 23);
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
     let found = tapes::sessions(&source, pick)?;
     if found.played.is_empty() && found.served.is_empty() && resolved.is_none() {
-        bail!("nobody spoke, called or resolved in what is to be replayed");
+        bail!("the record has no message, call or resolution to replay");
     }
     if !found.served.is_empty() && resolved.is_none() {
         let Some(reader) = &contents else {
@@ -156,7 +156,7 @@ fn repeated(times: u32, again: impl Fn() -> Result<carp::Again>) -> Result<carp:
 }
 
 /// A record that does not hold is not replayed.
-fn holds(source: &Source, pick: Pick) -> Result<()> {
+pub(in crate::cmd) fn holds(source: &Source, pick: Pick) -> Result<()> {
     let report = match source {
         Source::State(reader) => reader.verify(pick.session())?,
         Source::File(path) => clawk_trace::verify(super::source::open(path)?)?,

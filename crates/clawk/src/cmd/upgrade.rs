@@ -1,0 +1,304 @@
+//! `clawk upgrade`: what a new program or manifest would have decided in the last sessions, and the change itself, if asked for.
+
+mod apply;
+mod played;
+mod program;
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clawk_kernel::replay::{Difference, Judged, Shadowed};
+use clawk_manifest::Manifest;
+use clawk_proto::SessionId;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::config::{Config, Outside};
+use crate::out::{self, Format, Paint};
+use crate::state::server::StateConfig;
+use crate::state::{Origin, Wanted};
+use crate::{atlases, compose, manifest};
+
+/// Flags of `clawk upgrade`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The manifest that is in use now
+    #[arg(value_name = "CLAW")]
+    manifest: PathBuf,
+
+    /// The new program or the new manifest; twice for both
+    #[arg(long, value_name = "NEW", required_unless_present = "recorded")]
+    shadow: Vec<PathBuf>,
+
+    /// Replay the last N sessions in which somebody spoke or called
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    sessions: u32,
+
+    /// State directory [default: the manifest's own]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Put the new program or manifest in the place of the old one, and restart the running agent; refused if anything differs
+    #[arg(long)]
+    apply: bool,
+
+    /// With --apply: go live in spite of differences and of sessions that could not be replayed
+    #[arg(long, requires = "apply")]
+    accept_differences: bool,
+
+    /// What an older version asks a newer one: replay with the recorded manifest, or with --shadow, and print JSON
+    #[arg(long, hide = true, conflicts_with = "apply")]
+    recorded: bool,
+
+    #[command(flatten)]
+    outside: Outside,
+
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clawk upgrade claw.yaml --shadow next.yaml                     the last 20 sessions under another manifest
+  clawk upgrade claw.yaml --shadow ./clawk-next --sessions 200   by another program
+  clawk upgrade claw.yaml --shadow ./clawk-next --shadow next.yaml --apply
+
+Nothing of the world is used: models, tools and people are what the record says. A difference is a call with another
+verdict (allow, audit, ask, deny) or a message with another end; other words for the same verdict are none. Exit code 0:
+every session was replayed and nothing differs; 1 otherwise.
+
+With --apply the old file is kept beside the new one, with `.before` at the end of its name. An agent that runs as
+`clawk serve` ends its turns and starts again by itself, with the same arguments; one on standard input does not.";
+
+/// What a shadow run of all sessions found.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+struct Found {
+    sessions: usize,
+    decisions: usize,
+    prompts_differ: usize,
+    /// Decisions that a replay by the program in use decides otherwise than the record, too: no upgrade changes them.
+    as_before: usize,
+    differences: Vec<Difference>,
+    not_replayed: Vec<NotReplayed>,
+}
+
+/// A session that the record is not enough for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct NotReplayed {
+    session_id: SessionId,
+    reason: String,
+}
+
+impl Found {
+    fn take(&mut self, one: Shadowed) {
+        self.sessions += 1;
+        self.decisions += one.decisions;
+        self.prompts_differ += one.prompts_differ;
+        self.differences.extend(one.differences);
+    }
+
+    /// Leaves out what the program in use decides in the same way, under the recorded manifest.
+    fn less(mut self, before: &Self) -> Self {
+        let all = self.differences.len();
+        self.differences
+            .retain(|one| !before.differences.iter().any(|known| known.same_as(one)));
+        self.as_before += all - self.differences.len();
+        self
+    }
+
+    fn is_same(&self) -> bool {
+        self.differences.is_empty() && self.not_replayed.is_empty()
+    }
+}
+
+/// What is to take the place of what is in use.
+#[derive(Debug, Default)]
+struct New<'a> {
+    manifest: Option<&'a Path>,
+    program: Option<&'a Path>,
+}
+
+impl<'a> New<'a> {
+    fn of(paths: &'a [PathBuf]) -> Result<Self> {
+        let mut new = Self::default();
+        for path in paths {
+            let (place, what) = if is_program(path)? {
+                (&mut new.program, "program")
+            } else {
+                (&mut new.manifest, "manifest")
+            };
+            if place.replace(path).is_some() {
+                bail!(
+                    "`--shadow` takes one {what}, and `{}` is a second one",
+                    path.display()
+                );
+            }
+        }
+        Ok(new)
+    }
+}
+
+/// An executable begins with the bytes of one; a manifest is text.
+fn is_program(path: &Path) -> Result<bool> {
+    let mut first = Vec::new();
+    let file = std::fs::File::open(path).with_context(|| format!("can't open `{}`", path.display()))?;
+    let read = file.take(4).read_to_end(&mut first);
+    read.with_context(|| format!("can't read `{}`", path.display()))?;
+    Ok(first == b"\x7fELF" || first.starts_with(b"#!"))
+}
+
+/// Exit code 1 when anything differs, or could not be replayed, unless that was accepted.
+pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
+    let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
+    let (current, _) = manifest::look(&args.manifest, &config)?;
+    let new = New::of(&args.shadow)?;
+    let judged = new.manifest.map(|path| judged(path, &config)).transpose()?;
+    let origin = Origin::of_file(&args.manifest)?;
+    let state = Wanted {
+        flag: args.state.as_deref(),
+        configured: config.settings.state.as_ref().and_then(StateConfig::dir),
+        agent: &current.metadata.name,
+        origin: &origin,
+    };
+    let state = state.dir()?;
+    let runtime = compose::runtime()?;
+    let played = played::Record::open(&state, usize::try_from(args.sessions)?)?;
+    if args.recorded {
+        let found = runtime.block_on(played.again(judged.as_ref(), &config))?;
+        out::json(&found)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let before = runtime.block_on(played.again(None, &config))?;
+    let found = match new.program {
+        None => runtime.block_on(played.again(judged.as_ref(), &config))?,
+        Some(program) => runtime.block_on(program::asked(program, args, new.manifest, &state))?,
+    };
+    let found = found.less(&before);
+    if !args.apply {
+        show(args, &new, &found, None)?;
+        return Ok(code(found.is_same()));
+    }
+    if !found.is_same() && !args.accept_differences {
+        show(args, &new, &found, None)?;
+        out::note("nothing was changed: `--accept-differences` goes live all the same");
+        return Ok(ExitCode::FAILURE);
+    }
+    let applied = apply::apply(args, &new, judged.as_ref(), &config)?;
+    let live = runtime.block_on(apply::restart(&state, &applied))?;
+    show(args, &new, &found, Some((&applied, &live)))?;
+    Ok(code(live.is_well()))
+}
+
+fn code(well: bool) -> ExitCode {
+    if well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The manifest as a start would have it, with the tools of configured Atlases.
+fn judged(path: &Path, config: &Config) -> Result<Manifest> {
+    let (mut manifest, _) = manifest::look(path, config)?;
+    let _bound = atlases::bind(&mut manifest, &mut config.clone())?;
+    Ok(manifest)
+}
+
+fn show(
+    args: &Args,
+    new: &New<'_>,
+    found: &Found,
+    live: Option<(&apply::Applied, &apply::Live)>,
+) -> Result<()> {
+    match args.format {
+        Format::Json => out::json(&json!({
+            "manifest": new.manifest, "program": new.program,
+            "sessions": found.sessions, "decisions": found.decisions, "prompts_differ": found.prompts_differ,
+            "as_before": found.as_before, "differences": found.differences, "not_replayed": found.not_replayed,
+            "applied": live.map(|(applied, _)| &applied.replaced),
+            "restarted": live.map(|(_, live)| live.word()),
+        })),
+        Format::Human => people(found, live),
+    }
+}
+
+fn people(found: &Found, live: Option<(&apply::Applied, &apply::Live)>) -> Result<()> {
+    let paint = Paint::stdout();
+    let word = if found.is_same() {
+        paint.green("same")
+    } else {
+        paint.red("DIFFERS")
+    };
+    out::line(&format!(
+        "{word}  {} decisions in {} sessions: {} differ",
+        found.decisions,
+        found.sessions,
+        found.differences.len()
+    ))?;
+    for one in &found.differences {
+        out::line(&line(one))?;
+    }
+    for one in &found.not_replayed {
+        out::line(&format!(
+            "  session {} was not replayed: {}",
+            one.session_id,
+            out::harmless(&one.reason)
+        ))?;
+    }
+    if found.prompts_differ > 0 {
+        out::line(&paint.dim(&format!(
+            "{} questions to models would have another text; their answers are the recorded ones",
+            found.prompts_differ
+        )))?;
+    }
+    if found.as_before > 0 {
+        out::line(&paint.dim(&format!(
+            "{} decisions left out: a replay by the program in use decides them in the same way",
+            found.as_before
+        )))?;
+    }
+    if let Some((applied, live)) = live {
+        for path in &applied.replaced {
+            out::line(&format!("replaced `{}`", path.display()))?;
+        }
+        out::line(&live.words())?;
+    }
+    Ok(())
+}
+
+/// One difference for people.
+fn line(one: &Difference) -> String {
+    let about = match (&one.tool, one.message) {
+        (Some(tool), Some(n)) => format!("message {n}, {}", out::clipped(tool, 40)),
+        (Some(tool), None) => out::clipped(tool, 40),
+        (None, n) => format!("message {}", n.unwrap_or(0)),
+    };
+    let at = one
+        .sequence
+        .map_or_else(String::new, |at| format!(", event {at}"));
+    format!(
+        "  session {}{at}: {about}: {} → {}",
+        one.session_id,
+        judgement(&one.was),
+        judgement(&one.would_be)
+    )
+}
+
+fn judgement(judged: &Judged) -> String {
+    let mut why = Vec::new();
+    match (&judged.rule, &judged.by) {
+        (Some(rule), _) => why.push(format!("rule `{}`", out::clipped(rule, 60))),
+        (None, Some(by)) => why.push(out::clipped(by, 40)),
+        (None, None) => {}
+    }
+    why.extend(judged.reason.as_ref().map(|reason| out::clipped(reason, 120)));
+    if why.is_empty() {
+        judged.verdict.clone()
+    } else {
+        format!("{} ({})", judged.verdict, why.join(": "))
+    }
+}

@@ -1,0 +1,180 @@
+//! Going live: files are put in place, the running agent starts again.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clawk_manifest::Manifest;
+use clawk_server::{Client, ControlError};
+use serde_json::json;
+
+use super::{Args, New, judged as judged_manifest};
+use crate::config::Config;
+
+/// How long the agent may take to end its turns and to be back.
+const BACK: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(200);
+/// What the replaced file's name ends with.
+const BEFORE: &str = ".before";
+
+/// What was replaced.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    pub(super) replaced: Vec<PathBuf>,
+}
+
+/// What became of the agent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Live {
+    /// None runs.
+    NotRunning,
+    /// It runs again.
+    Restarted,
+    /// It runs as before, and can't start again by itself.
+    Stays(String),
+    /// It did not come back; the old files are in their places again.
+    TakenBack,
+}
+
+impl Live {
+    pub(super) const fn is_well(&self) -> bool {
+        matches!(self, Self::NotRunning | Self::Restarted)
+    }
+
+    pub(super) const fn word(&self) -> &'static str {
+        match self {
+            Self::NotRunning => "not_running",
+            Self::Restarted => "restarted",
+            Self::Stays(_) => "stays",
+            Self::TakenBack => "taken_back",
+        }
+    }
+
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::NotRunning => "no agent runs with this state: the next start takes it up".to_owned(),
+            Self::Restarted => "the running agent has started again with it".to_owned(),
+            Self::Stays(why) => {
+                format!("the running agent goes on with the old one until you restart it: {why}")
+            }
+            Self::TakenBack => format!(
+                "the agent did not come back within {} s: the old files are in their places again; look at its log, and start it",
+                BACK.as_secs()
+            ),
+        }
+    }
+}
+
+/// Puts the new files in the places of the old ones, each whole or not at all.
+///
+/// # Errors
+/// A file can't be written, or the new manifest means something else in the old one's place.
+pub(super) fn apply(
+    args: &Args,
+    new: &New<'_>,
+    judged: Option<&Manifest>,
+    config: &Config,
+) -> Result<Applied> {
+    let mut applied = Applied::default();
+    if let (Some(path), Some(judged)) = (new.manifest, judged) {
+        let place = args.manifest.canonicalize()?;
+        replace(path, &place, |fresh| means_the_same(fresh, judged, config))?;
+        applied.replaced.push(place);
+    }
+    if let Some(path) = new.program {
+        let place = std::env::current_exe().context("where this program lies is not known")?;
+        replace(path, &place, |_| Ok(()))?;
+        applied.replaced.push(place);
+    }
+    Ok(applied)
+}
+
+/// What was judged is what takes the place: references of the manifest are relative to its folder.
+fn means_the_same(fresh: &Path, judged: &Manifest, config: &Config) -> Result<()> {
+    let here = judged_manifest(fresh, config)?;
+    let here = Manifest {
+        dir: judged.dir.clone(),
+        ..here
+    };
+    if here != *judged {
+        bail!(
+            "its references lead elsewhere from the old manifest's folder: put it beside the old one first"
+        );
+    }
+    Ok(())
+}
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(end);
+    path.with_file_name(name)
+}
+
+/// A copy of `new` at `place`; the old file is kept beside it.
+fn replace(new: &Path, place: &Path, check: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    let context = || {
+        format!(
+            "`{}` can't take the place of `{}`",
+            new.display(),
+            place.display()
+        )
+    };
+    let mode = fs::metadata(place).with_context(context)?.permissions().mode();
+    let end = place.extension().unwrap_or_default().to_string_lossy();
+    let dot = if end.is_empty() { "" } else { "." };
+    let fresh = beside(place, &format!(".new-{}{dot}{end}", std::process::id()));
+    let made = || -> Result<()> {
+        fs::copy(new, &fresh)?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;
+        File::open(&fresh)?.sync_all()?;
+        check(&fresh)?;
+        fs::copy(place, beside(place, BEFORE))?;
+        File::open(beside(place, BEFORE))?.sync_all()?;
+        fs::rename(&fresh, place)?;
+        if let Some(folder) = place.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    };
+    made().with_context(context).inspect_err(|_| {
+        let _left = fs::remove_file(&fresh); // silent-ok: the error says more than what became of the copy
+    })
+}
+
+/// Lets the running agent start again, and waits until it answers. One that does not come back gets its old files back.
+///
+/// # Errors
+/// The old files can't be put back.
+pub(super) async fn restart(state: &Path, applied: &Applied) -> Result<Live> {
+    let asked = match Client::connect(state).await {
+        Ok(mut client) => client.ask("clawk.restart", &json!({})).await,
+        Err(error) => Err(error),
+    };
+    match asked {
+        Ok(told) => {
+            let before = told.get("run").cloned();
+            let until = Instant::now() + BACK;
+            while Instant::now() < until {
+                tokio::time::sleep(LOOK).await;
+                let Ok(mut client) = Client::connect(state).await else {
+                    continue; // silent-ok: it is between its end and its start
+                };
+                let status = client.ask("clawk.restart.status", &json!({})).await;
+                // silent-ok: as above
+                if status.is_ok_and(|status| status.get("run").cloned() != before) {
+                    return Ok(Live::Restarted);
+                }
+            }
+            for place in &applied.replaced {
+                fs::rename(beside(place, BEFORE), place)
+                    .with_context(|| format!("`{}` can't be put back", place.display()))?;
+            }
+            Ok(Live::TakenBack)
+        }
+        Err(ControlError::NotRunning { .. }) => Ok(Live::NotRunning),
+        Err(ControlError::Refused(refused)) => Ok(Live::Stays(refused.message)),
+        Err(error) => Ok(Live::Stays(error.to_string())),
+    }
+}

@@ -1,0 +1,172 @@
+//! The last sessions of a record, played again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use clawk_kernel::kind;
+use clawk_kernel::replay::{Shadow, Shadowed, Tape, ToolFacts, shadow};
+use clawk_manifest::Manifest;
+use clawk_manifest::model::Tool;
+use clawk_proto::SessionId;
+use clawk_tools::builtin;
+use serde_json::json;
+
+use super::{Found, NotReplayed};
+use crate::cmd::trace::replay::{holds, tapes};
+use crate::cmd::trace::source::{Pick, Source};
+use crate::config::{Config, Settings};
+use crate::state::kept::Reader;
+
+/// The record, and which of its sessions are played.
+pub(super) struct Record {
+    source: Source,
+    reader: Reader,
+    sessions: Vec<SessionId>,
+}
+
+impl Record {
+    /// # Errors
+    /// The record can't be read, does not hold, or nobody spoke or called in it.
+    pub(super) fn open(state: &Path, last: usize) -> Result<Self> {
+        let source = Source::state(state)?;
+        holds(&source, Pick::All)?;
+        let mut sessions = candidates(&source)?;
+        if sessions.is_empty() {
+            bail!(
+                "nobody spoke or called in `{}`: there is nothing to compare",
+                state.display()
+            );
+        }
+        sessions.drain(..sessions.len().saturating_sub(last));
+        Ok(Self {
+            source,
+            reader: Reader::open(state)?,
+            sessions,
+        })
+    }
+
+    /// All of them with `manifest` in place of the recorded one. `None`: as recorded, by this program.
+    ///
+    /// # Errors
+    /// The record can't be read. A session that can't be replayed is named instead.
+    pub(super) async fn again(&self, manifest: Option<&Manifest>, config: &Config) -> Result<Found> {
+        let mut found = Found::default();
+        for session in &self.sessions {
+            match self.one(*session, manifest, &config.settings).await {
+                Ok(one) => found.take(one),
+                Err(error) => found.not_replayed.push(NotReplayed {
+                    session_id: *session,
+                    reason: format!("{error:#}"),
+                }),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn one(
+        &self,
+        session: SessionId,
+        manifest: Option<&Manifest>,
+        settings: &Settings,
+    ) -> Result<Shadowed> {
+        let tape = tapes::tape(&self.source, &self.reader, session, &[])?;
+        let Some(manifest) = manifest else {
+            let folder = tapes::context_files(&tape)?;
+            return Ok(shadow(tape, folder.path(), Shadow::default()).await?);
+        };
+        let new = other(manifest, &tape, settings);
+        Ok(shadow(tape, &manifest.dir, new).await?)
+    }
+}
+
+/// Sessions of an agent in which somebody spoke or called, in order of appearance. A fork is its source's, and has no replay of its own.
+fn candidates(source: &Source) -> Result<Vec<SessionId>> {
+    let (mut own, mut found) = (BTreeSet::new(), Vec::new());
+    source.each(Pick::All, |event| {
+        let session = event.session_id;
+        let payload = &event.payload;
+        if event.sequence == 0 && payload.contains_key("door") && !payload.contains_key("fork") {
+            own.insert(session);
+        }
+        let spoke = match event.event_type.as_str() {
+            kind::MESSAGE_ACCEPTED => true,
+            kind::ACTION_REQUESTED => payload
+                .get("action_id")
+                .is_none_or(|action| *action != *clawk_kernel::SAMPLING),
+            _ => false,
+        };
+        if spoke && own.contains(&session) && !found.contains(&session) {
+            found.push(session);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The new manifest in place of the tape's, with what this program knows of its tools.
+fn other(manifest: &Manifest, tape: &Tape, settings: &Settings) -> Shadow {
+    let mut tools = BTreeMap::new();
+    let mut built_in = BTreeSet::new();
+    for tool in &manifest.tools {
+        let ours = is_built_in(tool, settings);
+        if ours {
+            built_in.insert(tool.name.clone());
+        }
+        if let Some(facts) = facts(tool, ours, tape) {
+            tools.insert(tool.name.clone(), facts);
+        }
+    }
+    let old = &tape.facts.manifest;
+    let same = old.sandboxes().eq(manifest.sandboxes())
+        && manifest.tools.iter().all(|tool| {
+            let before = old.tools.iter().find(|before| before.name == tool.name);
+            before.is_none_or(|before| before.sandbox_ref == tool.sandbox_ref)
+        });
+    Shadow {
+        manifest: Some(Box::new(manifest.clone())),
+        tools,
+        checks: (!same).then_some((builtin::preflight as _, built_in)),
+    }
+}
+
+/// A tool that this program runs itself.
+fn is_built_in(tool: &Tool, settings: &Settings) -> bool {
+    let bound = settings.tools.tools.get(&tool.name);
+    let elsewhere = bound.is_some_and(|bound| {
+        bound.command.is_some() || bound.http.is_some() || bound.wasm.is_some() || bound.a2a.is_some()
+    });
+    !elsewhere && !tool.composite && tool.mcp_source.is_none()
+}
+
+/// What stands for a tool's own description; `None`: the recorded one does.
+fn facts(tool: &Tool, ours: bool, tape: &Tape) -> Option<ToolFacts> {
+    let known = builtin::describe(&tool.name).filter(|_| ours);
+    if let Some(known) = known {
+        let category = known
+            .category
+            .map(|category| ("category".to_owned(), category.to_owned()));
+        return Some(ToolFacts {
+            annotations: known.trusted_annotations,
+            description: known.description,
+            input_schema: known.input_schema,
+            labels: category.into_iter().collect(),
+            from: None,
+            output_schema: known.output_schema,
+        });
+    }
+    if tape.tools.contains_key(&tool.name) || tool.composite {
+        return None;
+    }
+    Some(ToolFacts {
+        annotations: serde_json::Map::new(),
+        description: tool.description.clone().unwrap_or_default(),
+        input_schema: tool
+            .input_schema
+            .clone()
+            .unwrap_or_else(|| json!({"type": "object"})),
+        labels: BTreeMap::new(),
+        from: None,
+        output_schema: None,
+    })
+}
