@@ -96,7 +96,7 @@ impl StateDir {
             more: found.more,
         };
         let batch = Batch {
-            entries: said(&found, what, reason, by, clock)?,
+            entries: redacted(&found.gone, what, reason, by, clock)?,
             ..Batch::default()
         };
         let digests: Vec<Digest> = found.gone.into_values().flatten().collect();
@@ -206,9 +206,12 @@ fn scope(what: Erase) -> (Option<[u8; 16]>, Option<i64>) {
     }
 }
 
-/// One event per session and 256 digests.
-fn said(
-    found: &Found,
+/// What says so: one event per session and 256 digests.
+///
+/// # Errors
+/// A payload can't be written.
+pub fn redacted(
+    gone: &BTreeMap<SessionId, Vec<Digest>>,
     what: Erase,
     reason: &str,
     by: &str,
@@ -221,7 +224,7 @@ fn said(
         Erase::Before(_) => "expired",
     };
     let mut entries = Vec::new();
-    for (session, digests) in &found.gone {
+    for (session, digests) in gone {
         for portion in digests.chunks(DIGESTS_PER_EVENT) {
             let contents: Vec<String> = portion.iter().map(Digest::to_hex).collect();
             let payload = json!({

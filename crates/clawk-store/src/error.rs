@@ -87,6 +87,9 @@ pub enum StateError {
         /// What is wrong with the key.
         why: String,
     },
+    /// A state that lies on a server can't be reached, or the server refused.
+    #[error("{0}")]
+    Server(String),
     /// SQLite refused.
     #[error(
         "the database `{path}`: {source}; if it is damaged, keep it as evidence by moving the directory aside"

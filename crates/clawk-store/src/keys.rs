@@ -25,43 +25,58 @@ impl StateDir {
         let folder = self.path().join("keys");
         let path = folder.join(PRIVATE);
         match fs::read_to_string(&path).map(Zeroizing::new) {
-            Ok(text) => self.existing(&path, &text),
+            Ok(text) => existing(self.path(), &path, &text),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if self.is_signed()? {
-                    return Err(
-                        self.key_fault("the key that signed this journal is gone; put it back".to_owned())
-                    );
+                    return Err(key_fault(
+                        self.path(),
+                        "the key that signed this journal is gone; put it back".to_owned(),
+                    ));
                 }
                 make(&folder, &path)
             }
             Err(e) => Err(StateError::io("can't read", &path)(e)),
         }
     }
+}
 
-    fn existing(&self, path: &Path, text: &str) -> Result<Signer, StateError> {
-        let mode = fs::metadata(path)
-            .map_err(StateError::io("can't look at", path))?
-            .permissions()
-            .mode();
-        if mode & 0o077 != 0 {
-            let detail = format!(
-                "others may read `{}`: `chmod 600` it, or trust it no more",
-                path.display()
-            );
-            return Err(self.key_fault(detail));
-        }
-        let mut seed = Zeroizing::new([0; 32]);
-        match hex::decode_to_slice(text.trim(), &mut *seed) {
-            Ok(()) => Ok(Signer::from_seed(&seed)),
-            Err(_) => Err(self.key_fault(format!("`{}` holds no key", path.display()))), // silent-ok: the text is secret
-        }
+/// The key of a host whose state lies on a server; made when there is none.
+///
+/// # Errors
+/// It can't be read or made, or others may read it.
+pub fn signer_of(state: &Path) -> Result<Signer, StateError> {
+    let folder = state.join("keys");
+    let path = folder.join(PRIVATE);
+    match fs::read_to_string(&path).map(Zeroizing::new) {
+        Ok(text) => existing(state, &path, &text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => make(&folder, &path),
+        Err(e) => Err(StateError::io("can't read", &path)(e)),
     }
+}
 
-    fn key_fault(&self, detail: String) -> StateError {
-        StateError::Unvouched {
-            path: self.path().to_owned(),
-            detail,
-        }
+fn existing(state: &Path, path: &Path, text: &str) -> Result<Signer, StateError> {
+    let mode = fs::metadata(path)
+        .map_err(StateError::io("can't look at", path))?
+        .permissions()
+        .mode();
+    if mode & 0o077 != 0 {
+        let detail = format!(
+            "others may read `{}`: `chmod 600` it, or trust it no more",
+            path.display()
+        );
+        return Err(key_fault(state, detail));
+    }
+    let mut seed = Zeroizing::new([0; 32]);
+    match hex::decode_to_slice(text.trim(), &mut *seed) {
+        Ok(()) => Ok(Signer::from_seed(&seed)),
+        Err(_) => Err(key_fault(state, format!("`{}` holds no key", path.display()))), // silent-ok: the text is secret
+    }
+}
+
+fn key_fault(state: &Path, detail: String) -> StateError {
+    StateError::Unvouched {
+        path: state.to_owned(),
+        detail,
     }
 }
 

@@ -279,6 +279,18 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, StateError> {
     Ok(connection)
 }
 
+/// The version of a state directory's tables.
+///
+/// # Errors
+/// There is no database, or it can't be read.
+pub fn schema_version(state: &Path) -> Result<i64, StateError> {
+    let database = state.join("state.db");
+    std::fs::metadata(&database).map_err(StateError::io("there is no state in", state))?;
+    let connection = open_reader(&database)?;
+    let (version, _) = versions(&connection).map_err(StateError::database(&database))?;
+    Ok(version)
+}
+
 /// Refuses a database of a later version or of another program.
 pub(crate) fn check_identity(connection: &Connection, path: &Path) -> Result<(), StateError> {
     let (found, application) = versions(connection).map_err(StateError::database(path))?;

@@ -87,6 +87,8 @@ enum Verb {
     Trust(cmd::trust::Args),
     /// List the sessions of an agent
     Sessions(cmd::sessions::Args),
+    /// Show what keeps an agent's state, and which host serves it
+    State(cmd::state::Args),
     /// Put back what a session's calls overwrote
     Undo(cmd::undo::Args),
     /// Try a new program or manifest on recorded sessions, and switch to it
@@ -144,6 +146,7 @@ impl Cli {
             Verb::Mcp(args) => cmd::mcp::run(&args, config.as_deref()),
             Verb::Trust(args) => cmd::trust::run(&args, config.as_deref()),
             Verb::Sessions(args) => cmd::sessions::run(&args),
+            Verb::State(args) => cmd::state::run(&args),
             Verb::Undo(args) => cmd::undo::run(&args),
             Verb::Upgrade(args) => cmd::upgrade::run(&args, config.as_deref()),
             Verb::Skill(args) => cmd::skill::run(&args, config.as_deref()),

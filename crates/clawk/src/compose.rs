@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::peers;
-use crate::state::kept::StateDir;
+use crate::state::kept::{self, StateDir};
 use anyhow::{Context, Result};
 use clawk_kernel::ports::{Journal, Provider, TokenKey};
 use clawk_kernel::time::SystemClock;
@@ -39,6 +39,7 @@ pub(crate) use launch::{Launched, Source, Wired};
 use crate::atlases;
 use crate::config::{self, Config, Durability, Settings};
 use crate::keeper::Keeper;
+use crate::state::server::{Server, StateConfig};
 use crate::state::{Origin, Wanted};
 use crate::trust::{self, Consent};
 use crate::{audit, manifest, out};
@@ -233,7 +234,7 @@ impl Blueprint {
     pub(crate) fn state<'a>(&'a self, flag: Option<&'a Path>) -> Wanted<'a> {
         Wanted {
             flag,
-            configured: self.config.settings.state.as_deref(),
+            configured: self.config.settings.state.as_ref().and_then(StateConfig::dir),
             agent: &self.manifest.metadata.name,
             origin: &self.origin,
         }
@@ -251,11 +252,30 @@ impl Blueprint {
         Ok(dir)
     }
 
-    /// Opens a state directory as configured.
+    /// The server that flag and configuration name for the state; `None`: it lies in its directory.
+    fn server(&self, flag: Option<&Path>) -> Result<Option<Server>> {
+        let settings = &self.config.settings;
+        let (file, ca_file) = (self.config.file.as_deref(), settings.postgres.ca_file.as_deref());
+        Server::wanted(flag, settings.state.as_ref(), file, ca_file)
+    }
+
+    /// Opens a state directory as configured, or what the server keeps beside it. `waits`: another host's end is waited for.
     ///
     /// # Errors
     /// Another process owns it, it is broken, or the key of encrypted stores is missing or wrong.
-    pub(crate) fn open_state(&self, dir: &Path) -> Result<StateDir> {
+    pub(crate) async fn open_state(&self, dir: &Path, flag: Option<&Path>, waits: bool) -> Result<StateDir> {
+        let agent = &self.manifest.metadata.name;
+        let (named, noted) = (self.server(flag)?, Server::of(dir)?);
+        if named.is_some() || noted.is_some() {
+            self.refuse_encrypted()?;
+        }
+        if let Some(server) = named {
+            server.note(dir)?;
+            return kept::serve(dir, &server, agent, waits).await;
+        }
+        if let Some(server) = noted {
+            return kept::serve(dir, &server, agent, waits).await;
+        }
         let durability = match self.config.settings.durability {
             Durability::Durable => crate::state::kept::Durability::Durable,
             Durability::Relaxed => crate::state::kept::Durability::Relaxed,

@@ -25,12 +25,13 @@ use crate::atlases::AtlasConfig;
 use crate::http::HttpConfig;
 pub(crate) use doors::{Doors, QueueDoor};
 pub(crate) use egress::{Egress, SecretBinding};
-pub(crate) use postgres::Postgres;
 #[cfg(feature = "postgres")]
 pub(crate) use postgres::Tls as PostgresTls;
+pub(crate) use postgres::{Postgres, ServerUrl};
 
 use crate::keeper::{Checkpoints, Retention};
 use crate::peers::{PeerConfig, SwarmConfig};
+use crate::state::server::StateConfig;
 
 /// The configuration beside a manifest.
 pub(crate) const BESIDE: &str = "clawk.toml";
@@ -39,8 +40,8 @@ pub(crate) const BESIDE: &str = "clawk.toml";
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Settings {
-    /// State directory; relative to the file's folder. Absent: `$XDG_STATE_HOME/clawk/<agent>`.
-    pub(crate) state: Option<PathBuf>,
+    /// State directory; relative to the file's folder. Absent: `$XDG_STATE_HOME/clawk/<agent>`. Or a table: a PostgreSQL server.
+    pub(crate) state: Option<StateConfig>,
     /// Where tools start and relative paths begin; relative to the file's folder. Absent: the manifest's folder.
     pub(crate) workdir: Option<PathBuf>,
     /// When a decision counts as durable.
@@ -423,7 +424,7 @@ impl Config {
         let folder = file.parent().unwrap_or(Path::new(""));
         settings.audit.file = settings.audit.file.map(|file| folder.join(file));
         settings.audit.sqlite = settings.audit.sqlite.map(|file| folder.join(file));
-        settings.state = settings.state.map(|state| folder.join(state));
+        settings.state = settings.state.map(|state| state.below(folder));
         settings.workdir = settings.workdir.map(|workdir| folder.join(workdir));
         settings.checkpoints.file = settings.checkpoints.file.map(|file| folder.join(file));
         settings.postgres.ca_file = settings.postgres.ca_file.map(|file| folder.join(file));
@@ -587,7 +588,7 @@ mod tests {
         .unwrap();
         let config = Config::load(Some(&file), None).unwrap();
         assert_eq!(
-            config.settings.state.as_deref(),
+            config.settings.state.as_ref().and_then(super::StateConfig::dir),
             Some(folder.path().join("here").as_path())
         );
         let keys = config.in_force().unwrap();

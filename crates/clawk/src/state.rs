@@ -1,6 +1,9 @@
 //! Where an agent's state lies (DESIGN §4), and whose it is.
 
 pub(crate) mod kept;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+pub(crate) mod server;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,8 +24,8 @@ const OWNER: &str = "manifest";
 /// Which state directory a verb looks at.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Which {
-    /// State directory
-    #[arg(long, value_name = "DIR")]
+    /// State directory, or `postgres://USER@HOST/DATABASE?schema=SCHEMA`
+    #[arg(long, value_name = "DIR|URL")]
     pub(crate) state: Option<PathBuf>,
 
     /// Use the default state directory of this agent [default: the only agent that has one]
@@ -37,6 +40,9 @@ impl Which {
     /// There is none, or more than one to choose from.
     pub(crate) fn dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.state {
+            if let Some(url) = server::url_of(dir) {
+                return server::Server::of_url(url, &server::StateTable::default())?.own_dir();
+            }
             return existing(dir.clone());
         }
         let home = home()?;
@@ -174,7 +180,8 @@ impl Wanted<'_> {
     }
 
     fn locate(&self) -> Result<Located> {
-        if let Some(dir) = self.flag.or(self.configured) {
+        let flag = self.flag.filter(|flag| server::url_of(flag).is_none());
+        if let Some(dir) = flag.or(self.configured) {
             return Ok(Located {
                 dir: dir.to_owned(),
                 default: false,

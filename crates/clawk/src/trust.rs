@@ -190,8 +190,8 @@ impl Finder {
         }
         // Not run, but it decides whose memory and whose record the agent has.
         if let Some(state) = &settings.state {
-            let state = [state.display().to_string()];
-            self.add("state", &state, Vec::new(), &folder);
+            let secret = state.secret().map(|name| format!("(secret {name})"));
+            self.add("state", &[state.shown()], secret.into_iter().collect(), &folder);
         }
         for entry in &mut self.runs {
             entry.by = format!("clawk.toml `{}`", entry.by);

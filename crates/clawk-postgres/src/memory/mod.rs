@@ -27,6 +27,7 @@ use tokio::sync::Mutex;
 
 use crate::error::Failure;
 use crate::pool::{Database, Mode, Transaction};
+use crate::state::License;
 use indexed::Words;
 use parts::Part;
 use spec::{PROOF, Spec, proof_of};
@@ -43,6 +44,8 @@ pub struct PgMemory {
     vault: Option<Arc<Vault>>,
     /// Stores whose key was compared with their proof, or that were seen not to be encrypted.
     proved: Arc<Mutex<BTreeSet<String>>>,
+    /// The state's own stores: what would lie in a state directory lies here, and only the lease's holder writes.
+    state: Option<License>,
 }
 
 impl PgMemory {
@@ -56,7 +59,16 @@ impl PgMemory {
             words: Arc::default(),
             vault: None,
             proved: Arc::default(),
+            state: None,
         }
+    }
+
+    /// As the stores of a state that this host serves: those of the back ends `sqlite` and `sqlite-vec` lie here, too, and a host that
+    /// lost its lease changes none.
+    #[must_use]
+    pub fn of_state(mut self, license: License) -> Self {
+        self.state = Some(license);
+        self
     }
 
     /// What opens and seals encrypted stores.
@@ -155,6 +167,12 @@ impl PgMemory {
 
     async fn begin(&self, store: &Store, mode: Mode) -> Result<Transaction, Failure> {
         let tx = self.database.begin(mode).await?;
+        if let (Some(license), Mode::Write) = (&self.state, mode)
+            && !license.holds(&tx).await?
+        {
+            let lost = Failure::Schema("another host has taken the agent; nothing was changed".to_owned());
+            return tx.end(Err(lost)).await;
+        }
         if store.backend == Some(StoreBackend::Pgvector) && tx.vector().is_none() {
             let missing = Failure::Schema(format!(
                 "store `{}` is on `pgvector`, and the database lacks the extension `vector`: its owner runs `CREATE EXTENSION vector`, \
@@ -310,10 +328,11 @@ impl PgMemory {
 }
 
 /// Refuses what this back end can't do, at start rather than in the middle of the work.
-fn check(store: &Store, vault: Option<&Vault>) -> Result<(), MemoryError> {
+fn check(store: &Store, vault: Option<&Vault>, of_state: bool) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
         None | Some(StoreBackend::Postgresql | StoreBackend::Pgvector) => {}
+        Some(StoreBackend::Sqlite | StoreBackend::SqliteVec) if of_state => {}
         Some(
             other @ (StoreBackend::Sqlite
             | StoreBackend::SqliteVec
@@ -330,7 +349,7 @@ fn check(store: &Store, vault: Option<&Vault>) -> Result<(), MemoryError> {
 
 impl Memory for PgMemory {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
-        check(store, self.vault.as_deref())
+        check(store, self.vault.as_deref(), self.state.is_some())
     }
 
     fn ask<'a>(
@@ -340,7 +359,7 @@ impl Memory for PgMemory {
         ask: Ask,
     ) -> Later<'a, Result<Found, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref())?;
+            check(store, self.vault.as_deref(), self.state.is_some())?;
             let found = self.database.within(self.found(store, place, ask)).await;
             found.map_err(|failure| failure.of_memory(false))
         })
@@ -355,7 +374,7 @@ impl Memory for PgMemory {
         record: Batch,
     ) -> Later<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref())?;
+            check(store, self.vault.as_deref(), self.state.is_some())?;
             if !record.entries.is_empty() {
                 return Err(MemoryError::Backend("PostgreSQL keeps no journal".to_owned()));
             }
@@ -366,7 +385,7 @@ impl Memory for PgMemory {
 
     fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref())?;
+            check(store, self.vault.as_deref(), self.state.is_some())?;
             let work = async {
                 let tx = self.begin(store, Mode::Read).await?;
                 let scope = place.part(store);
@@ -393,7 +412,7 @@ impl Memory for PgMemory {
         summary: Option<Summary>,
     ) -> Later<'a, Result<(u64, u64), MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref())?;
+            check(store, self.vault.as_deref(), self.state.is_some())?;
             let done = self
                 .database
                 .within(self.compacted(store, place, at, summary))
@@ -404,7 +423,7 @@ impl Memory for PgMemory {
 
     fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref())?;
+            check(store, self.vault.as_deref(), self.state.is_some())?;
             let done = self.database.within(self.retained(store, at)).await;
             done.map_err(|failure| failure.of_memory(true))
         })
@@ -418,7 +437,7 @@ impl Memory for PgMemory {
         id: String,
     ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref())?;
+            check(store, self.vault.as_deref(), self.state.is_some())?;
             let done = self.database.within(self.removed(store, place, whose, id)).await;
             done.map_err(|failure| failure.of_memory(true))
         })
@@ -426,7 +445,7 @@ impl Memory for PgMemory {
 
     fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
-            check(store, self.vault.as_deref())?;
+            check(store, self.vault.as_deref(), self.state.is_some())?;
             let work = async {
                 let tx = self.begin(store, Mode::Read).await?;
                 let scope = place.part(store);

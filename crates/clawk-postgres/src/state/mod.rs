@@ -25,6 +25,7 @@ use clawk_kernel::ports::JournalError;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::connect::Session;
 use crate::error::Failure;
 use crate::pool::Database;
 
@@ -293,6 +294,14 @@ impl PgState {
 pub struct License(Arc<Lease>);
 
 impl License {
+    /// Whether the lease is ours, and stays so until the end of this transaction.
+    pub(crate) async fn holds(&self, session: &Session) -> Result<bool, Failure> {
+        let sql = "SELECT epoch FROM leases WHERE session = $1 FOR SHARE";
+        let found = session.first(sql, &[&lease::AGENT]).await?;
+        let epoch: Option<i64> = found.map(|row| row.try_get(0)).transpose()?;
+        Ok(epoch == Some(self.0.epoch))
+    }
+
     /// Waits for at most one lease's time until it may; a server that restarts is back by then.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Config, Outside};
 use crate::out::{self, Format, harmless};
+use crate::state::server::StateConfig;
 use crate::state::{Origin, Wanted};
 use crate::{compose, manifest};
 
@@ -114,7 +115,7 @@ impl Which {
         let origin = Origin::of_file(&self.manifest)?;
         let wanted = Wanted {
             flag: self.state.as_deref(),
-            configured: config.settings.state.as_deref(),
+            configured: config.settings.state.as_ref().and_then(StateConfig::dir),
             agent: &manifest.metadata.name,
             origin: &origin,
         };

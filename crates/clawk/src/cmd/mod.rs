@@ -31,6 +31,7 @@ pub(crate) mod send;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod skill;
+pub(crate) mod state;
 pub(crate) mod stop;
 pub(crate) mod swarm;
 pub(crate) mod trace;

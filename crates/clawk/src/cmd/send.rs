@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::call::token;
 use crate::config::Config;
 use crate::out::{self, Format, Paint, harmless};
+use crate::state::server::StateConfig;
 use crate::state::{Origin, Wanted};
 use crate::{compose, manifest};
 
@@ -137,12 +138,12 @@ fn state_of(args: &Args, config: Option<&Path>) -> Result<PathBuf> {
     if path.file_name().is_some_and(|name| name == SOCKET) {
         return Ok(path.parent().map(Path::to_owned).unwrap_or_default());
     }
-    if path.is_dir() && path.join("state.db").exists() {
+    if path.is_dir() && crate::state::kept::holds_state(path) {
         return Ok(path.to_owned());
     }
     let config = Config::load(config, Some(path))?;
     let (manifest, _, _) = manifest::read(path, &config)?;
-    let configured = config.settings.state.as_deref();
+    let configured = config.settings.state.as_ref().and_then(StateConfig::dir);
     let wanted = Wanted {
         flag: args.state.as_deref(),
         configured,

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::compose::{self, Blueprint, Launched, Source, Wired};
 use crate::config::{Config, Outside};
+use crate::state::kept;
 use crate::{out, trust};
 use doors::{Doors, open};
 
@@ -150,7 +151,10 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
                 tracing::warn!("{warning}"); // standard error is quiet unless asked (R25)
             }
             let ask = blueprint.has_channels().then(|| blueprint.ask_by_channel());
-            let launched = Launched::new(blueprint, args.state.as_deref(), ask).await?;
+            let launched = tokio::select! {
+                launched = Launched::standing_by(blueprint, args.state.as_deref(), ask) => launched?,
+                () = cancel.cancelled() => return Ok(End::Over(ExitCode::SUCCESS)),
+            };
             Source::Launched(Arc::new(launched.reaching_providers()))
         }
         None => {
@@ -179,11 +183,23 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
         Some(launched) => open(args, launched, &host).await?,
         None => Doors::default(),
     };
+    let mut taken = false;
     {
+        let kept = async {
+            match source.launched() {
+                Some(launched) => kept::served(launched.state(), &host).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut kept = pin!(kept);
         let mut serving = pin!(standard(args, &host, source.launched(), cancel.clone()));
         loop {
             tokio::select! {
                 () = &mut serving => break,
+                () = &mut kept, if !taken => {
+                    taken = true;
+                    cancel.cancel();
+                }
                 () = host.stopping(), if !cancel.is_cancelled() => cancel.cancel(),
                 Some(()) = hangups.recv() => {
                     let launched = source.launched().map(|launched| &**launched);
@@ -194,6 +210,9 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
     }
     doors.close(&host).await;
     source.close().await;
+    if taken {
+        bail!("another host serves the agent now; start this one again, and it stands by");
+    }
     Ok(if host.is_restarting() {
         End::Again
     } else {

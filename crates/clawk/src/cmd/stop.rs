@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Nobody runs with this state: the order goes into its journal, and the next start obeys it.
 async fn offline(dir: &Path, args: &Args) -> Result<Value> {
-    if !dir.join("state.db").is_file() {
+    if !crate::state::kept::holds_state(dir) {
         bail!("there is no agent's state in `{}`", dir.display());
     }
     let order = if args.status {

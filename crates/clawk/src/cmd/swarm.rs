@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::state::kept::Reader;
+use crate::state::server::StateConfig;
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Recorded, Scan};
 use clawk_kernel::time::{Clock as _, SystemClock};
@@ -287,13 +288,13 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Look
     let mut coord = Coord::new(plan);
     let wanted = Wanted {
         flag: state,
-        configured: config.settings.state.as_deref(),
+        configured: config.settings.state.as_ref().and_then(StateConfig::dir),
         agent: &manifest.metadata.name,
         origin: &Origin::of_file(path)?,
     };
     let dir = wanted.dir()?;
     let mut facts = Vec::new();
-    if dir.join("state.db").exists() {
+    if crate::state::kept::holds_state(&dir) {
         each(&Reader::open(&dir)?, |event| {
             if let Some(fact) = fact_of(event) {
                 coord.apply(&fact);

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::config::{Config, Outside};
 use crate::out::{self, Format, Paint};
+use crate::state::server::StateConfig;
 use crate::state::{Origin, Wanted};
 use crate::{atlases, compose, manifest};
 
@@ -162,7 +163,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let origin = Origin::of_file(&args.manifest)?;
     let state = Wanted {
         flag: args.state.as_deref(),
-        configured: config.settings.state.as_deref(),
+        configured: config.settings.state.as_ref().and_then(StateConfig::dir),
         agent: &current.metadata.name,
         origin: &origin,
     };

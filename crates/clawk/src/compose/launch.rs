@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::state::kept::{Options, StateDir};
-use anyhow::{Context, Result};
+use crate::state::kept::{self, Options, StateDir};
+use crate::state::server::Server;
+use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{Journal, Later, Spent, TokenKey};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::{Kernel, StartError, dry};
@@ -75,8 +76,29 @@ impl fmt::Debug for Launched {
 impl Launched {
     /// Opens the state, and makes sure at once that nothing is missing that a start would need.
     pub(crate) async fn new(blueprint: Blueprint, state: Option<&Path>, ask: Option<Ask>) -> Result<Self> {
+        Self::opened(blueprint, state, ask, false).await
+    }
+
+    /// The same for a service: while another host serves the agent, it stands by.
+    ///
+    /// # Errors
+    /// As [`Launched::new`].
+    pub(crate) async fn standing_by(
+        blueprint: Blueprint,
+        state: Option<&Path>,
+        ask: Option<Ask>,
+    ) -> Result<Self> {
+        Self::opened(blueprint, state, ask, true).await
+    }
+
+    async fn opened(
+        blueprint: Blueprint,
+        state: Option<&Path>,
+        ask: Option<Ask>,
+        waits: bool,
+    ) -> Result<Self> {
         let blueprint = blueprint.named().await?;
-        let state = blueprint.ready(state).await?;
+        let state = blueprint.ready(state, waits).await?;
         blueprint.parts(&state, ask.clone())?;
         let elsewhere = blueprint.elsewhere(state.path()).await?;
         let keeper = Mutex::new(Some(blueprint.keeper(&state)?));
@@ -102,10 +124,15 @@ impl Launched {
     ) -> Result<Self> {
         let mut blueprint = blueprint.named().await?;
         let real = std::path::absolute(blueprint.state(state).dir()?)?;
+        if blueprint.server(state)?.is_some() || Server::of(&real)?.is_some() {
+            bail!(
+                "a dry run begins with a copy of the state, and this one lies on PostgreSQL: name a directory with `--state DIR`"
+            );
+        }
         let copy = copy_state(&real)?;
         // The state itself is as closed to tools as in any run.
         blueprint.read.push(real.clone());
-        let state = blueprint.ready(Some(copy.path())).await?;
+        let state = blueprint.ready(Some(copy.path()), false).await?;
         blueprint.parts(&state, ask.clone())?;
         let before = state.journal().spent_since(i64::MIN).await?;
         Ok(Self {
@@ -272,7 +299,7 @@ impl AgentFactory for Launched {
                 return Ok(Kernel::start(predictions.around(parts)).await?);
             }
             parts.options.swarm.elsewhere = peers.clone().map(|peers| peers as _);
-            let kernel = Kernel::start(parts).await?;
+            let kernel = Kernel::start(kept::around(parts, &self.state)).await?;
             if let Some(peers) = peers {
                 peers.attach(&kernel).await;
             }
@@ -324,14 +351,16 @@ impl Wired {
         let dir = blueprint.state_dir(self.state_flag.as_deref())?;
         let held = self.lock().take();
         if let Some(held) = held {
-            if held.state.path() == dir {
+            if held.state.path() == dir && !kept::is_fenced(&held.state) {
                 let state = held.state.clone();
                 *self.lock() = Some(held);
                 return Ok(state);
             }
             held.close().await;
         }
-        let state = blueprint.open_state(&dir)?;
+        let state = blueprint
+            .open_state(&dir, self.state_flag.as_deref(), false)
+            .await?;
         let keeper = blueprint.keeper(&state)?;
         *self.lock() = Some(OpenState {
             state: state.clone(),
@@ -378,7 +407,7 @@ impl AgentFactory for Wired {
             blueprint.enclosed(state.path()).await?;
             let mut parts = blueprint.parts(&state, None)?;
             parts.options.reach_providers = true;
-            Ok(Kernel::start(parts).await?)
+            Ok(Kernel::start(kept::around(parts, &state)).await?)
         })
     }
 }

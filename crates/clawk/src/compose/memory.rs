@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clawk_kernel::ports::Memory;
 use clawk_manifest::model::Store;
 use clawk_memory::{Stores, is_on_postgres};
@@ -32,6 +32,23 @@ impl Blueprint {
     fn encrypted(&self) -> BTreeSet<String> {
         let encrypted = self.declared_stores().filter(|store| store.encryption);
         encrypted.map(|store| store.name.clone()).collect()
+    }
+
+    /// A journal on a server keeps its contents as they are, so no store's text may come there that has to be encrypted.
+    ///
+    /// # Errors
+    /// Which stores are encrypted.
+    pub(super) fn refuse_encrypted(&self) -> Result<()> {
+        let stores = self.encrypted();
+        if stores.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = stores.iter().map(|name| format!("`{name}`")).collect();
+        bail!(
+            "the stores {} are encrypted, and a state on PostgreSQL keeps what the journal holds of the same text readable: keep the \
+             state in a directory, or leave `encryption` out",
+            names.join(", ")
+        )
     }
 
     /// The key of encrypted stores; `None`: no store is encrypted, or no key is named, which each of them refuses.

@@ -16,9 +16,9 @@ impl Blueprint {
     ///
     /// # Errors
     /// Another process owns the state, it is broken, or it can't be made; [`StartError::Sandbox`].
-    pub(crate) async fn ready(&self, flag: Option<&Path>) -> Result<StateDir> {
+    pub(crate) async fn ready(&self, flag: Option<&Path>, waits: bool) -> Result<StateDir> {
         let dir = self.state_dir(flag)?;
-        let (enclosed, state) = tokio::join!(self.enclosed(&dir), async { self.open_state(&dir) });
+        let (enclosed, state) = tokio::join!(self.enclosed(&dir), self.open_state(&dir, flag, waits));
         enclosed.map_err(|error| match &error {
             StartError::Sandbox(Refusal::Unavailable { level, .. }) => {
                 anyhow!("{error} [{}]", lacks::of_level(*level))

@@ -66,6 +66,11 @@ pub(crate) enum Tls {
 pub(crate) struct ServerUrl(String);
 
 impl ServerUrl {
+    /// From a command line.
+    pub(crate) fn of(url: &str) -> Self {
+        Self(url.to_owned())
+    }
+
     /// The URL, for the connection.
     ///
     /// # Errors
@@ -74,7 +79,9 @@ impl ServerUrl {
         let user = self.user().unwrap_or_default();
         if user.contains(':') || self.0.contains("password=") {
             return Err(
-                "`[postgres] url` holds a password; leave it out and name it by `secret_ref`".to_owned(),
+                "the `url` of the PostgreSQL server holds a password; leave it out and name it by `secret_ref` in `[postgres]`, by \
+                 `password` in `[state]`"
+                    .to_owned(),
             );
         }
         Ok(&self.0)

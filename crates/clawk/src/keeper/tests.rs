@@ -1,5 +1,7 @@
 use crate::state::kept::{Options, Reader};
-use clawk_kernel::ports::{Batch, Content, Entry, Journal};
+#[cfg(not(feature = "postgres"))]
+use clawk_kernel::ports::Journal as _;
+use clawk_kernel::ports::{Batch, Content, Entry};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
 use clawk_secrets::Env;

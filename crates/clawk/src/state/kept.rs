@@ -1,20 +1,145 @@
 //! What an agent keeps, as the verbs read and change it. This is the one module of the binary that names the store (`cargo xtask tidy`
 //! sees to it): whatever keeps a state in another way comes in here, and no verb knows.
 
-pub(crate) use clawk_store::{
-    AuditDb, AuditRow, Contents, Delivery, Durability, Erase, Filter, Head, Keys, MAX_FORGOTTEN, MemoryPart,
-    Options, Reader, Remembered, Restore, StateDir, StateError, StoredEvent, public_key,
-};
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
+use clawk_kernel::Parts;
 use clawk_recall::seal::Key;
 use clawk_secrets::{Env, Resolver};
+use clawk_server::Host;
+use serde::Serialize;
 
+use super::server::Server;
 use crate::config::Config;
+
+pub(crate) use clawk_store::{
+    AuditDb, AuditRow, Contents, Delivery, Durability, Erase, Filter, Head, Keys, MAX_FORGOTTEN, MemoryPart,
+    Options, Remembered, Restore, StateError, StoredEvent, public_key,
+};
+#[cfg(not(feature = "postgres"))]
+pub(crate) use clawk_store::{Reader, StateDir};
+
+#[cfg(feature = "postgres")]
+pub(crate) use super::postgres::{Reader, StateDir};
+
+/// Serves what a server keeps. `waits`: another host's end is waited for.
+///
+/// # Errors
+/// Another host serves it, it is broken, or the server is away.
+#[cfg(feature = "postgres")]
+pub(crate) async fn serve(dir: &Path, server: &Server, agent: &str, waits: bool) -> Result<StateDir> {
+    let (dir, server, agent) = (dir.to_owned(), server.clone(), agent.to_owned());
+    let opened = tokio::task::spawn_blocking(move || super::postgres::serve(&dir, &server, &agent, waits));
+    Ok(opened.await??)
+}
+
+/// Nothing can begin once the lease is lost.
+#[cfg(feature = "postgres")]
+pub(crate) fn around(parts: Parts, state: &StateDir) -> Parts {
+    super::postgres::around(parts, state)
+}
+
+/// Ends when this host may not go on serving its state.
+#[cfg(feature = "postgres")]
+pub(crate) async fn served(state: &StateDir, host: &Host) {
+    super::postgres::served(state, host).await;
+}
+
+/// Another host has it.
+#[cfg(feature = "postgres")]
+pub(crate) fn is_fenced(state: &StateDir) -> bool {
+    state.is_fenced()
+}
+
+#[cfg(not(feature = "postgres"))]
+mod left_out {
+    use super::{Host, Parts, Path, Result, Server, StateDir};
+
+    pub(crate) async fn serve(_dir: &Path, _server: &Server, _agent: &str, _waits: bool) -> Result<StateDir> {
+        anyhow::bail!(
+            "the state lies on PostgreSQL, and this build of clawk leaves that out: build with `cargo build --release --features \
+             postgres`, or use a shipped build (`cargo xtask dist`)"
+        )
+    }
+
+    pub(crate) fn around(parts: Parts, _state: &StateDir) -> Parts {
+        parts
+    }
+
+    pub(crate) async fn served(_state: &StateDir, _host: &Host) {
+        std::future::pending().await
+    }
+
+    pub(crate) const fn is_fenced(_state: &StateDir) -> bool {
+        false
+    }
+}
+#[cfg(not(feature = "postgres"))]
+pub(crate) use left_out::{around, is_fenced, serve, served};
+
+/// What `clawk state info` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct StateInfo {
+    /// `sqlite` or `postgres`.
+    pub(crate) kind: &'static str,
+    /// The tables' version.
+    pub(crate) schema: i64,
+    /// Events in the journal.
+    pub(crate) events: u64,
+    /// Hosts that were seen.
+    pub(crate) hosts: Vec<HostInfo>,
+    /// Who holds what.
+    pub(crate) leases: Vec<LeaseInfo>,
+}
+
+/// A host that was seen.
+#[derive(Debug, Serialize)]
+pub(crate) struct HostInfo {
+    pub(crate) host: String,
+    pub(crate) pid: i64,
+    /// How long ago, milliseconds.
+    pub(crate) seen_ms: i64,
+}
+
+/// A lease.
+#[derive(Debug, Serialize)]
+pub(crate) struct LeaseInfo {
+    /// `*`: all sessions.
+    pub(crate) session: String,
+    pub(crate) host: String,
+    pub(crate) epoch: i64,
+    /// How long it still holds, milliseconds; `None`: it was given up.
+    pub(crate) expires_ms: Option<i64>,
+}
+
+/// What keeps the state, and who serves it.
+///
+/// # Errors
+/// It can't be read.
+pub(crate) fn info(dir: &Path) -> Result<StateInfo> {
+    #[cfg(feature = "postgres")]
+    if let Some(server) = Server::of(dir)? {
+        return Ok(super::postgres::info(&server)?);
+    }
+    Ok(StateInfo {
+        kind: "sqlite",
+        schema: clawk_store::schema_version(dir)?,
+        events: Reader::open(dir)?.last_row()?,
+        hosts: Vec::new(),
+        leases: Vec::new(),
+    })
+}
+
+/// The database of a state directory.
+const DATABASE: &str = "state.db";
+
+/// Something is kept there, or the directory names the server that keeps it.
+pub(crate) fn holds_state(dir: &Path) -> bool {
+    dir.join(DATABASE).is_file() || Server::of(dir).is_ok_and(|found| found.is_some())
+}
 
 /// Keys of encrypted stores that this process has found, by their references.
 static KEYS: Mutex<BTreeMap<String, Key>> = Mutex::new(BTreeMap::new());

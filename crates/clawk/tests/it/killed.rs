@@ -77,9 +77,8 @@ fn next(seed: &mut u64) -> u64 {
 fn held(agent: &Agent) -> BTreeMap<String, Vec<u64>> {
     let mut held: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for aside in [false, true] {
-        let mut words = vec!["memory", "list", "--limit", "100000", "--format", "json"];
-        words.extend(aside.then_some("--aside"));
-        let done = agent.clawk(words).assert().success();
+        let mut command = agent.clawk(["memory", "list", "--limit", "100000", "--format", "json"]);
+        let done = command.args(aside.then_some("--aside")).assert().success();
         let listed: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
         let mut ids = BTreeSet::new();
         for entry in listed["entries"].as_array().unwrap() {

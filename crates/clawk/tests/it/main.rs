@@ -66,6 +66,8 @@ mod sealed;
 mod serve;
 mod served;
 mod skills;
+#[cfg(feature = "postgres")]
+mod state_pg;
 mod stop;
 mod swarm;
 mod terminal;

@@ -338,7 +338,7 @@ fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
         Ok(dir) => dir,
         Err(error) => return Check::fail("state", format!("{error:#}"), "say --state DIR"),
     };
-    if !dir.join("state.db").exists() {
+    if !crate::state::kept::holds_state(&dir) {
         return Check::ok("state", format!("{}: nothing yet", dir.display()));
     }
     let look = || -> anyhow::Result<_> {

@@ -2,7 +2,9 @@ use std::path::Path;
 
 use crate::state::kept::{Options, StateDir};
 use clap::Parser;
-use clawk_kernel::ports::{Batch, Entry, Journal};
+#[cfg(not(feature = "postgres"))]
+use clawk_kernel::ports::Journal as _;
+use clawk_kernel::ports::{Batch, Entry};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
 use clawk_trace::canonical::payload_of;

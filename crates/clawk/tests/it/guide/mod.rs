@@ -43,6 +43,7 @@ pages! {
     how_to_channels_works_as_written: "docs/how-to/channels.md",
     how_to_a_persons_hour_works_as_written: "docs/how-to/a-persons-hour.md",
     how_to_memory_works_as_written: "docs/how-to/memory.md",
+    how_to_postgres_state_works_as_written: "docs/how-to/postgres-state.md",
     how_to_mail_works_as_written: "docs/how-to/channel-mail.md",
     how_to_web_works_as_written: "docs/how-to/channel-web.md",
     how_to_queue_works_as_written: "docs/how-to/channel-queue.md",

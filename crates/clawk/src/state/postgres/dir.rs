@@ -1,0 +1,421 @@
+//! The state that this process serves: a directory, or a directory beside a server.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clawk_kernel::ports::{Journal, JournalError, Memory};
+use clawk_kernel::time::{Clock, Timestamp};
+use clawk_postgres::{PgMemory, PgReader, PgState, PgStateError, Serving};
+use clawk_proto::SessionId;
+use clawk_proto::trace::SealedEvent;
+use clawk_recall::seal::Vault;
+use clawk_store::{
+    Delivery, Erase, Erased, Head, Keys, MemoryPart, Options, Remembered, Restore, StateError, Stats,
+};
+use clawk_trace::Report;
+use clawk_trace::checkpoint::{PublicKey, Signer};
+
+use super::{open_database, reader, server, wait};
+use crate::state::server::Server;
+
+/// An open state. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) enum StateDir {
+    /// In the directory.
+    Sqlite(clawk_store::StateDir),
+    /// On a server.
+    Postgres(Arc<Remote>),
+}
+
+/// A state on a server, and the directory beside it.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(super) path: PathBuf,
+    pub(super) state: PgState,
+    agent: String,
+    lock: Mutex<Option<File>>,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Remote {
+    fn close(&self) {
+        let state = self.state.clone();
+        let closed = wait(async move {
+            state.close().await;
+            Ok(())
+        });
+        if let Err(error) = closed {
+            tracing::warn!(%error, "the state on the server was not closed in good order");
+        }
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    pub(super) fn reader(&self) -> PgReader {
+        self.state.reader()
+    }
+}
+
+impl StateDir {
+    /// Opens what the directory holds or names. Another host's lease is not waited for.
+    pub(crate) fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StateError> {
+        let path = path.as_ref();
+        match server(path)? {
+            None => clawk_store::StateDir::open(path, options).map(Self::Sqlite),
+            Some(server) => {
+                let agent = agent_of(&server)?;
+                serve(path, &server, &agent, false)
+            }
+        }
+    }
+
+    /// The same with what opens and seals encrypted stores, which a server does not keep.
+    pub(crate) fn open_with(
+        path: impl AsRef<Path>,
+        options: Options,
+        keys: Option<Keys>,
+    ) -> Result<Self, StateError> {
+        let path = path.as_ref();
+        match server(path)? {
+            None => clawk_store::StateDir::open_with(path, options, keys).map(Self::Sqlite),
+            Some(_) => Self::open(path, options),
+        }
+    }
+
+    /// What opens and seals encrypted stores.
+    pub(crate) fn vault(&self) -> Option<&Vault> {
+        match self {
+            Self::Sqlite(state) => state.vault(),
+            Self::Postgres(_) => None,
+        }
+    }
+
+    /// Says that the key before is no longer needed for anything.
+    pub(crate) async fn forget_previous_key(&self) -> Result<(), JournalError> {
+        match self {
+            Self::Sqlite(state) => state.forget_previous_key().await,
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+
+    /// Another host has it.
+    pub(crate) fn is_fenced(&self) -> bool {
+        match self {
+            Self::Sqlite(_) => false,
+            Self::Postgres(remote) => remote.state.fenced().is_cancelled(),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Sqlite(state) => state.path(),
+            Self::Postgres(remote) => &remote.path,
+        }
+    }
+
+    pub(crate) fn journal(&self) -> Arc<dyn Journal> {
+        match self {
+            Self::Sqlite(state) => state.journal(),
+            Self::Postgres(remote) => remote.state.journal(),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> Arc<dyn Memory> {
+        match self {
+            Self::Sqlite(state) => state.memory(),
+            Self::Postgres(remote) => {
+                let memory = PgMemory::new(remote.state.database(), &remote.agent);
+                Arc::new(memory.of_state(remote.state.license()))
+            }
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        match self {
+            Self::Sqlite(state) => state.stats(),
+            Self::Postgres(remote) => {
+                let (commits, entries) = remote.state.written();
+                Stats { commits, entries }
+            }
+        }
+    }
+
+    pub(crate) fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
+        match self {
+            Self::Sqlite(state) => state.watch(),
+            Self::Postgres(remote) => remote.state.watch(),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Sqlite(state) => state.close(),
+            Self::Postgres(remote) => remote.close(),
+        }
+    }
+
+    pub(crate) async fn seal(&self, signer: &Signer, at: Timestamp) -> Result<Option<Head>, JournalError> {
+        match self {
+            Self::Sqlite(state) => state.seal(signer, at).await,
+            Self::Postgres(remote) => super::heads::seal(remote, signer, at).await,
+        }
+    }
+
+    pub(crate) fn check_heads(&self, key: &PublicKey) -> Result<(), StateError> {
+        match self {
+            Self::Sqlite(state) => state.check_heads(key),
+            Self::Postgres(remote) => super::heads::check(&remote.path, remote.reader(), Some(key)),
+        }
+    }
+
+    /// Of a server: by this host. Others' heads are held against the keys that they told.
+    pub(crate) fn is_signed(&self) -> Result<bool, StateError> {
+        match self {
+            Self::Sqlite(state) => state.is_signed(),
+            Self::Postgres(remote) => {
+                super::heads::check(&remote.path, remote.reader(), None)?;
+                Ok(false)
+            }
+        }
+    }
+
+    pub(crate) fn signer(&self) -> Result<Signer, StateError> {
+        match self {
+            Self::Sqlite(state) => state.signer(),
+            Self::Postgres(remote) => {
+                let signer = clawk_store::signer_of(&remote.path)?;
+                let (state, key) = (remote.state.clone(), signer.public().to_hex());
+                wait(async move {
+                    let told = state.tell_key(&key).await;
+                    told.map_err(|error| PgStateError::Database(error.to_string()))
+                })?;
+                Ok(signer)
+            }
+        }
+    }
+
+    pub(crate) async fn delivered(
+        &self,
+        place: &'static str,
+        delivery: Delivery,
+    ) -> Result<(), JournalError> {
+        match self {
+            Self::Sqlite(state) => state.delivered(place, delivery).await,
+            Self::Postgres(remote) => {
+                let sent = clawk_postgres::Sent {
+                    size: delivery.size,
+                    failures: delivery.failures,
+                    error: delivery.error,
+                };
+                remote.state.delivered(place, sent).await
+            }
+        }
+    }
+
+    pub(crate) async fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<Head>, JournalError> {
+        match self {
+            Self::Sqlite(state) => state.heads_after(size, limit).await,
+            Self::Postgres(remote) => {
+                let found = remote.reader().heads_after(size, limit).await;
+                let found = found.map_err(|error| JournalError::Unreadable(error.to_string()))?;
+                Ok(found.into_iter().map(super::heads::head).collect())
+            }
+        }
+    }
+
+    pub(crate) async fn count(&self, session: SessionId, kinds: Vec<String>) -> Result<u64, String> {
+        match self {
+            Self::Sqlite(state) => state.count(session, kinds).await,
+            Self::Postgres(remote) => {
+                let found = remote.reader().count(session, &kinds).await;
+                found.map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    pub(crate) async fn chain(
+        &self,
+        session: SessionId,
+        since: u64,
+        kinds: Vec<String>,
+        limit: usize,
+    ) -> Result<Vec<SealedEvent>, String> {
+        match self {
+            Self::Sqlite(state) => state.chain(session, since, kinds, limit).await,
+            Self::Postgres(remote) => {
+                let found = remote.reader().chain(session, since, &kinds, limit).await;
+                found.map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    pub(crate) async fn verify(&self, session: SessionId) -> Result<Report, String> {
+        match self {
+            Self::Sqlite(state) => state.verify(session).await,
+            Self::Postgres(remote) => {
+                let found = reader::verify(&remote.reader(), Some(session)).await;
+                found.map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    pub(crate) async fn erase(
+        &self,
+        what: Erase,
+        reason: &str,
+        by: &str,
+        clock: &dyn Clock,
+    ) -> Result<Erased, JournalError> {
+        match self {
+            Self::Sqlite(state) => state.erase(what, reason, by, clock).await,
+            Self::Postgres(remote) => super::erase::erase(remote, what, (reason, by), clock).await,
+        }
+    }
+
+    pub(crate) async fn rewrite(&self) -> Result<(), JournalError> {
+        match self {
+            Self::Sqlite(state) => state.rewrite().await,
+            Self::Postgres(_) => Err(elsewhere("the server's `VACUUM` writes tables anew")),
+        }
+    }
+
+    pub(crate) async fn forget(
+        &self,
+        gone: &[Remembered],
+        reason: &str,
+        by: &str,
+        clock: &dyn Clock,
+    ) -> Result<(), JournalError> {
+        match self {
+            Self::Sqlite(state) => state.forget(gone, reason, by, clock).await,
+            Self::Postgres(_) => Err(elsewhere(MEMORY)),
+        }
+    }
+
+    pub(crate) async fn forgotten_elsewhere(
+        &self,
+        gone: &[(&str, &str, &str)],
+        reason: &str,
+        by: &str,
+        clock: &dyn Clock,
+    ) -> Result<(), JournalError> {
+        match self {
+            Self::Sqlite(state) => state.forgotten_elsewhere(gone, reason, by, clock).await,
+            Self::Postgres(_) => Err(elsewhere(MEMORY)),
+        }
+    }
+
+    pub(crate) async fn restore(
+        &self,
+        parts: &[MemoryPart],
+        which: Restore,
+        by: &str,
+        clock: &dyn Clock,
+    ) -> Result<u64, JournalError> {
+        match self {
+            Self::Sqlite(state) => state.restore(parts, which, by, clock).await,
+            Self::Postgres(_) => Err(elsewhere(MEMORY)),
+        }
+    }
+}
+
+/// What verbs on memory say of a state on a server.
+pub(super) const MEMORY: &str = "`clawk memory` looks into states in directories only";
+
+fn elsewhere(why: &str) -> JournalError {
+    JournalError::Unwritable(format!("this state lies on PostgreSQL: {why}"))
+}
+
+/// The agent whose state it is; a state that nobody ever served has none.
+fn agent_of(server: &Server) -> Result<String, StateError> {
+    let reader = PgReader::new(open_database(server, true)?);
+    let info = wait(async move { reader.info().await })?;
+    info.agent
+        .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))
+}
+
+/// Takes the directory and the lease. `waits`: another host's lease is waited for, for ever.
+pub(crate) fn serve(path: &Path, server: &Server, agent: &str, waits: bool) -> Result<StateDir, StateError> {
+    let patience = if waits { None } else { Some(Duration::ZERO) };
+    let lock = take_lock(path)?;
+    let database = open_database(server, false)?;
+    let pid = std::process::id();
+    let host = server.host.clone().unwrap_or_else(|| made_up(path));
+    let serving = Serving {
+        lease: Duration::from_millis(server.lease_ms),
+        ..Serving::new(agent, &host, pid)
+    };
+    let holder = |host: String| StateError::Locked {
+        path: path.to_owned(),
+        holder: format!("the host `{host}`"),
+    };
+    let (send, receive) = std::sync::mpsc::sync_channel(1);
+    super::runtime()?.spawn(async move {
+        let _gone = send.send(PgState::open(database, serving, patience).await); // silent-ok: whoever asked has ended
+    });
+    let state = match receive.recv() {
+        Ok(Ok(state)) => state,
+        Ok(Err(PgStateError::Served { host })) => return Err(holder(host)),
+        Ok(Err(error)) => return Err(super::of_server(error)),
+        Err(_) => {
+            return Err(StateError::Server(
+                "the work on PostgreSQL ended by itself".to_owned(),
+            ));
+        } // silent-ok: as said
+    };
+    Ok(StateDir::Postgres(Arc::new(Remote {
+        path: path.to_owned(),
+        state,
+        agent: agent.to_owned(),
+        lock: Mutex::new(Some(lock)),
+    })))
+}
+
+/// A name that this directory of this machine keeps.
+fn made_up(path: &Path) -> String {
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let hex = clawk_kernel::witness::digest_of(path.as_os_str().as_encoded_bytes()).to_hex();
+    let short: String = hex.chars().take(8).collect();
+    format!("{machine}-{short}")
+}
+
+/// One process of this machine has the directory.
+fn take_lock(dir: &Path) -> Result<File, StateError> {
+    let path = dir.join("lock");
+    let fault = |source| StateError::Io {
+        what: "can't lock",
+        path: path.clone(),
+        source,
+    };
+    let mut open = OpenOptions::new();
+    open.read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600);
+    let mut file = open.open(&path).map_err(fault)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            // silent-ok: without it the message only says less
+            let _ = (&mut file).take(32).read_to_string(&mut pid);
+            return Err(StateError::Locked {
+                path: dir.to_owned(),
+                holder: format!("process {}", pid.trim()),
+            });
+        }
+        Err(TryLockError::Error(source)) => return Err(fault(source)),
+    }
+    file.set_len(0).map_err(fault)?;
+    writeln!(&mut (&file), "{}", std::process::id()).map_err(fault)?;
+    Ok(file)
+}

@@ -1,0 +1,133 @@
+//! Erasing content of a state on a server, on the record. The rules are those of a state in a directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clawk_kernel::ports::{Batch, JournalError, Scan};
+use clawk_kernel::time::Clock;
+use clawk_postgres::{Gone, PgReader, PgStateError, Removal};
+use clawk_proto::{Digest, SessionId};
+use clawk_store::{Erase, Erased, redacted};
+use serde::Deserialize;
+
+use super::dir::Remote;
+
+/// Rows that one commit of an expiry looks at.
+const EXPIRY_ROWS: i64 = 2000;
+/// Atlases that come and go.
+const ATLASES: [&str; 2] = ["ckp.atlas.loaded", "ckp.atlas.removed"];
+
+pub(super) async fn erase(
+    remote: &Remote,
+    what: Erase,
+    (reason, by): (&str, &str),
+    clock: &dyn Clock,
+) -> Result<Erased, JournalError> {
+    let reader = remote.reader();
+    let found = find(&reader, what).await;
+    let (gone, mut erased, removal) = found.map_err(|error| JournalError::Unreadable(error.to_string()))?;
+    erased.contents = u64::try_from(removal.digests.len()).unwrap_or(u64::MAX);
+    let record = Batch {
+        entries: redacted(&gone, what, reason, by, clock)?,
+        ..Batch::default()
+    };
+    remote.state.remove(record, removal).await?;
+    Ok(erased)
+}
+
+type Found = (BTreeMap<SessionId, Vec<Digest>>, Erased, Removal);
+
+async fn find(reader: &PgReader, what: Erase) -> Result<Found, PgStateError> {
+    let upto = reader.last_row().await?;
+    let (mut mark, mut more) = (None, false);
+    let candidates: Vec<Gone> = match what {
+        Erase::Before(time) => {
+            let (due, last, again) = reader.expired(time, EXPIRY_ROWS).await?;
+            (mark, more) = (last, again);
+            due
+        }
+        Erase::Session(session) => reader.with_content(Some(session), None, None).await?,
+        Erase::Event(session, sequence) => {
+            let of_event = reader.with_content(Some(session), Some(sequence), None).await?;
+            match of_event.first() {
+                Some((_, _, digest)) => reader.with_content(Some(session), None, Some(*digest)).await?,
+                None => Vec::new(),
+            }
+        }
+        // Named in this session, gone everywhere.
+        Erase::Digest(session, digest) => reader.with_content(Some(session), None, Some(digest)).await?,
+    };
+    let (of, before) = match what {
+        Erase::Session(session) | Erase::Event(session, _) => (Some(session), None),
+        Erase::Digest(..) => (None, None),
+        Erase::Before(time) => (None, Some(time)),
+    };
+    let digests: BTreeSet<Digest> = candidates.iter().map(|(_, _, digest)| *digest).collect();
+    let all: Vec<Digest> = digests.iter().copied().collect();
+    let elsewhere = reader.referred_elsewhere(&all, of, before, upto).await?;
+    let in_force = atlases_in_force(reader).await?;
+    let mut erased = Erased {
+        more,
+        ..Erased::default()
+    };
+    let mut going = BTreeSet::new();
+    for digest in digests {
+        if in_force.contains(&digest) {
+            erased.in_force += 1;
+        } else if elsewhere.contains(&digest) {
+            erased.kept += 1;
+        } else if reader.stored_content(digest).await?.is_some() {
+            going.insert(digest);
+        }
+    }
+    let mut gone: BTreeMap<SessionId, Vec<Digest>> = BTreeMap::new();
+    let mut left = going.clone();
+    for (_, session, digest) in &candidates {
+        if left.remove(digest) {
+            gone.entry(*session).or_default().push(*digest);
+        }
+    }
+    let removal = Removal {
+        digests: going.into_iter().collect(),
+        upto,
+        mark,
+    };
+    Ok((gone, erased, removal))
+}
+
+#[derive(Deserialize)]
+struct Atlas {
+    atlas_id: Option<String>,
+}
+
+/// What Atlases over the API are read from again at the next start: without it they would not govern.
+async fn atlases_in_force(reader: &PgReader) -> Result<BTreeSet<Digest>, PgStateError> {
+    let mut loaded: BTreeMap<String, Digest> = BTreeMap::new();
+    let mut after_row = 0;
+    loop {
+        let page = reader
+            .recorded_events(&Scan {
+                after_row,
+                kinds: &ATLASES,
+                with_content: true,
+                limit: 100,
+                ..Scan::default()
+            })
+            .await?;
+        let Some(last) = page.last() else { break };
+        after_row = last.row;
+        for event in &page {
+            let atlas: Option<Atlas> = serde_json::from_str(&event.payload).ok(); // silent-ok: it names no Atlas
+            let id = atlas.and_then(|atlas| atlas.atlas_id).unwrap_or_default();
+            match (&event.content, event.kind == "ckp.atlas.removed") {
+                (_, true) => {
+                    loaded.remove(&id);
+                }
+                (Some(content), false) => {
+                    loaded.insert(id, content.digest);
+                }
+                (None, false) => {}
+            }
+        }
+    }
+    Ok(loaded.into_values().collect())
+}

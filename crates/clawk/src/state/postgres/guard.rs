@@ -1,0 +1,207 @@
+//! Before every inference and every effect: is the lease still ours, as far as this host's own clock tells? (R48)
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clawk_kernel::Parts;
+use clawk_kernel::call::Permit;
+use clawk_kernel::place::Search;
+use clawk_kernel::ports::{
+    Completion, Delta, Description, Embedded, FaultKind, InferRequest, Later, Look, Mend, Provider,
+    ProviderError, RunError, RunOutcome, ToolRunner,
+};
+use clawk_kernel::sheet::Preview;
+use clawk_kernel::witness::Fact;
+use clawk_plan::{Plan, Refusal};
+use clawk_policy::path::Places;
+use clawk_postgres::License;
+use clawk_server::Host;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::StateDir;
+
+/// Puts the question before the parts that act.
+pub(crate) fn around(mut parts: Parts, state: &StateDir) -> Parts {
+    let StateDir::Postgres(remote) = state else {
+        return parts;
+    };
+    let license = remote.state.license();
+    parts.runner = Arc::new(Leased {
+        inner: parts.runner,
+        license: license.clone(),
+    });
+    for provider in parts.providers.values_mut() {
+        *provider = Arc::new(LeasedProvider {
+            inner: Arc::clone(provider),
+            license: license.clone(),
+        });
+    }
+    parts
+}
+
+/// Ends when this host may not go on: another one has taken the agent. When the server was gone for a while, the agent begins anew on
+/// what is recorded, so that turns which were cut off go on.
+pub(crate) async fn served(state: &StateDir, host: &Host) {
+    let StateDir::Postgres(remote) = state else {
+        return std::future::pending().await;
+    };
+    let (fenced, mut outages) = (remote.state.fenced(), remote.state.outages());
+    loop {
+        tokio::select! {
+            () = fenced.cancelled() => return,
+            changed = outages.changed() => {
+                if changed.is_err() {
+                    return std::future::pending().await;
+                }
+                tracing::warn!("the state is there again; the agent begins anew on what is recorded");
+                host.end("state_unavailable", 0).await;
+                if let Err(error) = host.start(None).await {
+                    tracing::error!(%error, "the agent did not start again");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Leased {
+    inner: Arc<dyn ToolRunner>,
+    license: License,
+}
+
+impl ToolRunner for Leased {
+    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+        self.inner.describe(tool)
+    }
+
+    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+        self.inner.takes_over(tool)
+    }
+
+    fn preflight(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        workdir: &Path,
+    ) -> Result<(), Refusal> {
+        self.inner.preflight(tool, arguments, plan, workdir)
+    }
+
+    fn foresee(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        plan: &Plan,
+        workdir: &Path,
+    ) -> Result<(), Refusal> {
+        self.inner.foresee(tool, arguments, plan, workdir)
+    }
+
+    fn run<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        Box::pin(async move {
+            let granted = self.license.granted().await;
+            granted.map_err(|why| RunError::Unavailable(format!("nothing was begun: {why}")))?;
+            self.inner.run(permit, cancel).await
+        })
+    }
+
+    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
+        self.inner.preview(look)
+    }
+
+    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+        self.inner.stands_on(look)
+    }
+
+    fn was_asked(&self, look: Look<'_>) -> Option<bool> {
+        self.inner.was_asked(look)
+    }
+
+    fn places<'a>(&'a self, look: Look<'a>, search: Search) -> Later<'a, Places> {
+        self.inner.places(look, search)
+    }
+
+    fn mend(&self, tool: &str) -> Mend {
+        self.inner.mend(tool)
+    }
+
+    fn check<'a>(
+        &'a self,
+        permit: Permit,
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<RunOutcome, RunError>> {
+        Box::pin(async move {
+            let granted = self.license.granted().await;
+            granted.map_err(|why| RunError::Unavailable(format!("nothing was begun: {why}")))?;
+            self.inner.check(permit, cancel).await
+        })
+    }
+
+    fn is_kernels(&self, tool: &str) -> bool {
+        self.inner.is_kernels(tool)
+    }
+
+    fn models(&self, sampler: clawk_kernel::ports::Sampler) {
+        self.inner.models(sampler);
+    }
+
+    fn close(&self) -> Later<'_, ()> {
+        self.inner.close()
+    }
+}
+
+#[derive(Debug)]
+struct LeasedProvider {
+    inner: Arc<dyn Provider>,
+    license: License,
+}
+
+impl LeasedProvider {
+    async fn granted(&self) -> Result<(), ProviderError> {
+        self.license.granted().await.map_err(|why| ProviderError {
+            kind: FaultKind::Cancelled,
+            message: format!("nothing was asked: {why}"),
+            status: None,
+            retry_after_ms: None,
+            usage: None,
+        })
+    }
+}
+
+impl Provider for LeasedProvider {
+    fn infer<'a>(
+        &'a self,
+        request: &'a InferRequest,
+        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Completion, ProviderError>> {
+        Box::pin(async move {
+            self.granted().await?;
+            self.inner.infer(request, on_delta, cancel).await
+        })
+    }
+
+    fn embed<'a>(
+        &'a self,
+        model: &'a str,
+        dimensions: Option<u64>,
+        texts: &'a [String],
+        cancel: &'a CancellationToken,
+    ) -> Later<'a, Result<Embedded, ProviderError>> {
+        Box::pin(async move {
+            self.granted().await?;
+            self.inner.embed(model, dimensions, texts, cancel).await
+        })
+    }
+
+    fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
+        self.inner.reach()
+    }
+}

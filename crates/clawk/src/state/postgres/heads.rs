@@ -1,0 +1,136 @@
+//! Signed heads on a server: every host signs with a key of its own, and tells its public half.
+
+use std::path::Path;
+
+use clawk_kernel::ports::JournalError;
+use clawk_kernel::time::Timestamp;
+use clawk_postgres::{KeptHead, PgReader};
+use clawk_proto::Digest;
+use clawk_store::{Head, SESSIONS_SIGNED, StateError};
+use clawk_trace::checkpoint::{Line, PublicKey, Signer, Statement, Tree, TreeStatement};
+
+use super::dir::Remote;
+use super::wait;
+
+pub(super) fn head(kept: KeptHead) -> Head {
+    Head {
+        size: kept.size,
+        root: kept.root,
+        at: kept.at,
+        lines: kept.lines,
+    }
+}
+
+fn tree_of(kept: &KeptHead) -> Option<Tree> {
+    let (peaks, rest) = kept.peaks.as_chunks::<32>();
+    let peaks = peaks.iter().map(|peak| Digest(*peak)).collect();
+    let tree = Tree::resume(kept.size, peaks).filter(|_| rest.is_empty())?;
+    (tree.root() == kept.root).then_some(tree)
+}
+
+/// Signs the journal as it stands and keeps the head; `None`: nothing came since the last one.
+pub(super) async fn seal(
+    remote: &Remote,
+    signer: &Signer,
+    at: Timestamp,
+) -> Result<Option<Head>, JournalError> {
+    let unreadable = |error: &dyn std::fmt::Display| JournalError::Unreadable(error.to_string());
+    let reader = remote.reader();
+    let last = reader.last_head().await.map_err(|error| unreadable(&error))?;
+    let mut tree = match &last {
+        None => Tree::default(),
+        Some(kept) => {
+            tree_of(kept).ok_or_else(|| unreadable(&"the tree of the last signed head was changed"))?
+        }
+    };
+    let before = tree.size();
+    let grown = reader
+        .to_sign(before, SESSIONS_SIGNED)
+        .await
+        .map_err(|error| unreadable(&error))?;
+    grown.hashes.iter().for_each(|hash| tree.push(hash));
+    if tree.size() == before {
+        return Ok(None);
+    }
+    // INVARIANT: rows are numbered without gaps, so that a row's number is its place in the tree.
+    if grown.last_row != tree.size() {
+        return Err(unreadable(&format!(
+            "{} events, the last is row {}",
+            tree.size(),
+            grown.last_row
+        )));
+    }
+    let timestamp = at.to_string();
+    let statement = TreeStatement {
+        size: tree.size(),
+        root: tree.root(),
+        timestamp: timestamp.clone(),
+    };
+    let mut lines = line(&signer.sign_tree(statement))?;
+    for (session_id, events, head) in grown.sessions {
+        let statement = Statement {
+            session_id,
+            events,
+            head,
+            timestamp: timestamp.clone(),
+        };
+        lines.push_str(&line(&signer.sign(statement))?);
+    }
+    let kept = KeptHead {
+        size: tree.size(),
+        root: tree.root(),
+        peaks: tree.peaks().iter().flat_map(|peak| peak.0).collect(),
+        at,
+        lines,
+    };
+    remote.state.keep_head(kept.clone()).await?;
+    Ok(Some(head(kept)))
+}
+
+fn line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
+    let text = serde_json::to_string(statement).map_err(|e| JournalError::Unwritable(e.to_string()))?;
+    Ok(text + "\n")
+}
+
+/// Whether the last head is signed by this key, or by one that a host told, and still fits the journal.
+pub(super) fn check(path: &Path, reader: PgReader, own: Option<&PublicKey>) -> Result<(), StateError> {
+    let asked = reader;
+    let (last, keys, rows) = wait(async move {
+        Ok((
+            asked.last_head().await?,
+            asked.keys().await?,
+            asked.last_row().await?,
+        ))
+    })?;
+    let broken = |detail: String| {
+        Err(StateError::Unvouched {
+            path: path.to_owned(),
+            detail,
+        })
+    };
+    let Some(kept) = last else { return Ok(()) };
+    if tree_of(&kept).is_none() {
+        return broken(format!("the kept tree of {} events has another root", kept.size));
+    }
+    let told = keys.iter().filter_map(|key| PublicKey::parse(key).ok()); // silent-ok: a key that is none signs nothing
+    let mut keys: Vec<PublicKey> = told.collect();
+    keys.extend(own.cloned());
+    match Line::parse(kept.lines.lines().next().unwrap_or_default()) {
+        Ok(line) if !keys.iter().any(|key| line.signed_by(key)) => {
+            return broken(format!(
+                "the last signed head names the key `{}`, which no host has told, or the head was changed",
+                line.key_id().chars().take(32).collect::<String>()
+            ));
+        }
+        Ok(Line::Tree(signed))
+            if signed.statement.size == kept.size && signed.statement.root == kept.root => {}
+        Ok(_) | Err(_) => return broken("the last signed head can't be read".to_owned()), // silent-ok: as said
+    }
+    if rows < kept.size {
+        return broken(format!(
+            "{} events were signed, {rows} are there: the end of the journal is missing",
+            kept.size
+        ));
+    }
+    Ok(())
+}

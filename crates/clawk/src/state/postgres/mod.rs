@@ -1,0 +1,162 @@
+//! A state on PostgreSQL, as the verbs use it: the same operations as of a state directory.
+//!
+//! The server is asked on a runtime of its own, so that a read that blocks its thread gets its answer.
+
+mod dir;
+mod erase;
+mod guard;
+mod heads;
+mod reader;
+
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clawk_postgres::{Database, Options, PgReader, PgStateError, TlsMode};
+use clawk_secrets::{Env, Resolver, Secret};
+use clawk_store::StateError;
+use tokio::runtime::{Handle, Runtime};
+
+pub(crate) use dir::{StateDir, serve};
+pub(crate) use guard::{around, served};
+pub(crate) use reader::Reader;
+
+use super::kept::{HostInfo, LeaseInfo, StateInfo};
+use super::server::Server;
+use crate::config::Config;
+
+/// How long a connection is waited for.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long one operation may take.
+const OPERATION: Duration = Duration::from_secs(15);
+
+/// The runtime that connections live on. It ends with the process.
+fn runtime() -> Result<&'static Handle, StateError> {
+    static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+    let made = RUNTIME.get_or_init(|| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let builder = builder
+            .worker_threads(1)
+            .thread_name("clawk-postgres")
+            .enable_all();
+        builder.build().map_err(|error| error.to_string())
+    });
+    match made {
+        Ok(runtime) => Ok(runtime.handle()),
+        Err(error) => Err(StateError::Server(format!("can't start a thread: {error}"))),
+    }
+}
+
+/// Runs work on that runtime and blocks until it is done; every operation of the work has its deadline.
+pub(super) fn wait<T: Send + 'static>(
+    work: impl Future<Output = Result<T, PgStateError>> + Send + 'static,
+) -> Result<T, StateError> {
+    let (send, receive) = sync_channel(1);
+    runtime()?.spawn(async move {
+        let _gone = send.send(work.await); // silent-ok: whoever asked has ended
+    });
+    match receive.recv() {
+        Ok(done) => done.map_err(of_server),
+        Err(_) => Err(StateError::Server(
+            "the work on PostgreSQL ended by itself".to_owned(),
+        )), // silent-ok: as said
+    }
+}
+
+pub(super) fn of_server(error: PgStateError) -> StateError {
+    StateError::Server(error.to_string())
+}
+
+/// The database of a server, for whoever serves, or for whoever only reads.
+fn database(server: &Server, read_only: bool) -> Result<Database> {
+    let url = match (&server.read_url, read_only) {
+        (Some(url), true) => url,
+        _ => &server.url,
+    };
+    let made = Options {
+        password: password(server)?,
+        tls: if near(url) {
+            TlsMode::Disable
+        } else {
+            TlsMode::VerifyFull
+        },
+        ca_file: server.ca_file.clone(),
+        schema: server.schema.clone(),
+        connections: server.pool,
+        connect_timeout: CONNECT,
+        operation_timeout: OPERATION,
+        pgvector: !read_only,
+        read_only,
+        url: Secret::new("[state] url", url.as_str()),
+    };
+    Ok(Database::on(made, &Env::Process, runtime()?.clone())?)
+}
+
+/// What keeps the state, and who serves it.
+pub(crate) fn info(server: &Server) -> Result<StateInfo, StateError> {
+    let reader = PgReader::new(open_database(server, true)?);
+    let found = wait(async move { reader.info().await })?;
+    let hosts = found.hosts.into_iter().map(|seen| HostInfo {
+        host: seen.host,
+        pid: seen.pid,
+        seen_ms: seen.seen_ms,
+    });
+    let leases = found.leases.into_iter().map(|seen| LeaseInfo {
+        session: seen.session,
+        host: seen.host,
+        epoch: seen.epoch,
+        expires_ms: seen.expires_ms,
+    });
+    Ok(StateInfo {
+        kind: "postgres",
+        schema: found.schema.into(),
+        events: found.events,
+        hosts: hosts.collect(),
+        leases: leases.collect(),
+    })
+}
+
+/// The password; `None`: the server may not want one.
+fn password(server: &Server) -> Result<Option<Secret>> {
+    let resolver = match &server.config {
+        Some(file) => {
+            let config = Config::load(Some(file), None)?;
+            Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?
+        }
+        None => Resolver::without_store(Env::Process),
+    };
+    match resolver.resolve(&server.password) {
+        Ok(secret) => Ok(Some(secret)),
+        Err(error) if server.password_named => Err(error).context("`[state] password`"),
+        Err(_) => Ok(None), // silent-ok: nobody named one
+    }
+}
+
+/// Every server of the URL is on this machine.
+fn near(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let place = rest.split(['/', '?']).next().unwrap_or_default();
+    let hosts = place.rsplit_once('@').map_or(place, |(_, hosts)| hosts);
+    hosts.split(',').all(|host| {
+        let name = match host.strip_prefix('[') {
+            Some(six) => six.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        name == "localhost"
+            || name.starts_with("%2F")
+            || name
+                .parse::<std::net::IpAddr>()
+                .is_ok_and(|address| address.is_loopback())
+    })
+}
+
+/// The server that a directory names.
+fn server(dir: &Path) -> Result<Option<Server>, StateError> {
+    Server::of(dir).map_err(|error| StateError::Server(format!("{error:#}")))
+}
+
+fn open_database(server: &Server, read_only: bool) -> Result<Database, StateError> {
+    database(server, read_only).map_err(|error| StateError::Server(format!("{error:#}")))
+}

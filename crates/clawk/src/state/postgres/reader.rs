@@ -1,0 +1,447 @@
+//! Reading a state without serving it.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use clawk_kernel::ports::{OutboxRow, Recorded, Scan, SessionRow, Spent};
+use clawk_kernel::projection::Fold;
+use clawk_postgres::{PgReader, PgStateError, Which};
+use clawk_proto::{Digest, SessionId};
+use clawk_recall::seal::Vault;
+use clawk_store::{
+    Contents, Delivery, Filter, Head, Lost, MemoryPart, REDACTED, References, Remembered, StateError,
+    StoredEvent,
+};
+use clawk_trace::chain::digest_of;
+use clawk_trace::checkpoint::{Line, PublicKey};
+use clawk_trace::event::RawEvent;
+use clawk_trace::verify::Verifier;
+use clawk_trace::{FaultKind, Report};
+use serde::Deserialize;
+
+use super::dir::MEMORY;
+use super::{heads, open_database, server, wait};
+
+/// Events read at a time.
+const PAGE: usize = 1000;
+/// Lost contents that are named one by one.
+const NAMED: usize = 64;
+
+/// Reads what a directory holds or names; somebody may serve it at the same time.
+#[derive(Debug)]
+pub(crate) enum Reader {
+    /// In the directory.
+    Sqlite(clawk_store::Reader),
+    /// On a server.
+    Postgres {
+        /// The directory beside it.
+        path: PathBuf,
+        /// What reads.
+        reader: PgReader,
+    },
+}
+
+#[derive(Deserialize)]
+struct Redacted {
+    contents: Vec<Digest>,
+}
+
+fn no_memory<T>() -> Result<T, StateError> {
+    Err(StateError::Server(format!(
+        "this state lies on PostgreSQL: {MEMORY}"
+    )))
+}
+
+impl Reader {
+    pub(crate) fn open(state: impl AsRef<Path>) -> Result<Self, StateError> {
+        let path = state.as_ref();
+        match server(path)? {
+            None => clawk_store::Reader::open(path).map(Self::Sqlite),
+            Some(server) => Ok(Self::Postgres {
+                path: path.to_owned(),
+                reader: PgReader::new(open_database(&server, true)?),
+            }),
+        }
+    }
+
+    /// What opens encrypted stores.
+    pub(crate) fn vault(&self) -> Option<&Vault> {
+        match self {
+            Self::Sqlite(reader) => reader.vault(),
+            Self::Postgres { .. } => None,
+        }
+    }
+
+    /// Why it can't open what is encrypted; `None`: it can, or nothing is.
+    pub(crate) fn lacks_key(&self) -> Option<&str> {
+        match self {
+            Self::Sqlite(reader) => reader.lacks_key(),
+            Self::Postgres { .. } => None,
+        }
+    }
+
+    pub(crate) fn key_references(&self) -> Result<Option<References>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.key_references(),
+            Self::Postgres { .. } => Ok(None),
+        }
+    }
+
+    pub(crate) fn state(&self) -> &Path {
+        match self {
+            Self::Sqlite(reader) => reader.state(),
+            Self::Postgres { path, .. } => path,
+        }
+    }
+
+    pub(crate) fn recorded_events(&self, scan: &Scan) -> Result<Vec<Recorded>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.recorded_events(scan),
+            Self::Postgres { reader, .. } => {
+                let (reader, scan) = (reader.clone(), scan.clone());
+                wait(async move { reader.recorded_events(&scan).await })
+            }
+        }
+    }
+
+    pub(crate) fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.content(digest),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { reader.content(digest).await })
+            }
+        }
+    }
+
+    pub(crate) fn sessions(&self, limit: usize) -> Result<Vec<SessionRow>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.sessions(limit),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { reader.sessions(limit).await })
+            }
+        }
+    }
+
+    pub(crate) fn last_row(&self) -> Result<u64, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.last_row(),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { reader.last_row().await })
+            }
+        }
+    }
+
+    pub(crate) fn events(&self, filter: Filter) -> Result<Vec<StoredEvent>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.events(filter),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                let which = Which {
+                    session: filter.session,
+                    after_row: filter.after_row,
+                    limit: filter.limit,
+                };
+                let found = wait(async move { reader.events(which).await })?;
+                let stored = found.into_iter().map(|found| StoredEvent {
+                    row: found.row,
+                    event: found.event,
+                    content_digest: found.content_digest,
+                });
+                Ok(stored.collect())
+            }
+        }
+    }
+
+    pub(crate) fn verify(&self, session: Option<SessionId>) -> Result<Report, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.verify(session),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { verify(&reader, session).await })
+            }
+        }
+    }
+
+    pub(crate) fn outbox(&self, limit: usize) -> Result<Vec<OutboxRow>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.outbox(limit),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { reader.outbox(limit).await })
+            }
+        }
+    }
+
+    pub(crate) fn spent_since(&self, hour: i64) -> Result<Vec<Spent>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.spent_since(hour),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { reader.spent_since(hour).await })
+            }
+        }
+    }
+
+    /// What is kept otherwise than the events tell; empty: nothing. With `last`, only the newest so many events are folded.
+    pub(crate) fn projections(&self, last: Option<u64>) -> Result<Vec<String>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.projections(last),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { projections(&reader, last).await })
+            }
+        }
+    }
+
+    pub(crate) fn refused_at_start(&self, key: Option<&PublicKey>) -> Result<Option<String>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.refused_at_start(key),
+            Self::Postgres { path, reader } => {
+                let asked = reader.clone();
+                if let Some(why) = wait(async move { asked.broken().await })? {
+                    return Ok(Some(why));
+                }
+                match heads::check(path, reader.clone(), key) {
+                    Err(StateError::Unvouched { detail, .. }) => Ok(Some(detail)),
+                    other => other.map(|()| None),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn contents(&self, session: Option<SessionId>) -> Result<Contents, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.contents(session),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                wait(async move { contents(&reader, session).await })
+            }
+        }
+    }
+
+    /// Of a server: the heads that this directory's key signed. Other hosts sign with theirs.
+    pub(crate) fn heads(&self) -> Result<String, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.heads(),
+            Self::Postgres { path, reader } => {
+                let Some(key) = clawk_store::public_key(path)? else {
+                    return Ok(String::new());
+                };
+                let reader = reader.clone();
+                let all = wait(async move { reader.heads_after(0, usize::MAX).await })?;
+                let mut text = String::new();
+                for line in all.iter().flat_map(|head| head.lines.lines()) {
+                    if Line::parse(line).is_ok_and(|line| line.key_id() == key.id()) {
+                        text.push_str(line);
+                        text.push('\n');
+                    }
+                }
+                Ok(text)
+            }
+        }
+    }
+
+    pub(crate) fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<Head>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.heads_after(size, limit),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                let found = wait(async move { reader.heads_after(size, limit).await })?;
+                Ok(found.into_iter().map(heads::head).collect())
+            }
+        }
+    }
+
+    pub(crate) fn head_of(&self, size: u64) -> Result<Option<Head>, StateError> {
+        let found = self.heads_after(size.saturating_sub(1), 1)?;
+        Ok(found.into_iter().find(|head| head.size == size))
+    }
+
+    pub(crate) fn deliveries(&self) -> Result<Vec<(String, Delivery)>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.deliveries(),
+            Self::Postgres { reader, .. } => {
+                let reader = reader.clone();
+                let found = wait(async move { reader.deliveries().await })?;
+                let one = |(place, sent): (String, clawk_postgres::Sent)| {
+                    let delivery = Delivery {
+                        size: sent.size,
+                        failures: sent.failures,
+                        error: sent.error,
+                    };
+                    (place, delivery)
+                };
+                Ok(found.into_iter().map(one).collect())
+            }
+        }
+    }
+
+    pub(crate) fn memory_parts(&self, store: Option<&str>) -> Result<Vec<MemoryPart>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.memory_parts(store),
+            Self::Postgres { .. } => no_memory(),
+        }
+    }
+
+    pub(crate) fn remembered(
+        &self,
+        part: &MemoryPart,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Remembered>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.remembered(part, before, limit),
+            Self::Postgres { .. } => no_memory(),
+        }
+    }
+
+    pub(crate) fn recalled(
+        &self,
+        part: &MemoryPart,
+        words: &str,
+        limit: usize,
+    ) -> Result<Vec<Remembered>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.recalled(part, words, limit),
+            Self::Postgres { .. } => no_memory(),
+        }
+    }
+
+    pub(crate) fn remembered_as(
+        &self,
+        parts: &[MemoryPart],
+        name: &str,
+    ) -> Result<Vec<Remembered>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.remembered_as(parts, name),
+            Self::Postgres { .. } => no_memory(),
+        }
+    }
+
+    pub(crate) fn set_aside(&self, part: &MemoryPart, limit: usize) -> Result<Vec<Remembered>, StateError> {
+        match self {
+            Self::Sqlite(reader) => reader.set_aside(part, limit),
+            Self::Postgres { .. } => no_memory(),
+        }
+    }
+}
+
+/// Verifies every chain from its first event, and that none has lost its end.
+pub(super) async fn verify(reader: &PgReader, session: Option<SessionId>) -> Result<Report, PgStateError> {
+    // Read first: somebody may be appending, so that later there may be more, but never less.
+    let recorded = reader.ends(session).await?;
+    let mut verifier = Verifier::default();
+    let mut which = Which {
+        session,
+        after_row: 0,
+        limit: PAGE,
+    };
+    loop {
+        let page = reader.events(which).await?;
+        let Some(last) = page.last() else { break };
+        which.after_row = last.row;
+        for stored in &page {
+            verifier.push(&RawEvent::of_sealed(&stored.event), stored.row);
+        }
+    }
+    let mut report = verifier.finish();
+    if report.valid {
+        check_ends(&recorded, &mut report);
+    }
+    Ok(report)
+}
+
+fn check_ends(recorded: &[(SessionId, u64, Digest)], report: &mut Report) {
+    let found: HashMap<_, _> = report
+        .sessions
+        .iter()
+        .map(|s| (s.session_id, (s.events, s.head)))
+        .collect();
+    for (session, events, head) in recorded {
+        let (have, end) = found.get(session).copied().unwrap_or((0, Digest::ZERO));
+        if have < *events {
+            let detail = format!("the chain ends after {have} events; {events} were recorded");
+            return report.refuse_end(FaultKind::Gap, detail, *session, have);
+        }
+        if have == *events && end != *head {
+            let detail = "the chain's last event is not the head that was recorded".to_owned();
+            return report.refuse_end(FaultKind::BrokenLink, detail, *session, have);
+        }
+    }
+}
+
+async fn projections(reader: &PgReader, last: Option<u64>) -> Result<Vec<String>, PgStateError> {
+    // All that is kept is of one moment, and events behind it are left out.
+    let (kept, upto) = reader.kept().await?;
+    let mut after_row = last.map_or(0, |last| upto.saturating_sub(last));
+    let mut fold = Fold::new(&kept, after_row == 0);
+    while after_row < upto {
+        let page = reader
+            .recorded_events(&Scan {
+                after_row,
+                limit: PAGE,
+                ..Scan::default()
+            })
+            .await?;
+        let Some(end) = page.last() else { break };
+        after_row = end.row;
+        page.iter()
+            .filter(|event| event.row <= upto)
+            .for_each(|event| fold.see(event));
+    }
+    Ok(fold.differences(&kept))
+}
+
+async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<Contents, PgStateError> {
+    let mut erased: HashSet<Digest> = HashSet::new();
+    let mut after_row = 0;
+    loop {
+        let page = reader
+            .recorded_events(&Scan {
+                after_row,
+                kinds: &[REDACTED],
+                limit: PAGE,
+                ..Scan::default()
+            })
+            .await?;
+        let Some(last) = page.last() else { break };
+        after_row = last.row;
+        for event in &page {
+            let payload: Option<Redacted> = serde_json::from_str(&event.payload).ok(); // silent-ok: no digests, nothing excused
+            erased.extend(payload.into_iter().flat_map(|payload| payload.contents));
+        }
+    }
+    let mut found = Contents::default();
+    for (digest, session_id, sequence) in reader.referred(session).await? {
+        let how = match reader.stored_content(digest).await? {
+            Some(bytes) if digest_of(&bytes) == digest => {
+                found.present += 1;
+                continue;
+            }
+            None if erased.contains(&digest) => {
+                found.erased += 1;
+                continue;
+            }
+            Some(_) => {
+                found.corrupt += 1;
+                "corrupt"
+            }
+            None => {
+                found.missing += 1;
+                "missing"
+            }
+        };
+        if found.lost.len() < NAMED {
+            found.lost.push(Lost {
+                digest,
+                how,
+                session_id,
+                sequence,
+            });
+        }
+    }
+    Ok(found)
+}
